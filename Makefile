@@ -1,0 +1,50 @@
+# warmstart: make help
+PREFIX  ?= /usr/local
+DESTDIR ?=
+PYTHON  ?= /usr/bin/python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+
+# PREFIX=/usr keeps its policy in /etc and its state in /var, any other prefix below itself.
+ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
+VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
+LIB := $(DESTDIR)$(PREFIX)/lib/warmstart
+HOOKS := prolog epilog
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-tests demo test lint bench schema install uninstall clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## install what this machine lacks: Debian packages (as root) and a private venv
+	@packaging/setup $(VENV) $(PYTHON) hooks cli test lint
+
+setup-tests: setup
+	@packaging/setup $(VENV) $(PYTHON) torch
+
+demo: setup ## a real four-node cluster and a registry on this machine; the same job cold and warm
+	@$(BIN)/python -m tests.demo
+
+test: setup-tests ## all tests: unit, integration (real Slurm, as root), security, crash
+	$(BIN)/python -m pytest -q
+
+lint: setup ## ruff, mypy --strict, shellcheck, import contracts
+	$(BIN)/ruff format --check hooks tests
+	$(BIN)/ruff check hooks tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	shellcheck -x packaging/setup packaging/libexec/task-prolog.in .ci/run
+
+bench: setup ## figures beside their peers, in one run
+	$(BIN)/python -m tests.bench
+
+install: ## install below PREFIX (and DESTDIR); a policy that is there stays
+	@packaging/install "$(VENV)" "$(PYTHON)" "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"
+
+uninstall: ## remove what install made; policy and state stay
+	rm -rf "$(LIB)" "$(DESTDIR)$(PREFIX)/libexec/warmstart" "$(DESTDIR)$(PREFIX)/share/warmstart"
+	rm -f "$(DESTDIR)$(PREFIX)/bin/warmstart"
+
+clean: ## remove build products; the venv stays
+	rm -rf build hooks/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What happened: the event catalogue, the journal, the sink, queries."""

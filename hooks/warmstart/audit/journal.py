@@ -1,0 +1,66 @@
+"""Where a hook puts its events at once: a journal file of its own run, one write each.
+
+Importing structlog costs more than a whole warm prolog (design, section 6), so a hook does not wait for
+it: events are on disk when `emit` returns, and `audit.sink` moves finished journals into the audit log —
+at the end of every hook that was not warm anyway, and of every epilog. A journal whose hook was killed is
+moved by the next one: no event is lost because its hook died.
+
+Hot path. Emitting never raises: an audit that can't be written is no reason to fail a job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from warmstart.audit.events import HOOK_FINISHED, Event
+from warmstart.host.files import ensure_dir
+
+OPEN = ".open"
+DONE = ".done"
+
+
+class Journal:
+    """The events of one run of one hook; `bind` gives a view that adds fields."""
+
+    def __init__(self, directory: str, fields: dict[str, object]) -> None:
+        """`fields` go into every event; they hold hook, run_id, node and job_id."""
+        self._fields = fields
+        self._name = os.path.join(directory, f"{fields['hook']}-{fields['run_id']}-{os.getpid()}")
+        self._fd = -1
+        try:
+            ensure_dir(directory, 0o700)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(self._name + OPEN, flags, 0o600)
+        except OSError as error:
+            _complain(f"audit journal {self._name}: {error.strerror}")
+
+    def bind(self, **fields: object) -> Journal:
+        """Return a journal that writes to the same file and adds `fields` to every event."""
+        bound = object.__new__(Journal)
+        bound._fields = {**self._fields, **fields}
+        bound._name, bound._fd = self._name, self._fd
+        return bound
+
+    def emit(self, event: Event, **fields: object) -> None:
+        """Append one event; on a full disk it goes to stderr, which Slurm keeps on failures."""
+        line = json.dumps({"ts": time.time(), "event": event, **self._fields, **fields}, default=str)
+        try:
+            os.write(self._fd, line.encode() + b"\n")
+        except OSError:
+            _complain(line)
+
+    def finish(self, **fields: object) -> None:
+        """End the run with `hook.finished` and hand the journal over to whoever moves it."""
+        self.emit(HOOK_FINISHED, **fields)
+        try:
+            os.close(self._fd)
+            os.rename(self._name + OPEN, self._name + DONE)
+        except OSError as error:
+            _complain(f"audit journal {self._name}: {error.strerror}")
+
+
+def _complain(text: str) -> None:
+    print(f"warmstart: {text}", file=sys.stderr)  # noqa: T201 - the last resort of a hook

@@ -1,0 +1,136 @@
+"""The shape of one audit line: key order, time, escaped control characters, bounded values.
+
+What a line says comes partly from users (image names, messages of tools that read their files), and it is
+read in terminals and by `jq -r` (threats, row 20): control and other invisible characters are written as
+visible escapes, and no value is longer than an admin's patience. Needs no structlog: `audit.query` and the
+command line use the same shape.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+Line = dict[str, object]
+
+SCHEMA = 1
+ORDER = (
+    "schema", "ts", "event", "hook", "run_id", "cluster", "node", "job_id", "uid", "user", "step", "outcome",
+    "duration_ms",
+)  # fmt: skip
+LONGEST_VALUE = 4096  # characters of JSON, roughly
+LONGEST_KEY = 64
+MOST_KEYS = 64
+DEEPEST = 8
+MOST = 1 << 63
+MULTILINE = frozenset({"traceback"})  # unreadable as one line; everywhere else a newline could fake a line
+
+
+def decoded(raw: bytes) -> Line | None:
+    """Return the JSON object that `raw` holds, None for anything else."""
+    try:
+        value = json.loads(raw.decode())
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def timestamp(seconds: float) -> str:
+    """Return ISO 8601 in UTC with milliseconds, e.g. `2026-01-31T09:30:00.250Z`: it sorts as text.
+
+    Raises `ValueError` for what is no time between the years 1 and 9999.
+    """
+    try:
+        moment = datetime.fromtimestamp(seconds, timezone.utc)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"not a time: {seconds!r}") from error
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def ordered(fields: Line) -> Line:
+    """Return the same fields, those of `ORDER` first; the rest as they came."""
+    known = {key: fields[key] for key in ORDER if key in fields}
+    return {**known, **{key: value for key, value in fields.items() if key not in known}}
+
+
+def bounded(fields: Line) -> Line:
+    """Return the fields with every value, key and their number cut to size, each cut marked."""
+    kept: Line = {}
+    for key, value in list(fields.items())[:MOST_KEYS]:
+        kept[_cut(key, LONGEST_KEY)] = _bounded(value, LONGEST_VALUE, DEEPEST)
+    if len(fields) > MOST_KEYS:
+        kept["[cut]"] = f"{len(fields) - MOST_KEYS} more"
+    return kept
+
+
+def escaped(fields: Line) -> Line:
+    """Return the fields with every invisible character of keys and texts written out."""
+    return {
+        visible(key): _escaped(value, "\n\t" if key in MULTILINE else "") for key, value in fields.items()
+    }
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Return `text` with what does not print written out: `\x1b`, `\u202e`, and so on."""
+    if text.isprintable():
+        return text
+    return "".join(char if char in keep or char.isprintable() else _written_out(char) for char in text)
+
+
+def _written_out(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+def _escaped(value: object, keep: str) -> object:
+    if isinstance(value, str):
+        return visible(value, keep)
+    if isinstance(value, dict):
+        return {visible(key): _escaped(item, keep) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item, keep) for item in value]
+    return value
+
+
+def _bounded(value: object, room: int, depth: int) -> object:
+    if isinstance(value, str):
+        return _cut(value, room)
+    if isinstance(value, (dict, list)) and not depth:
+        return "[cut: nested too deep]"
+    if isinstance(value, dict):
+        return _bounded_dict(value, room, depth)
+    if isinstance(value, list):
+        return _bounded_list(value, room, depth)
+    if isinstance(value, (int, float)) and not -MOST < value < MOST:
+        return _cut(str(value), room)  # JSON has no NaN and no infinity, and most readers have 64 bits
+    return value
+
+
+def _bounded_dict(value: Line, room: int, depth: int) -> Line:
+    kept: Line = {}
+    for number, (key, item) in enumerate(value.items()):
+        if room <= 0:
+            kept["[cut]"] = f"{len(value) - number} more"
+            break
+        short = _bounded(item, room, depth - 1)
+        kept[_cut(key, LONGEST_KEY)] = short
+        room -= len(key[:LONGEST_KEY]) + len(json.dumps(short)) + 4
+    return kept
+
+
+def _bounded_list(value: list[object], room: int, depth: int) -> list[object]:
+    kept: list[object] = []
+    for number, item in enumerate(value):
+        if room <= 0:
+            kept.append(f"[cut: {len(value) - number} more]")
+            break
+        kept.append(short := _bounded(item, room, depth - 1))
+        room -= len(json.dumps(short)) + 2
+    return kept
+
+
+def _cut(text: str, room: int) -> str:
+    if len(text) <= room:
+        return text
+    # The middle goes: a traceback says what happened in its last line, a message in its first.
+    half = room // 2
+    return f"{text[:half]} [cut: {len(text) - 2 * half} characters] {text[-half:] if half else ''}"

@@ -1,0 +1,179 @@
+"""From the journals into the audit log: one structlog JSON line per event. The only user of structlog.
+
+At least once: a journal is unlinked only after the log has been synced, so a drainer that dies leaves
+journals that the next one moves again; `run_id`, `hook`, `ts` and `event` tell such a repeated line, and
+`audit.query` shows it once. Drainers take turns under a lock on the log, which keeps two of them off the
+same journals; one that does not get its turn goes on all the same, at the price of such repeats.
+
+The log is opened at every drain, so logrotate may move it at any time (docs/audit.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import stat
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+from warmstart.audit.line import SCHEMA, bounded, escaped, ordered
+from warmstart.audit.waiting import Waiting, events, journals
+from warmstart.errors import ResourceError
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import DIRECTORY, ensure_path, opened_dir, unlink_if_there
+
+BUDGET = 5.0  # seconds; what is left then waits for the next hook
+TURN = 2.0  # seconds to wait for another drainer
+LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class AuditUnwritable(ResourceError):
+    """The audit log takes no lines (mostly a full disk): the journals stay, no event is lost."""
+
+    code = "audit-unwritable"
+    template = "audit log {path}: {problem}"
+    hint = "make room or repair the path; the next hook moves what has waited"
+
+
+def drain(journal_dir: str, audit_path: str) -> int:
+    """Move every journal whose hook is not running into the log; return the number of lines written.
+
+    Raises `AuditUnwritable`; whatever a journal holds raises nothing. Takes `BUDGET` seconds at most.
+    """
+    try:
+        with opened_dir(journal_dir) as directory:
+            if not _movable(directory):
+                return 0
+            deadline = after(BUDGET)
+            with _opened_log(audit_path) as log:
+                _take_turn(log, deadline.within(TURN))
+                return _move_all(directory, _Appender(log), deadline)
+    except FileNotFoundError as error:
+        if error.filename == journal_dir:
+            return 0
+        raise AuditUnwritable(path=audit_path, problem=error.strerror) from error
+    except OSError as error:
+        raise AuditUnwritable(path=audit_path, problem=error.strerror) from error
+
+
+class _Appender:
+    """What structlog writes to: whole lines to a descriptor that appends."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.lines = 0
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            os.write(fd, b"\n")  # a disk that was full cut the last line
+
+    def append(self, text: str) -> None:
+        """Write one line with one call: nobody's lines mix (O_APPEND, local file system)."""
+        data = text.encode() + b"\n"
+        if os.write(self.fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.lines += 1
+
+
+class _Logger(structlog.BoundLoggerBase):
+    """structlog's pipeline with one method; fields go in as one value, whatever their names are."""
+
+    def append(self, event: str, fields: dict[str, object]) -> None:
+        """Send one event through the processors to the appender."""
+        self._proxy_to_logger("append", event, fields=fields)
+
+
+EventDict = MutableMapping[str, Any]
+
+
+def _flatten(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+    return {**event_dict["fields"], "schema": SCHEMA, "event": event_dict["event"]}
+
+
+def _processor(change: Callable[[dict[str, object]], dict[str, object]]) -> structlog.typing.Processor:
+    def process(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+        return change(dict(event_dict))
+
+    return process
+
+
+PROCESSORS: list[structlog.typing.Processor] = [
+    _flatten,
+    _processor(ordered),
+    _processor(bounded),
+    _processor(escaped),
+    structlog.processors.JSONRenderer(separators=(",", ":")),
+]
+
+
+def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
+    logger = _Logger(appender, PROCESSORS, {})
+    moved: list[str] = []
+    try:
+        for journal in _movable(directory):
+            if deadline.expired():
+                break
+            try:
+                lines = events(directory, journal)
+            except OSError:
+                continue  # unreadable now, or moved by another drainer; nothing of it has been written
+            for line in lines:
+                logger.append(str(line.pop("event")), line)
+            moved.append(journal.name)
+    finally:
+        os.fsync(appender.fd)
+        for name in moved:
+            unlink_if_there(name, directory)
+    return appender.lines
+
+
+def _movable(directory: int) -> list[Waiting]:
+    return [journal for journal in journals(directory) if journal.state != "running"]
+
+
+def _take_turn(log: int, deadline: Deadline) -> None:
+    while _taken(log) and not deadline.expired():
+        select.select([], [], [], 0.01)
+
+
+def _taken(log: int) -> bool:
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in {errno.EAGAIN, errno.EACCES}  # else a file system without locks
+    return False
+
+
+@contextmanager
+def _opened_log(path: str) -> Iterator[int]:
+    parent = os.path.dirname(path)
+    if not os.path.lexists(parent):
+        ensure_path(parent, 0o750)
+    # The parent may be reached through a link (/var/log often is); the log itself may be none.
+    parent_fd = os.open(parent, DIRECTORY & ~os.O_NOFOLLOW)
+    try:
+        fd = _open_or_create(os.path.basename(path), parent_fd)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid != os.geteuid():
+                raise OSError(errno.EPERM, "is not a plain file of our own")
+            yield fd
+        finally:
+            os.close(fd)
+    finally:
+        os.close(parent_fd)
+
+
+def _open_or_create(name: str, parent_fd: int) -> int:
+    try:
+        return os.open(name, LOG, dir_fd=parent_fd)
+    except FileNotFoundError:
+        pass
+    fd = os.open(name, LOG | os.O_CREAT, 0o640, dir_fd=parent_fd)
+    os.fchmod(fd, 0o640)
+    os.fsync(parent_fd)
+    return fd

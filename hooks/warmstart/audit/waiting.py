@@ -1,0 +1,132 @@
+"""Journals that are not in the audit log yet, and the events in them.
+
+A journal of a hook that finished ends in `.done`. One that ends in `.open` belongs to a hook that runs or
+was killed; its name ends in the hook's pid. The hook runs as long as that process holds a file of the
+journal's name open (/proc/PID/fd, read as links: nothing of another process is touched, and a file system
+that hangs cannot hang us). A pid alone says nothing, since it is used again. For the moments in which a
+live hook holds no descriptor (before its open returns, after its close) an `.open` journal of an existing
+process is left alone for `GRACE` seconds after its last write.
+
+Journals are root's, in root's directory; what they say is parsed defensively all the same: the disk may be
+full or broken, and their values come from users.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from warmstart.audit.events import HOOK_CRASHED, HOOK_FINISHED, JOURNAL_DAMAGED
+from warmstart.audit.journal import DONE, OPEN
+from warmstart.audit.line import Line, decoded, timestamp
+from warmstart.host.files import open_regular
+
+GRACE = 60.0
+LONGEST_JOURNAL = 64 << 20
+IDENTITY = ("hook", "run_id", "cluster", "node", "job_id", "uid", "user")
+_NAME = re.compile(rf"(?P<hook>.+)-(?P<run_id>[^-]+)-(?P<pid>[0-9]{{1,10}})(?P<state>\{OPEN}|\{DONE})\Z")
+
+
+class Waiting(NamedTuple):
+    """One journal file in its directory."""
+
+    name: str
+    hook: str
+    run_id: str
+    state: str  # "done", "killed" (its hook is dead) or "running"
+    modified: float  # seconds of the epoch
+
+
+def journals(directory: int) -> list[Waiting]:
+    """Return the journals in an open directory, the one written last at the end; `OSError` if unreadable."""
+    found = []
+    for name in os.listdir(directory):
+        if match := _NAME.match(name):
+            try:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # somebody else has moved it
+            state = "done" if match["state"] == DONE else _state(name, match["pid"], status.st_mtime)
+            found.append(Waiting(name, match["hook"], match["run_id"], state, status.st_mtime))
+    return sorted(found, key=lambda journal: (journal.modified, journal.name))
+
+
+def _state(name: str, pid: str, modified: float) -> str:
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except (FileNotFoundError, ProcessLookupError):
+        return "killed"
+    except OSError:
+        return "running"  # we are not root: nobody can tell
+    if any(_target(f"/proc/{pid}/fd/{descriptor}") == name for descriptor in descriptors):
+        return "running"
+    return "running" if time.time() - modified < GRACE else "killed"
+
+
+def _target(link: str) -> str:
+    try:
+        return os.path.basename(os.readlink(link))
+    except OSError:
+        return ""  # closed in between
+
+
+def events(directory: int, journal: Waiting) -> list[Line]:
+    """Return the journal's events, `ts` as text; raises `OSError` when it cannot be read.
+
+    A line that is no event becomes `journal.damaged` with its text. A journal of a hook that was killed
+    before its `hook.finished` gets a `hook.crashed` with the reason "killed".
+    """
+    data, rest = _content(directory, journal.name)
+    found = list(_events(journal, data))
+    if rest:
+        found.append(_added(journal, found, JOURNAL_DAMAGED, bytes=rest, text="", reason="too long"))
+    if journal.state == "killed" and all(line["event"] != HOOK_FINISHED for line in found):
+        found.append(_added(journal, found, HOOK_CRASHED, reason="killed"))
+    return found
+
+
+def _content(directory: int, name: str) -> tuple[bytes, int]:
+    fd = open_regular(name, directory)
+    try:
+        data = bytearray()
+        while len(data) < LONGEST_JOURNAL and (chunk := os.read(fd, LONGEST_JOURNAL - len(data))):
+            data += chunk
+        return bytes(data), os.fstat(fd).st_size - len(data)
+    finally:
+        os.close(fd)
+
+
+def _events(journal: Waiting, data: bytes) -> Iterator[Line]:
+    before: list[Line] = []
+    for raw in data.split(b"\n"):
+        if not raw.strip():
+            continue
+        line = _event(raw)
+        if line is None:
+            text = raw.decode(errors="backslashreplace")
+            line = _added(journal, before, JOURNAL_DAMAGED, bytes=len(raw), text=text, reason="not an event")
+        before = before or [line]
+        yield line
+
+
+def _event(raw: bytes) -> Line | None:
+    line = decoded(raw)
+    if line is None or not isinstance(line.get("event"), str):
+        return None
+    seconds = line.get("ts")
+    if not isinstance(seconds, (int, float)):
+        return None
+    try:
+        return {**line, "ts": timestamp(seconds)}
+    except ValueError:
+        return None
+
+
+def _added(journal: Waiting, before: list[Line], event: str, **fields: object) -> Line:
+    known: Line = {"hook": journal.hook, "run_id": journal.run_id}
+    for line in before[:1]:
+        known.update({key: line[key] for key in IDENTITY if key in line})
+    return {"ts": timestamp(journal.modified), "event": event, **known, **fields}

@@ -1,0 +1,1 @@
+"""What Slurm and people start; only these modules decide an exit status."""

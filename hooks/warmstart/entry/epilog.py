@@ -1,0 +1,37 @@
+"""Slurm's Epilog: bring back what the job compiled, then remove what the prolog made.
+
+Reads only the record (design, section 8). Without one there was no prolog, or an epilog came before:
+there is nothing to do, and that is normal (reference: slurm.conf(5), Epilog).
+"""
+
+from __future__ import annotations
+
+from warmstart import plan
+from warmstart import record as records
+from warmstart.audit import events
+from warmstart.entry.hook import Hook, run_hook
+from warmstart.errors import NodeError
+from warmstart.host.deadline import after
+from warmstart.runner import run_epilog
+
+SECONDS_BESIDES = 30.0
+
+
+def main(prefix: str) -> int:
+    """Run the epilog of the job that the environment describes; return the exit status."""
+    return run_hook("epilog", prefix, _finish)
+
+
+def _finish(hook: Hook) -> None:
+    with records.locked(hook.paths.state, hook.job.id, after(SECONDS_BESIDES)):
+        record = records.load(hook.paths.state, hook.job.id)
+        if record is None:
+            hook.audit.emit(events.RUN_UNKNOWN)
+            return
+        try:
+            seconds = hook.policy.harvest.budget + SECONDS_BESIDES
+            failure = run_epilog(hook.context(record, seconds), plan.epilog(hook.policy, record))
+        finally:
+            hook.close()
+    if isinstance(failure, NodeError):
+        raise failure

@@ -1,0 +1,154 @@
+"""What prolog and epilog share: start, audit, and the one place where an exit status is decided.
+
+| what happened             | exit status | node   |
+|---------------------------|-------------|--------|
+| a `NodeError`             | 1           | drains |
+| any other expected error  | 0           | fine   |
+| a bug                     | 0           | fine   |
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.errors import NodeError, PolicyError, WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.files import ensure_path
+from warmstart.host.worker import Identity, Worker
+from warmstart.job import Job, from_environment
+from warmstart.paths import Installation, NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.record import Record, writing_state
+from warmstart.steps.contract import Context
+
+DRAINS = 1
+# A hook that took longer moves its journal into the audit log itself: importing structlog, some 50 ms, is
+# then small beside it. A warm prolog leaves that to its epilog.
+MOVES_JOURNAL_AFTER = 0.2
+
+
+class Hook(NamedTuple):
+    """One run of one hook."""
+
+    name: str
+    job: Job
+    policy: Policy
+    paths: NodePaths
+    audit: Journal
+    run_id: str
+    store: Worker
+
+    def context(self, record: Record, seconds: float) -> Context:
+        """Return what the steps get."""
+        return Context(self.policy, self.paths, record, self.audit, after(seconds), self.store)
+
+    def close(self) -> None:
+        """End the store's worker."""
+        self.store.close()
+
+
+def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
+    """Run `work`; never raises. Nothing that a bug does drains a node."""
+    try:
+        os.umask(0o022)
+        installation = Installation(prefix)
+        if os.path.exists(installation.off_switch):
+            return 0
+        job = from_environment(os.environ)
+        return _audited(name, installation, job, work)
+    except NodeError as error:
+        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
+        return DRAINS
+    except WarmstartError as error:
+        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
+        return 0
+    except Exception:  # noqa: BLE001 - a bug never drains a node
+        traceback.print_exc()
+        return 0
+
+
+def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], None]) -> int:
+    started = time.monotonic()
+    paths = installation.node(job.node)
+    with writing_state(paths.root):
+        for directory, mode in ((paths.root, 0o755), (paths.state, 0o700), (paths.view, 0o711)):
+            ensure_path(directory, mode)
+    run_id = os.urandom(4).hex()
+    journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
+    journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
+    failure = _guarded(name, installation, job, journal, run_id, work)
+    status = DRAINS if isinstance(failure, NodeError) else 0
+    took = time.monotonic() - started
+    journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
+    if failure or name == "epilog" or took > MOVES_JOURNAL_AFTER:
+        _move_journals(installation, paths)
+    return status
+
+
+def _guarded(
+    name: str,
+    installation: Installation,
+    job: Job,
+    journal: Journal,
+    run_id: str,
+    work: Callable[[Hook], None],
+) -> BaseException | None:
+    policy = None
+    try:
+        policy = _policy(installation, journal)
+        store = Worker(Identity(*policy.store_user))
+        work(Hook(name, job, policy, installation.node(job.node), journal, run_id, store))
+    except NodeError as error:
+        _drain(policy, job, journal, error)
+        return error
+    except WarmstartError as error:
+        print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
+        return error
+    except Exception as error:  # noqa: BLE001 - a bug: audited, never a drain
+        journal.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
+        traceback.print_exc()
+        return error
+    return None
+
+
+def _policy(installation: Installation, journal: Journal) -> Policy:
+    from warmstart.policy.refresh import current
+
+    try:
+        policy, rejected = current(installation)
+    except PolicyError as error:
+        journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
+        raise
+    if rejected is not None:
+        journal.emit(events.POLICY_REJECTED, error=rejected.as_audit(), in_force="the last good one")
+    return policy
+
+
+def _drain(policy: Policy | None, job: Job, journal: Journal, error: NodeError) -> None:
+    from warmstart.slurm.drain import drain
+
+    told = policy is not None and drain(
+        policy.paths.scontrol, job.node, f"{error} ({error.code})", os.environ.get("SLURM_CONF", "")
+    )
+    journal.emit(events.NODE_DRAINED, error=error.as_audit(), reason_given=told)
+    print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
+
+
+def _move_journals(installation: Installation, paths: NodePaths) -> None:
+    """Move what is finished into the audit log; what can't be moved stays, for the next hook."""
+    try:
+        from warmstart.audit.sink import drain as move
+        from warmstart.policy.compiled import read
+
+        policy = read(installation.compiled_policy)
+        if policy is not None:
+            move(paths.journal, policy.paths.audit)
+    except Exception:  # noqa: BLE001 - the audit must not fail a job; journals stay where they are
+        traceback.print_exc()

@@ -1,0 +1,129 @@
+"""Slurm's Prolog: prepare the job on this node.
+
+Exit status: 1 drains the node, and only a `NodeError` may do that; everything else is 0 (design, rule 2).
+"""
+
+from __future__ import annotations
+
+import os
+
+from warmstart import plan, view
+from warmstart import record as records
+from warmstart.audit import events
+from warmstart.entry.hook import Hook, run_hook
+from warmstart.errors import UserError, WarmstartError
+from warmstart.host.deadline import after
+from warmstart.record import Record
+from warmstart.runner import run_prolog
+from warmstart.slurm.hostlist import first
+
+SECONDS_BESIDES = 60.0  # for everything that has no budget of its own in the policy
+
+
+def main(prefix: str) -> int:
+    """Run the prolog of the job that the environment describes; return the exit status."""
+    return run_hook("prolog", prefix, _prepare)
+
+
+def _prepare(hook: Hook) -> None:
+    job, paths = hook.job, hook.paths
+    with records.locked(paths.state, job.id, after(SECONDS_BESIDES)):
+        _supersede(hook)
+        record = _record(hook)
+        try:
+            _run(hook, record)
+        except UserError as error:
+            hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
+            _tell(hook, record, error)
+        except WarmstartError:
+            _undo(hook, record)
+            raise
+        except Exception:
+            _undo(hook, record)
+            if hook.policy.on_error.bug == "refuse":
+                _refuse_for_bug(hook, record)
+            raise
+        finally:
+            hook.close()
+
+
+def _run(hook: Hook, record: Record) -> None:
+    grant = plan.grant(hook.policy, hook.job)
+    steps = plan.prolog(hook.policy, hook.job, grant)
+    if not steps:
+        records.forget(hook.paths.state, hook.job.id)
+        return
+    record = record._replace(
+        workspace=hook.policy.paths.workspace,
+        profiles=plan.profiles(hook.job, grant),
+        read_scopes=list(grant.read_scopes),
+        publish_scope=grant.publish_scope,
+    )
+    records.save(hook.paths.state, record)
+    prepared = run_prolog(hook.context(record, _seconds(hook)), steps)
+    run_prolog(prepared.context, [plan.environment(hook.job, grant, prepared)])
+
+
+def _seconds(hook: Hook) -> float:
+    return hook.policy.images.wait + hook.policy.seed.fetch_budget + SECONDS_BESIDES
+
+
+def _record(hook: Hook) -> Record:
+    job = hook.job
+    return Record(
+        run_id=hook.run_id,
+        boot_id=_boot_id(),
+        job_id=job.id,
+        view_id=job.view_id,
+        uid=job.uid,
+        gid=job.gid,
+        user=job.user,
+        account=job.account,
+        partition=job.partition,
+        cluster=job.cluster,
+        node=job.node,
+        head=first(job.nodelist) in ("", job.node),
+    )
+
+
+def _boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _supersede(hook: Hook) -> None:
+    """Remove what an earlier run of this job left: it was requeued, or its epilog never came."""
+    from warmstart.steps import release
+
+    earlier = records.load(hook.paths.state, hook.job.id)
+    if earlier is None:
+        return
+    hook.audit.emit(events.RUN_SUPERSEDED, earlier_run=earlier.run_id, rebooted=earlier.boot_id != _boot_id())
+    try:
+        release.release(hook.paths, earlier, after(SECONDS_BESIDES))
+    except WarmstartError as error:  # busy: the new run has a directory of its own
+        hook.audit.emit(events.STEP_FAILED, step=release.NAME, error=error.as_audit())
+
+
+def _tell(hook: Hook, record: Record, error: UserError) -> None:
+    """Leave the verdict where the job's task prolog finds it."""
+    record = record._replace(verdict=str(error), workspace=hook.policy.paths.workspace)
+    records.save(hook.paths.state, record)
+    text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
+    view.publish(hook.paths.view, record, {"verdict": text})
+
+
+def _refuse_for_bug(hook: Hook, record: Record) -> None:
+    text = "warmstart: an internal error; this cluster's policy lets no job run then\n"
+    view.publish(hook.paths.view, record, {"verdict": text})
+
+
+def _undo(hook: Hook, record: Record) -> None:
+    """Leave nothing half-applied: the job finds either all of its preparation or none."""
+    from warmstart.steps import release
+
+    made = record._replace(workspace=hook.policy.paths.workspace)
+    try:
+        release.release(hook.paths, made, after(SECONDS_BESIDES))
+    except (WarmstartError, OSError) as error:  # the failure that brought us here matters more
+        hook.audit.emit(events.STEP_FAILED, step=release.NAME, error={"reason": str(error)})

@@ -1,0 +1,1 @@
+"""This machine: files, child processes, privilege, deadlines."""

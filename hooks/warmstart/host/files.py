@@ -1,0 +1,129 @@
+"""File calls for root in places that others can write: relative to descriptors, following no links.
+
+Hot path: imports only what the interpreter has loaded anyway. Every function raises plain `OSError`;
+the callers know whose fault that is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a FIFO that somebody put there must not hang the open.
+REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+# What no user can cause, and no other job will fare better with (design, rule 2): the rest never drains.
+NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
+
+
+@contextmanager
+def opened_dir(path: str, dir_fd: int | None = None) -> Iterator[int]:
+    """Open a directory (not through a link) for the length of a `with`."""
+    fd = os.open(path, DIRECTORY, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_regular(name: str, dir_fd: int | None = None) -> int:
+    """Open a regular file for reading; `EINVAL` for anything else, links included (`ELOOP`)."""
+    fd = os.open(name, REGULAR, dir_fd=dir_fd)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", name)
+    return fd
+
+
+def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
+    """Return a regular file's content; `EFBIG` when it has more than `limit` bytes."""
+    fd = open_regular(name, dir_fd)
+    try:
+        size = os.fstat(fd).st_size
+        data = os.read(fd, limit + 1) if size <= limit else b""
+        if size > limit or len(data) > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", name)
+        while chunk := os.read(fd, limit + 1 - len(data)):
+            data += chunk
+        return data
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data`: a regular file may take less at once when the disk fills up."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def replace_file(dir_fd: int, name: str, data: bytes, mode: int) -> None:
+    """Make `name` hold `data`, atomically and durably: readers see the old or the new content.
+
+    The temp name is fixed by the process id: a writer that died here leaves one name, which the
+    next process with that id takes over.
+    """
+    temp = f".{name}.{os.getpid()}.tmp"
+    try:
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=dir_fd)
+        try:
+            os.fchmod(fd, mode)
+            write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except OSError:
+        unlink_if_there(temp, dir_fd)
+        raise
+    os.fsync(dir_fd)
+
+
+def unlink_if_there(name: str, dir_fd: int) -> bool:
+    """Unlink a name; return whether it was there."""
+    try:
+        os.unlink(name, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
+    """Make a directory of ours with exactly this mode, or accept one that is there and ours.
+
+    `EPERM` when somebody else owns what is there: in a sticky directory another user may have come
+    first, and nothing of root's belongs below that.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=dir_fd)
+    with opened_dir(name, dir_fd) as fd:
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid():
+            raise OSError(errno.EPERM, f"is owned by uid {status.st_uid}", name)
+        if stat.S_IMODE(status.st_mode) != mode:
+            os.fchmod(fd, mode)
+
+
+def ensure_path(path: str, mode: int) -> None:
+    """Make an absolute directory path of ours: missing parents 0755, the last one `mode`."""
+    missing = []
+    parent = path
+    while not os.path.lexists(parent):
+        missing.append(parent)
+        parent = os.path.dirname(parent)
+    for directory in reversed(missing[1:]):
+        ensure_dir(directory, 0o755)
+    ensure_dir(path, mode)
+
+
+def mount_id(fd: int) -> str:
+    """Return the id of the mount that a descriptor is on (proc(5), fdinfo): it tells bind mounts apart."""
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
+        for line in info:
+            if line.startswith("mnt_id:"):
+                return line.split()[1]
+    raise OSError(errno.ENOTSUP, "the kernel tells no mnt_id", f"/proc/self/fdinfo/{fd}")

@@ -1,0 +1,79 @@
+"""Remove a tree that a job could write: by descriptor, across no mount, however deep (threats, row 13)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import NamedTuple
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import DIRECTORY, mount_id
+
+# Deeper directories are moved up before they are entered: descriptors are few, and a job can nest 4,000 deep.
+DEEPEST = 48
+
+
+class _Removal(NamedTuple):
+    top: int
+    mount: str
+    deadline: Deadline
+
+
+def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
+    """Remove `name` below `dir_fd` with all its content; nothing there is fine.
+
+    `EXDEV` where something is mounted inside (nothing below that mount is touched), `ETIME` at the
+    deadline: what is left stays under its name, and the next call goes on.
+    """
+    try:
+        top = os.open(name, DIRECTORY, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=dir_fd)
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        os.unlink(name, dir_fd=dir_fd)
+        return
+    try:
+        if mount_id(top) != mount_id(dir_fd):
+            raise OSError(errno.EXDEV, "something is mounted there", name)
+        removal = _Removal(top, mount_id(dir_fd), deadline)
+        # Moving deep directories up adds names to the top, so look again until it is empty.
+        while os.listdir(top):
+            _empty(removal, top, 1)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=dir_fd)
+
+
+def _empty(removal: _Removal, fd: int, depth: int) -> None:
+    for name in os.listdir(fd):
+        if removal.deadline.expired():
+            raise OSError(errno.ETIME, "not all removed before the deadline", name)
+        try:
+            os.unlink(name, dir_fd=fd)
+        except FileNotFoundError:
+            continue
+        except (IsADirectoryError, PermissionError):
+            # Linux answers EISDIR, POSIX allows EPERM: either way it is a directory, or rmdir says why not.
+            _remove_directory(removal, fd, name, depth)
+
+
+def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> None:
+    try:
+        fd = os.open(name, DIRECTORY, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    try:
+        if mount_id(fd) != removal.mount:
+            raise OSError(errno.EXDEV, "something is mounted there", name)
+        if depth >= DEEPEST:
+            os.rename(name, f".up-{os.fstat(fd).st_ino}", src_dir_fd=parent, dst_dir_fd=removal.top)
+            return
+        _empty(removal, fd, depth + 1)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=parent)

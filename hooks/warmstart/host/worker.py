@@ -1,0 +1,216 @@
+"""Run named functions in a forked child that has another identity for good.
+
+Why a child and not seteuid: a FUSE mount compares the real and the saved uid, too; and a file system
+that hangs then hangs the child, while the hook's deadline expires (design, rules 6 and 7). Why pipes
+with JSON: the child's word is data, never pickle (threats, row 7).
+
+Hot path: a warm prolog pays one fork and a few short messages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from warmstart.errors import StoreError, by_code
+from warmstart.host.deadline import Deadline
+
+Json = Any
+LONGEST_MESSAGE = 64 << 20
+
+
+class Identity(NamedTuple):
+    """Whom a process runs as; never with supplementary groups."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+class WorkerSilent(StoreError):
+    """The child gave no answer in time, or died: mostly a shared file system that hangs."""
+
+    code = "store-unresponsive"
+    template = "{function} as {identity}: {problem}"
+    hint = "does the shared file system answer on this node (ls, df)?"
+
+
+class WorkerBug(RuntimeError):
+    """The function raised what it does not document; the text is the child's traceback."""
+
+
+class Worker:
+    """A child with `identity`, forked at the first call and alive until `close`.
+
+    `keep` are descriptors that the child may use; all others are closed in it. `confine` adds what
+    a parser of hostile bytes gets: no network, no new privileges, bounded memory and files.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        keep: Iterable[int] = (),
+        confine: bool = False,
+    ) -> None:
+        self.identity = identity
+        self._keep = frozenset(keep)
+        self._confine = confine
+        self._pid = 0
+        self._requests = -1
+        self._answers = -1
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, function: Callable[..., Json], *args: Json, deadline: Deadline) -> Json:
+        """Return what the module-level `function` returns for `args`; all of it plain JSON.
+
+        Raises the function's own `WarmstartError` or `OSError`, `WorkerSilent` at the deadline,
+        `WorkerBug` for anything else.
+        """
+        if not self._pid:
+            self._start()
+        name = f"{function.__module__}:{function.__qualname__}"
+        try:
+            _send(self._requests, [name, list(args)])
+            answer = _receive(self._answers, deadline)
+        except (TimeoutError, EOFError, BrokenPipeError) as error:
+            self._kill()
+            problem = str(error) or "its process died"
+            raise WorkerSilent(function=name, identity=self.identity.name, problem=problem) from error
+        return _unpack(answer)
+
+    def close(self) -> None:
+        """End the child; locks that it holds are released."""
+        if self._pid:
+            os.close(self._requests)
+            os.close(self._answers)
+            self._reap(signal.SIGKILL)
+
+    def _start(self) -> None:
+        request_read, self._requests = os.pipe()
+        self._answers, answer_write = os.pipe()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(request_read)
+            os.close(answer_write)
+            return
+        try:  # the child: nothing may escape into the hook's own code
+            _close_others(self._keep | {0, 1, 2, request_read, answer_write})
+            if self._confine:
+                from warmstart.host.confine import confine
+
+                confine(self.identity)
+            else:
+                become(self.identity)
+            _serve(request_read, answer_write)
+        except BaseException:  # noqa: BLE001 - reported to whoever reads the hook's stderr
+            traceback.print_exc()
+            os._exit(70)
+        os._exit(0)
+
+    def _kill(self) -> None:
+        os.close(self._requests)
+        os.close(self._answers)
+        self._reap(signal.SIGKILL)
+
+    def _reap(self, number: signal.Signals) -> None:
+        pid, self._pid = self._pid, 0
+        os.kill(pid, number)
+        # A child that hangs in the kernel on a dead file system dies when that answers: do not wait for it.
+        for _ in range(50):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            select.select([], [], [], 0.002)
+
+
+def become(identity: Identity) -> None:
+    """Take `identity` for good: real, effective and saved ids; `PermissionError` when that fails."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(identity.gid, identity.gid, identity.gid)
+        os.setresuid(identity.uid, identity.uid, identity.uid)
+    if os.getresuid() != (identity.uid,) * 3:
+        raise PermissionError(f"cannot become {identity.name}")
+    os.umask(0o022)
+    os.chdir("/")
+
+
+def _close_others(keep: frozenset[int] | set[int]) -> None:
+    low = 0
+    for fd in sorted(keep):
+        if low < fd:  # closerange(n, n) closes everything from n on (close_range(2) with last = -1)
+            os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, 1 << 20)
+
+
+def _serve(requests: int, answers: int) -> None:
+    while True:
+        try:
+            name, args = _receive(requests, None)
+        except EOFError:
+            return
+        _send(answers, _answer(name, args))
+
+
+def _answer(name: str, args: list[Json]) -> dict[str, Json]:
+    from warmstart.errors import WarmstartError
+
+    module, _, function = name.partition(":")
+    try:
+        __import__(module)
+        return {"value": getattr(sys.modules[module], function)(*args)}
+    except WarmstartError as error:
+        return {"code": error.code, "fields": {k: str(v) for k, v in error.fields.items()}}
+    except OSError as error:
+        return {"errno": error.errno, "text": error.strerror, "file": str(error.filename or "")}
+    except Exception:  # noqa: BLE001 - the parent raises it as a bug, with this text
+        return {"bug": traceback.format_exc()}
+
+
+def _unpack(answer: dict[str, Json]) -> Json:
+    if "value" in answer:
+        return answer["value"]
+    if "errno" in answer:
+        raise OSError(answer["errno"], answer["text"], answer["file"])
+    cls = by_code(answer.get("code", ""))
+    if cls is None:
+        raise WorkerBug(answer.get("bug") or f"unknown error {answer!r}")
+    raise cls(**answer["fields"])
+
+
+def _send(fd: int, message: Json) -> None:
+    data = json.dumps(message).encode()
+    view = memoryview(len(data).to_bytes(4, "big") + data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _receive(fd: int, deadline: Deadline | None) -> Json:
+    length = int.from_bytes(_read_exactly(fd, 4, deadline), "big")
+    if length > LONGEST_MESSAGE:
+        raise EOFError(f"a message of {length} bytes")
+    return json.loads(_read_exactly(fd, length, deadline))
+
+
+def _read_exactly(fd: int, length: int, deadline: Deadline | None) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        if deadline is not None and not select.select([fd], [], [], deadline.left())[0]:
+            raise TimeoutError("no answer before the deadline")
+        chunk = os.read(fd, length - len(data))
+        if not chunk:
+            raise EOFError("its process died")
+        data += chunk
+    return bytes(data)

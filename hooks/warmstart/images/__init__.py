@@ -1,0 +1,1 @@
+"""Squashfs images: references, validity, single flight, importers."""

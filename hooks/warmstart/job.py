@@ -1,0 +1,104 @@
+"""The job as Slurm describes it to a hook: parsed once, strictly, and never again from the environment.
+
+Verified (design, rule 5): id, uid, gid, user, node, partition, node list; Slurm sets them. Claimed:
+account (unless the site enforces associations), comment, constraints and every `SPANK_*`; users forge them.
+Facts: reference for names per version is Slurm's prolog_epilog.html, `_build_env` in prep_script_slurmd.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from warmstart.errors import PolicyError
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\Z")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}\Z")
+NUMBER = re.compile(r"[0-9]{1,10}\Z")
+PYXIS_IMAGE = "SPANK__SLURM_SPANK_OPTION_pyxis_container_image"
+
+
+class JobUnreadable(PolicyError):
+    """The environment is not one that Slurm gives to a hook."""
+
+    code = "job-unreadable"
+    template = "{variable} is {problem}"
+    hint = "hooks are started by Slurm, or by hand with Slurm's variables (README, 'By hand')"
+
+
+class Job(NamedTuple):
+    """What one hook run knows of its job without asking anybody."""
+
+    id: int
+    uid: int
+    gid: int
+    user: str
+    node: str
+    cluster: str
+    partition: str
+    account: str  # "" when unset
+    nodelist: str  # Slurm's compressed host list, "" when unknown
+    het_id: int | None  # the leader's job id of a heterogeneous job
+    constraints: str  # claimed
+    comment: str  # claimed
+    pyxis_image: str  # claimed
+
+    @property
+    def view_id(self) -> int:
+        """The id that the job's own tasks see: in a heterogeneous job the leader's."""
+        return self.id if self.het_id is None else self.het_id
+
+    def as_audit(self) -> dict[str, object]:
+        """Return the fields that every audit line of this job carries."""
+        return {
+            "cluster": self.cluster,
+            "node": self.node,
+            "job_id": self.id,
+            "uid": self.uid,
+            "user": self.user,
+        }
+
+
+def from_environment(environ: Mapping[str, str]) -> Job:
+    """Read a prolog's or epilog's environment; `JobUnreadable` names the first bad variable."""
+    het = environ.get("SLURM_HET_JOB_ID")
+    return Job(
+        id=_number(environ, "SLURM_JOB_ID", least=1),
+        uid=_number(environ, "SLURM_JOB_UID"),
+        gid=_number(environ, "SLURM_JOB_GID"),
+        user=_matching(environ, "SLURM_JOB_USER", NAME),
+        node=_matching(environ, "SLURMD_NODENAME", NODE),
+        cluster=environ.get("SLURM_CLUSTER_NAME", ""),
+        partition=environ.get("SLURM_JOB_PARTITION", ""),
+        account=_unset(environ.get("SLURM_JOB_ACCOUNT", "")),
+        # 22.05 has SLURM_NODELIST only; SLURM_JOB_NODELIST came with 23.02.
+        nodelist=environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""),
+        het_id=_number(environ, "SLURM_HET_JOB_ID", least=1) if het else None,
+        constraints=_unset(environ.get("SLURM_JOB_CONSTRAINTS", "")),
+        comment=_unset(environ.get("SLURM_JOB_COMMENT", "")),
+        pyxis_image=environ.get(PYXIS_IMAGE, ""),
+    )
+
+
+def _unset(value: str) -> str:
+    # Slurm prints the literal "(null)" for what the job has not (seen on 22.05).
+    return "" if value == "(null)" else value
+
+
+def _number(environ: Mapping[str, str], variable: str, least: int = 0) -> int:
+    text = environ.get(variable)
+    if text is None:
+        raise JobUnreadable(variable=variable, problem="not set")
+    if not NUMBER.match(text) or int(text) < least or int(text) >= 2**32 - 1:
+        raise JobUnreadable(variable=variable, problem=f"not a number that Slurm gives: {text!r}")
+    return int(text)
+
+
+def _matching(environ: Mapping[str, str], variable: str, pattern: re.Pattern[str]) -> str:
+    text = environ.get(variable)
+    if text is None:
+        raise JobUnreadable(variable=variable, problem="not set")
+    if not pattern.match(text):
+        raise JobUnreadable(variable=variable, problem=f"not a plain name: {text!r}")
+    return text

@@ -1,0 +1,1 @@
+"""The site's policy: its model, its loader, its compiled form."""

@@ -1,0 +1,1 @@
+"""One module per tool's cache: variables, entries, validator."""

@@ -1,0 +1,197 @@
+"""What the prolog writes down for the epilog: `state/<jobid>/record.json`, root's alone.
+
+The epilog reads nothing else about the job: comment, restart count and `SPANK_*` can differ between the two
+and are the user's to forge (reference: Slurm's prolog_epilog.html; seen on 22.05). It is written before the
+work that it names, so that whoever finds it after a crash knows what there may be to clean.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from warmstart.errors import NodeError, ResourceError
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import (
+    DIRECTORY,
+    NODE_FAULTS,
+    ensure_dir,
+    opened_dir,
+    read_small,
+    replace_file,
+    unlink_if_there,
+)
+
+FORMAT = 1
+LONGEST = 64 << 20
+NAME = "record.json"
+
+
+class RecordUnreadable(NodeError):
+    """The record is not what warmstart wrote: a damaged disk, or a downgrade."""
+
+    code = "record-unreadable"
+    template = "{path}: {problem}"
+    hint = "look at the file; remove it to let the job's leftovers be cleaned by hand"
+
+
+class JobBusy(ResourceError):
+    """Another hook of the same job is still at work on this node."""
+
+    code = "job-busy"
+    template = "another hook of job {job_id} is still at work on this node"
+    hint = "Slurm may repeat an epilog; this one left the job to the first"
+
+
+class StateUnusable(NodeError):
+    """The file system of warmstart's own state is broken or read-only."""
+
+    code = "state-unusable"
+    template = "cannot write warmstart's state {path}: {problem}"
+    hint = "repair or remount the file system, then resume the node"
+
+
+class StateFull(ResourceError):
+    """No room for a job's record or view."""
+
+    code = "state-full"
+    template = "no room for warmstart's state {path}: {problem}"
+    hint = "free space or inodes there; users should not be able to write that file system"
+
+
+@contextmanager
+def writing_state(path: str) -> Iterator[None]:
+    """Say whose fault it is when our own state can't be written."""
+    try:
+        yield
+    except OSError as error:
+        cls = StateUnusable if error.errno in NODE_FAULTS else StateFull
+        raise cls(path=path, problem=error.strerror or str(error)) from error
+
+
+class Seeded(NamedTuple):
+    """What one profile of the job was seeded with."""
+
+    namespace: str
+    entries: list[str]
+
+
+class Record(NamedTuple):
+    """One run of a job on one node; grows from step to step."""
+
+    run_id: str
+    boot_id: str
+    job_id: int
+    view_id: int
+    uid: int
+    gid: int
+    user: str
+    account: str
+    partition: str
+    cluster: str
+    node: str
+    head: bool  # whether this node harvests for the job
+    workspace: str = ""  # the policy's workspace root at the time; "" until one is to be made
+    image: str = ""  # digest of the job's first image, sha256:…
+    images: dict[str, str] = {}  # noqa: RUF012 - reference → path; never mutated, only replaced
+    facts: dict[str, str] = {}  # noqa: RUF012 - what the namespaces were computed from
+    profiles: list[str] = []  # noqa: RUF012
+    seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
+    publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
+    read_scopes: list[str] = []  # noqa: RUF012
+    environment: dict[str, str] = {}  # noqa: RUF012 - what the job will see
+    verdict: str = ""
+
+    @property
+    def run_name(self) -> str:
+        """Name of the run's directory: `<jobid>.<run>`."""
+        return f"{self.job_id}.{self.run_id}"
+
+
+@contextmanager
+def locked(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
+    """Keep other hooks of the job on this node out; `JobBusy` at the deadline.
+
+    The lock is the job's state directory itself, so no lock file outlives the job. Whoever waited checks that
+    what it locked is still the directory of that name: the last one out removes it with the lock held.
+    """
+    path = os.path.join(state, str(job_id))
+    fd = _locked_directory(path, job_id, deadline)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # not empty: there is a record, and the directory stays
+            os.rmdir(path)
+        os.close(fd)
+
+
+def _locked_directory(path: str, job_id: int, deadline: Deadline) -> int:
+    while True:
+        with writing_state(path):
+            ensure_dir(path, 0o700)
+        try:
+            fd = os.open(path, DIRECTORY)
+        except FileNotFoundError:  # removed between the two calls
+            continue
+        try:
+            _take(fd, job_id, deadline)
+        except BaseException:
+            os.close(fd)
+            raise
+        if _same(fd, path):
+            return fd
+        os.close(fd)
+
+
+def _take(fd: int, job_id: int, deadline: Deadline) -> None:
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if deadline.expired():
+                raise JobBusy(job_id=job_id) from None
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _same(fd: int, path: str) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (os.fstat(fd).st_dev, os.fstat(fd).st_ino)
+
+
+def save(state: str, record: Record) -> None:
+    """Write the record durably; `StateUnusable` or `StateFull`."""
+    with writing_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
+        data = {"format": FORMAT, **record._asdict()}
+        replace_file(fd, NAME, json.dumps(data).encode(), 0o600)
+
+
+def load(state: str, job_id: int) -> Record | None:
+    """Return the job's record, None when there is none; `RecordUnreadable` when it is damaged."""
+    path = os.path.join(state, str(job_id), NAME)
+    try:
+        with opened_dir(os.path.dirname(path)) as fd:
+            data: dict[str, Any] = json.loads(read_small(NAME, LONGEST, fd))
+        if data.pop("format") != FORMAT:
+            raise RecordUnreadable(path=path, problem="written by another version of warmstart")
+        data["seeded"] = {name: Seeded(*value) for name, value in data["seeded"].items()}
+        return Record(**data)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordUnreadable(path=path, problem=str(error)) from error
+
+
+def forget(state: str, job_id: int) -> None:
+    """Remove the record, if it is there; its directory goes with the lock."""
+    with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
+        unlink_if_there(NAME, fd)

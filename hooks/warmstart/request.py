@@ -1,0 +1,51 @@
+"""What the job itself asks for, in text that its user wrote: parsed strictly, believed in nothing else.
+
+    #SBATCH --comment="warmstart: image=registry.example.com/team/app:1 profiles=numba"
+
+and the image that pyxis's `--container-image` names at allocation. A request gets no rights: images are
+checked against the policy's registries, profiles are seeded in the scope that the rules give.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from warmstart.errors import UserError
+from warmstart.job import Job
+
+TOKEN = "warmstart:"  # noqa: S105 - a word in a comment
+VALUE = re.compile(r"[A-Za-z0-9._:/@#+,-]{1,512}\Z")
+
+
+class RequestInvalid(UserError):
+    """The comment's `warmstart:` part is not what warmstart understands."""
+
+    code = "request-invalid"
+    template = "the job's comment asks warmstart for {word!r}, which it does not understand"
+    hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME"'
+
+
+class Request(NamedTuple):
+    """The wishes of one job, in the order in which it named them."""
+
+    images: tuple[str, ...]
+    profiles: tuple[str, ...]
+
+
+def of(job: Job) -> Request:
+    """Return the job's wishes; `RequestInvalid` names the word that is wrong."""
+    images = [job.pyxis_image] if job.pyxis_image else []
+    profiles: list[str] = []
+    _, found, text = job.comment.partition(TOKEN)
+    for word in text.split() if found else ():
+        key, _, value = word.partition("=")
+        if not VALUE.match(value):
+            raise RequestInvalid(word=word[:80])
+        if key == "image":
+            images.append(value)
+        elif key == "profiles":
+            profiles.extend(value.split(","))
+        else:
+            raise RequestInvalid(word=word[:80])
+    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)))

@@ -1,0 +1,107 @@
+"""Run a plan's steps, and decide by whose fault a failure is what becomes of the job (design, rule 2).
+
+| kind     | prolog                                          | epilog             |
+|----------|-------------------------------------------------|--------------------|
+| user     | verdict: later steps are left out               | audited            |
+| node     | stops; the hook's exit status drains the node   | worst one counts   |
+| resource | degrades: the job runs cold, with a notice      | audited            |
+| store    | degrades; a missing image is a verdict          | audited            |
+| policy   | degrades                                        | audited            |
+
+Anything else that escapes is a bug and passes through to `entry`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from warmstart import record as records
+from warmstart.audit import events
+from warmstart.errors import NodeError, StoreError, UserError, WarmstartError
+from warmstart.policy.compiled import Policy
+from warmstart.record import Record
+from warmstart.steps.contract import Context, Outcome
+
+
+class Step(NamedTuple):
+    """One step with its options bound, as the plan made it."""
+
+    name: str
+    run: Callable[[Context], Outcome]
+    in_workspace: bool = False  # left out where the job got no workspace
+
+
+class Prepared(NamedTuple):
+    """What a prolog's steps came to."""
+
+    context: Context
+    notices: list[str]  # lines for the job's own output: what is cold, and why
+
+
+def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
+    """Run the steps in order; raises the `UserError` of a verdict or the `NodeError` of a drain."""
+    notices: list[str] = []
+    for step in steps:
+        if step.in_workspace and not context.record.environment.get("WARMSTART_CACHE"):
+            continue
+        try:
+            context = _run(context, step)
+        except (UserError, NodeError):
+            raise
+        except WarmstartError as error:
+            if _is_verdict(context.policy, step.name, error):
+                raise Refused(reason=str(error), cause=error.code) from error
+            notices.append(f"warmstart: {error}; the job runs without it")
+    return Prepared(context, notices)
+
+
+def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None:
+    """Run every step whatever became of the others; return the worst failure."""
+    worst: WarmstartError | None = None
+    for step in steps:
+        try:
+            context = _run(context, step)
+        except WarmstartError as error:
+            if worst is None or isinstance(error, NodeError):
+                worst = error
+    return worst
+
+
+class Refused(UserError):
+    """Not the job's fault, but it can't run: the site says so (policy, on_error)."""
+
+    code = "job-refused"
+    template = "{reason}"
+    hint = "submit it again later; tell the administrators if it lasts"
+
+
+def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
+    if step == "image":
+        return policy.on_error.image == "verdict"
+    return isinstance(error, StoreError) and policy.on_error.store == "verdict"
+
+
+def _run(context: Context, step: Step) -> Context:
+    started = time.monotonic()
+    audit = context.audit.bind(step=step.name)
+    try:
+        outcome = step.run(context._replace(audit=audit))
+    except WarmstartError as error:
+        audit.emit(events.STEP_FAILED, duration_ms=_since(started), error=error.as_audit())
+        raise
+    audit.emit(events.STEP_FINISHED, outcome=outcome.state, duration_ms=_since(started), **outcome.detail)
+    record = _merged(context.record, outcome)
+    if record != context.record:
+        records.save(context.paths.state, record)
+    return context._replace(record=record)
+
+
+def _merged(record: Record, outcome: Outcome) -> Record:
+    environment = {**record.environment, **outcome.environment}
+    return record._replace(**{**outcome.record, "environment": environment})
+
+
+def _since(started: float) -> float:
+    return round((time.monotonic() - started) * 1000, 3)

@@ -1,0 +1,1 @@
+"""What warmstart asks Slurm, never on the hot path."""

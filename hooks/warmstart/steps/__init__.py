@@ -1,0 +1,1 @@
+"""One module per step; the order per hook is in plan.py."""

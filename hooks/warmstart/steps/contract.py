@@ -1,0 +1,37 @@
+"""The shape of a step: a module with `NAME`, an options type and `run(context, options) -> Outcome`.
+
+A step is idempotent, undoes itself on failure, and does not print, exit or read the environment. What it
+found out goes into its outcome: the runner adds `record` to the record that later steps and the epilog
+read, and `environment` to what the job will see. Steps import each other's results, never each other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from warmstart.audit.journal import Journal
+from warmstart.host.deadline import Deadline
+from warmstart.host.worker import Worker
+from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.record import Record
+
+
+class Context(NamedTuple):
+    """What a step may use; all of it is decided before the first step runs."""
+
+    policy: Policy
+    paths: NodePaths
+    record: Record
+    audit: Journal
+    deadline: Deadline
+    store: Worker  # a process with the store owner's identity
+
+
+class Outcome(NamedTuple):
+    """What a step did."""
+
+    state: str  # "changed" | "unchanged" | "skipped"
+    detail: dict[str, object] = {}  # noqa: RUF012 - goes into the audit; never mutated
+    record: dict[str, object] = {}  # noqa: RUF012 - fields of Record that it sets
+    environment: dict[str, str] = {}  # noqa: RUF012 - variables that the job will see

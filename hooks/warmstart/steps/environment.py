@@ -1,0 +1,63 @@
+"""Step `environment`: render what the job's task prolog prints (design, section 5, Environment).
+
+    view/<jobid>/            the job's uid, 0500
+        environment          line 1: the workspace root; then `NAME=VALUE`, or `!NAME=VALUE` for what
+                             the user can't set for himself
+        notice               lines that the job's output shows, if there are any
+
+TaskProlog's protocol ends a value at a newline and knows no quotes (slurm.conf(5), TaskProlog), so values
+that hold one are refused. In a heterogeneous job the tasks know only the leader's id: that names the view.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from warmstart import view
+from warmstart.errors import PolicyError
+from warmstart.steps.contract import Context, Outcome
+
+NAME = "environment"
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf too
+
+
+class VariableUnrenderable(PolicyError):
+    """Slurm's task prolog protocol can't carry this variable."""
+
+    code = "variable-unrenderable"
+    template = "environment variable {name!r}: {problem}"
+    hint = "change it in the policy; values are one line of at most 64 KiB"
+
+
+class Options(NamedTuple):
+    """Variables besides those that earlier steps found out."""
+
+    profiles: dict[str, str]  # the profiles' own variables
+    policy: dict[str, str]  # what the matching rules add; they win over the profiles'
+    notices: tuple[str, ...]
+
+
+def run(context: Context, options: Options) -> Outcome:
+    """Write the job's view."""
+    record = context.record
+    variables = {**record.environment, **options.profiles, **options.policy}
+    lines = [record.workspace, *(_line(name, variables[name]) for name in sorted(variables))]
+    files = {"environment": "\n".join(lines) + "\n"}
+    if options.notices:
+        files["notice"] = "".join(f"{line}\n" for line in options.notices)
+    view.publish(context.paths.view, record, files)
+    return Outcome("changed", detail={"variables": sorted(variables)})
+
+
+def _line(name: str, value: str) -> str:
+    if not VARIABLE.match(name):
+        raise VariableUnrenderable(name=name, problem="not a variable's name")
+    if "\n" in value or "\0" in value:
+        raise VariableUnrenderable(name=name, problem="holds a newline or a NUL byte")
+    if len(value.encode()) > LONGEST_VALUE:
+        raise VariableUnrenderable(name=name, problem="longer than 64 KiB")
+    mark = "!" if name.startswith("WARMSTART_") else ""
+    return f"{mark}{name}={value}"

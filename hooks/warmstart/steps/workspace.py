@@ -1,0 +1,90 @@
+"""Step `workspace`: the job's private directory tree on this node (design, section 5).
+
+    <root>/<node>/<jobid>.<run>/   root, 0711
+        tmp/  files/  cache/       the job's uid and gid, 0700
+
+The whole tree is built as root and given away last, so its owner can change nothing under our hands
+(threats, row 4). `release` removes it by the same name, recomputed from the record.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from warmstart.errors import NodeError, ResourceError
+from warmstart.host.files import NODE_FAULTS, ensure_dir, ensure_path, opened_dir
+from warmstart.record import Record
+from warmstart.steps.contract import Context, Outcome
+
+NAME = "workspace"
+
+
+class WorkspaceUnusable(NodeError):
+    """The node's workspace file system is broken or read-only."""
+
+    code = "workspace-unusable"
+    template = "cannot use the workspace {root}: {problem}"
+    hint = "repair or remount the file system, then resume the node"
+
+
+class WorkspaceFull(ResourceError):
+    """No room for one more workspace, or somebody else owns its place."""
+
+    code = "workspace-full"
+    template = "no workspace under {root}: {problem}"
+    hint = "who filled it? limit users by quota, or give warmstart a file system of its own"
+
+
+class Options(NamedTuple):
+    """What to build."""
+
+    subdirs: tuple[str, ...]  # one below cache/ for each profile
+
+
+def run(context: Context, options: Options) -> Outcome:
+    """Build the tree, or nothing."""
+    record = context.record
+    try:
+        ensure_path(record.workspace, 0o755)
+        with opened_dir(record.workspace) as root:
+            ensure_dir(record.node, 0o755, root)
+            with opened_dir(record.node, root) as node:
+                _build(node, record, options.subdirs)
+    except OSError as error:
+        problem = error.strerror or str(error)
+        cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
+        raise cls(root=record.workspace, problem=problem) from error
+    path = os.path.join(record.workspace, record.node, record.run_name)
+    return Outcome(
+        "changed",
+        detail={"path": path},
+        environment={"WARMSTART_CACHE": f"{path}/cache", "TMPDIR": f"{path}/tmp"},
+    )
+
+
+def _build(node: int, record: Record, subdirs: tuple[str, ...]) -> None:
+    tree = ["tmp", "files", "cache", *(f"cache/{name}" for name in subdirs)]
+    made: list[str] = []
+    os.mkdir(record.run_name, 0o711, dir_fd=node)
+    try:
+        with opened_dir(record.run_name, node) as run_fd:
+            os.fchmod(run_fd, 0o711)
+            for name in tree:
+                os.mkdir(name, 0o700, dir_fd=run_fd)
+                made.append(name)
+            for name in reversed(tree):  # children first: after its parent is given away, a name can be a link
+                os.chown(name, record.uid, record.gid, dir_fd=run_fd, follow_symlinks=False)
+    except OSError:
+        _unbuild(node, record.run_name, made)
+        raise
+
+
+def _unbuild(node: int, run_name: str, made: list[str]) -> None:
+    with suppress(OSError), opened_dir(run_name, node) as run_fd:
+        for name in reversed(made):
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=run_fd)
+    with suppress(OSError):
+        os.rmdir(run_name, dir_fd=node)

@@ -1,0 +1,1 @@
+"""The shared store: layout, locks, publishing, bundles, index."""

@@ -1,0 +1,115 @@
+"""Names of what lies in `<store>/artifacts`, and the errors of a store that does not do what it should.
+
+    artifacts/                                    0700: bundles of scope `user` are nobody else's to read
+        <scope>/<profile>/<namespace>/            0755
+            <bundle>.sqsh  <bundle>.json          0444, immutable; visible as soon as the .json is there
+            index.json                            replaced, never needed
+            locks/                                0700
+
+Everything here runs as the store's owner, in the worker (design, rule 6). Hot path.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from warmstart.errors import StoreError
+from warmstart.host.files import DIRECTORY, ensure_dir
+
+ARTIFACTS = "artifacts"
+LOCKS = "locks"
+BUNDLE = ".sqsh"
+MANIFEST = ".json"
+
+_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=-]{0,199}")
+_BUNDLE_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}")
+# What unsquashfs takes literally in a list of names, one for each line (it skips blanks and comments): no
+# backslash, no blank or `#` in front, no blank at the end.
+_PLAIN = re.compile(r"(?![# ])[ !-\[\]-~]+(?<! )")
+_LONGEST_PATH = 1024
+
+
+class StoreFull(StoreError):
+    """The store has no space, inodes or quota left."""
+
+    code = "store-full"
+    template = "{what}: {problem}"
+    hint = "free space in the store, or raise the quota of its owner"
+
+
+class StoreFailed(StoreError):
+    """The store refused or failed a call."""
+
+    code = "store-failed"
+    template = "{what}: {problem}"
+    hint = "is the store mounted, does its owner own it (ls -ln), does it answer on this node?"
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """Turn an `OSError` of a store call into the store's own errors; `what` names the call."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreFailed
+        raise kind(what=what, problem=problem) from error
+
+
+def is_plain_path(path: str) -> bool:
+    """Tell whether a relative path can go into a manifest: printable ASCII, no `..`, no odd blanks."""
+    parts = path.split("/")
+    return (
+        len(path) <= _LONGEST_PATH
+        and _PLAIN.fullmatch(path) is not None
+        and not any(part in ("", ".", "..") for part in parts)
+    )
+
+
+def is_bundle_id(name: str) -> bool:
+    """Tell whether a name has the form of a bundle id."""
+    return _BUNDLE_ID.fullmatch(name) is not None
+
+
+def bundle_id(microseconds: int, sha256: str) -> str:
+    """Return the id of a bundle published at that time (since the epoch): ids sort by age."""
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest:06d}Z-{sha256[:16]}"
+
+
+def microseconds_of(bundle: str) -> int:
+    """Return the time that a bundle's id tells, in microseconds since the epoch."""
+    import calendar
+
+    seconds = calendar.timegm(time.strptime(bundle[:15], "%Y%m%dT%H%M%S"))
+    return seconds * 1_000_000 + int(bundle[16:22])
+
+
+def namespace_path(store: str, scope: str, profile: str, namespace: str) -> str:
+    """Return the directory of a namespace; `ValueError` for a name that could lead elsewhere."""
+    for part in (scope, profile, namespace):
+        if not _COMPONENT.fullmatch(part):
+            raise ValueError(f"not a name of the store's layout: {part!r}")
+    return os.path.join(store, ARTIFACTS, scope, profile, namespace)
+
+
+def make_namespace(store: str, scope: str, profile: str, namespace: str) -> int:
+    """Return a descriptor of a namespace's directory, made where it lacks.
+
+    Never makes the store itself: a path that is not there is mostly a file system that is not mounted.
+    """
+    path = namespace_path(store, scope, profile, namespace)
+    fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part, mode in ((ARTIFACTS, 0o700), (scope, 0o755), (profile, 0o755), (os.path.basename(path), 0o755)):
+        try:
+            ensure_dir(part, mode, fd)
+            below = os.open(part, DIRECTORY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd

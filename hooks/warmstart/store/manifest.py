@@ -1,0 +1,94 @@
+"""The manifest of a bundle: what is in it, who made it, for whom. docs/store-format.md is its description.
+
+A manifest is written once, by the parent's own knowledge (design, rule 3), and never changed. Hot path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from warmstart.errors import StoreError
+from warmstart.store.layout import is_bundle_id, is_plain_path
+
+FORMAT = 1
+LARGEST = 64 << 20  # bytes of JSON; 50,000 entries of two files take about 20 MiB
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class ManifestUnreadable(StoreError):
+    """A manifest is damaged, foreign, or of a newer format than this version of warmstart knows."""
+
+    code = "manifest-unreadable"
+    template = "bundle {bundle}: {problem}"
+    hint = "upgrade warmstart on this node, or remove the bundle if it is damaged"
+
+
+class File(NamedTuple):
+    """One file of an entry, as it was when it was harvested."""
+
+    size: int  # bytes
+    sha256: str
+    mtime_ns: int  # a squashfs keeps whole seconds only
+
+
+Entries = dict[str, dict[str, File]]  # entry → path relative to the profile's directory → file
+
+
+class Manifest(NamedTuple):
+    """All that is known about one bundle."""
+
+    bundle: str
+    sha256: str  # of the squashfs file
+    size: int  # of the squashfs file, bytes
+    created: float  # seconds since the epoch, the publisher's clock
+    scope: str
+    profile: str
+    namespace: str
+    producer: dict[str, Any]  # job, uid, user, node, cluster
+    facts: dict[str, str]  # what the namespace was computed from
+    entries: Entries
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the manifest as it lies in the store."""
+    entries = {
+        entry: {"files": {path: File(*file)._asdict() for path, file in sorted(files.items())}}
+        for entry, files in sorted(manifest.entries.items())
+    }
+    return json.dumps({"format": FORMAT, **manifest._asdict(), "entries": entries}).encode()
+
+
+def decode(bundle: str, data: bytes) -> Manifest:
+    """Return the manifest of `bundle`; `ManifestUnreadable` where it is not one that can be used."""
+    try:
+        raw = json.loads(data)
+        written = raw.pop("format")
+        if written != FORMAT:
+            raise ManifestUnreadable(bundle=bundle, problem=f"its format is {written!r}, known is {FORMAT}")
+        raw["entries"] = {entry: _files(value["files"]) for entry, value in raw["entries"].items()}
+        manifest = Manifest(**raw)
+        _check(bundle, manifest)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ManifestUnreadable(bundle=bundle, problem=f"not a manifest: {error!r:.200}") from error
+    return manifest
+
+
+def _files(raw: dict[str, dict[str, Any]]) -> dict[str, File]:
+    return {path: File(**file) for path, file in raw.items()}
+
+
+def _check(bundle: str, manifest: Manifest) -> None:
+    if manifest.bundle != bundle or not is_bundle_id(bundle):
+        raise ValueError("it names another bundle")
+    if not isinstance(manifest.size, int) or not _SHA256.fullmatch(manifest.sha256):
+        raise ValueError("size or sha256")
+    seen: set[str] = set()
+    for entry, files in manifest.entries.items():
+        if not files or not all(map(is_plain_path, (entry, *files))):
+            raise ValueError("names of files")
+        if not seen.isdisjoint(files):
+            raise ValueError("two entries share a file")
+        seen.update(files)

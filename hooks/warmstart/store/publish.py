@@ -1,0 +1,69 @@
+"""Make a whole file visible in the store, atomically and never over another one (design, rule 1).
+
+Temp in the same directory → the caller's check → fsync → link to the final name → fsync directory.
+`link(2)` and not rename: it never overwrites, and NFS and Lustre have no no-replace rename. Runs as the
+store's owner, in the worker.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from warmstart.host.files import unlink_if_there
+
+TEMP_PREFIX = ".tmp-"
+
+
+@contextmanager
+def temp_file(dir_fd: int, owner: str, mode: int = 0o444) -> Iterator[tuple[str, int]]:
+    """Give the name and descriptor of a new file in the store; its name is gone afterwards.
+
+    `owner` makes the name tell who made it (node and run id): upkeep removes what dead owners left.
+    """
+    name = f"{TEMP_PREFIX}{owner}-{os.getpid()}-{os.urandom(4).hex()}"
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
+    try:
+        os.fchmod(fd, mode)
+        yield name, fd
+    finally:
+        os.close(fd)
+        unlink_if_there(name, dir_fd)
+
+
+def publish(dir_fd: int, temp: str, fd: int, name: str) -> bool:
+    """Give the finished temp file its final name; False when another publisher was first.
+
+    After an ambiguous error (NFS may repeat a request that had succeeded, and answer EEXIST) the inodes
+    decide who was first.
+    """
+    os.fsync(fd)
+    try:
+        os.link(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+    except FileExistsError:
+        mine, there = os.fstat(fd), os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
+            return False
+    _sync_directory(dir_fd)
+    return True
+
+
+def replace(dir_fd: int, owner: str, name: str, data: bytes, mode: int = 0o444) -> None:
+    """Replace a pointer or an index (never an image, never a bundle): readers see old or new, whole."""
+    with temp_file(dir_fd, owner, mode) as (temp, fd):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+        os.rename(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    _sync_directory(dir_fd)
+
+
+def _sync_directory(dir_fd: int) -> None:
+    try:
+        os.fsync(dir_fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # FUSE file systems without fsyncdir
+            raise

@@ -1,0 +1,52 @@
+"""The job's view: `view/<jobid>/`, the only thing of ours on a node that a job reads.
+
+Its files are the job's own (uid, 0500), so a job that sets SLURM_JOB_ID to another's reads nothing
+(threats, row 17); root never reads them back. The name is the id that the job's tasks know.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir, write_all
+from warmstart.host.trees import remove_tree
+from warmstart.record import Record, writing_state
+
+REMOVAL_SECONDS = 10.0
+
+
+def publish(directory: str, record: Record, files: dict[str, str]) -> None:
+    """Make the view hold these files (name → text) and nothing else; `StateUnusable`, `StateFull`."""
+    fresh = f".new-{record.run_name}"
+    with writing_state(directory), opened_dir(directory) as parent:
+        remove_tree(parent, fresh, after(REMOVAL_SECONDS))
+        os.mkdir(fresh, 0o700, dir_fd=parent)
+        try:
+            _fill(parent, fresh, record, files)
+            remove(directory, record.view_id)
+            os.rename(fresh, str(record.view_id), src_dir_fd=parent, dst_dir_fd=parent)
+        except OSError:
+            with suppress(OSError):
+                remove_tree(parent, fresh, after(REMOVAL_SECONDS))
+            raise
+
+
+def remove(directory: str, view_id: int) -> None:
+    """Remove a job's view, if it is there."""
+    with opened_dir(directory) as parent:
+        remove_tree(parent, str(view_id), after(REMOVAL_SECONDS))
+
+
+def _fill(parent: int, name: str, record: Record, files: dict[str, str]) -> None:
+    with opened_dir(name, parent) as fd:
+        for file, text in files.items():
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400, dir_fd=fd)
+            try:
+                write_all(handle, text.encode("utf-8", "surrogateescape"))
+                os.fchown(handle, record.uid, record.gid)
+            finally:
+                os.close(handle)
+        os.fchown(fd, record.uid, record.gid)
+        os.fchmod(fd, 0o500)

@@ -1,0 +1,146 @@
+"""A worker runs named functions under another identity; its word is JSON, its silence an error."""
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from warmstart.errors import UserError
+from warmstart.host.deadline import after
+from warmstart.host.worker import Identity, Worker, WorkerBug, WorkerSilent
+
+ME = Identity("me", os.getuid(), os.getgid())
+NOBODY = Identity("nobody", 65534, 65534)
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: takes another uid")
+
+
+class SampleRefused(UserError):
+    """An expected error of the functions below."""
+
+    code = "sample-refused"
+    template = "no {what}"
+
+
+def ids() -> list[int]:
+    """Return every id of the process."""
+    return [*os.getresuid(), *os.getresgid(), *os.getgroups()]
+
+
+def fail(kind: str) -> None:
+    """Fail in the way that is asked for."""
+    if kind == "expected":
+        raise SampleRefused(what="tea")
+    if kind == "system":
+        raise FileNotFoundError(errno.ENOENT, "No such file", "/nowhere")
+    if kind == "death":
+        os._exit(3)
+    raise ZeroDivisionError
+
+
+def remember(value: int, memory: list[int] = []) -> list[int]:  # noqa: B006 - the process's memory is the point
+    """Return what earlier calls gave."""
+    memory.append(value)
+    return memory
+
+
+def can_write(fd: int) -> bool:
+    """Tell whether the descriptor is open here."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def dawdle() -> None:
+    """Take longer than anybody waits."""
+    time.sleep(60)
+
+
+def network_interfaces() -> list[str]:
+    """Return what the process can see of the network."""
+    with open("/proc/self/net/dev", encoding="ascii") as file:
+        return [line.split(":")[0].strip() for line in file if ":" in line]
+
+
+def grow(path: str) -> None:
+    """Write a file."""
+    with open(path, "w", encoding="ascii") as file:
+        file.write("x")
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """Give a worker with our own identity."""
+    with Worker(ME) as made:
+        yield made
+
+
+def test_expected_errors_arrive_as_what_they_are(worker: Worker) -> None:
+    """The function's own error class is raised again, with its fields."""
+    with pytest.raises(SampleRefused, match="no tea"):
+        worker.call(fail, "expected", deadline=after(5))
+
+
+def test_system_errors_keep_number_and_file(worker: Worker) -> None:
+    """An OSError crosses the pipe as an OSError of the same class."""
+    with pytest.raises(FileNotFoundError) as caught:
+        worker.call(fail, "system", deadline=after(5))
+    assert caught.value.filename == "/nowhere"
+
+
+def test_anything_else_is_a_bug_with_the_childs_traceback(worker: Worker) -> None:
+    """A bug in the child is a bug here, and says where it was."""
+    with pytest.raises(WorkerBug, match="ZeroDivisionError"):
+        worker.call(fail, "bug", deadline=after(5))
+
+
+def test_a_call_ends_at_its_deadline_and_the_child_with_it(worker: Worker) -> None:
+    """A function that hangs costs the deadline, and the next call gets a new child."""
+    with pytest.raises(WorkerSilent, match="dawdle"):
+        worker.call(dawdle, deadline=after(0.05))
+    assert worker.call(ids, deadline=after(5))[0] == ME.uid
+
+
+def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:
+    """A child that dies in a call is an error of the store's kind, not a hang."""
+    with pytest.raises(WorkerSilent, match="died"):
+        worker.call(fail, "death", deadline=after(5))
+    assert worker.call(ids, deadline=after(5))[0] == ME.uid
+
+
+def test_state_lasts_between_calls(worker: Worker) -> None:
+    """All calls run in one process: a lock taken in one is held in the next."""
+    worker.call(remember, 1, deadline=after(5))
+    assert worker.call(remember, 2, deadline=after(5)) == [1, 2]
+
+
+def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
+    """Whatever root has open stays root's, but for what the caller hands over."""
+    kept, other = os.open("/", os.O_RDONLY), os.open("/", os.O_RDONLY)
+    try:
+        with Worker(ME, keep=(kept,)) as worker:
+            assert worker.call(can_write, kept, deadline=after(5))
+            assert not worker.call(can_write, other, deadline=after(5))
+    finally:
+        os.close(kept)
+        os.close(other)
+
+
+@as_root
+def test_the_identity_is_taken_for_good() -> None:
+    """Real, effective and saved ids change, and no supplementary group stays."""
+    with Worker(NOBODY) as worker:
+        assert worker.call(ids, deadline=after(5)) == [65534] * 6
+
+
+@as_root
+def test_a_confined_worker_has_no_network_and_writes_nothing(tmp_path: object) -> None:
+    """What parses hostile bytes sees no interface but a loopback that is down, and can't grow a file."""
+    with Worker(NOBODY, confine=True) as worker:
+        assert worker.call(network_interfaces, deadline=after(5)) in ([], ["lo"])
+        with pytest.raises((OSError, WorkerSilent)):
+            worker.call(grow, "/tmp/warmstart-confined", deadline=after(5))
+    assert not os.path.exists("/tmp/warmstart-confined") or os.path.getsize("/tmp/warmstart-confined") == 0

@@ -1,0 +1,63 @@
+"""A hook reads Slurm's variables once, strictly."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmstart.job import JobUnreadable, from_environment
+
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_UID": "1000",
+    "SLURM_JOB_GID": "1000",
+    "SLURM_JOB_USER": "a",
+    "SLURMD_NODENAME": "n1",
+    "SLURM_JOB_PARTITION": "main",
+}
+
+
+def test_nothing_but_slurms_own_variables_is_needed() -> None:
+    """A hook runs by hand with what 22.05 sets, and unset things are empty."""
+    job = from_environment({**SLURM, "SLURM_JOB_ACCOUNT": "(null)", "SLURM_NODELIST": "n[1-2]"})
+    assert (job.id, job.user, job.account, job.nodelist, job.view_id) == (7, "a", "", "n[1-2]", 7)
+
+
+def test_tasks_of_a_heterogeneous_job_know_the_leaders_id() -> None:
+    """The view is named after the id that the tasks see."""
+    assert from_environment({**SLURM, "SLURM_JOB_ID": "8", "SLURM_HET_JOB_ID": "7"}).view_id == 7
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SLURM_JOB_ID", "0"),
+        ("SLURM_JOB_ID", "7/../8"),
+        ("SLURM_JOB_UID", "-1"),
+        ("SLURM_JOB_UID", "4294967295"),
+        ("SLURM_JOB_GID", "٣"),
+        ("SLURM_JOB_USER", "../root"),
+        ("SLURM_JOB_USER", "a\n"),
+        ("SLURMD_NODENAME", "n1/.."),
+    ],
+)
+def test_what_slurm_never_sets_is_refused(variable: str, value: str) -> None:
+    """Ids and names become paths: anything odd names its variable."""
+    with pytest.raises(JobUnreadable, match=variable):
+        from_environment({**SLURM, variable: value})
+
+
+@pytest.mark.parametrize("variable", sorted(SLURM.keys() - {"SLURM_JOB_PARTITION"}))
+def test_a_missing_variable_is_named(variable: str) -> None:
+    """Without one of these there is no job."""
+    with pytest.raises(JobUnreadable, match=f"{variable} is not set"):
+        from_environment({name: value for name, value in SLURM.items() if name != variable})
+
+
+@given(st.dictionaries(st.sampled_from(sorted(SLURM)), st.text()))
+def test_no_environment_raises_anything_else(changes: dict[str, str]) -> None:
+    """Any text is a job or a JobUnreadable."""
+    try:
+        job = from_environment({**SLURM, **changes})
+    except JobUnreadable:
+        return
+    assert "/" not in job.user + job.node
