@@ -22,10 +22,10 @@ from warmstart.record import Record
 from warmstart.runner import Prepared, Step
 
 
-class ProfileUnknown(UserError):
+class ProfileNotOffered(UserError):
     """The job asks for a profile that warmstart does not have."""
 
-    code = "profile-unknown"
+    code = "profile-not-offered"
     template = "the job asks for the profile {profile!r}, which warmstart does not have"
     hint = "profiles are listed by `warmstart plan`"
 
@@ -47,14 +47,14 @@ def groups(job: Job) -> list[str]:
 
 
 def profiles(job: Job, grant: Grant) -> list[str]:
-    """Return the job's profiles, those of the policy first; `ProfileUnknown` for a wish that can't be met."""
+    """Return the job's profiles, those of the policy first; `ProfileNotOffered` for a wish that can't be met."""
     if grant.reason:
         return []
     wanted = request.of(job).profiles
     known = registry.names()
     for name in wanted:
         if name not in known:
-            raise ProfileUnknown(profile=name)
+            raise ProfileNotOffered(profile=name)
     return list(dict.fromkeys([*grant.profiles, *wanted]))
 
 
@@ -92,12 +92,10 @@ def environment(job: Job, grant: Grant, prepared: Prepared) -> Step:
     """Return the last step of a prolog."""
     from warmstart.steps import environment as step
 
-    cache = prepared.context.record.environment.get("WARMSTART_CACHE")
+    cache = prepared.context.record.environment.get("WARMSTART_CACHE", "")
     variables: dict[str, str] = {}
     for name in profiles(job, grant) if cache else ():
-        profile = registry.get(name)
-        directory = f"{cache}/{profile.subdir}"
-        variables.update({key: value.format(dir=directory) for key, value in profile.variables.items()})
+        variables.update(registry.get(name).environment(cache))
     options = step.Options(variables, dict(grant.env), tuple(prepared.notices))
     return Step(step.NAME, partial(step.run, options=options))
 

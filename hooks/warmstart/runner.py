@@ -46,14 +46,17 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
     for step in steps:
         if step.in_workspace and not context.record.environment.get("WARMSTART_CACHE"):
             continue
+        degraded: list[WarmstartError] = []
         try:
-            context = _run(context, step)
-        except (UserError, NodeError):
-            raise
+            context = _run(context, step, degraded)
         except WarmstartError as error:
-            if _is_verdict(context.policy, step.name, error):
-                raise Refused(reason=str(error), cause=error.code) from error
-            notices.append(f"warmstart: {error}; the job runs without it")
+            degraded.append(error)
+        for failure in degraded:
+            if isinstance(failure, UserError | NodeError):
+                raise failure
+            if _is_verdict(context.policy, step.name, failure):
+                raise Refused(reason=str(failure), cause=failure.code) from failure
+            notices.append(f"warmstart: {failure}; the job runs without it")
     return Prepared(context, notices)
 
 
@@ -61,11 +64,14 @@ def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None
     """Run every step whatever became of the others; return the worst failure."""
     worst: WarmstartError | None = None
     for step in steps:
+        failures: list[WarmstartError] = []
         try:
-            context = _run(context, step)
+            context = _run(context, step, failures)
         except WarmstartError as error:
-            if worst is None or isinstance(error, NodeError):
-                worst = error
+            failures.append(error)
+        for failure in failures:
+            if worst is None or isinstance(failure, NodeError):
+                worst = failure
     return worst
 
 
@@ -83,7 +89,8 @@ def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
     return isinstance(error, StoreError) and policy.on_error.store == "verdict"
 
 
-def _run(context: Context, step: Step) -> Context:
+def _run(context: Context, step: Step, degraded: list[WarmstartError]) -> Context:
+    """Run one step; what failed beside the rest of it is added to `degraded`."""
     started = time.monotonic()
     audit = context.audit.bind(step=step.name)
     try:
@@ -91,6 +98,9 @@ def _run(context: Context, step: Step) -> Context:
     except WarmstartError as error:
         audit.emit(events.STEP_FAILED, duration_ms=_since(started), error=error.as_audit())
         raise
+    for failure in outcome.degraded:
+        audit.emit(events.STEP_FAILED, duration_ms=_since(started), error=failure.as_audit())
+    degraded.extend(outcome.degraded)
     audit.emit(events.STEP_FINISHED, outcome=outcome.state, duration_ms=_since(started), **outcome.detail)
     record = _merged(context.record, outcome)
     if record != context.record:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,6 @@ from tests.cluster.registry import Registry, build_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +207,7 @@ def test_a_small_tmpfs_is_full_and_a_read_only_tree_refuses_root(bare: Cluster) 
     assert teardown.mounts_below(bare.base) == []
 
 
+_REPOSITORY = Path(__file__).resolve().parents[2]
 _OWNER = """
 import sys
 from tests.cluster.cluster import Cluster
@@ -221,7 +222,7 @@ def test_a_killed_owner_leaves_nothing_behind(bare: Cluster) -> None:
     """SIGKILL the process that owns a second cluster: daemons, mounts and directory go away."""
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": "."},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(_REPOSITORY)},
     )  # fmt: skip
     with owner:
         assert owner.stdout is not None

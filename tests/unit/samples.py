@@ -1,6 +1,17 @@
 """Sample values that unit tests share."""
 
+import os
+from pathlib import Path
+from typing import cast
+
+from warmstart.audit.journal import Journal
+from warmstart.host.deadline import after
+from warmstart.host.worker import Identity, Worker
 from warmstart.job import Job
+from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.record import Record
+from warmstart.steps.contract import Context
 
 
 def a_job(**changes: object) -> Job:
@@ -21,3 +32,35 @@ def a_job(**changes: object) -> Job:
         pyxis_image="",
     )
     return job._replace(**changes)  # type: ignore[arg-type]
+
+
+def a_record(**changes: object) -> Record:
+    """Return the record of that job's first run, before any step, with some fields changed."""
+    record = Record(
+        run_id="0a1b2c3d",
+        boot_id="boot",
+        job_id=7,
+        view_id=7,
+        uid=os.getuid(),
+        gid=os.getgid(),
+        user="ws-alice",
+        account="",
+        partition="main",
+        cluster="test",
+        node="n1",
+        head=True,
+    )
+    return record._replace(**changes)  # type: ignore[arg-type]
+
+
+def a_context(root: Path, **changes: object) -> Context:
+    """Return a context whose state lies below `root`; steps that need a policy bring their own."""
+    paths = NodePaths(str(root / "node"))
+    for directory in (paths.root, paths.state, paths.view):
+        os.makedirs(directory, mode=0o711, exist_ok=True)
+    audit = Journal(paths.journal, {"hook": "prolog", "run_id": "0a1b2c3d"})
+    record = a_record(workspace=str(root / "workspace"))
+    os.makedirs(os.path.join(paths.state, str(record.job_id)), mode=0o700, exist_ok=True)
+    me = Worker(Identity("me", os.getuid(), os.getgid()))
+    context = Context(cast(Policy, None), paths, record, audit, after(30), me)
+    return context._replace(**changes)  # type: ignore[arg-type]

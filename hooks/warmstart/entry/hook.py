@@ -21,7 +21,7 @@ from warmstart.audit.journal import Journal
 from warmstart.errors import NodeError, PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.worker import Worker
 from warmstart.job import Job, from_environment
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
@@ -37,7 +37,6 @@ MOVES_JOURNAL_AFTER = 0.2
 class Hook(NamedTuple):
     """One run of one hook."""
 
-    name: str
     job: Job
     policy: Policy
     paths: NodePaths
@@ -83,7 +82,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     run_id = os.urandom(4).hex()
     journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
     journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
-    failure = _guarded(name, installation, job, journal, run_id, work)
+    failure = _guarded(installation, job, journal, run_id, work)
     status = DRAINS if isinstance(failure, NodeError) else 0
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
@@ -93,7 +92,6 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
 
 
 def _guarded(
-    name: str,
     installation: Installation,
     job: Job,
     journal: Journal,
@@ -103,8 +101,8 @@ def _guarded(
     policy = None
     try:
         policy = _policy(installation, journal)
-        store = Worker(Identity(*policy.store_user))
-        work(Hook(name, job, policy, installation.node(job.node), journal, run_id, store))
+        store = Worker(policy.store_user)
+        work(Hook(job, policy, installation.node(job.node), journal, run_id, store))
     except NodeError as error:
         _drain(policy, job, journal, error)
         return error

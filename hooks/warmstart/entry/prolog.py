@@ -5,8 +5,6 @@ Exit status: 1 drains the node, and only a `NodeError` may do that; everything e
 
 from __future__ import annotations
 
-import os
-
 from warmstart import plan, view
 from warmstart import record as records
 from warmstart.audit import events

@@ -20,7 +20,7 @@ _SIZE = re.compile(SIZE)
 def parse_duration(text: object) -> int:
     """Return the seconds of `30s`, `4m`, `24h` or `7d`; `ValueError` says what to write instead."""
     if not isinstance(text, str) or not _DURATION.fullmatch(text):
-        raise ValueError(f"{ascii(text)} is not a duration; write a number and s, m, h or d: 30s, 4m")
+        raise ValueError(f"{text!a} is not a duration; write a number and s, m, h or d: 30s, 4m")
     return int(text[:-1]) * SECONDS[text[-1]]
 
 
@@ -28,6 +28,6 @@ def parse_size(text: object) -> int:
     """Return the bytes of `512MiB` or `1GiB`; `ValueError` says what to write instead."""
     if not isinstance(text, str) or not _SIZE.fullmatch(text):
         units = ", ".join(BYTES)
-        raise ValueError(f"{ascii(text)} is not a size; write a number and one of {units}: 1GiB")
+        raise ValueError(f"{text!a} is not a size; write a number and one of {units}: 1GiB")
     number = text.rstrip("BKMGTi")
     return int(number) * BYTES[text[len(number) :]]

@@ -11,19 +11,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
-from warmstart.host.files import DIRECTORY, REGULAR
+from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
 from warmstart.store import manifest
 from warmstart.store.layout import MANIFEST, is_bundle_id
-from warmstart.store.manifest import ManifestUnreadable
+from warmstart.store.manifest import Manifest, ManifestUnreadable
 from warmstart.store.publish import replace
 
 FORMAT = 1
 NAME = "index.json"
 LARGEST = 256 << 20
-# A file that was replaced while a client of NFS read it.
-_STALE_RETRIES = 3
 
 
 class Listed(NamedTuple):
@@ -66,9 +65,18 @@ def read(directory: str, owner: str) -> Index:
     except FileNotFoundError:
         return Index([], {})
     try:
-        return _covering(fd, {}) if _is_other_format(data) else update(fd, owner)
+        if not _is_other_format(data):
+            with suppress(OSError):  # a full or read-only store can still be read
+                return update(fd, owner)
+        return _covering(fd, {})
     finally:
         os.close(fd)
+
+
+def rebuild(dir_fd: int, owner: str) -> Index:
+    """Make the index anew from the manifests alone; raises `OSError`."""
+    unlink_if_there(NAME, dir_fd)
+    return update(dir_fd, owner)
 
 
 def update(dir_fd: int, owner: str) -> Index:
@@ -88,13 +96,12 @@ def update(dir_fd: int, owner: str) -> Index:
 
 def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
     """Return the content of a file that is never written in place; `EFBIG` beyond `limit` bytes."""
-    for attempt in range(_STALE_RETRIES):
-        try:
-            return _read_once(path, limit, dir_fd)
-        except OSError as error:
-            if error.errno != errno.ESTALE or attempt + 1 == _STALE_RETRIES:
-                raise
-    raise AssertionError("unreachable")
+    try:
+        return _read_once(path, limit, dir_fd)
+    except OSError as error:
+        if error.errno != errno.ESTALE:  # NFS: it was replaced while it was read
+            raise
+        return _read_once(path, limit, dir_fd)
 
 
 def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:
@@ -124,15 +131,48 @@ def _covering(dir_fd: int, known: dict[str, Listed]) -> Index:
     A known bundle that the listing lacks is looked up by name: a client of NFS may list an old state.
     """
     bundles, refused = [], {}
-    for bundle in sorted(_manifests(dir_fd) | known.keys()):
-        try:
-            listed = known.get(bundle) if bundle + MANIFEST in _names(dir_fd, bundle) else None
-            bundles.append(listed or _listed(dir_fd, bundle))
-        except FileNotFoundError:  # removed by upkeep
-            continue
-        except ManifestUnreadable as error:
-            refused[bundle] = str(error.fields["problem"])
+    there = _manifests(dir_fd)
+    for bundle in sorted(there | known.keys()):
+        with suppress(FileNotFoundError):  # removed by upkeep
+            if bundle not in there:
+                os.stat(bundle + MANIFEST, dir_fd=dir_fd, follow_symlinks=False)
+            listed = known.get(bundle) or _listed(dir_fd, bundle)
+            if isinstance(listed, Listed):
+                bundles.append(listed)
+            else:
+                refused[bundle] = listed
     return Index(bundles, refused)
+
+
+def _manifests(dir_fd: int) -> set[str]:
+    """Return the bundles of the directory, which is opened anew: NFS looks again only then."""
+    fd = os.open(".", DIRECTORY, dir_fd=dir_fd)
+    try:
+        names = (name.removesuffix(MANIFEST) for name in os.listdir(fd) if name.endswith(MANIFEST))
+        return {name for name in names if is_bundle_id(name)}
+    finally:
+        os.close(fd)
+
+
+def _listed(dir_fd: int, bundle: str) -> Listed | str:
+    """Return a bundle as the index lists it, or why it can't."""
+    try:
+        found = read_manifest(dir_fd, bundle)
+    except ManifestUnreadable as error:
+        return str(error.fields["problem"])
+    sizes = {entry: sum(file.size for file in files.values()) for entry, files in found.entries.items()}
+    return Listed(bundle, found.sha256, found.size, sizes)
+
+
+def read_manifest(dir_fd: int, bundle: str) -> Manifest:
+    """Return the manifest of a bundle; `ManifestUnreadable`, or `FileNotFoundError` where it is gone."""
+    try:
+        data = read_whole(bundle + MANIFEST, manifest.LARGEST, dir_fd)
+    except OSError as error:
+        if error.errno in (errno.EFBIG, errno.EINVAL, errno.ELOOP):
+            raise ManifestUnreadable(bundle=bundle, problem=str(error.strerror)) from error
+        raise
+    return manifest.decode(bundle, data)
 
 
 def _encode(index: Index) -> bytes:
@@ -141,4 +181,21 @@ def _encode(index: Index) -> bytes:
 
 
 def _decode(data: bytes) -> Index | None:
-    return None
+    """Return what `_encode` wrote, None for anything else."""
+    try:
+        raw = json.loads(data)
+        if raw["format"] != FORMAT:
+            return None
+        bundles = [Listed(**listed) for listed in raw["bundles"]]
+        if any(listed.size < 0 or not is_bundle_id(listed.bundle) for listed in bundles):
+            return None
+        return Index(bundles, dict(raw["refused"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _is_other_format(data: bytes) -> bool:
+    try:
+        return isinstance(json.loads(data)["format"], int)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False

@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from warmstart.errors import StoreError
 from warmstart.host.files import DIRECTORY, ensure_dir
@@ -90,24 +91,33 @@ def microseconds_of(bundle: str) -> int:
     return seconds * 1_000_000 + int(bundle[16:22])
 
 
-def namespace_path(store: str, scope: str, profile: str, namespace: str) -> str:
-    """Return the directory of a namespace; `ValueError` for a name that could lead elsewhere."""
-    for part in (scope, profile, namespace):
-        if not _COMPONENT.fullmatch(part):
-            raise ValueError(f"not a name of the store's layout: {part!r}")
-    return os.path.join(store, ARTIFACTS, scope, profile, namespace)
+class Namespace(NamedTuple):
+    """One compatible set of artifacts in one scope. `ValueError` for a part that could lead elsewhere."""
+
+    store: str
+    scope: str
+    profile: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Its directory."""
+        for part in self[1:]:
+            if not _COMPONENT.fullmatch(part):
+                raise ValueError(f"not a name of the store's layout: {part!r}")
+        return os.path.join(self.store, ARTIFACTS, *self[1:])
 
 
-def make_namespace(store: str, scope: str, profile: str, namespace: str) -> int:
+def make_namespace(where: Namespace) -> int:
     """Return a descriptor of a namespace's directory, made where it lacks.
 
     Never makes the store itself: a path that is not there is mostly a file system that is not mounted.
     """
-    path = namespace_path(store, scope, profile, namespace)
-    fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for part, mode in ((ARTIFACTS, 0o700), (scope, 0o755), (profile, 0o755), (os.path.basename(path), 0o755)):
+    parts = os.path.relpath(where.path, where.store).split("/")
+    fd = os.open(where.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in parts:
         try:
-            ensure_dir(part, mode, fd)
+            ensure_dir(part, 0o700 if part is parts[0] else 0o755, fd)
             below = os.open(part, DIRECTORY, dir_fd=fd)
         finally:
             os.close(fd)

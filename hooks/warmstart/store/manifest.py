@@ -83,7 +83,7 @@ def _files(raw: dict[str, dict[str, Any]]) -> dict[str, File]:
 def _check(bundle: str, manifest: Manifest) -> None:
     if manifest.bundle != bundle or not is_bundle_id(bundle):
         raise ValueError("it names another bundle")
-    if not isinstance(manifest.size, int) or not _SHA256.fullmatch(manifest.sha256):
+    if manifest.size < 0 or not _SHA256.fullmatch(manifest.sha256):
         raise ValueError("size or sha256")
     seen: set[str] = set()
     for entry, files in manifest.entries.items():

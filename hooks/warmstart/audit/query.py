@@ -1,0 +1,151 @@
+"""Read the audit log back: a stream of lines, the rotated files first, then the log, then what still waits.
+
+Journals that wait are read before the log and given out after it, so that a line which moves meanwhile is
+neither lost nor shown twice; a line that a drainer wrote again after a crash is shown once. Broken lines
+are counted and passed over. No text that comes out holds a character that a terminal would obey.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from typing import IO, NamedTuple
+
+from warmstart.audit.line import SCHEMA, Line, bounded, decoded, escaped, ordered
+from warmstart.audit.waiting import events, journals
+from warmstart.host.files import opened_dir
+
+LONGEST_LINE = 4 << 20
+
+
+class Where(NamedTuple):
+    """Which lines are wanted; None means any."""
+
+    job: int | None = None
+    node: str | None = None
+    event: str | None = None  # `image.imported`, `image` (all of that noun), or a glob
+    user: str | None = None  # name or uid
+    since: str | None = None  # a line's `ts`: ISO 8601, UTC, milliseconds, Z
+
+    def takes(self, line: Line) -> bool:
+        """Tell whether a line is wanted."""
+        return (
+            (self.job is None or line.get("job_id") == self.job)
+            and (self.node is None or line.get("node") == self.node)
+            and (self.user is None or self.user in (line.get("user"), str(line.get("uid"))))
+            and (self.since is None or str(line.get("ts")) >= self.since)
+            and (self.event is None or _is_kind(str(line.get("event")), self.event))
+        )
+
+
+class AuditLog:
+    """The log at `path` with its rotated files (`.1`, `.2.gz`, `-20260131`, …) and journals that wait."""
+
+    def __init__(self, path: str, journal_dirs: Iterable[str] = ()) -> None:
+        """`journal_dirs` that may not be read are passed over: only root sees what waits."""
+        self._path = path
+        self._journal_dirs = list(journal_dirs)
+        self.broken = 0  # lines passed over so far
+
+    def lines(self, where: Where) -> Iterator[Line]:
+        """Yield the wanted lines; `OSError` when the log cannot be read and nothing waits."""
+        seen: set[int] = set()
+        waiting = [line for directory in self._journal_dirs for line in _waiting(directory)]
+        with ExitStack() as stack:
+            for file in self._files(stack, missing_is_fine=bool(waiting)):
+                for line in self._parsed(file):
+                    if where.takes(line) and _is_new(line, seen):
+                        yield line
+        for line in waiting:
+            if where.takes(line) and _is_new(line, seen):
+                yield line
+
+    def _files(self, stack: ExitStack, *, missing_is_fine: bool) -> list[IO[bytes]]:
+        """Open the log before listing its rotated files: one that is rotated meanwhile is not missed."""
+        files: list[tuple[float, IO[bytes]]] = []
+        inodes = set()
+        try:
+            log = stack.enter_context(_opened(self._path))
+        except FileNotFoundError:
+            if not missing_is_fine:
+                raise
+        else:
+            inodes.add(os.fstat(log.fileno()).st_ino)
+            files.append((float("inf"), log))
+        for path in _rotated(self._path):
+            file = stack.enter_context(_opened(path))
+            status = os.fstat(file.fileno())
+            if status.st_ino not in inodes:
+                inodes.add(status.st_ino)
+                unpacked = gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
+                files.append((status.st_mtime, unpacked))  # type: ignore[arg-type]
+        return [file for _, file in sorted(files, key=lambda pair: pair[0])]
+
+    def _parsed(self, file: IO[bytes]) -> Iterator[Line]:
+        try:
+            while raw := file.readline(LONGEST_LINE):
+                line = _parsed(raw)
+                if line is None:
+                    self.broken += 1
+                else:
+                    yield line
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            self.broken += 1
+
+
+def _parsed(raw: bytes) -> Line | None:
+    line = decoded(raw)
+    if line is None or "event" not in line:
+        return None
+    try:
+        return escaped(ordered(line))
+    except RecursionError:
+        return None
+
+
+def _waiting(directory: str) -> list[Line]:
+    found: list[Line] = []
+    try:
+        with opened_dir(directory) as fd:
+            for journal in journals(fd):
+                found += [escaped(bounded(ordered({**line, "schema": SCHEMA}))) for line in events(fd, journal)]
+    except OSError:
+        return found  # not root, or moved meanwhile: then its lines are in the log
+    return found
+
+
+def _is_new(line: Line, seen: set[int]) -> bool:
+    key = hash(json.dumps(line))
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
+
+
+def _is_kind(event: str, pattern: str) -> bool:
+    return event.startswith(f"{pattern}.") or fnmatchcase(event, pattern)
+
+
+def _rotated(path: str) -> list[str]:
+    name = re.compile(re.escape(os.path.basename(path)) + r"[.-][0-9][0-9-]*(\.gz)?")
+    parent = os.path.dirname(path) or "."
+    try:
+        return [os.path.join(parent, entry) for entry in sorted(os.listdir(parent)) if name.fullmatch(entry)]
+    except OSError:
+        return []
+
+
+def _opened(path: str) -> IO[bytes]:
+    # Through links: who asks may read any file of his own. O_NONBLOCK: a FIFO must not hang us.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(0, "not a regular file", path)
+    return os.fdopen(fd, "rb")

@@ -1,0 +1,1 @@
+"""The programs that make an image of a reference, behind one small interface."""

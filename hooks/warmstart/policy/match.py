@@ -1,0 +1,144 @@
+"""Which rules are a job's, and what they add up to. Hot path; pure but for the group look-up.
+
+Binding: design, rules 4 and 5: rights come from verified attributes (`checks` refuses other rules), and
+a job that may publish to a scope is seeded from nothing less trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from warmstart.job import Job
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
+
+PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+
+
+class Matched(NamedTuple):
+    """One rule, whether it is the job's, and why; values in `reason` are quoted as ASCII."""
+
+    rule: Rule
+    matched: bool
+    reason: str
+
+
+class Grant(NamedTuple):
+    """What a job gets. Scopes are keys: directories of the store.
+
+    `read_scopes` goes from the most trusted to the least. `reason` says why there is nothing for this
+    job at all; "" otherwise.
+    """
+
+    images: list[str]
+    profiles: list[str]
+    env: dict[str, str]
+    scope: str  # user | account | site
+    read_scopes: list[str]
+    publish_scope: str
+    reason: str
+
+
+def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
+    """Return every rule of the policy, in order, with the verdict on it.
+
+    `groups` returns the names of the user's groups as this node's NSS has them; it is called at most
+    once, and only when a rule depends on it.
+    """
+    known: list[list[str]] = []
+
+    def once() -> list[str]:
+        if not known:
+            known.append(groups())
+        return known[0]
+
+    return [_judge(rule, job, once) for rule in policy.rules]
+
+
+def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
+    """Return what the matching rules add up to: later rules add to, and override, earlier ones."""
+    if reason := _not_served(policy, job):
+        return Grant([], [], {}, "user", [], "", reason)
+    rules = [match.rule for match in matches if match.matched]
+    scope = "user"
+    env: dict[str, str] = {}
+    for rule in rules:
+        scope = rule.scope or scope
+        env.update(rule.env)
+    read, publish = _scopes(policy, rules, scope, job)
+    return Grant(
+        images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
+        profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
+        env=env,
+        scope=scope,
+        read_scopes=read,
+        publish_scope=publish,
+        reason="",
+    )
+
+
+def scope_key(scope: str, job: Job) -> str:
+    """Return the store's directory name for a scope of this job; a user's has the uid, for uids are reused."""
+    if scope == "user":
+        return f"user-{job.uid}-{_escaped(job.user)}"
+    return f"account-{_escaped(job.account)}" if scope == "account" else "site"
+
+
+def _not_served(policy: Policy, job: Job) -> str:
+    if job.uid < policy.limits.min_uid:
+        return f"uid {job.uid} is below limits.min_uid ({policy.limits.min_uid})"
+    for own in (policy.store_user, policy.import_user, policy.validate_user):
+        if job.uid == own.uid:
+            return f"uid {job.uid} is warmstart's own account {own.name}"
+    return ""
+
+
+def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tuple[list[str], str]:
+    """Return what the job is seeded from, most trusted first, and where its harvest goes."""
+    has_account = policy.trust.account == "enforced" and job.account != ""
+    reach = {"user": ["user"], "account": ["account", "user"], "site": ["site", "account", "user"]}[scope]
+    read = [name for name in reach if name != "account" or has_account]
+    # Only a rule of the scope that holds at last gives the right to publish into it: a later rule
+    # that narrows the scope takes the right away.
+    may_publish = any(rule.scope == scope and (job.user, job.uid) in rule.publishers for rule in rules)
+    if may_publish and read[0] == scope:
+        return [scope_key(scope, job)], scope_key(scope, job)
+    return [scope_key(name, job) for name in read], scope_key("user", job)
+
+
+def _judge(rule: Rule, job: Job, groups: Callable[[], list[str]]) -> Matched:
+    if not rule.match:
+        return Matched(rule, True, "is for every job")
+    reasons = []
+    # The group comes last: looking it up may ask a directory server.
+    for condition in sorted(rule.match, key=lambda condition: condition.attribute == "group"):
+        matched, reason = _condition(condition, job, groups)
+        if not matched:
+            return Matched(rule, False, reason)
+        reasons.append(reason)
+    return Matched(rule, True, "; ".join(reasons))
+
+
+def _condition(condition: Condition, job: Job, groups: Callable[[], list[str]]) -> tuple[bool, str]:
+    attribute = condition.attribute
+    values = groups() if attribute == "group" else [getattr(job, attribute)]
+    for pattern in condition.patterns:
+        for value in values:
+            # An attribute that the job does not have matches nothing, not even "*".
+            if value and _matches(pattern, value):
+                return True, f"{attribute} {value!a} matches {pattern.glob!a}"
+    wanted = ", ".join(f"{pattern.glob!a}" for pattern in condition.patterns)
+    return False, f"{attribute} {', '.join(f'{value!a}' for value in values)} is not {wanted}"
+
+
+def _matches(pattern: Pattern, value: str) -> bool:
+    if not pattern.regex:
+        return pattern.glob == value
+    return re.match(pattern.regex, value) is not None
+
+
+def _escaped(name: str) -> str:
+    return "".join(
+        chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in name.encode("utf-8", "surrogateescape")
+    )

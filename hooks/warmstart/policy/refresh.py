@@ -1,0 +1,111 @@
+"""The policy in force: the compiled one while the site's files are as they were, else a new one. Hot path.
+
+A broken edit never breaks a job: the last good policy stays in force, and every call says so. What was
+refused is remembered beside the compiled form, so that not every hook of the cluster compiles it again;
+after a minute it is tried once more, for what was missing may be a user and not a word in the file.
+Any number of hooks may do all this at once: files are replaced whole, and the last writer wins.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from typing import Any
+
+from warmstart.errors import PolicyError
+from warmstart.host import files
+from warmstart.paths import Installation
+from warmstart.policy import compiled
+from warmstart.policy.compiled import MADE_BY, Policy
+from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
+
+TRY_AGAIN = 60.0  # seconds
+REFUSALS: tuple[type[PolicyError], ...] = (PolicyInvalid, PolicyUnreadable, PolicyUntrusted)
+
+
+class PolicyUnsaved(PolicyError):
+    """The policy is good and in force, but its compiled form could not be written."""
+
+    code = "policy-unsaved"
+    template = "{path}: {problem}"
+    hint = "every hook compiles the policy again until the file can be written"
+
+
+def current(installation: Installation) -> tuple[Policy, PolicyError | None]:
+    """Return the policy in force, and what is wrong with the site's files if anything is.
+
+    Raises that error where there is no good policy at all. Does not look at the `off` switch.
+    """
+    policy = compiled.read(installation.compiled_policy)
+    if policy is not None and compiled.is_current(policy):
+        return policy, None
+    error = _remembered(installation)
+    if error is None:
+        try:
+            return _compile(installation)
+        except PolicyError as refused:
+            error = refused
+            _remember(installation, refused)
+    if policy is None:
+        raise error
+    return policy, error
+
+
+def _compile(installation: Installation) -> tuple[Policy, PolicyError | None]:
+    from warmstart.policy import load
+
+    # Whoever runs this has the right to fool himself: root believes root alone.
+    data = load.compile_policy(installation.policy, owners={0, os.geteuid()})
+    unsaved = _write(installation.compiled_policy, data)
+    return compiled.from_json(data), unsaved
+
+
+def _remember(installation: Installation, error: PolicyError) -> None:
+    # A failure to write it costs time in the next hook and nothing else.
+    _write(
+        _rejected(installation),
+        {
+            "made_by": MADE_BY,
+            "signature": _signature(installation),
+            "at": time.time(),
+            "code": error.code,
+            "fields": error.fields,
+        },
+    )
+
+
+def _remembered(installation: Installation) -> PolicyError | None:
+    data = compiled.read_own_json(_rejected(installation))
+    if not isinstance(data, dict) or data.get("made_by") != MADE_BY:
+        return None
+    if not 0 <= time.time() - data["at"] < TRY_AGAIN or data["signature"] != _signature(installation):
+        return None
+    for cls in REFUSALS:
+        if cls.code == data["code"]:
+            return cls(**data["fields"])
+    return None
+
+
+def _rejected(installation: Installation) -> str:
+    return f"{installation.compiled_policy}.rejected"
+
+
+def _signature(installation: Installation) -> list[list[str | int]]:
+    from warmstart.policy import source
+
+    return [list(stamp) for stamp in source.signature(installation.policy)]
+
+
+def _write(path: str, data: dict[str, Any]) -> PolicyUnsaved | None:
+    directory, name = os.path.split(path)
+    try:
+        files.ensure_path(directory, 0o755)
+        with files.opened_dir(directory) as fd:
+            files.replace_file(fd, name, json.dumps(data).encode(), 0o600)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):  # only root keeps it; others compile for themselves
+            return None
+        return PolicyUnsaved(path=path, problem=os.strerror(error.errno or 0))
+    return None

@@ -1,0 +1,136 @@
+"""The policy's files: their signature, and reading them only if nobody but root can change them.
+
+Binding: design, section 5 (files and their parents must be root's); threats, row 19. Symbolic links
+are refused everywhere on the way: each would need its own proof that nobody else can move it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection
+
+from warmstart.host import files
+from warmstart.policy.compiled import Signature, stamp
+from warmstart.policy.invalid import PolicyUnreadable, PolicyUntrusted
+
+LARGEST = 256 << 10
+MOST_FILES = 64
+ROOT = frozenset({0})
+MINE_ALONE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def conf_d(policy: str) -> str:
+    """Return the directory of the policy's additions."""
+    return os.path.join(os.path.dirname(policy), "conf.d")
+
+
+def signature(policy: str) -> Signature:
+    """Return the stamps of everything that a compilation would read; what is missing has one, too.
+
+    Take it before reading: a file that changes after it makes the compiled form stale, never wrong.
+    """
+    extra = conf_d(policy)
+    return tuple(stamp(path) for path in (policy, extra, *(f"{extra}/{name}" for name in _names(extra))))
+
+
+def read(policy: str, owners: Collection[int] = ROOT) -> list[tuple[str, str]]:
+    """Return (path, text) of policy.yaml and then of conf.d/*.yaml in the order of their names.
+
+    Raises `PolicyUnreadable`, or `PolicyUntrusted` where another uid than `owners` could change a byte.
+    """
+    directory = os.path.dirname(policy)
+    with files.opened_dir("/") as root:
+        fd = _descend(root, directory, owners)
+    try:
+        texts = [(policy, _text(fd, directory, os.path.basename(policy), owners))]
+        return texts + _additions(fd, directory, owners)
+    finally:
+        os.close(fd)
+
+
+def _names(directory: str | int) -> list[str]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(".yaml") and not name.startswith("."))
+
+
+def _additions(fd: int, directory: str, owners: Collection[int]) -> list[tuple[str, str]]:
+    path = f"{directory}/conf.d"
+    try:
+        extra = os.open("conf.d", files.DIRECTORY, dir_fd=fd)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _refused(path, error) from error
+    try:
+        _require_trust(os.fstat(extra), path, owners)
+        names = _names(extra)
+        if len(names) > MOST_FILES:
+            raise PolicyUnreadable(path=path, problem=f"more than {MOST_FILES} *.yaml files")
+        return [(f"{path}/{name}", _text(extra, path, name, owners)) for name in names]
+    finally:
+        os.close(extra)
+
+
+def _descend(root: int, directory: str, owners: Collection[int]) -> int:
+    """Return a descriptor of `directory`, having checked each directory on the way down to it."""
+    fd, path = os.dup(root), ""
+    try:
+        _require_trust(os.fstat(fd), "/", owners, above=True)
+        parts = [part for part in directory.split("/") if part]
+        for part in parts:
+            path = f"{path}/{part}"
+            below = os.open(part, files.DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+            _require_trust(os.fstat(fd), path, owners, above=path != directory)
+    except OSError as error:
+        os.close(fd)
+        raise _refused(path, error) from error
+    except PolicyUntrusted:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _text(dir_fd: int, directory: str, name: str, owners: Collection[int]) -> str:
+    path = f"{directory}/{name}"
+    try:
+        fd = files.open_regular(name, dir_fd)
+    except OSError as error:
+        raise _refused(path, error) from error
+    try:
+        _require_trust(os.fstat(fd), path, owners)
+        data = b""
+        while chunk := os.read(fd, LARGEST + 1 - len(data)):
+            data += chunk
+    except OSError as error:
+        raise _refused(path, error) from error
+    finally:
+        os.close(fd)
+    if len(data) > LARGEST:
+        raise PolicyUnreadable(path=path, problem=f"larger than {LARGEST >> 10} KiB")
+    # A byte that is not UTF-8 becomes a lone surrogate, which the parser refuses with its place.
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _require_trust(
+    status: os.stat_result, path: str, owners: Collection[int], *, above: bool = False
+) -> None:
+    if status.st_uid not in owners:
+        raise PolicyUntrusted(path=path, problem=f"belongs to uid {status.st_uid}")
+    # In a sticky directory of root's nobody can move what is root's; but anybody can add a name,
+    # so the policy's own directory may not be one.
+    if status.st_mode & MINE_ALONE and not (above and status.st_mode & stat.S_ISVTX):
+        raise PolicyUntrusted(path=path, problem="can be written by its group or by others (chmod go-w)")
+
+
+def _refused(path: str, error: OSError) -> PolicyUnreadable | PolicyUntrusted:
+    # O_DIRECTORY with O_NOFOLLOW says ENOTDIR for a link, O_NOFOLLOW alone ELOOP.
+    if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EINVAL):
+        return PolicyUntrusted(path=path, problem="is a symbolic link or not of the kind it should be")
+    return PolicyUnreadable(path=path, problem=os.strerror(error.errno or 0))

@@ -1,0 +1,45 @@
+"""What a profile says about one tool's cache: variables, entries, validator (design, section 5).
+
+Hot path: a warm prolog reads `subdir` and `variables`. What opens content is imported by `validate`
+itself, in the process that judges the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from warmstart.profiles.entry_files import EntryFiles
+
+Fact = Literal["cpu", "image"]
+Relocation = Literal["relocatable"]
+
+
+class Profile(NamedTuple):
+    """One tool's cache.
+
+    `variables` maps names to templates in which `{dir}` is the absolute path of `subdir` below the
+    job's cache root. `facts` are what a namespace of this profile must contain beside its name.
+
+    `entry_of` maps the path of a regular file, relative to `subdir` and with `/` between parts, to the
+    entry that it belongs to, or to None for what is never harvested. It sees names only, any string
+    that a directory may hold (undecodable bytes as surrogates); entry names and the names of their
+    files are ASCII without spaces or control characters, and no file belongs to two entries.
+
+    `validate` raises `EntryInvalid` unless the staged files are a complete, well-formed entry; it runs
+    under the validator's uid, never runs, imports or unpickles content, and holds bounded memory.
+    """
+
+    name: str
+    subdir: str
+    variables: dict[str, str]
+    relocation: Relocation
+    facts: tuple[Fact, ...]
+    entry_of: Callable[[str], str | None]
+    validate: Callable[[EntryFiles], None]
+
+    def environment(self, cache_root: str) -> dict[str, str]:
+        """Return the variables with their values for a job whose cache root is `cache_root`."""
+        directory = f"{cache_root}/{self.subdir}"
+        return {name: value.replace("{dir}", directory) for name, value in self.variables.items()}

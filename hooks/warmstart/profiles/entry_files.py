@@ -1,0 +1,84 @@
+"""The staged files of one entry as a validator sees them, and the reasons that it may give.
+
+The stage holds copies that root made (design, rule 3), but their content is the job owner's. Files are
+opened below the stage's descriptor, one component at a time, through no links.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import BinaryIO
+
+from warmstart.errors import UserError
+from warmstart.host.files import open_regular, opened_dir
+
+# All that a judged entry can be told; docs/profiles.md has the same list. ASCII, so that a line of the
+# audit never carries what a job wrote.
+REASONS = {
+    "incomplete": "a file that the entry needs is missing",
+    "unexpected-file": "a file that does not belong to the entry",
+    "not-a-file": "a staged file is missing or is not a regular file",
+    "too-large": "a file is larger than its format is read for",
+    "pickle-truncated": "a pickle ends before its STOP",
+    "pickle-malformed": "not a well-formed binary pickle",
+    "pickle-trailing": "bytes after the last pickle",
+    "name-not-hash": "the file's name is not the hash of its content",
+    "elf-truncated": "an ELF header, segment or section lies outside the file",
+    "elf-malformed": "not a well-formed 64-bit little-endian ELF file of the expected type",
+    "text-malformed": "empty, or not UTF-8 text",
+    "json-malformed": "not a JSON object",
+    "unreadable": "a staged file could not be read",
+    "validator-failed": "the validator itself failed on this entry",
+}
+
+
+class EntryInvalid(UserError):
+    """An entry is not complete and well-formed; it goes nowhere."""
+
+    code = "entry-invalid"
+    template = "{reason}"
+    hint = "docs/profiles.md explains the reasons; the job's next run produces the entry again"
+
+    def __init__(self, reason: str) -> None:
+        assert reason in REASONS, reason
+        super().__init__(reason=reason)
+        self.reason = reason
+
+
+class EntryFiles:
+    """The files of one entry: their names relative to the stage, opened on request."""
+
+    def __init__(self, stage: int, entry: str, names: list[str]) -> None:
+        self.entry = entry
+        self.names = tuple(sorted(names))
+        self._stage = stage
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
+        """Open one of `names` for reading: the file and its size in bytes."""
+        parts = name.split("/")
+        if name not in self.names or not all(parts) or {".", ".."} & set(parts):
+            raise EntryInvalid("unexpected-file")
+        with ExitStack() as opened:
+            at = self._stage
+            try:
+                for part in parts[:-1]:
+                    at = opened.enter_context(opened_dir(part, at))
+                file = opened.enter_context(os.fdopen(open_regular(parts[-1], at), "rb"))
+            except OSError as error:
+                missing = error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}
+                raise EntryInvalid("not-a-file" if missing else "unreadable") from error
+            yield file, os.fstat(file.fileno()).st_size
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Return all of one file; `too-large` above `limit` bytes."""
+        with self.open(name) as (file, size):
+            if size > limit:
+                raise EntryInvalid("too-large")
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise EntryInvalid("too-large")
+        return data

@@ -1,0 +1,69 @@
+"""What a namespace must contain, as root derives it on the node, and the namespace's name.
+
+Hot path; hashlib is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from warmstart.profiles.contract import Profile
+
+# Part of every namespace: raise it when entries of an older release must not be seeded any more.
+FORMAT = 1
+_CPUINFO = "/proc/cpuinfo"
+_MODEL = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part", "CPU variant")  # x86, then ARM
+_FLAGS = ("flags", "Features")
+_PIECE = 4096
+
+
+def cpu(path: str = _CPUINFO) -> str:
+    """Return this node's CPU as `<machine>-<16 hex>`, the same on nodes that run the same native code.
+
+    Why: Inductor compiles with `-march=native` and neither says so in its names nor checks it
+    (cache-formats, section 2), so a library built here may be illegal instructions elsewhere. Vendor,
+    family and model are in because the compiler tunes for them; flags because a hypervisor hides some;
+    stepping, microcode, clock and core count are not, they change no instruction. The first CPU
+    speaks for all. `OSError` where there is no /proc.
+    """
+    import hashlib
+
+    fields = {}
+    for line in _first_block(path).splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    model = [f"{key}={fields[key]}" for key in _MODEL if key in fields]
+    flags = sorted({flag for key in _FLAGS for flag in fields.get(key, "").split()})
+    digest = hashlib.sha256("\n".join([*model, *flags]).encode()).hexdigest()
+    return f"{os.uname().machine}-{digest[:16]}"
+
+
+def _first_block(path: str) -> str:
+    # Piece by piece: the kernel asks each core for its clock when its lines are read.
+    text = b""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while b"\n\n" not in text and (piece := os.read(fd, _PIECE)):
+            text += piece
+    finally:
+        os.close(fd)
+    return text.partition(b"\n\n")[0].decode("ascii", "replace")
+
+
+def namespace(profile: Profile, facts: dict[str, str]) -> str:
+    """Return the namespace of `profile` under `facts`: 32 lower-case hex letters.
+
+    `facts` must hold all that the profile names (`KeyError` otherwise: a namespace without one of them
+    would mix what must not mix); others are ignored. Python's ABI is not among them: tools put it into
+    their own names and the image decides it.
+    """
+    import hashlib
+
+    chosen = {name: facts[name] for name in profile.facts}
+    canonical = json.dumps(
+        {"format": FORMAT, "profile": profile.name, "facts": chosen},
+        sort_keys=True,
+        separators=(",", ":"),
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]

@@ -1,0 +1,120 @@
+"""Step `seed`: fill the job's cache with what its namespaces hold (design, section 5, Seed).
+
+Per profile: ask the store which entries come from which bundle, fetch the bundles that this node lacks, extract
+them as the job's uid. What fails for one profile leaves that one cold and the others warm.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host.files import opened_dir
+from warmstart.host.worker import Identity
+from warmstart.profiles import facts as host_facts
+from warmstart.profiles import registry
+from warmstart.record import Record, Seeded
+from warmstart.steps.contract import Context, Outcome
+from warmstart.store import bundles
+from warmstart.store.bundles import Offer, Offers
+
+NAME = "seed"
+
+EXTRACTION_SECONDS = 60.0
+
+
+class SeedFailed(ResourceError):
+    """This node's disk did not take the copies of the bundles."""
+
+    code = "seed-failed"
+    template = "profile {profile}: {problem}"
+    hint = "is there space left on the disk of the node's state?"
+
+
+class Options(NamedTuple):
+    """What to seed, in this order: what is first has the most of the budget."""
+
+    profiles: tuple[str, ...]
+
+
+class _Budget:
+    def __init__(self, context: Context) -> None:
+        self.bytes = context.policy.seed.max_fetch
+        self.fetching = context.deadline.within(context.policy.seed.fetch_budget)
+        self.extracting = context.deadline.within(context.policy.seed.fetch_budget + EXTRACTION_SECONDS)
+
+
+def run(context: Context, options: Options) -> Outcome:
+    """Seed every profile; a profile that stays cold is one error of the outcome's `degraded`."""
+    facts = {"cpu": host_facts.cpu(), "image": context.record.image or f"label:{context.policy.site_label}"}
+    budget = _Budget(context)
+    seeded: dict[str, Seeded] = {}
+    degraded: list[WarmstartError] = []
+    for profile in options.profiles:
+        namespace = host_facts.namespace(registry.get(profile), facts)
+        seeded[profile] = Seeded(namespace, [])
+        try:
+            seeded[profile] = _seed(context, profile, namespace, budget)
+        except WarmstartError as error:
+            degraded.append(error)
+        except OSError as error:
+            degraded.append(SeedFailed(profile=profile, problem=error.strerror or str(error)))
+    warm = any(found.entries for found in seeded.values())
+    return Outcome("changed" if warm else "unchanged", record={"facts": facts, "seeded": seeded}, degraded=degraded)
+
+
+def _seed(context: Context, profile: str, namespace: str, budget: _Budget) -> Seeded:
+    started = time.monotonic()
+    record, store = context.record, context.policy.paths.store
+    owner = f"{record.node}-{record.run_id}"
+    answer = context.store.call(
+        bundles.offers, store, record.read_scopes, profile, namespace, owner, deadline=budget.fetching
+    )
+    offers = Offers([Offer(*offer) for offer in answer[0]], answer[1])
+    for bundle, why in offers.refused.items():
+        context.audit.emit(events.BUNDLE_REFUSED, profile=profile, bundle=bundle, reason=why)
+    if not offers.offers:
+        return Seeded(namespace, [])
+    fetched = _extract(context, profile, namespace, offers.offers, budget)
+    entries = [entry for offer in offers.offers for entry in offer.entries]
+    context.audit.emit(
+        events.CACHE_SEEDED,
+        profile=profile,
+        namespace=namespace,
+        entries=len(entries),
+        bundles=len(offers.offers),
+        scopes=sorted({offer.scope for offer in offers.offers}),
+        fetched_bytes=fetched,
+        duration_ms=round((time.monotonic() - started) * 1000, 3),
+    )
+    return Seeded(namespace, entries)
+
+
+def _extract(context: Context, profile: str, namespace: str, offers: list[Offer], budget: _Budget) -> int:
+    """Bring the bundles to this node and extract them; return the bytes that were fetched."""
+    from warmstart.store.copies import Place, local_copy
+    from warmstart.store.extract import Source, extract
+
+    place = Place(context.policy.paths.store, profile, namespace)
+    sources, fetched = [], 0
+    for offer in offers:
+        copy = local_copy(
+            context.paths.bundles,
+            place,
+            offer,
+            context.policy.store_user,
+            most_bytes=budget.bytes,
+            deadline=budget.fetching,
+        )
+        budget.bytes -= copy.fetched
+        fetched += copy.fetched
+        sources.append(Source(copy.path, None if offer.whole else copy.files_of(offer.entries)))
+    with opened_dir(context.record.environment["WARMSTART_CACHE"]) as cache:
+        extract(sources, cache, registry.get(profile).subdir, _job(context.record), budget.extracting)
+    return fetched
+
+
+def _job(record: Record) -> Identity:
+    return Identity(record.user, record.uid, record.gid)

@@ -1,0 +1,116 @@
+"""Open what lies in a tree whose owner is hostile and may be at work in it (threats, rows 7 and 13).
+
+Everything is opened twice: with O_PATH first, which runs nobody's code and waits for nothing (no FIFO's
+writer, no lease, no daemon of a FUSE mount), then, once it is known to be a directory or a file on the tree's
+own mount, for reading. So what is no regular file is never opened at all, whatever is swapped in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+
+from warmstart.host.files import DIRECTORY, mount_id
+
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a write lease of the job would make the open wait for the job.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+LINK = "symbolic link"
+MOUNT = "on another mount"
+SPECIAL = "neither file nor directory"
+HARD_LINK = "has more than one link"
+FOREIGN = "belongs to another uid"
+GONE = "gone or swapped"
+UNREADABLE = "unreadable"
+
+
+class TurnedAway(Exception):  # never leaves the harvest: it becomes a count and an example
+    """Something in the tree is not taken; the argument is one of this module's reasons."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in a fixed vocabulary."""
+        return str(self.args[0])
+
+
+def open_directory(name: str, parent_fd: int, mount: str) -> int:
+    """Open a directory of the tree for listing; `TurnedAway` for anything else."""
+    fd = _open_path(name, parent_fd, os.O_DIRECTORY)
+    try:
+        if mount_id(fd) != mount:
+            raise TurnedAway(MOUNT)
+        return os.open(".", DIRECTORY, dir_fd=fd)
+    except OSError as error:
+        raise TurnedAway(UNREADABLE) from error
+    finally:
+        os.close(fd)
+
+
+def open_file(name: str, parent_fd: int, mount: str, owner: int) -> int:
+    """Open a regular file with one link that is uid `owner`'s; `TurnedAway` for anything else."""
+    fd = _open_path(name, parent_fd, 0)
+    try:
+        if mount_id(fd) != mount:
+            raise TurnedAway(MOUNT)
+        status = os.fstat(fd)
+        if stat.S_ISLNK(status.st_mode):
+            raise TurnedAway(LINK)
+        if not stat.S_ISREG(status.st_mode):
+            raise TurnedAway(SPECIAL)
+        if status.st_nlink != 1:
+            raise TurnedAway(HARD_LINK if status.st_nlink else GONE)
+        if status.st_uid != owner:
+            raise TurnedAway(FOREIGN)
+        return os.open(f"/proc/self/fd/{fd}", _READ)
+    except OSError as error:
+        raise TurnedAway(UNREADABLE) from error
+    finally:
+        os.close(fd)
+
+
+def _open_path(name: str, parent_fd: int, more: int) -> int:
+    try:
+        return os.open(name, _PATH | more, dir_fd=parent_fd)
+    except OSError as error:
+        swapped = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+        raise TurnedAway(GONE if swapped else UNREADABLE) from error
+
+
+class Tree:
+    """A tree of uid `owner`'s, from its top; the directory that was used last is kept open.
+
+    Files are asked for in the order of their names, so the next one is mostly in the same directory.
+    """
+
+    def __init__(self, top_fd: int, owner: int) -> None:
+        """`top_fd` stays the caller's."""
+        self.top = top_fd
+        self.mount = mount_id(top_fd)
+        self._owner = owner
+        self._path = ""
+        self._fd = os.dup(top_fd)
+
+    def open_file(self, path: str) -> int:
+        """Open a regular file with one link that is the owner's; `TurnedAway` for anything else."""
+        folder, name = posixpath.split(path)
+        if folder != self._path:
+            self._change_to(folder)
+        return open_file(name, self._fd, self.mount, self._owner)
+
+    def close(self) -> None:
+        """Close the directory that is open."""
+        os.close(self._fd)
+
+    def _change_to(self, folder: str) -> None:
+        fd = os.dup(self.top)
+        for part in folder.split("/") if folder else ():
+            try:
+                below = open_directory(part, fd, self.mount)
+            finally:
+                os.close(fd)
+            fd = below
+        os.close(self._fd)
+        self._path, self._fd = folder, fd

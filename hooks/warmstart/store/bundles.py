@@ -1,0 +1,214 @@
+"""What the store's owner does with bundles: offer, fetch, publish. Runs in the worker, JSON in and out.
+
+One entry comes from exactly one bundle: of the more trusted scope, within a scope of the oldest bundle; that
+is what "first publisher wins" means (design, section 5; threats, row 8). Hot path: `offers`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from warmstart.errors import ResourceError, StoreError
+from warmstart.host.files import open_regular, opened_dir, write_all
+from warmstart.store import index, layout, manifest
+from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, store_errors
+from warmstart.store.locks import locked
+from warmstart.store.manifest import File, Manifest
+from warmstart.store.publish import publish, temp_file
+
+_CHUNK = 1 << 20
+
+
+class BundleDamaged(StoreError):
+    """The bytes of a bundle are not those that its publisher wrote."""
+
+    code = "bundle-damaged"
+    template = "bundle {bundle}: {problem}"
+    hint = "remove the bundle (its .json first); look for errors of the store's disks"
+
+
+class BundleGone(StoreError):
+    """A bundle that the index names is not there any more: mostly upkeep removed it just now."""
+
+    code = "bundle-gone"
+    template = "bundle {bundle} is not in the store any more"
+    hint = "no action if it happens once; else let the index be made again"
+
+
+class CopyFailed(ResourceError):
+    """The node could not take a bundle's bytes."""
+
+    code = "bundle-copy-failed"
+    template = "bundle {bundle}: {problem}"
+    hint = "is there space left on the node's disk?"
+
+
+class Offer(NamedTuple):
+    """One bundle that a job can be seeded from, and what of it is wanted."""
+
+    scope: str
+    bundle: str
+    sha256: str  # of the squashfs file
+    size: int  # of the squashfs file, bytes
+    entries: list[str]
+    whole: bool  # whether that is all the bundle holds
+
+
+class Offers(NamedTuple):
+    """What a namespace has for a job; a list of two through the worker."""
+
+    offers: list[Offer]  # the most trusted scope first, the oldest bundle first
+    refused: dict[str, str]  # bundle → why its manifest can't be used
+
+
+def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: str) -> Offers:
+    """Return which entries to take from which bundle; `scopes` from the most trusted one down.
+
+    Every entry is named once. `StoreFailed` where the store refuses; a namespace that is not there is empty.
+    """
+    taken: set[str] = set()
+    result = Offers([], {})
+    for scope in scopes:
+        with store_errors("read the index"):
+            found = index.read(Namespace(store, scope, profile, namespace).path, owner)
+        result.refused.update(found.refused)
+        for listed in found.bundles:
+            wanted = [entry for entry in listed.entries if entry not in taken]
+            if wanted:
+                taken.update(wanted)
+                whole = len(wanted) == len(listed.entries)
+                result.offers.append(Offer(scope, listed.bundle, listed.sha256, listed.size, wanted, whole))
+    return result
+
+
+def known_entries(where: Sequence[str], owner: str) -> list[str]:
+    """Return the entries that a `Namespace` has already: there is no use in harvesting them again."""
+    with store_errors("read the index"):
+        return sorted(index.read(Namespace(*where).path, owner).entries())
+
+
+def reindex(where: Sequence[str], owner: str) -> dict[str, Any]:
+    """Make the index again from the manifests; return `{"bundles": how many, "refused": {bundle: why}}`."""
+    path = Namespace(*where).path
+    with store_errors("rebuild the index"), opened_dir(path) as dir_fd, _alone(path):
+        made = index.rebuild(dir_fd, owner)
+    return {"bundles": len(made.bundles), "refused": made.refused}
+
+
+def fetch(where: Sequence[str], bundle: str, sha256: str, size: int, fd: int) -> dict[str, list[str]]:
+    """Copy a bundle into the inherited, empty descriptor `fd`; return the files of its entries, by entry.
+
+    What arrives is hashed on the way and must be what the manifest and the index both say: `BundleDamaged`
+    otherwise, and what `fd` then holds is worthless. `BundleGone`, `ManifestUnreadable`, `StoreFailed`;
+    `CopyFailed` is the node's disk.
+    """
+    if not layout.is_bundle_id(bundle):
+        raise ValueError(f"not a bundle's id: {bundle!r}")
+    with store_errors("fetch a bundle"):
+        try:
+            with opened_dir(Namespace(*where).path) as dir_fd:
+                found = index.read_manifest(dir_fd, bundle)
+                if (found.sha256, found.size) != (sha256, size):
+                    raise BundleDamaged(bundle=bundle, problem="index and manifest disagree")
+                source = open_regular(bundle + BUNDLE, dir_fd)
+        except FileNotFoundError:
+            raise BundleGone(bundle=bundle) from None
+        try:
+            _fetch_bytes(bundle, source, fd, sha256, size)
+        finally:
+            os.close(source)
+    return {entry: sorted(files) for entry, files in found.entries.items()}
+
+
+def _fetch_bytes(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
+    import hashlib
+
+    digest = hashlib.sha256()
+    total = 0
+    # One byte more than there should be shows a file that is longer.
+    while chunk := os.read(source, min(_CHUNK, size + 1 - total)):
+        digest.update(chunk)
+        total += len(chunk)
+        try:
+            write_all(fd, chunk)
+        except OSError as error:
+            raise CopyFailed(bundle=bundle, problem=error.strerror) from error
+    if total != size or digest.hexdigest() != sha256:
+        raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
+
+
+def publish_bundle(where: Sequence[str], fd: int, draft: dict[str, Any], owner: str) -> dict[str, Any]:
+    """Publish the squashfs behind the inherited descriptor `fd`; readers see it whole or not at all.
+
+    `draft` holds `producer`, `facts` and `entries` ({entry: {path: [size, sha256, mtime_ns]}}) of the
+    manifest; `owner` names whoever publishes in the names of temporary files (node and run id). Returns
+    `{"bundle": id, "sha256", "size", "indexed"}`; `bundle` is None where others have published all its entries
+    meanwhile, `indexed` False where the bundle is there but the index could not be written: the next
+    publisher's will list it. `StoreFull`, `StoreFailed`: no reader sees anything of it, or (an error of the
+    last directory sync) all of it.
+    """
+    entries = {entry: {path: File(*row) for path, row in files.items()} for entry, files in draft["entries"].items()}
+    namespace = Namespace(*where)
+    with store_errors("publish a bundle"):
+        dir_fd = layout.make_namespace(namespace)
+        try:
+            with temp_file(dir_fd, owner) as (temp, out):
+                sha256, size = _copy_in(fd, out)
+                found = Manifest("", sha256, size, 0.0, *namespace[1:], draft["producer"], draft["facts"], entries)
+                with _alone(namespace.path):
+                    named = _named(found, index.update(dir_fd, owner))
+                    indexed = named is not None and _link_and_list(dir_fd, owner, (temp, out), named)
+        finally:
+            os.close(dir_fd)
+    return {"bundle": named and named.bundle, "sha256": sha256, "size": size, "indexed": indexed}
+
+
+def _copy_in(source: int, out: int) -> tuple[str, int]:
+    """Copy all of `source`, from its start, into a file of the store; return SHA-256 and size."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    total = 0
+    while chunk := os.pread(source, _CHUNK, total):
+        digest.update(chunk)
+        total += len(chunk)
+        write_all(out, chunk)
+    os.fsync(out)  # before the lock is taken: it is the slow part
+    return digest.hexdigest(), total
+
+
+def _named(found: Manifest, before: index.Index) -> Manifest | None:
+    """Give a bundle its id, younger than all there are; None where the scope has all its entries.
+
+    Clocks of nodes differ; a bundle of a slow clock must not become the oldest and change what readers get.
+    """
+    if before.entries().issuperset(found.entries):
+        return None
+    newest = max([*(listed.bundle for listed in before.bundles), *before.refused], default="")
+    now = time.time_ns() // 1000
+    made = max(now, layout.microseconds_of(newest) + 1) if newest else now
+    return found._replace(bundle=layout.bundle_id(made, found.sha256), created=made / 1e6)
+
+
+def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:
+    """Make a bundle visible; return whether the index lists it."""
+    with temp_file(dir_fd, owner) as (temp, fd):
+        write_all(fd, manifest.encode(found))
+        os.fsync(fd)  # before the first link: a store that fills up here has linked nothing
+        for (name, file), suffix in ((squashfs, BUNDLE), ((temp, fd), MANIFEST)):
+            if not publish(dir_fd, name, file, found.bundle + suffix):
+                raise FileExistsError(errno.EEXIST, "another bundle has this id", found.bundle)
+    try:
+        index.update(dir_fd, owner)
+    except OSError:
+        return False
+    return True
+
+
+def _alone(path: str) -> AbstractContextManager[None]:
+    return locked(os.path.join(path, LOCKS), "publish")

@@ -1,0 +1,161 @@
+"""Harvest, first half: what is new in a job's cache, copied by root into its stage (design, rule 3).
+
+The job's processes may be alive: every byte and name of the tree is theirs. An entry is taken whole or not at
+all; what is turned away is counted by reason. A growing file is cut at the size that it had: the check after
+the copy then finds it changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from warmstart.host.deadline import Deadline
+from warmstart.store.beneath import Tree, TurnedAway
+from warmstart.store.manifest import Entries, File
+from warmstart.store.scan import OUT_OF_TIME, Rules, Tally, scan
+from warmstart.store.stage import OutOfTime, Stage
+
+TOO_LARGE = "larger than the limit"
+MOST_ENTRIES = "more entries than the limit"
+MOST_BYTES = "more bytes than the limit"
+STAGE_FULL = "the stage is full"
+
+NAMES_PER_ENTRY = 10  # names to look at, for each entry of the limit: locks and temporary files are among them
+
+
+class Limits(NamedTuple):
+    """How much one harvest of one profile may take."""
+
+    max_size: int  # bytes, as the files' sizes say
+    max_entries: int
+    deadline: Deadline
+
+
+class Collected(NamedTuple):
+    """What lies in the stage now, and what does not."""
+
+    entries: Entries
+    size: int  # bytes of all files
+    skipped: int  # files of entries that were in `skip`
+    ignored: int  # files that are no part of an entry
+    rejected: dict[str, int]  # reason → how many
+    examples: list[tuple[str, str]]  # at most 20 of (path in printable ASCII, reason)
+    truncated: str  # why there may be more than this, or ""
+
+
+def collect(
+    top_fd: int,
+    *,
+    owner: int,
+    entry_of: Callable[[str], str | None],
+    skip: Collection[str],
+    stage: Stage,
+    limits: Limits,
+) -> Collected:
+    """Copy the entries below `top_fd` (a profile's directory in the job's cache) into the stage.
+
+    `entry_of` maps a file's relative path (any name, surrogates for what is not UTF-8) to its entry, whose
+    files all lie in the directory that its name begins with; None for what is never harvested. Entries in
+    `skip` were seeded or are published already. Only files of uid `owner` are taken.
+    """
+    tree = Tree(top_fd, owner)
+    tally = Tally()
+    rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
+    try:
+        found = scan(top_fd, tree.mount, rules, tally)
+        copy = _Copy(tree, stage, limits)
+        truncated = copy.all(found.entries, tally)
+    finally:
+        tree.close()
+    return Collected(
+        copy.entries,
+        copy.size,
+        found.skipped,
+        found.ignored,
+        tally.counts,
+        tally.examples,
+        found.truncated or truncated,
+    )
+
+
+class _Spoilt(Exception):
+    """One file of an entry can't be taken: the entry is left out."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+
+class _Enough(Exception):
+    """Nothing more can be taken."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class _Copy:
+    def __init__(self, tree: Tree, stage: Stage, limits: Limits) -> None:
+        self.entries: Entries = {}
+        self.size = 0
+        self._tree = tree
+        self._stage = stage
+        self._limits = limits
+
+    def all(self, entries: dict[str, list[str]], tally: Tally) -> str:
+        """Take what can be taken of these entries; return why it ended early, or ""."""
+        try:
+            for entry in sorted(entries):
+                self._one(entry, entries[entry], tally)
+        except _Enough as enough:
+            return enough.reason
+        return ""
+
+    def _one(self, entry: str, paths: list[str], tally: Tally) -> None:
+        try:
+            self._whole(entry, paths)
+        except _Spoilt as spoilt:
+            tally.add(spoilt.path, spoilt.reason)
+
+    def _whole(self, entry: str, paths: list[str]) -> None:
+        """Take all files of an entry, or none."""
+        if len(self.entries) >= self._limits.max_entries:
+            raise _Enough(MOST_ENTRIES)
+        taken: dict[str, File] = {}
+        size = 0
+        try:
+            for path in paths:
+                taken[path] = self._file(path, size)
+                size += taken[path].size
+        except BaseException:
+            self._stage.discard(list(taken))
+            raise
+        self.entries[entry] = taken
+        self.size += size
+
+    def _file(self, path: str, entry_size: int) -> File:
+        """Take one file of an entry of which `entry_size` bytes are taken already."""
+        try:
+            source = self._tree.open_file(path)
+            try:
+                self._check_size(path, entry_size + os.fstat(source).st_size)
+                return self._stage.take(source, path, self._limits.deadline)
+            finally:
+                os.close(source)
+        except TurnedAway as turned:
+            raise _Spoilt(path, turned.reason) from None
+        except OutOfTime:
+            raise _Enough(OUT_OF_TIME) from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _Enough(STAGE_FULL) from None
+            raise
+
+    def _check_size(self, path: str, entry_size: int) -> None:
+        if entry_size > self._limits.max_size:
+            raise _Spoilt(path, TOO_LARGE)
+        if self.size + entry_size > self._limits.max_size:
+            raise _Enough(MOST_BYTES)

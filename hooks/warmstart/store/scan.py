@@ -1,0 +1,159 @@
+"""Find the files of entries in a job's tree by their names alone; nothing is opened but directories.
+
+Bounded in depth, in names looked at and in time: the tree's owner decides how much there is.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from warmstart.host.deadline import Deadline
+from warmstart.store.beneath import LINK, SPECIAL, UNREADABLE, TurnedAway, open_directory
+from warmstart.store.layout import is_plain_path
+
+DEEPEST = 16
+MOST_EXAMPLES = 20  # of what was turned away (design, rule 10: repeated rejections are counted)
+
+TOO_DEEP = "too deep"
+ODD_NAME = "odd name"
+TOO_MANY_NAMES = "too many names"
+OUT_OF_TIME = "out of time"
+
+_TIME_CHECK = 256  # names between two looks at the clock
+
+
+class Tally:
+    """What was turned away and why: counted, with a few examples."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.examples: list[tuple[str, str]] = []  # path in printable ASCII, reason
+
+    def add(self, path: str, reason: str) -> None:
+        """Count one."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        if len(self.examples) < MOST_EXAMPLES:
+            self.examples.append((ascii(path)[1:-1][:200], reason))
+
+
+class Found(NamedTuple):
+    """The entries of a tree, by the names of their files."""
+
+    entries: dict[str, list[str]]  # entry → paths of its files
+    skipped: int  # files of entries that are in `skip`
+    ignored: int  # files that are no part of an entry: locks, temporary files, other people's things
+    truncated: str  # why the scan ended early, or ""
+
+
+class Rules(NamedTuple):
+    """What a scan looks for, and how far."""
+
+    entry_of: Callable[[str], str | None]
+    skip: Collection[str]
+    most_names: int
+    deadline: Deadline
+
+
+def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
+    """List a tree and return its entries that are not in `rules.skip`.
+
+    An entry of whose files one can't be taken is left out. Where the scan ends early, so are entries whose
+    directory was not seen whole: the files of an entry `a/b` all lie below `a/`.
+    """
+    walk = _Walk(mount, rules, tally)
+    walk.into(top_fd, "", 0)
+    entries = {
+        entry: sorted(files)
+        for entry, files in walk.entries.items()
+        if entry not in walk.spoilt and posixpath.dirname(entry) in walk.seen_whole
+    }
+    return Found(entries, walk.skipped, walk.ignored, walk.truncated)
+
+
+class _Walk:
+    def __init__(self, mount: str, rules: Rules, tally: Tally) -> None:
+        self.entries: dict[str, list[str]] = {}
+        self.spoilt: set[str] = set()
+        self.seen_whole: set[str] = set()
+        self.skipped = self.ignored = 0
+        self.truncated = ""
+        self._mount = mount
+        self._rules = rules
+        self._names_left = rules.most_names
+        self._tally = tally
+
+    def into(self, fd: int, path: str, depth: int) -> None:
+        """Look at one directory and below."""
+        folders: list[str] = []
+        with os.scandir(fd) as items:
+            for item in items:
+                if self._is_enough():
+                    return
+                self._look_at(item, posixpath.join(path, item.name), folders)
+        for name in sorted(folders):
+            self._enter(fd, name, posixpath.join(path, name), depth + 1)
+            if self.truncated:
+                return
+        self.seen_whole.add(path)
+
+    def _is_enough(self) -> bool:
+        self._names_left -= 1
+        if self._names_left < 0:
+            self.truncated = TOO_MANY_NAMES
+        elif self._names_left % _TIME_CHECK == 0 and self._rules.deadline.expired():
+            self.truncated = OUT_OF_TIME
+        return bool(self.truncated)
+
+    def _look_at(self, item: os.DirEntry[str], path: str, folders: list[str]) -> None:
+        try:
+            if item.is_symlink():
+                self._turn_away(path, LINK)
+            elif item.is_dir(follow_symlinks=False):
+                folders.append(item.name)
+            elif item.is_file(follow_symlinks=False):
+                self._take(path)
+            else:
+                self._turn_away(path, SPECIAL)
+        except OSError:
+            self._turn_away(path, UNREADABLE)
+
+    def _enter(self, parent_fd: int, name: str, path: str, depth: int) -> None:
+        if depth > DEEPEST:
+            self._turn_away(path, TOO_DEEP)
+            return
+        try:
+            fd = open_directory(name, parent_fd, self._mount)
+        except TurnedAway as turned:
+            self._turn_away(path, turned.reason)
+            return
+        try:
+            self.into(fd, path, depth)
+        except OSError:
+            self._turn_away(path, UNREADABLE)
+        finally:
+            os.close(fd)
+
+    def _take(self, path: str) -> None:
+        entry = self._rules.entry_of(path)
+        if entry is None:
+            self.ignored += 1
+        elif entry in self._rules.skip:
+            self.skipped += 1
+        elif not is_plain_path(path) or not is_plain_path(entry) or not _holds(entry, path):
+            self._turn_away(path, ODD_NAME)
+        else:
+            self.entries.setdefault(entry, []).append(path)
+
+    def _turn_away(self, path: str, reason: str) -> None:
+        self._tally.add(path, reason)
+        entry = self._rules.entry_of(path)
+        if entry is not None:
+            self.spoilt.add(entry)
+
+
+def _holds(entry: str, path: str) -> bool:
+    folder = posixpath.dirname(entry)
+    return path.startswith(folder + "/" if folder else "")

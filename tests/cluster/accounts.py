@@ -1,0 +1,116 @@
+"""The accounts that tests need on the host: two job users and warmstart's three service accounts.
+
+They are real (in /etc/passwd) because slurmd, munge and the hooks look them up by themselves. Fixed
+uids, system-style, no login. An account that this module made carries a mark in its comment field;
+only such accounts are ever removed, and only when no other cluster on the host still holds them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.cluster import host
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALICE = "ws-alice"
+BOB = "ws-bob"
+STORE = "warmstart"
+IMPORT = "warmstart-import"
+VALIDATE = "warmstart-validate"
+
+_UIDS = {ALICE: 64201, BOB: 64202, STORE: 64210, IMPORT: 64211, VALIDATE: 64212}
+_MARK = "warmstart test account"
+
+
+class Account(NamedTuple):
+    """One account of the host; `home` lies in the cluster's directory, passwd's does not exist."""
+
+    name: str
+    uid: int
+    gid: int
+    home: Path
+
+    def environment(self) -> dict[str, str]:
+        """Return what a login of this account would have, without anything of the caller's."""
+        return {
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "LOGNAME": self.name,
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "USER": self.name,
+        }
+
+
+def lookup(name: str, home: Path) -> Account:
+    """Return the host's account of that name. Raises KeyError where there is none."""
+    entry = pwd.getpwnam(name)
+    return Account(name, entry.pw_uid, entry.pw_gid, home)
+
+
+class Accounts:
+    """All test accounts, present until `close`; each with a private home below `homes`."""
+
+    def __init__(self, homes: Path) -> None:
+        """Create what is missing. Raises RuntimeError with useradd's own words."""
+        with host.changing():
+            # Held for as long as the accounts are needed; `remove_unused` asks for it alone.
+            self._holder = host.open_lock("holders")
+            fcntl.flock(self._holder, fcntl.LOCK_SH)
+            for name, uid in _UIDS.items():
+                if not _exists(name):
+                    _create(name, uid)
+        self._accounts = {name: lookup(name, homes / name) for name in _UIDS}
+        for account in self._accounts.values():
+            account.home.mkdir(mode=0o700, parents=True)
+            os.chown(account.home, account.uid, account.gid)
+
+    def __getitem__(self, name: str) -> Account:
+        return self._accounts[name]
+
+    def close(self) -> None:
+        """Let go of the accounts; the last holder on this host removes those that tests made."""
+        os.close(self._holder)
+        remove_unused()
+
+
+def remove_unused() -> None:
+    """Remove the marked accounts, unless some cluster still holds them."""
+    with host.changing():
+        holders = host.open_lock("holders")
+        try:
+            fcntl.flock(holders, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in _UIDS:
+                if _exists(name) and pwd.getpwnam(name).pw_gecos == _MARK:
+                    _run("/usr/sbin/userdel", name)
+        except BlockingIOError:
+            return
+        finally:
+            os.close(holders)
+
+
+def _exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _create(name: str, uid: int) -> None:
+    # --system: no home, no subordinate ids, no password ageing.
+    _run(
+        "/usr/sbin/useradd", "--system", "--uid", str(uid), "--user-group", "--no-create-home",
+        "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", "--comment", _MARK, name,
+    )  # fmt: skip
+
+
+def _run(*argv: str) -> None:
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        raise RuntimeError(f"{argv[0]} {argv[-1]}: {done.stderr.strip()}")

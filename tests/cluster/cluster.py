@@ -1,0 +1,305 @@
+"""A real Slurm cluster on this host: munge, slurmctld and four slurmds, up in seconds.
+
+Everything lies in one directory below /var/tmp (hooks and state must not be below /tmp: a job may not
+see it). What is read from Slurm's commands here has the form that Slurm 22.05 gives it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.cluster import config, processes, teardown
+from tests.cluster.accounts import ALICE, Account, Accounts
+from tests.cluster.daemons import Daemons
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TERMINAL = frozenset(
+    ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+     "PREEMPTED", "TIMEOUT"]
+)  # fmt: skip
+_START_S = 30
+
+
+class JobResult(NamedTuple):
+    """What slurmctld says of a job, and what the job wrote."""
+
+    job_id: int
+    state: str  # COMPLETED, FAILED, PENDING, …
+    reason: str  # "None" where there is none
+    exit_code: int
+    signal: int
+    restarts: int
+    nodes: tuple[str, ...]
+    output: str  # stdout and stderr of a batch job, empty where it has not written any
+
+
+class NodeState(NamedTuple):
+    """One node as sinfo shows it: `idle`, `drained`, …, and the reason, empty where none is set."""
+
+    state: str
+    reason: str
+
+
+class Cluster:
+    """Context manager: entered it is up and idle, left it is gone.
+
+    `prefix` is where warmstart is, or will be, installed: by default `base/warmstart`. Slurm looks
+    for the hooks when a job starts, so they may be installed into the running cluster.
+    """
+
+    nodes = config.NODES
+
+    def __init__(self, prefix: Path | None = None) -> None:
+        self.base = Path(tempfile.mkdtemp(prefix="warmstart-", dir="/var/tmp"))
+        self.base.chmod(0o755)
+        self.prefix = prefix or self.base / "warmstart"
+        self._keep_logs = False
+        self._daemons = Daemons(self.base)
+        self._owner = os.getpid()
+        self._watchdog = teardown.watch(self.base)
+        self._accounts: Accounts | None = None
+        self._stopped = False
+        atexit.register(self.stop)
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._start()
+        except BaseException:
+            self.keep_logs()
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.keep_logs()
+        self.stop()
+
+    def account(self, name: str) -> Account:
+        """Return one of the accounts of `tests.cluster.accounts`, with its home in this cluster."""
+        assert self._accounts is not None, "the cluster is not started"
+        return self._accounts[name]
+
+    # --- jobs
+
+    def submit(self, script: str, user: str, *arguments: str, env: Mapping[str, str] | None = None) -> int:
+        """Submit a batch script as `user`; returns the job's id.
+
+        `arguments` are sbatch's. The job sees the environment of a login plus `env`. Its output
+        goes to slurm-ID.out in the user's home. Raises RuntimeError where sbatch refuses.
+        """
+        home = self.account(user).home
+        done = self.run(
+            ["sbatch", "--parsable", f"--output={home}/slurm-%j.out", *arguments],
+            user, env=env, stdin=script,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(f"sbatch: {done.stderr.strip()}")
+        return int(done.stdout.partition(";")[0])
+
+    def run(
+        self,
+        argv: Sequence[str],
+        user: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        timeout_s: float = 120,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command (srun, salloc, …) as `user` in its home; the status is the caller's."""
+        return processes.run_as(
+            self.account(user),
+            argv,
+            environment={**self.environment, **(env or {})},
+            stdin=stdin,
+            timeout_s=timeout_s,
+        )
+
+    def job(self, job_id: int) -> JobResult:
+        """Return the job as it is now. Slurm forgets a job five minutes after its end."""
+        text = self.admin("scontrol", "show", "job", str(job_id))
+        code, _, number = _field(text, r" ExitCode=(\d+:\d+)").partition(":")
+        stdout = Path(_field(text, r"^   StdOut=(.+)"))
+        nodes = _field(text, r"^   NodeList=(.*)")
+        return JobResult(
+            job_id=job_id,
+            state=_field(text, r"^   JobState=(\S+)"),
+            reason=_field(text, r"^   JobState=\S+ Reason=(\S+)"),
+            exit_code=int(code),
+            signal=int(number),
+            restarts=int(_field(text, r" Restarts=(\d+)")),
+            nodes=() if nodes in {"", "(null)"} else self._hostnames(nodes),
+            output=stdout.read_text() if stdout.is_file() else "",
+        )
+
+    def wait(self, job_id: int, deadline_s: float = 60) -> JobResult:
+        """Wait until the job has ended and its epilogs, too (a job is COMPLETING until then).
+
+        Raises TimeoutError, naming the job's state, after `deadline_s` seconds.
+        """
+        return self.wait_for(job_id, _TERMINAL, deadline_s)
+
+    def wait_for(self, job_id: int, states: frozenset[str] | set[str], deadline_s: float = 60) -> JobResult:
+        """Wait until the job is in one of `states`; see `wait`."""
+        try:
+            processes.wait_until(f"job {job_id}", lambda: self.job(job_id).state in states, deadline_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {self.job(job_id)}") from None
+        return self.job(job_id)
+
+    def cancel(self, job_id: int) -> None:
+        """Cancel a job, as root."""
+        self.admin("scancel", str(job_id))
+
+    def requeue(self, job_id: int) -> None:
+        """Requeue a running job, as root; it may start again two minutes later (Slurm's rule)."""
+        self.admin("scontrol", "requeue", str(job_id))
+
+    def wait_idle(self, deadline_s: float = 60) -> None:
+        """Wait until no job runs or completes and no slurmd runs a hook; pending jobs do not count."""
+        processes.wait_until("an idle cluster", self._idle, deadline_s)
+
+    # --- nodes
+
+    def node_states(self) -> dict[str, NodeState]:
+        """Return each node's state and reason."""
+        rows = self.admin("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N|%T|%E")
+        states = {}
+        for row in rows.splitlines():
+            node, state, reason = row.split("|", 2)
+            states[node] = NodeState(state, "" if reason == "none" else reason)
+        return states
+
+    def drained(self) -> list[str]:
+        """Return the nodes that take no more jobs: drained, draining or down."""
+        states = self.node_states()
+        return [n for n in states if re.match("drain|down|fail", states[n].state)]
+
+    def resume(self, node: str) -> None:
+        """Return a drained node to service and wait until it is there."""
+        self.admin("scontrol", "update", f"nodename={node}", "state=resume")
+        processes.wait_until(f"{node} to resume", lambda: node not in self.drained(), _START_S)
+
+    def slurmd_log(self, node: str) -> str:
+        """Return what the node's slurmd has logged so far."""
+        return (self.base / "log" / f"slurmd.{node}.log").read_text()
+
+    def kill_slurmd(self, node: str) -> None:
+        """Kill a node's slurmd with SIGKILL, as a crash would; hooks and jobs of the node live on."""
+        self._daemons.kill_slurmd(node)
+
+    def start_slurmd(self, node: str) -> None:
+        """Start a node's slurmd and wait until it listens."""
+        self._daemons.start_slurmd(node)
+
+    # --- the host
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a Slurm command needs to find this cluster."""
+        return self._daemons.environment
+
+    def admin(self, *argv: str) -> str:
+        """Run a Slurm command as root and return its output. Raises RuntimeError."""
+        done = subprocess.run(
+            argv, check=False, capture_output=True, text=True, timeout=60,
+            env={"PATH": "/usr/bin:/bin", **self.environment},
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    @cached_property
+    def python(self) -> Path:
+        """The running interpreter's environment, at a path that job users can reach.
+
+        A checkout below a private directory is bound read-only into the cluster's own.
+        """
+        inside = Path(sys.executable).relative_to(sys.prefix)
+        user = self.account(ALICE)
+        if _runs(user, Path(sys.executable)):
+            return Path(sys.executable)
+        target = self.base / "venv"
+        target.mkdir()
+        for options in (["--bind", sys.prefix], ["-o", "remount,bind,ro,nosuid,nodev"]):
+            subprocess.run(["/bin/mount", *options, str(target)], check=True)
+        if not _runs(user, target / inside):
+            raise RuntimeError(f"job users cannot run {sys.executable}, nor a bind mount of it")
+        return target / inside
+
+    def keep_logs(self) -> None:
+        """Keep the daemons' logs when the cluster goes; the path is printed on stderr."""
+        self._keep_logs = True
+
+    def stop(self) -> None:
+        """Take everything down; a second call does nothing, nor does one in a forked child."""
+        if self._stopped or os.getpid() != self._owner:
+            return
+        self._stopped = True
+        atexit.unregister(self.stop)
+        try:
+            self._end_jobs()
+            if self._keep_logs:
+                kept = tempfile.mkdtemp(prefix="warmstart-logs-", dir="/var/tmp")
+                subprocess.run(["/bin/cp", "-a", f"{self.base}/log/.", kept], check=False)
+                sys.stderr.write(f"\nlogs of the cluster are kept in {kept}\n")
+        finally:
+            teardown.tear_down(self.base)
+            self._daemons.reap()
+            if self._accounts is not None:
+                self._accounts.close()
+            teardown.stop_watching(self._watchdog)
+
+    # --- inside
+
+    def _start(self) -> None:
+        self._accounts = Accounts(self.base / "home")
+        self._daemons.start(self.prefix)
+        idle = ["idle"] * len(self.nodes)
+        processes.wait_until(
+            "four idle nodes", lambda: [s.state for s in self.node_states().values()] == idle, _START_S
+        )
+
+    def _idle(self) -> bool:
+        jobs = self.admin("squeue", "--noheader", "--format=%i", "--states=CF,R,CG,S")
+        return not jobs.strip() and not self._daemons.running_hooks()
+
+    def _end_jobs(self) -> None:
+        """Let Slurm itself kill what still runs: it finds a job's processes better than we do."""
+        if not self._daemons.started:
+            return
+        try:
+            self.admin("scancel", "--partition=main")
+            self.admin("scancel", "--partition=ci")
+            self.wait_idle(10)
+        except (RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
+            self.keep_logs()
+            sys.stderr.write(f"\njobs did not end by themselves: {error}\n")
+
+    def _hostnames(self, expression: str) -> tuple[str, ...]:
+        return tuple(self.admin("scontrol", "show", "hostnames", expression).split())
+
+
+def _field(text: str, pattern: str) -> str:
+    """Return what `pattern` finds in scontrol's answer, empty where it finds nothing."""
+    found = re.search(pattern, text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _runs(account: Account, python: Path) -> bool:
+    """Say whether `account` can run this interpreter and read its packages."""
+    code = "import os, sysconfig; os.listdir(sysconfig.get_path('purelib'))"
+    try:
+        return processes.run_as(account, [str(python), "-c", code]).returncode == 0
+    except PermissionError:
+        return False

@@ -1,0 +1,99 @@
+"""The cluster's slurm.conf: what a test needs of it here, the rest from packaging/slurm/."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+NODES = ("n1", "n2", "n3", "n4")
+CPUS = 4
+_RECOMMENDED = Path(__file__).resolve().parents[2] / "packaging" / "slurm" / "warmstart.conf"
+
+# CPUS is declared, not counted (config_overrides), so that several jobs fit on a node of a small
+# host; proctrack/linuxproc and task/none need no cgroups; SlurmUser is not root, as on real sites.
+_SLURM_CONF = """\
+ClusterName=warmstart
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=slurm
+SlurmctldPort={controller_port}
+AuthType=auth/munge
+AuthInfo=socket={base}/munge/socket
+CryptoType=crypto/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0
+SlurmdParameters=config_overrides
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+StateSaveLocation={base}/slurmctld
+SlurmdSpoolDir={base}/spool/%n
+SlurmctldPidFile={base}/slurmctld/slurmctld.pid
+SlurmdPidFile={base}/run/slurmd.%n.pid
+SlurmctldLogFile={base}/log/slurmctld.log
+SlurmdLogFile={base}/log/slurmd.%n.log
+PlugStackConfig={base}/etc/plugstack.conf
+SlurmctldDebug=info
+SlurmdDebug=info
+KillWait=5
+ReturnToService=2
+SlurmdTimeout=300
+include warmstart.conf
+{nodes}
+PartitionName=main Default=YES Nodes=n[1-4] MaxTime=INFINITE State=UP
+PartitionName=ci Nodes=n[1-4] MaxTime=INFINITE State=UP
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` free loopback ports, below the range that the kernel gives to clients.
+
+    Slurm's own commands take ports of that range all the time; a slurmd that is restarted must find
+    its port free.
+    """
+    found: list[int] = []
+    for port in random.sample(range(30000, 32700), 2700):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError("no free ports between 30000 and 32700")
+
+
+def write(base: Path, prefix: Path) -> tuple[int, dict[str, int]]:
+    """Write etc/slurm.conf, and beside it the file that admins are told to include.
+
+    Returns slurmctld's port and each node's.
+    """
+    host = socket.gethostname()
+    controller, *ports = free_ports(1 + len(NODES))
+    nodes = "\n".join(
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS}"
+        for node, port in zip(NODES, ports, strict=True)
+    )
+    etc = base / "etc"
+    etc.mkdir()
+    (etc / "plugstack.conf").touch()
+    (etc / "warmstart.conf").write_text(_RECOMMENDED.read_text().replace("@PREFIX@", str(prefix)))
+    (etc / "slurm.conf").write_text(
+        _SLURM_CONF.format(base=base, host=host, controller_port=controller, nodes=nodes)
+    )
+    return controller, dict(zip(NODES, ports, strict=True))
+
+
+def listening(port: int) -> bool:
+    """Say whether a TCP socket listens on this port, without connecting (proc(5): state 0A)."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                return True
+    return False

@@ -1,0 +1,107 @@
+"""The daemons of a cluster: munged as `munge`, slurmctld as `slurm`, slurmds as root.
+
+Facts: munge 0.5.15 and Slurm 22.05 as in Debian 12; `slurmd -N NODE` allows several on one host, each
+with its own port, spool, pid file and log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from tests.cluster import config, processes
+from tests.cluster.accounts import Account, lookup
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+_START_S = 30
+
+
+class Daemons:
+    """All daemons of the cluster in `base`; `start` first."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._conf = base / "etc" / "slurm.conf"
+        self._node_ports: dict[str, int] = {}
+        self._others: list[subprocess.Popen[bytes]] = []
+        self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a Slurm command needs to find this cluster."""
+        return {"SLURM_CONF": str(self._conf)}
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a cluster to speak to."""
+        return bool(self._slurmds)
+
+    def start(self, prefix: Path) -> None:
+        """Write the configuration for hooks at `prefix` and start everything, slurmds last."""
+        for name in ("log", "run", "spool", *(f"spool/{node}" for node in config.NODES)):
+            (self._base / name).mkdir()
+        controller, self._node_ports = config.write(self._base, prefix)
+        self._start_munged()
+        self._start_slurmctld(controller)
+        for node in config.NODES:
+            self.start_slurmd(node)
+
+    def start_slurmd(self, node: str) -> None:
+        """Start a node's slurmd and wait until it listens."""
+        self._slurmds[node] = processes.start(
+            self._base,
+            f"slurmd.{node}",
+            ["/usr/sbin/slurmd", "-D", "-N", node, "-f", str(self._conf)],
+            environment=self.environment,
+        )
+        port = self._node_ports[node]
+        processes.wait_until(f"slurmd of {node}", lambda: config.listening(port), _START_S)
+
+    def kill_slurmd(self, node: str) -> None:
+        """Kill a node's slurmd with SIGKILL; its hooks and jobs live on."""
+        process = self._slurmds.pop(node)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def running_hooks(self) -> bool:
+        """Whether any slurmd has a child: in 22.05 its only children are hooks and new steps."""
+        return any(processes.children(process.pid) for process in self._slurmds.values())
+
+    def reap(self) -> None:
+        """Collect the daemons once they are killed."""
+        for process in (*self._others, *self._slurmds.values()):
+            process.wait()
+
+    def _start_munged(self) -> None:
+        munge = lookup("munge", self._base)
+        home = self._base / "munge"
+        _own(home, munge, 0o755)
+        (home / "key").touch(mode=0o600)
+        (home / "key").write_bytes(os.urandom(128))
+        os.chown(home / "key", munge.uid, munge.gid)
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "seed-file": "seed"}
+        options = [f"--{option}={home}/{name}" for option, name in files.items()]
+        argv = ["/usr/sbin/munged", "--foreground", *options]
+        self._others.append(processes.start(self._base, "munged", argv, account=munge))
+        processes.wait_until("munged", (home / "socket").exists, _START_S)
+
+    def _start_slurmctld(self, port: int) -> None:
+        slurm = lookup("slurm", self._base)
+        _own(self._base / "slurmctld", slurm, 0o700)
+        log = self._base / "log" / "slurmctld.log"
+        log.touch()
+        os.chown(log, slurm.uid, slurm.gid)
+        argv = ["/usr/sbin/slurmctld", "-D", "-f", str(self._conf)]
+        self._others.append(
+            processes.start(self._base, "slurmctld", argv, account=slurm, environment=self.environment)
+        )
+        processes.wait_until("slurmctld", lambda: config.listening(port), _START_S)
+
+
+def _own(path: Path, account: Account, mode: int) -> None:
+    path.mkdir(mode=mode)
+    os.chown(path, account.uid, account.gid)

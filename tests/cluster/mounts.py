@@ -1,0 +1,93 @@
+"""File systems that behave as a real site's do: root squash, full, read-only. Context managers.
+
+All are mounted below the cluster's directory, so that its teardown finds what a killed test leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tests.cluster import host, processes
+from tests.cluster.teardown import mounts_below, unmount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cluster.accounts import Account
+
+_FUSE = "/dev/fuse"
+
+
+@contextmanager
+def squashed(base: Path, source: Path, target: Path, owner: Account) -> Iterator[Path]:
+    """Show `source` at `target` through a FUSE mount by `owner` that refuses everyone else.
+
+    Without allow_other the kernel answers EACCES to every uid but the owner's, root's included
+    (real, effective and saved uid are compared, fuse(4)): what root squash does, on one host.
+    `source` must be the owner's; `target` is made. `base` is the cluster's directory.
+    """
+    target.mkdir(mode=0o755)
+    os.chown(target, owner.uid, owner.gid)
+    with _fuse_for_all():
+        server = processes.start(
+            base, f"bindfs.{target.name}",
+            ["/usr/bin/bindfs", "-f", "--no-allow-other", str(source), str(target)],
+            account=owner,
+        )  # fmt: skip
+        processes.wait_until(f"bindfs at {target}", lambda: _mounted(target, server), 10)
+    try:
+        yield target
+    finally:
+        unmount(str(target))
+        processes.stop(server)
+
+
+@contextmanager
+def tmpfs(target: Path, size: str = "8m", inodes: int = 1000) -> Iterator[Path]:
+    """Mount a tmpfs of `size` bytes (k, m, g) and at most `inodes` inodes on a new `target`."""
+    target.mkdir()
+    options = f"size={size},nr_inodes={inodes},mode=0755,nosuid,nodev"
+    _mount("-t", "tmpfs", "-o", options, "warmstart-test", str(target))
+    try:
+        yield target
+    finally:
+        unmount(str(target))
+
+
+@contextmanager
+def read_only(target: Path) -> Iterator[Path]:
+    """Make everything below a directory read-only (EROFS for root, too) by a bind mount on it."""
+    _mount("--bind", str(target), str(target))
+    try:
+        _mount("-o", "remount,bind,ro", str(target))
+        yield target
+    finally:
+        unmount(str(target))
+
+
+@contextmanager
+def _fuse_for_all() -> Iterator[None]:
+    """Let any account open /dev/fuse, as udev's default rules do; a bare host has it 0600."""
+    with host.changing():
+        mode = stat.S_IMODE(os.stat(_FUSE).st_mode)
+        os.chmod(_FUSE, mode | 0o666)
+        try:
+            yield
+        finally:
+            os.chmod(_FUSE, mode)
+
+
+def _mounted(target: Path, server: subprocess.Popen[bytes]) -> bool:
+    """Look in the mount table: a look at the target itself would be refused."""
+    if server.poll() is not None:
+        raise RuntimeError(f"bindfs at {target} ended with status {server.returncode}")
+    return str(target) in mounts_below(target.parent)
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["/bin/mount", *arguments], check=True, timeout=30)

@@ -1,0 +1,179 @@
+"""The processes of a cluster: started here, written down at once, ended by what was written down.
+
+Slurm's daemons leave processes that are nobody's children any more (a slurmstepd outlives its
+slurmd, a job's task its slurmstepd). Besides the recorded pids and their descendants, a process
+belongs to the cluster if its SLURM_CONF names the cluster's own slurm.conf: no other cluster has it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tests.cluster.accounts import Account
+
+_POLL_S = 0.1
+
+
+def start(
+    base: Path,
+    name: str,
+    argv: Sequence[str],
+    *,
+    account: Account | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a foreground daemon as `account` (None: root); its output goes to log/NAME.out.
+
+    A session of its own keeps the terminal's Ctrl-C away from it: the order of stopping is ours.
+    """
+    with (base / "log" / f"{name}.out").open("ab") as output:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **(environment or {})},
+            start_new_session=True,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+        )
+    with (base / "pids").open("a") as record:
+        record.write(f"{process.pid} {_started(process.pid)}\n")
+    return process
+
+
+def run_as(
+    account: Account,
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    timeout_s: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as `account`, in its home, with a login's environment plus `environment`.
+
+    The exit status is the caller's to look at. Raises TimeoutExpired after `timeout_s` seconds.
+    """
+    return subprocess.run(
+        argv,
+        check=False,
+        capture_output=True,
+        text=True,
+        input=stdin or "",
+        timeout=timeout_s,
+        cwd=account.home,
+        env={**account.environment(), **(environment or {})},
+        user=account.uid,
+        group=account.gid,
+        extra_groups=[],
+    )
+
+
+def wait_until(what: str, done: Callable[[], bool], deadline_s: float) -> None:
+    """Poll `done` until it is true. Raises TimeoutError naming `what` after `deadline_s` seconds."""
+    end = time.monotonic() + deadline_s
+    while not done():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {deadline_s:g} s for {what}")
+        time.sleep(_POLL_S)
+
+
+def stop(process: subprocess.Popen[bytes], grace_s: float = 5) -> None:
+    """End one process: SIGTERM, and SIGKILL after `grace_s` seconds."""
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def kill_all(base: Path) -> None:
+    """Kill every process of the cluster in `base`, until none is left (at most 20 rounds)."""
+    for _ in range(20):
+        pids = _members(base)
+        if not pids:
+            return
+        for pid in pids:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)  # our own child: leave no zombie
+        time.sleep(_POLL_S)
+    raise RuntimeError(f"processes of {base} do not end: {sorted(_members(base))}")
+
+
+def children(pid: int) -> set[int]:
+    """Return the live children of a process: of a slurmd, the hooks that it is running."""
+    return {child for child, parent in _parents().items() if parent == pid}
+
+
+def _members(base: Path) -> set[int]:
+    """Return the pids of the cluster's live processes, never the caller or its ancestors."""
+    parents = _parents()
+    members = _recorded(base) | {
+        pid for pid in parents if _variable(pid, "SLURM_CONF") == str(base / "etc" / "slurm.conf")
+    }
+    grown = True
+    while grown:
+        children = {pid for pid, parent in parents.items() if parent in members} - members
+        members |= children
+        grown = bool(children)
+    pid = os.getpid()
+    while pid > 0:
+        members.discard(pid)
+        pid = parents.get(pid, 0)
+    return members & parents.keys()
+
+
+def _recorded(base: Path) -> set[int]:
+    """Return recorded pids that still name the process that was started."""
+    try:
+        lines = (base / "pids").read_text().splitlines()
+    except FileNotFoundError:
+        return set()
+    pairs = (line.split() for line in lines)
+    return {int(pid) for pid, started in pairs if _started(int(pid)) == started}
+
+
+def _parents() -> dict[int, int]:
+    """Return pid → parent of every process that is not a zombie."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        fields = _stat(int(entry)) if entry.isdigit() else []
+        if fields and fields[0] != "Z":
+            parents[int(entry)] = int(fields[1])
+    return parents
+
+
+def _started(pid: int) -> str:
+    """Return the start time of a process in clock ticks since boot, empty if it is gone."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Return /proc/PID/stat from the state on (proc(5): field 3 is first), empty if gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _variable(pid: int, name: str) -> str:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""  # gone, or a host that shows root not everything: no process of ours
+    prefix = name.encode() + b"="
+    return next((e[len(prefix) :].decode() for e in environment if e.startswith(prefix)), "")

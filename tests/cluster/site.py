@@ -1,0 +1,105 @@
+"""A whole site for tests and the demo: accounts, a store, warmstart installed, a policy in force."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import installation
+from tests.cluster.cluster import Cluster
+
+_JOBS = Path(__file__).resolve().parents[1] / "jobs"
+
+POLICY = """\
+version: 1
+paths:
+  workspace: {base}/workspace
+  store: {store}
+  audit: {base}/audit/audit.jsonl
+store_user: warmstart
+import_user: warmstart-import
+validate_user: warmstart-validate
+images:
+  registries: ["{registry}"]
+  insecure: ["{registry}"]
+  wait: 60s
+  tag_ttl: 24h
+{rules}
+"""
+RULES = """\
+rules:
+  - name: everyone
+    profiles: [numba, inductor]
+    scope: user
+"""
+
+
+class Site:
+    """warmstart at work in a running cluster."""
+
+    def __init__(
+        self, cluster: Cluster, registry: str = "registry.invalid", store: Path | None = None
+    ) -> None:
+        """Install warmstart and put a policy in place; `registry` is the one that it allows."""
+        self.cluster = cluster
+        self.registry = registry
+        self.store = store or cluster.base / "store"
+        self.jobs = cluster.base / "jobs"
+        if not self.jobs.is_dir():
+            shutil.copytree(_JOBS, self.jobs, ignore=shutil.ignore_patterns("__pycache__"))
+            owner = cluster.account("warmstart")
+            self.store.mkdir(exist_ok=True)
+            os.chown(self.store, owner.uid, owner.gid)
+            installation.install(cluster.prefix)
+        self.write_policy()
+
+    def write_policy(self, rules: str = RULES, **changes: str) -> None:
+        """Put a policy in force; `rules` is its end, from `rules:` on, or any further keys."""
+        fields = {"base": self.cluster.base, "store": self.store, "registry": self.registry, "rules": rules}
+        installation.write_policy(self.cluster.prefix, POLICY.format(**{**fields, **changes}))
+
+    def audit(self, *filters: str) -> list[dict[str, Any]]:
+        """Return the audit events that `warmstart audit --json` prints for these filters."""
+        done = self.command("audit", "--json", *filters)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def events(self, job_id: int, event: str) -> list[dict[str, Any]]:
+        """Return one kind of events of one job."""
+        return self.audit("--job", str(job_id), "--event", event)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the installed command line as root, with no environment at all."""
+        program = self.cluster.prefix / "bin" / "warmstart"
+        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env={})
+
+    def compile_job(self, tool: str, user: str, node: str) -> int:
+        """Submit the tool's sample job (tests/jobs/TOOL_job.py) on one node; returns its id."""
+        script = f"#!/bin/sh\nexec {self.cluster.python} {self.jobs}/{tool}_job.py\n"
+        return self.cluster.submit(
+            script, user, f"--nodelist={node}", f"--job-name={tool}", "--cpus-per-task=2"
+        )
+
+    def leftovers(self) -> list[str]:
+        """Return what is left of jobs on the nodes: workspaces, records, views, journals, stages, imports."""
+        found = []
+        for node in self.cluster.nodes:
+            places = [self.cluster.base / "workspace" / node]
+            places += [
+                self.cluster.prefix / "var/lib/warmstart" / node / part for part in ("state", "view", "stage")
+            ]
+            for place in places:
+                found += [f"{place}/{name}" for name in (os.listdir(place) if place.is_dir() else [])]
+        return found
+
+
+def result(output: str) -> dict[str, Any]:
+    """Return what a sample job printed of itself, its last JSON line."""
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if not lines:
+        raise AssertionError(f"the job printed no result:\n{output}")
+    value: dict[str, Any] = json.loads(lines[-1])
+    return value

@@ -1,0 +1,77 @@
+"""What is left of a cluster goes away: processes, then mounts, then its directory.
+
+Runs in two places: at the end of `Cluster`, and as a watchdog process (`python -m
+tests.cluster.teardown BASE`) that waits on a pipe. When the process that owns the cluster dies
+without saying so, even by SIGKILL, the pipe closes and the watchdog does the same work.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.accounts import remove_unused
+from tests.cluster.processes import kill_all
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def watch(base: Path) -> subprocess.Popen[bytes]:
+    """Start the watchdog of `base`. Its stdin is the pipe: `stop_watching` ends it unharmed."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.teardown", str(base)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        cwd=_REPOSITORY,
+        start_new_session=True,
+    )
+
+
+def stop_watching(watchdog: subprocess.Popen[bytes]) -> None:
+    """Tell the watchdog that the cluster was taken down properly."""
+    watchdog.communicate(b"done")
+
+
+def tear_down(base: Path) -> None:
+    """End every process of the cluster in `base`, unmount what lies below it, remove it."""
+    kill_all(base)
+    unmount_below(base)
+    # rm stays on one file system: should something be mounted there in spite of all, it is spared.
+    subprocess.run(["/bin/rm", "-rf", "--one-file-system", "--", str(base)], check=True, timeout=120)
+
+
+def unmount_below(base: Path) -> None:
+    """Unmount everything mounted below `base`, last mounted first."""
+    for target in reversed(mounts_below(base)):
+        unmount(target)
+
+
+def unmount(target: str) -> None:
+    """Unmount one mount point; where it is busy it is detached at least."""
+    for options in ([], ["--lazy"]):
+        # umount must not look at the target: a FUSE mount refuses root.
+        argv = ["/bin/umount", "--no-canonicalize", *options, target]
+        if subprocess.run(argv, check=False, capture_output=True, timeout=30).returncode == 0:
+            return
+
+
+def mounts_below(base: Path) -> list[str]:
+    """Return the mount points below `base` in mount order, unescaped (proc(5), mountinfo)."""
+    targets = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        target = line.split()[4].encode().decode("unicode_escape")
+        if target.startswith(f"{base}/"):
+            targets.append(target)
+    return targets
+
+
+def _watch(base: Path) -> None:
+    if sys.stdin.buffer.read() == b"done":
+        return
+    tear_down(base)
+    remove_unused()
+
+
+if __name__ == "__main__":
+    _watch(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""`make demo`: a real cluster and registry on this machine, and what warmstart does for its jobs."""

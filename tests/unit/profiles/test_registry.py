@@ -1,0 +1,60 @@
+"""Profiles by name, and what a hot prolog needs of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from warmstart.profiles import registry
+from warmstart.profiles.entry_files import REASONS
+from warmstart.profiles.registry import ProfileUnknown
+
+HOOKS = Path(__file__).parents[3] / "hooks"
+DOCUMENT = HOOKS.parent / "docs/profiles.md"
+# What the design forbids on the hot path, and what only the judge needs.
+HEAVY = {"dataclasses", "enum", "pathlib", "subprocess", "logging", "hashlib", "pickletools", "warmstart.profiles.entry_files"}
+
+
+def test_every_profile_says_all_about_itself() -> None:
+    """Names agree, and variables point into the profile's own directory."""
+    for name in registry.names():
+        profile = registry.get(name)
+        assert (profile.name, profile.subdir) == (name, name)
+        assert all(
+            value == f"/cache/{name}" or value.startswith(f"/cache/{name}/")
+            for value in profile.environment("/cache").values()
+        )
+        assert "image" in profile.facts
+
+
+def test_an_unknown_profile_is_the_policys_fault() -> None:
+    """The error names the profile and those that exist."""
+    with pytest.raises(ProfileUnknown) as caught:
+        registry.get("nmba")
+    assert str(caught.value) == "there is no profile nmba; this release has: inductor, numba"
+
+
+def test_a_prolog_loads_no_validator() -> None:
+    """Variables, entry rules and namespaces come without what only the judge or a namespace needs."""
+    program = (
+        "import sys; before = set(sys.modules); from warmstart.profiles import registry, facts\n"
+        "for name in registry.names():\n"
+        "    registry.get(name).environment('/c')\n"
+        f"print(sorted(({HEAVY!r} & set(sys.modules)) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-ISc", f"import sys; sys.path.insert(0, {str(HOOKS)!r}); {program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_documented_reasons_are_the_codes() -> None:
+    """docs/profiles.md lists each reason with its meaning, and no other."""
+    table = DOCUMENT.read_text().partition("## Reasons")[2].partition("\n## ")[0]
+    assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", table, re.MULTILINE)) == REASONS

@@ -1,0 +1,102 @@
+"""What the prolog renders is what the task prolog prints, and nothing a user wrote is run."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.samples import a_context
+from warmstart import view
+from warmstart.steps import environment
+from warmstart.steps.contract import Context
+from warmstart.steps.environment import Options, VariableUnrenderable
+
+SCRIPT = Path("packaging/libexec/task-prolog.in")
+NOTHING = Options({}, {}, ())
+
+
+def printed(tmp_path: Path, user: dict[str, str] | None = None, job: str = "7") -> tuple[int, list[str]]:
+    """Run the real task prolog as Slurm would; return its status and lines."""
+    script = tmp_path / "task-prolog"
+    script.write_text(SCRIPT.read_text().replace("@VAR@", str(tmp_path)))
+    env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": job, **(user or {})}
+    ended = subprocess.run(["/bin/sh", script], env=env, capture_output=True, text=True, check=False)
+    assert ended.stderr == ""
+    return ended.returncode, ended.stdout.splitlines()
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    """Give a context below the test's directory."""
+    return a_context(tmp_path)
+
+
+def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: Path) -> None:
+    """What steps found out, the profiles' variables and the policy's; the policy wins."""
+    record = context.record._replace(environment={"TMPDIR": "/w/tmp", "WARMSTART_CACHE": "/w/cache"})
+    options = Options({"NUMBA_CACHE_DIR": "/w/cache/numba", "A": "profile"}, {"A": "policy"}, ("cold today",))
+    environment.run(context._replace(record=record), options)
+    assert printed(tmp_path) == (
+        0,
+        [
+            "print cold today",
+            "export A=policy",
+            "export NUMBA_CACHE_DIR=/w/cache/numba",
+            "export TMPDIR=/w/tmp",
+            "export WARMSTART_CACHE=/w/cache",
+        ],
+    )
+
+
+def test_what_the_user_set_stays(context: Context, tmp_path: Path) -> None:
+    """But not our own variables, and not a path into another job's workspace that was inherited."""
+    options = Options({"KEPT": "ours", "STALE": "ours"}, {"WARMSTART_IMAGE": "/image"}, ())
+    environment.run(context, options)
+    user = {"KEPT": "mine", "STALE": f"{context.record.workspace}/n1/6.00/cache", "WARMSTART_IMAGE": "/old"}
+    assert printed(tmp_path, user)[1] == ["export STALE=ours", "export WARMSTART_IMAGE=/image"]
+
+
+def test_a_verdict_is_printed_and_fails_the_task(context: Context, tmp_path: Path) -> None:
+    """The user reads why, and the task ends."""
+    view.publish(context.paths.view, context.record, {"verdict": "image refused\nask your admin\n"})
+    assert printed(tmp_path) == (1, ["print image refused", "print ask your admin"])
+
+
+def test_jobs_that_warmstart_does_not_know_see_nothing(context: Context, tmp_path: Path) -> None:
+    """No view: no output, success."""
+    assert printed(tmp_path, job="8") == (0, [])
+
+
+def test_the_view_is_the_jobs_alone(context: Context, tmp_path: Path) -> None:
+    """Directory 0500 and files 0400, the job's; a second rendering replaces the first."""
+    environment.run(context, Options({}, {"A": "1"}, ("x",)))
+    environment.run(context, Options({}, {"A": "2"}, ()))
+    mine = tmp_path / "node" / "view" / "7"
+    assert [path.name for path in mine.iterdir()] == ["environment"]
+    assert (mine.stat().st_mode & 0o777, (mine / "environment").stat().st_mode & 0o777) == (0o500, 0o400)
+    assert os.listdir(tmp_path / "node" / "view") == ["7"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("A", "x\ny"), ("A", "x\0"), ("A B", "x"), ("A", "x" * 70000), ("1A", "")])
+def test_what_slurm_cannot_carry_is_refused(context: Context, name: str, value: str) -> None:
+    """A value ends at a newline there, so what follows would be read as protocol."""
+    with pytest.raises(VariableUnrenderable, match="environment variable"):
+        environment.run(context, Options({}, {name: value}, ()))
+
+
+VALUES = st.text(st.characters(blacklist_characters="\n\0", blacklist_categories=("Cs",)), max_size=60)
+
+
+@given(value=VALUES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, tmp_path: Path, value: str) -> None:
+    """Quotes, dollars, backslashes, blanks: the line after `=` is the value."""
+    environment.run(context, Options({}, {"WARMSTART_X": value, "Y": value}, ()))
+    script = tmp_path / "task-prolog"
+    printed(tmp_path)
+    env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": "7"}
+    out = subprocess.run(["/bin/sh", script], env=env, capture_output=True, check=True).stdout
+    assert out == f"export WARMSTART_X={value}\nexport Y={value}\n".encode()

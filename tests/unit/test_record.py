@@ -1,0 +1,66 @@
+"""The record survives crashes, foreign formats and two hooks at once."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.samples import a_record
+from warmstart import record as records
+from warmstart.host.deadline import after
+from warmstart.record import JobBusy, RecordUnreadable, Seeded
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    """Every field survives, the nested ones too, and only root can read it."""
+    written = a_record(seeded={"numba": Seeded("ab12", ["x", "y"])}, images={"a:1": "/i"})
+    with records.locked(str(tmp_path), 7, after(1)):
+        records.save(str(tmp_path), written)
+    assert records.load(str(tmp_path), 7) == written
+    assert (tmp_path / "7").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "7" / "record.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_no_record_is_none_and_leaves_nothing(tmp_path: Path) -> None:
+    """An epilog without a prolog finds none, and its lock is gone afterwards."""
+    with records.locked(str(tmp_path), 7, after(1)):
+        assert records.load(str(tmp_path), 7) is None
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_second_hook_of_the_job_waits_no_longer_than_its_deadline(tmp_path: Path) -> None:
+    """Two epilogs at once: the second one leaves the job to the first."""
+    with (
+        records.locked(str(tmp_path), 7, after(1)),
+        pytest.raises(JobBusy, match="job 7"),
+        records.locked(str(tmp_path), 7, after(0.05)),
+    ):
+        pytest.fail("two hooks hold one job")
+
+
+def test_a_forgotten_record_leaves_nothing(tmp_path: Path) -> None:
+    """After release even the directory is gone; forgetting twice is fine."""
+    with records.locked(str(tmp_path), 7, after(1)):
+        records.save(str(tmp_path), a_record())
+        records.forget(str(tmp_path), 7)
+        records.forget(str(tmp_path), 7)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 99}', "\x00", '{"seeded": 3, "format": 1}'])
+def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
+    """Half a file or another version's is never taken for a job."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "record.json").write_text(text)
+    with pytest.raises(RecordUnreadable, match=r"record\.json"):
+        records.load(str(tmp_path), 7)
+
+
+def test_a_link_in_the_records_place_is_not_followed(tmp_path: Path) -> None:
+    """The state directory is root's, and even there links are not followed."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "elsewhere").write_text(json.dumps({"format": 1}))
+    (tmp_path / "7" / "record.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        records.load(str(tmp_path), 7)
