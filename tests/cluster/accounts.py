@@ -13,7 +13,7 @@ import pwd
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.cluster import host
+from tests.cluster import host, processes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,6 +87,7 @@ def remove_unused() -> None:
             fcntl.flock(holders, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in _UIDS:
                 if _exists(name) and pwd.getpwnam(name).pw_gecos == _MARK:
+                    processes.kill_of_uid(pwd.getpwnam(name).pw_uid)
                     _run("/usr/sbin/userdel", name)
         except BlockingIOError:
             return

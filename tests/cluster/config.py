@@ -83,9 +83,7 @@ def write(base: Path, prefix: Path) -> tuple[int, dict[str, int]]:
     etc.mkdir()
     (etc / "plugstack.conf").touch()
     (etc / "warmstart.conf").write_text(_RECOMMENDED.read_text().replace("@PREFIX@", str(prefix)))
-    (etc / "slurm.conf").write_text(
-        _SLURM_CONF.format(base=base, host=host, controller_port=controller, nodes=nodes)
-    )
+    (etc / "slurm.conf").write_text(_SLURM_CONF.format(base=base, host=host, controller_port=controller, nodes=nodes))
     return controller, dict(zip(NODES, ports, strict=True))
 
 

@@ -96,9 +96,7 @@ class Daemons:
         log.touch()
         os.chown(log, slurm.uid, slurm.gid)
         argv = ["/usr/sbin/slurmctld", "-D", "-f", str(self._conf)]
-        self._others.append(
-            processes.start(self._base, "slurmctld", argv, account=slurm, environment=self.environment)
-        )
+        self._others.append(processes.start(self._base, "slurmctld", argv, account=slurm, environment=self.environment))
         processes.wait_until("slurmctld", lambda: config.listening(port), _START_S)
 
 

@@ -100,9 +100,22 @@ def stop(process: subprocess.Popen[bytes], grace_s: float = 5) -> None:
 
 
 def kill_all(base: Path) -> None:
-    """Kill every process of the cluster in `base`, until none is left (at most 20 rounds)."""
+    """Kill every process of the cluster in `base`, until none is left."""
+    _kill(f"processes of {base}", lambda: _members(base))
+
+
+def kill_of_uid(uid: int) -> None:
+    """Kill every process of an account that exists for tests only and that no cluster holds.
+
+    A task that left its session and dropped its environment is known by nothing but its uid.
+    """
+    _kill(f"processes of uid {uid}", lambda: {pid for pid in _parents() if _uid(pid) == uid})
+
+
+def _kill(what: str, members: Callable[[], set[int]]) -> None:
+    """Kill `members` until there are none: what is killed may just have started another."""
     for _ in range(20):
-        pids = _members(base)
+        pids = members()
         if not pids:
             return
         for pid in pids:
@@ -110,7 +123,7 @@ def kill_all(base: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)  # our own child: leave no zombie
         time.sleep(_POLL_S)
-    raise RuntimeError(f"processes of {base} do not end: {sorted(_members(base))}")
+    raise RuntimeError(f"{what} do not end: {sorted(members())}")
 
 
 def children(pid: int) -> set[int]:
@@ -168,6 +181,14 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def _uid(pid: int) -> int:
+    """Return the effective uid of a process, which owns its /proc directory; -1 if it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except FileNotFoundError:
+        return -1
 
 
 def _variable(pid: int, name: str) -> str:

@@ -71,8 +71,7 @@ def test_several_jobs_share_a_node(bare: Cluster) -> None:
     meeting.mkdir()
     meeting.chmod(0o1777)
     script = (
-        f"#!/bin/sh\ntouch {meeting}/$SLURM_JOB_ID\n"
-        f'while [ "$(ls {meeting} | wc -l)" -lt 4 ]; do sleep 0.1; done\n'
+        f'#!/bin/sh\ntouch {meeting}/$SLURM_JOB_ID\nwhile [ "$(ls {meeting} | wc -l)" -lt 4 ]; do sleep 0.1; done\n'
     )
     jobs = [bare.submit(script, user, "--nodelist=n1") for user in (ALICE, BOB) * 2]
     assert {bare.wait(job_id).state for job_id in jobs} == {"COMPLETED"}

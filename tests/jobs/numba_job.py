@@ -32,7 +32,8 @@ def spread(values: Floats) -> Floats:
     """Sort, normalise and accumulate: array functions that take the compiler some time."""
     ordered = np.sort(values)
     scaled = (ordered - ordered.mean()) / (ordered.std() + 1.0)
-    return np.cumsum(scaled) + np.sqrt(np.abs(scaled)) * np.sin(scaled)
+    result: Floats = np.cumsum(scaled) + np.sqrt(np.abs(scaled)) * np.sin(scaled)
+    return result
 
 
 def main() -> None:

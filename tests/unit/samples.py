@@ -2,13 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import cast
 
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
 from warmstart.host.worker import Identity, Worker
 from warmstart.job import Job
 from warmstart.paths import NodePaths
+from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.steps.contract import Context
@@ -54,13 +54,34 @@ def a_record(**changes: object) -> Record:
 
 
 def a_context(root: Path, **changes: object) -> Context:
-    """Return a context whose state lies below `root`; steps that need a policy bring their own."""
+    """Return a context whose state, store and workspace lie below `root`."""
     paths = NodePaths(str(root / "node"))
     for directory in (paths.root, paths.state, paths.view):
         os.makedirs(directory, mode=0o711, exist_ok=True)
     audit = Journal(paths.journal, {"hook": "prolog", "run_id": "0a1b2c3d"})
-    record = a_record(workspace=str(root / "workspace"))
+    record = a_record(workspace=f"{root}/workspace")
     os.makedirs(os.path.join(paths.state, str(record.job_id)), mode=0o700, exist_ok=True)
     me = Worker(Identity("me", os.getuid(), os.getgid()))
-    context = Context(cast(Policy, None), paths, record, audit, after(30), me)
+    context = Context(a_policy(root), paths, record, audit, after(30), me)
     return context._replace(**changes)  # type: ignore[arg-type]
+
+
+def a_policy(root: Path, **changes: object) -> Policy:
+    """Return a policy without rules whose paths lie below `root`, with some fields changed."""
+    me = Identity("me", os.getuid(), os.getgid())
+    policy = Policy(
+        signature=(),
+        paths=compiled.Paths(f"{root}/workspace", f"{root}/store", f"{root}/audit.jsonl", "/usr/bin/scontrol"),
+        store_user=me,
+        import_user=me,
+        validate_user=me,
+        site_label="bare",
+        images=compiled.Images("auto", ("reg.example.com",), (), 3600, 60),
+        seed=compiled.Seed(10, 1 << 30),
+        harvest=compiled.Harvest(30, 1 << 30, 1000),
+        limits=compiled.Limits(1000),
+        trust=compiled.Trust("claimed"),
+        on_error=compiled.OnError(store="degrade", image="verdict", bug="allow"),
+        rules=(),
+    )
+    return policy._replace(**changes)  # type: ignore[arg-type]

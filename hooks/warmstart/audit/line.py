@@ -47,6 +47,11 @@ def timestamp(seconds: float) -> str:
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
+def shaped(fields: Line) -> Line:
+    """Return an event's fields as they stand in the log."""
+    return escaped(bounded(ordered({**fields, "schema": SCHEMA})))
+
+
 def ordered(fields: Line) -> Line:
     """Return the same fields, those of `ORDER` first; the rest as they came."""
     known = {key: fields[key] for key in ORDER if key in fields}
@@ -65,9 +70,7 @@ def bounded(fields: Line) -> Line:
 
 def escaped(fields: Line) -> Line:
     """Return the fields with every invisible character of keys and texts written out."""
-    return {
-        visible(key): _escaped(value, "\n\t" if key in MULTILINE else "") for key, value in fields.items()
-    }
+    return {visible(key): _escaped(value, "\n\t" if key in MULTILINE else "") for key, value in fields.items()}
 
 
 def visible(text: str, keep: str = "") -> str:

@@ -7,6 +7,7 @@ are counted and passed over. No text that comes out holds a character that a ter
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -18,8 +19,8 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import IO, NamedTuple
 
-from warmstart.audit.line import SCHEMA, Line, bounded, decoded, escaped, ordered
-from warmstart.audit.waiting import events, journals
+from warmstart.audit.line import Line, decoded, escaped, ordered, shaped
+from warmstart.audit.waiting import Waiting, events, journals
 from warmstart.host.files import opened_dir
 
 LONGEST_LINE = 4 << 20
@@ -80,7 +81,10 @@ class AuditLog:
             inodes.add(os.fstat(log.fileno()).st_ino)
             files.append((float("inf"), log))
         for path in _rotated(self._path):
-            file = stack.enter_context(_opened(path))
+            try:
+                file = stack.enter_context(_opened(path))
+            except FileNotFoundError:
+                continue  # logrotate has just packed or removed it
             status = os.fstat(file.fileno())
             if status.st_ino not in inodes:
                 inodes.add(status.st_ino)
@@ -111,14 +115,18 @@ def _parsed(raw: bytes) -> Line | None:
 
 
 def _waiting(directory: str) -> list[Line]:
-    found: list[Line] = []
     try:
         with opened_dir(directory) as fd:
-            for journal in journals(fd):
-                found += [escaped(bounded(ordered({**line, "schema": SCHEMA}))) for line in events(fd, journal)]
+            return [shaped(line) for journal in journals(fd) for line in _events(fd, journal)]
     except OSError:
-        return found  # not root, or moved meanwhile: then its lines are in the log
-    return found
+        return []  # not root
+
+
+def _events(directory: int, journal: Waiting) -> list[Line]:
+    try:
+        return events(directory, journal)
+    except OSError:
+        return []  # moved meanwhile: its lines are in the log
 
 
 def _is_new(line: Line, seen: set[int]) -> bool:
@@ -147,5 +155,5 @@ def _opened(path: str) -> IO[bytes]:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(0, "not a regular file", path)
+        raise OSError(errno.EINVAL, "not a regular file", path)
     return os.fdopen(fd, "rb")

@@ -4,7 +4,9 @@
         <hex64>.<machine>.sqsh                0444: the image whose registry digest is sha256:<hex64>
         <hex64>.<machine>.json                what is known of it (publishing.py)
         tags/<key>.json                       the digest that a tag had, and when
-        locks/ (0700)  failed/  quarantine/   cold.py's neighbours: election.py, failures.py, publishing.py
+        locks/                                0700: election.py
+        failed/                               failures.py
+        quarantine/                           0700: what was no whole image any more (publishing.py)
 
 `machine` is uname's: one digest may stand for a list of images, and which of them an import picks depends on
 the node's CPU. A look-up costs eight system calls on the store for a tag and four for a digest, whatever is in
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from typing import Any
 
@@ -66,16 +69,19 @@ def find(store: str, key: str, digest: str, machine: str, not_before: float) -> 
     except FileNotFoundError:
         return None
     try:
-        size = os.fstat(fd).st_size
-        problem = _problem(fd, size)
+        status = os.fstat(fd)
+        problem = what_is_wrong(fd, status)
     finally:
         os.close(fd)
-    return {"path": path, "digest": digest, "size": size, "invalid": problem}
+    return {"path": path, "digest": digest, "size": status.st_size, "invalid": problem}
 
 
-def _problem(fd: int, size: int) -> str:
+def what_is_wrong(fd: int, status: os.stat_result) -> str:
+    """Return why the file can't be a whole image, "" if it can; depth `superblock`."""
+    if not stat.S_ISREG(status.st_mode):
+        return "not a regular file"
     try:
-        superblock.parse(os.pread(fd, superblock.SIZE, 0), size)
+        superblock.parse(os.pread(fd, superblock.SIZE, 0), status.st_size)
     except superblock.ImageInvalid as error:
         return str(error.fields["problem"])
     return ""

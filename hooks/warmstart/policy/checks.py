@@ -1,4 +1,4 @@
-"""What must hold between the policy's keys: possible paths, known profiles, rights on verified attributes only.
+"""What must hold between the policy's keys: possible paths, known names, rights on verified attributes.
 
 Binding: design, rules 3, 4 and 5; threats 3 (rights on free text), 9 (laundering through a publisher)
 and 10 (registries). Each check yields faults; none stops at the first.
@@ -16,6 +16,12 @@ from warmstart.policy.model import PolicyModel, Rule
 
 FindUser = Callable[[str], "Identity | None"]
 ACCOUNTS = ("store_user", "import_user", "validate_user")
+NEVER_INSIDE = (
+    ("workspace", "store"),
+    ("store", "workspace"),
+    ("audit", "store"),
+    ("audit", "workspace"),
+)
 # Under job_container/tmpfs a job cannot see what lies there, and anybody can take a name there first.
 NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")  # noqa: S108 - refused, not used
 
@@ -28,18 +34,23 @@ def faults(model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> 
         *_registries(model),
         *_rule_names(model),
         *(
-            fault
+            _fault(("rules", number, *found.loc), found.problem, found.at_key)
             for number, rule in enumerate(model.rules)
-            for check in (_profiles(rule, profiles), _rights(rule, model), _publishers(rule, model, find_user),
-                          _images(rule, model), _environment(rule))
-            for fault in _below(("rules", number), check)
+            for found in _in_rule(rule, model, profiles, find_user)
         ),
-    ]  # fmt: skip
+    ]
 
 
-def _below(prefix: Loc, found: Iterator[Fault]) -> Iterator[Fault]:
-    for loc, problem, at_key in found:
-        yield _fault(prefix + loc, problem, at_key)
+def _in_rule(
+    rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user: FindUser
+) -> Iterator[Fault]:
+    """Yield one rule's faults, their locs relative to the rule."""
+    yield from _profiles(rule, profiles)
+    yield from _scope(rule, model)
+    yield from _publish(rule)
+    yield from _publishers(rule, model, find_user)
+    yield from _images(rule, model)
+    yield from _environment(rule)
 
 
 def _fault(loc: Loc, problem: str, at_key: bool = False) -> Fault:
@@ -104,31 +115,33 @@ def _profiles(rule: Rule, profiles: Sequence[str]) -> Iterator[Fault]:
             yield Fault(("profiles", number), f"no profile {name!a}; {nearest(name, profiles)}")
 
 
-def _rights(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
+def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     above_user = rule.scope in ("account", "site")
     enforced = model.trust.account == "enforced"
     if rule.scope == "account" and not enforced:
         yield Fault(
-            ("scope",), "account needs trust.account: enforced; otherwise users choose their account freely"
+            ("scope",), "account needs trust.account: enforced; else users choose their account"
         )
     if above_user and rule.match.account is not None and not enforced:
         yield Fault(
             ("match", "account"),
-            f"scope {rule.scope} may not rest on a claimed attribute; match on user, group, node or partition, "
-            "or set trust.account: enforced where slurmctld enforces associations",
+            f"scope {rule.scope} may not rest on a claimed attribute; match on user, group, node or "
+            "partition, or set trust.account: enforced where slurmctld enforces associations",
             at_key=True,
         )
+
+
+def _publish(rule: Rule) -> Iterator[Fault]:
     if rule.publish is None:
         return
-    if not above_user:
+    if rule.scope not in ("account", "site"):
         yield Fault(("publish",), "needs scope: account or scope: site in the same rule", at_key=True)
     if rule.match.partition is None:
-        yield Fault(("publish",), "needs match.partition in the same rule: say where the users' jobs may publish",
-                    at_key=True)  # fmt: skip
+        yield Fault(("publish",), "needs match.partition in the same rule: where they may publish", at_key=True)
     for number, glob in enumerate(rule.match.partition or []):
         if not glob.strip("*?"):
             yield Fault(
-                ("match", "partition", number), f"{glob!a} is every partition; publish needs named ones"
+                ("match", "partition", number), f"{glob!a} is every partition; publish needs names"
             )
 
 
@@ -140,7 +153,7 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
             yield Fault(loc, f"no user {name!r} on this node")
         elif found.uid < model.limits.min_uid:
             yield Fault(
-                loc, f"{name!r} has uid {found.uid}, below limits.min_uid: its jobs get and give nothing"
+                loc, f"{name!r} has uid {found.uid}, below limits.min_uid: it gets nothing"
             )
 
 

@@ -26,9 +26,7 @@ def judge(profile_name: str, stage: int, entries: dict[str, list[str]]) -> Verdi
 def believed(answer: object, entries: dict[str, list[str]]) -> Verdicts:
     """Return the child's answer, checked by the parent: what it did not answer in form is invalid."""
     answers = answer if isinstance(answer, dict) else {}
-    return {
-        entry: answers[entry] if _in_form(answers.get(entry, "")) else "validator-failed" for entry in entries
-    }
+    return {entry: answers[entry] if _in_form(answers.get(entry, "")) else "validator-failed" for entry in entries}
 
 
 def _in_form(reason: object) -> bool:

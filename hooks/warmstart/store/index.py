@@ -196,6 +196,6 @@ def _decode(data: bytes) -> Index | None:
 
 def _is_other_format(data: bytes) -> bool:
     try:
-        return isinstance(json.loads(data)["format"], int)
+        return bool(json.loads(data)["format"] != FORMAT)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False

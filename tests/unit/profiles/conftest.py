@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from warmstart.profiles.judge import judge
 
 Judge = Callable[[str, dict[str, bytes]], "str | None"]
@@ -14,7 +15,7 @@ Judge = Callable[[str, dict[str, bytes]], "str | None"]
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Path:
-    """An empty stage directory."""
+    """Give an empty stage directory."""
     path = tmp_path / "stage"
     path.mkdir()
     return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from warmstart.profiles import registry
 from warmstart.profiles.facts import cpu, namespace
 
@@ -23,6 +24,7 @@ flags\t\t: other
 
 
 def described(tmp_path: Path, text: str) -> str:
+    """Return the fact of a node with this /proc/cpuinfo."""
     path = tmp_path / "cpuinfo"
     path.write_text(text)
     return cpu(str(path))
@@ -43,7 +45,9 @@ def test_what_changes_no_instruction_changes_no_fact(tmp_path: Path, old: str, n
     assert described(tmp_path, CPUINFO.replace(old, new)) == described(tmp_path, CPUINFO)
 
 
-@pytest.mark.parametrize(("old", "new"), [(" avx2", ""), ("family\t: 25", "family\t: 26"), ("AuthenticAMD", "GenuineIntel")])
+@pytest.mark.parametrize(
+    ("old", "new"), [(" avx2", ""), ("family\t: 25", "family\t: 26"), ("AuthenticAMD", "GenuineIntel")]
+)
 def test_what_native_code_depends_on_changes_the_fact(tmp_path: Path, old: str, new: str) -> None:
     """A missing flag, another family or vendor is another CPU."""
     assert described(tmp_path, CPUINFO.replace(old, new)) != described(tmp_path, CPUINFO)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from warmstart.profiles import registry
-
 from tests.unit.profiles.samples import NUMBA_BASE, STEM
+
+from warmstart.profiles import registry
 
 KEY = "ab" + "c" * 49
 HASH = "d" * 51
@@ -48,18 +48,14 @@ CASES = [(tool, path, entry) for tool, cases in ENTRIES.items() for path, entry 
 
 
 @pytest.mark.parametrize(("tool", "path", "entry"), CASES)
-def test_an_entry_is_the_smallest_thing_that_is_published_whole(
-    tool: str, path: str, entry: str | None
-) -> None:
+def test_an_entry_is_the_smallest_thing_that_is_published_whole(tool: str, path: str, entry: str | None) -> None:
     """Real names of both tools map to their entry, all others to none."""
     assert registry.get(tool).entry_of(path) == entry
 
 
 @pytest.mark.parametrize("spoil", ["{}\n", "\n{}", " {}", "../{}", "./{}", "/{}", "{}/", "{}\udcff", "{}\0", "é{}"])
 @pytest.mark.parametrize(("tool", "path", "entry"), [case for case in CASES if case[2]])
-def test_a_hostile_name_around_a_good_one_belongs_nowhere(
-    spoil: str, tool: str, path: str, entry: str
-) -> None:
+def test_a_hostile_name_around_a_good_one_belongs_nowhere(spoil: str, tool: str, path: str, entry: str) -> None:
     """Newlines, dots, other directories and bytes outside ASCII are never harvested."""
     assert registry.get(tool).entry_of(spoil.format(path)) is None
 

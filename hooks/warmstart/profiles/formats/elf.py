@@ -55,8 +55,8 @@ def check_if_object(file: BinaryIO, start: int, size: int) -> None:
 
 
 def _check(part: _Part, kinds: set[int]) -> None:
-    (ident, kind, machine, version, _, segments, sections, _, own, segment_size, segment_count, *rest) = (
-        _HEADER.unpack(part.read(0, _HEADER.size))
+    (ident, kind, machine, version, _, segments, sections, _, own, segment_size, segment_count, *rest) = _HEADER.unpack(
+        part.read(0, _HEADER.size)
     )
     section_size, section_count, names = rest
     _require(ident[:7] == _IDENT and ident[9:] == bytes(7) and kind in kinds)

@@ -1,0 +1,48 @@
+"""Failures that would not end better if tried again at once, kept for a short time so that waiters hear them.
+
+Without this, N waiters on a name that does not exist would ask the registry one after another. Only what a
+registry said for sure is kept (no such image, no access): what may be over soon is not, nor what is a node's
+or the store's. Runs as the store's owner, in the worker.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from warmstart.errors import UserError, by_code
+from warmstart.host.files import read_small
+from warmstart.images.lookup import CLOCK_SKEW, META
+from warmstart.images.publishing import opened_folder
+from warmstart.store.publish import replace
+
+FAILED = "failed"
+KEPT_S = 30.0
+LONGEST = 16384
+
+
+def remember(store: str, key: str, code: str, fields: dict[str, str], owner: str) -> None:
+    """Keep a failure by its error's code and fields."""
+    data = json.dumps({"at": time.time(), "code": code, "fields": fields})
+    with opened_folder(store, FAILED) as folder:
+        replace(folder, owner, key + META, data.encode())
+
+
+def recall(store: str, key: str) -> dict[str, Any] | None:
+    """Return `code` and `fields` of a failure that is young enough, or None."""
+    try:
+        with opened_folder(store, FAILED) as folder:
+            data = json.loads(read_small(key + META, LONGEST, folder))
+        age = time.time() - float(data["at"])
+        if -CLOCK_SKEW <= age < KEPT_S:
+            return {"code": str(data["code"]), "fields": dict(data["fields"])}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass  # none, or not what `remember` wrote: as good as none
+    return None
+
+
+def as_error(failure: dict[str, Any]) -> UserError | None:
+    """Return the error that a kept failure stands for; None if this version does not know it."""
+    kind = by_code(failure["code"])
+    return kind(**failure["fields"]) if kind is not None and issubclass(kind, UserError) else None

@@ -1,0 +1,173 @@
+"""Importer `oci`: skopeo fetches, umoci unpacks, mksquashfs packs; all three are in Debian.
+
+Each runs alone (own process, mount and IPC namespaces, no privileges) as the import account; only skopeo has
+the network. Facts measured with skopeo 1.9.3, umoci 0.4.7, squashfs-tools 4.5.1: docs/images.md.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from warmstart.errors import WarmstartError
+from warmstart.host import children
+from warmstart.host.deadline import Deadline
+from warmstart.host.worker import Identity
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.reference import Reference, is_digest
+from warmstart.images.scratch import Scratch, ScratchUnusable
+
+SKOPEO = "/usr/bin/skopeo"
+UMOCI = "/usr/bin/umoci"
+CHMOD = "/bin/chmod"
+MKSQUASHFS = "/usr/bin/mksquashfs"
+PRLIMIT = "/usr/bin/prlimit"
+
+LAYOUT = "layout"
+TAG = "import"
+ROOTFS = "rootfs"
+RESULT = "image.sqsh"
+LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
+RESOLVE_S = 30.0  # skopeo itself waits and asks again when it is told to come back later (429)
+PAUSES_S = (0.5, 2.0)  # before the second and the third attempt, each up to half longer
+
+# What skopeo prints, from containers/image and Go's net: the first match of a row decides, top row first.
+_NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large")
+# Docker Hub says "denied" and "unauthorized" in one breath for a repository that it does not have.
+_HIDDEN = ("requested access to the resource is denied",)
+_FORBIDDEN = ("unauthorized", "authentication required", "denied:", "statuscode: 401", "statuscode: 403")
+_NOT_FOUND = (
+    *("manifest unknown", "name unknown", "not found", "statuscode: 404"),
+    *("no image found in manifest list", "no image found in image index"),  # none for this node's CPU
+)
+_UNREACHABLE = (
+    *("connection refused", "connection reset", "no such host", "no route to host", "network is unreachable"),
+    *("timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "x509:", "tls:"),
+    *("too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable"),
+    *("statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client"),
+)
+_T = TypeVar("_T")
+
+
+class Oci(NamedTuple):
+    """The importer, as one account; `insecure` are registries reached without TLS, or without proof of it."""
+
+    identity: Identity
+    insecure: tuple[str, ...] = ()
+    name: str = "oci"
+
+    def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
+        """Ask the registry for the digest of the reference's manifest, or of its list of manifests."""
+        inspect = [
+            *("inspect", "--no-creds", f"--tls-verify={self._verified(reference)}", "--format", "{{.Digest}}"),
+            f"docker://{reference.canonical()}",
+        ]
+        ended = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S)
+        digest = ended.stdout.decode("ascii", "replace").strip()
+        if not is_digest(digest):
+            raise ImportFailed(image=reference.canonical(), program=SKOPEO, problem=f"no digest: {digest[:100]!a}")
+        return digest
+
+    def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
+        """Fetch, unpack, pack."""
+        copy = [
+            *("copy", "--src-no-creds", f"--src-tls-verify={self._verified(reference)}"),
+            *(f"docker://{reference.at(digest)}", f"oci:{LAYOUT}:{TAG}"),
+        ]
+        self._skopeo(reference, copy, scratch, deadline, deadline.left())
+        for argv in (
+            [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS],
+            # What its owner may not read (RHEL's 0000 shadow, 4111 sudo), mksquashfs would replace by an empty file.
+            [CHMOD, "-R", "u+rX", "--", ROOTFS],
+            _pack(),
+        ):
+            ended = self._run(argv, scratch, deadline, network=False)
+            if ended.status != 0:
+                raise _failure(reference, argv[0], ended, scratch)
+        return RESULT
+
+    def _skopeo(
+        self, reference: Reference, command: list[str], scratch: Scratch, deadline: Deadline, limit_s: float
+    ) -> children.Ended:
+        argv = [SKOPEO, "--tmpdir", scratch.path, *command]
+
+        def attempt() -> children.Ended:
+            try:
+                ended = self._run(argv, scratch, deadline.within(limit_s), network=True)
+            except children.ProgramTooSlow as error:
+                raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
+            if ended.status != 0:
+                raise _failure(reference, SKOPEO, ended, scratch)
+            return ended
+
+        return _patiently(attempt, deadline)
+
+    def _run(self, argv: list[str], scratch: Scratch, deadline: Deadline, *, network: bool) -> children.Ended:
+        return children.run_alone(
+            [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv],
+            deadline=deadline,
+            identity=self.identity,
+            env={"HOME": scratch.path, "TMPDIR": scratch.path, "XDG_RUNTIME_DIR": scratch.path},
+            cwd=scratch.path,
+            network=network,
+        )
+
+    def _verified(self, reference: Reference) -> str:
+        return "false" if reference.registry in self.insecure else "true"
+
+
+def _pack() -> list[str]:
+    processors = str(len(os.sched_getaffinity(0)))
+    return [
+        *(MKSQUASHFS, ROOTFS, RESULT, "-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet"),
+        *("-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors),
+    ]
+
+
+def _patiently(attempt: Callable[[], _T], deadline: Deadline) -> _T:
+    for pause in PAUSES_S:
+        try:
+            return attempt()
+        except RegistryUnreachable:
+            # S311: spreads nodes that were refused together; no secret
+            pause *= 1 + random.random() / 2  # noqa: S311
+            if deadline.left() <= pause:
+                raise
+            time.sleep(pause)
+    return attempt()
+
+
+def _failure(reference: Reference, program: str, ended: children.Ended, scratch: Scratch) -> WarmstartError:
+    """Tell by its last words whose fault a program's failure is."""
+    image, problem = reference.canonical(), _last_words(ended.complaint(), reference)
+
+    def says(words: tuple[str, ...]) -> bool:
+        return any(word in problem.lower() for word in words)
+
+    if says(_NO_SPACE):
+        return ScratchUnusable(path=scratch.path, problem=problem)
+    if program == SKOPEO:
+        if says(_HIDDEN) or (says(_NOT_FOUND) and not says(_FORBIDDEN)):
+            return ImageNotFound(image=image)
+        if says(_FORBIDDEN):
+            return ImageForbidden(image=image, problem=problem)
+        if says(_UNREACHABLE):
+            return RegistryUnreachable(image=image, problem=problem)
+    return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {ended.status}")
+
+
+def _last_words(complaint: str, reference: Reference) -> str:
+    r"""Return the end of a log line, which says what happened, without names that its user chose.
+
+    `time="…" level=fatal msg="Error parsing image name \"docker://HOST/NAME:TAG\": reading manifest TAG in
+    HOST/NAME: manifest unknown"`: an image named `timeout` must not look like one.
+    """
+    words = complaint.partition('msg="')[2].removesuffix('"') or complaint
+    named = f"{reference.registry}/{reference.repository}"
+    tail = words.rpartition(f"{named}: ")[2]
+    if tail == words and named in words:
+        tail = words.rpartition(named)[2].partition(": ")[2] or words
+    return tail.strip(" ,")

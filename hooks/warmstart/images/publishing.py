@@ -1,0 +1,154 @@
+"""Put an image into the store, and take one out of its place. Runs as the store's owner, in the worker.
+
+Order (design, rule 1): copy to a temp beside the final name while hashing → superblock of the copy → fsync →
+link → what is known of it → the tag's pointer. Dying between any two of these leaves a temp, or an image
+that nothing points to yet; the next import goes on from there.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from warmstart.host.files import DIRECTORY, REGULAR, ensure_dir, opened_dir, unlink_if_there, write_all
+from warmstart.images.lookup import IMAGE, IMAGES, META, TAGS, image_name, what_is_wrong
+from warmstart.images.superblock import ImageInvalid
+from warmstart.store.publish import TEMP_PREFIX, publish, replace, temp_file
+
+QUARANTINE = "quarantine"
+FORMAT = 1
+CHUNK = 1 << 20
+# A temp of a live producer is written to all the time; where two mounts share no locks, an age protects it.
+ABANDONED_S = 60.0
+
+
+@contextmanager
+def opened_folder(store: str, name: str = "", mode: int = 0o755) -> Iterator[int]:
+    """Open `images/` or a folder in it, made where it lacks; never the store itself.
+
+    A store that is not there is mostly a file system that is not mounted: `FileNotFoundError`.
+    """
+    store_fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ensure_dir(IMAGES, 0o755, store_fd)
+        images = os.open(IMAGES, DIRECTORY, dir_fd=store_fd)
+    finally:
+        os.close(store_fd)
+    try:
+        if not name:
+            yield images
+            return
+        ensure_dir(name, mode, images)
+        with opened_dir(name, images) as folder:
+            yield folder
+    finally:
+        os.close(images)
+
+
+def publish_image(store: str, fd: int, digest: str, machine: str, owner: str, meta: dict[str, Any]) -> dict[str, Any]:
+    """Copy an open local image to an inode of the store's own, and make that one visible.
+
+    `fd` is inherited; nobody else can write its inode any more (possession.py). `meta` is kept beside the image,
+    with `size` and `sha256` added; `owner` names the temp (`temp_owner`). Returns size, sha256, and whether this
+    was the first to be published. `OSError` when the store is full, and nothing is left there then.
+    """
+    name = image_name(digest, machine)
+    size = os.fstat(fd).st_size
+    with opened_folder(store) as images:
+        _check_space(images, size)
+        with temp_file(images, owner) as (temp, copy):
+            sha256 = _copy(fd, copy, size)
+            problem = what_is_wrong(copy, os.fstat(copy))
+            if problem:
+                raise ImageInvalid(problem=problem)
+            first = publish(images, temp, copy, name + IMAGE)
+        known = {"size": size, "sha256": sha256}
+        if first:
+            replace(images, owner, name + META, json.dumps({"format": FORMAT, **meta, **known}).encode())
+    return {**known, "first": first}
+
+
+def point(store: str, key: str, digest: str, resolved: float, owner: str) -> None:
+    """Write down which digest a tag had at `resolved`, seconds since the epoch."""
+    data = json.dumps({"format": FORMAT, "digest": digest, "resolved": resolved})
+    with opened_folder(store, TAGS) as tags:
+        replace(tags, owner, key + META, data.encode())
+
+
+def quarantine(store: str, digest: str, machine: str) -> bool:
+    """Move an image aside that is no whole one, for somebody to look at; False if there was none.
+
+    A job that has it open or mounted keeps its inode. If another node had replaced it by a good one
+    meanwhile, that one goes back.
+    """
+    name = image_name(digest, machine)
+    aside = f"{name}.{time.time_ns()}"
+    with opened_folder(store) as images, opened_folder(store, QUARANTINE, 0o700) as folder:
+        try:
+            os.rename(name + IMAGE, aside + IMAGE, src_dir_fd=images, dst_dir_fd=folder)
+        except FileNotFoundError:
+            return False
+        if _is_whole(folder, aside + IMAGE):
+            with suppress(FileExistsError):
+                os.link(aside + IMAGE, name + IMAGE, src_dir_fd=folder, dst_dir_fd=images, follow_symlinks=False)
+            os.unlink(aside + IMAGE, dir_fd=folder)
+            return False
+        with suppress(FileNotFoundError):
+            os.rename(name + META, aside + META, src_dir_fd=images, dst_dir_fd=folder)
+    return True
+
+
+def temp_owner(key: str, node: str, run_id: str) -> str:
+    """Return the part of a temp's name that tells for which reference, and by whom, it is made."""
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.{node}.{run_id}"
+
+
+def sweep(store: str, key: str) -> int:
+    """Remove what dead producers of this reference left half copied; its lock is held. Returns how many."""
+    prefix = f"{TEMP_PREFIX}{temp_owner(key, '', '').rstrip('.')}."
+    swept = 0
+    with opened_folder(store) as images:
+        for name in os.listdir(images):
+            if name.startswith(prefix) and _age(images, name) > ABANDONED_S:
+                swept += unlink_if_there(name, images)
+    return swept
+
+
+def _copy(source: int, target: int, size: int) -> str:
+    digest = hashlib.sha256()
+    copied = 0
+    while data := os.pread(source, CHUNK, copied):
+        digest.update(data)
+        write_all(target, data)
+        copied += len(data)
+    if copied != size:
+        raise ImageInvalid(problem=f"{copied} bytes were there where {size} should be")
+    return digest.hexdigest()
+
+
+def _check_space(images: int, size: int) -> None:
+    # Fails before minutes of copying, not after them; a quota may still end the copy.
+    space = os.fstatvfs(images)
+    if space.f_bavail * space.f_frsize < size:
+        raise OSError(errno.ENOSPC, f"the image has {size} bytes, {space.f_bavail * space.f_frsize} are free")
+
+
+def _is_whole(folder: int, name: str) -> bool:
+    fd = os.open(name, REGULAR, dir_fd=folder)
+    try:
+        return not what_is_wrong(fd, os.fstat(fd))
+    finally:
+        os.close(fd)
+
+
+def _age(folder: int, name: str) -> float:
+    try:
+        return time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,132 @@
+"""The directory of one import: private, gone afterwards, and found again when the importing hook was killed.
+
+    <workspace>/<node>/           root's
+        import.<run>.<random>/    root, 0711; locked (flock) for as long as its hook lives
+            <random>/             the import account, 0700: HOME, TMPDIR, layers, the result
+
+The inner name is random and the outer directory can't be listed: two imports at once have the same uid, and
+neither finds the other's files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from warmstart.errors import NodeError, ResourceError
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import Identity
+
+PREFIX = "import."
+REMOVAL_S = 60.0
+
+
+class ScratchUnusable(ResourceError):
+    """No room, or no permission, for an import on this node."""
+
+    code = "import-no-room"
+    template = "no room to import an image below {path}: {problem}"
+    hint = "free space where paths.workspace is: an import needs the image three times, unpacked once"
+
+
+class ScratchBroken(NodeError):
+    """The file system that imports work on is read-only or failing."""
+
+    code = "import-disk-broken"
+    template = "cannot import below {path}: {problem}"
+    hint = "repair or remount the file system, then resume the node"
+
+
+class Scratch(NamedTuple):
+    """What an importer works in."""
+
+    path: str  # absolute; the import account can reach it
+    fd: int
+
+
+@contextmanager
+def opened(workspace: str, node: str, run_id: str, identity: Identity) -> Iterator[Scratch]:
+    """Make a scratch directory for `identity`, and remove it with all that is in it."""
+    parent = os.path.join(workspace, node)
+    with _disk_errors(parent):
+        ensure_path(workspace, 0o755)
+        with opened_dir(workspace) as root:
+            ensure_dir(node, 0o755, root)
+        parent_fd = os.open(parent, DIRECTORY)
+    try:
+        with _disk_errors(parent):
+            _remove_abandoned(parent_fd)
+            name, outer = _make_locked(parent_fd, run_id)
+        try:
+            with _disk_errors(parent):
+                scratch = _make_inner(f"{parent}/{name}", outer, identity)
+            try:
+                yield scratch
+            finally:
+                os.close(scratch.fd)
+        finally:
+            # What can't be removed now is not this import's failure: the next one, or upkeep, removes it.
+            with suppress(OSError):
+                remove_tree(parent_fd, name, after(REMOVAL_S))
+            os.close(outer)
+    finally:
+        os.close(parent_fd)
+
+
+def _make_locked(parent: int, run_id: str) -> tuple[str, int]:
+    """Make the outer directory and lock it; another hook may take it for abandoned until it is locked."""
+    while True:
+        name = f"{PREFIX}{run_id}.{os.urandom(8).hex()}"
+        os.mkdir(name, 0o711, dir_fd=parent)
+        try:
+            fd = os.open(name, DIRECTORY, dir_fd=parent)
+        except FileNotFoundError:
+            continue
+        if _lock(fd) and os.fstat(fd).st_nlink:
+            os.fchmod(fd, 0o711)
+            return name, fd
+        os.close(fd)
+
+
+def _make_inner(path: str, outer: int, identity: Identity) -> Scratch:
+    name = os.urandom(16).hex()
+    os.mkdir(name, 0o700, dir_fd=outer)
+    fd = os.open(name, DIRECTORY, dir_fd=outer)
+    os.fchown(fd, identity.uid, identity.gid)
+    return Scratch(f"{path}/{name}", fd)
+
+
+def _remove_abandoned(parent: int) -> None:
+    deadline: Deadline = after(REMOVAL_S)
+    for name in os.listdir(parent):
+        if not name.startswith(PREFIX):
+            continue
+        with suppress(OSError):
+            fd = os.open(name, DIRECTORY, dir_fd=parent)
+            try:
+                if _lock(fd):
+                    remove_tree(parent, name, deadline)
+            finally:
+                os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = ScratchBroken if error.errno in NODE_FAULTS else ScratchUnusable
+        raise kind(path=path, problem=error.strerror or str(error)) from error

@@ -1,0 +1,223 @@
+"""Numba and PyTorch themselves: what they write is harvested, judged, and hit by another process.
+
+Also the mutation table of docs/profiles.md, on the files that they wrote. No cluster is needed; torch
+is, and where it is missing the tests fail in CI (CI=true) and are skipped elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.worker import Identity, Worker
+from warmstart.profiles import registry
+from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
+from warmstart.profiles.judge import believed, judge
+
+JOBS = Path(__file__).parents[1] / "jobs"
+TOOLS = ["numba", "inductor"]
+NEEDED_MODULE = {"numba": "numba", "inductor": "torch"}
+MOST_FILES = 4  # of a kind, in the mutation table
+PAGE = 4096
+Entries = dict[str, list[str]]
+
+
+def run_job(tool: str, cache: Path) -> dict[str, Any]:
+    """Run the tool's job with its cache at `cache`; return the line that it prints."""
+    environment = {"PATH": os.defpath, "HOME": str(cache.parent), "TMPDIR": str(cache.parent)}
+    environment |= registry.get(tool).environment(str(cache))
+    command = [sys.executable, str(JOBS / f"{tool}_job.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+@pytest.fixture(scope="module", params=TOOLS)
+def tool(request: pytest.FixtureRequest) -> str:
+    """Return a tool that is installed here."""
+    name: str = request.param
+    if importlib.util.find_spec(NEEDED_MODULE[name]) is None:
+        reason = f"{NEEDED_MODULE[name]} is not installed"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return name
+
+
+@pytest.fixture(scope="module")
+def cold(tool: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the profile's directory after one cold job."""
+    cache = tmp_path_factory.mktemp(tool) / "cache"
+    report = run_job(tool, cache)
+    assert report["cache_hits"] == 0
+    assert report["cache_misses"] > 0
+    return cache / registry.get(tool).subdir
+
+
+def harvestable(tool: str, directory: Path) -> Entries:
+    """Return the entries of a cache directory by the profile's own rule."""
+    entries: Entries = {}
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        entry = registry.get(tool).entry_of(name) if path.is_file() else None
+        if entry:
+            entries.setdefault(entry, []).append(name)
+    return entries
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[int]:
+    """Open a directory for the length of a `with`."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def judged(tool: str, directory: Path, entries: Entries) -> dict[str, str | None]:
+    """Judge as the epilog does: in a confined child that can reach the stage's descriptor only."""
+    directory.chmod(0o755)
+    nobody = Identity("nobody", 65534, 65534) if os.geteuid() == 0 else Identity("me", os.getuid(), os.getgid())
+    with opened(directory) as fd, Worker(nobody, keep={fd}, confine=os.geteuid() == 0) as worker:
+        answer = worker.call(judge, tool, fd, entries, deadline=Deadline(60))
+    return believed(answer, entries)
+
+
+def test_every_file_is_harvested_or_known_to_be_none(tool: str, cold: Path) -> None:
+    """What the rule leaves out is the tool's locks, and nothing else: a new kind of file shows up here."""
+    taken = {name for names in harvestable(tool, cold).values() for name in names}
+    left = {path.relative_to(cold).as_posix() for path in cold.rglob("*") if path.is_file()} - taken
+    assert {name for name in left if not name.startswith("locks/")} == set()
+
+
+def test_what_the_tool_wrote_is_valid(tool: str, cold: Path) -> None:
+    """Every entry of a cold run is judged complete by a child without rights."""
+    entries = harvestable(tool, cold)
+    assert entries
+    assert judged(tool, cold, entries) == dict.fromkeys(entries)
+
+
+def test_valid_entries_alone_are_a_warm_cache_elsewhere(tool: str, cold: Path, tmp_path: Path) -> None:
+    """Only judged files, copied to another path: the tool's own counters show hits and no miss."""
+    cache = tmp_path / "elsewhere"
+    for names in harvestable(tool, cold).values():
+        for name in names:
+            target = cache / registry.get(tool).subdir / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(cold / name, target)
+            target.chmod(0o444)
+    report = run_job(tool, cache)
+    assert report["cache_hits"] > 0
+    assert report["cache_misses"] == 0
+
+
+def truncated(content: bytes, dice: random.Random) -> bytes:
+    """Cut off the end."""
+    return content[: dice.randrange(len(content))]
+
+
+def zero_tailed(content: bytes, dice: random.Random) -> bytes:
+    """Keep the length, lose the end: what a crash of a file system leaves."""
+    length = dice.randrange(1, len(content))
+    return content[:-length] + bytes(length)
+
+
+def zero_paged(content: bytes, dice: random.Random) -> bytes:
+    """Lose one page."""
+    at = dice.randrange((len(content) + PAGE - 1) // PAGE) * PAGE
+    length = min(PAGE, len(content) - at)
+    return content[:at] + bytes(length) + content[at + length :]
+
+
+def bit_flipped(content: bytes, dice: random.Random) -> bytes:
+    """Change one bit."""
+    at = dice.randrange(len(content))
+    return content[:at] + bytes([content[at] ^ 1 << dice.randrange(8)]) + content[at + 1 :]
+
+
+MUTATIONS: dict[str, tuple[Callable[[bytes, random.Random], bytes], int]] = {
+    "truncate": (truncated, 29),
+    "zero tail": (zero_tailed, 20),
+    "zero page": (zero_paged, 20),
+    "bit flip": (bit_flipped, 40),
+}
+# The least share of mutations that each check must find. A hash finds all; framing and headers can't see
+# changes inside a payload: SHA-256 from the harvest on is what guards those.
+LEAST = {
+    "numba": {
+        "nbi": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.1},
+        "nbc": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.3, "bit flip": 0.05},
+    },
+    "inductor": {
+        "graph": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 1.0},
+        "py": {"truncate": 0.9, "zero tail": 1.0, "zero page": 1.0, "bit flip": 1.0},
+        "so": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.2, "bit flip": 0.01},
+    },
+}
+
+
+def kind_of(name: str) -> str:
+    """Return the row of the table that a file counts in."""
+    if name.startswith(("fxgraph/", "aotautograd/")):
+        return "graph"
+    return name.rpartition(".")[2]
+
+
+def detects(tool: str, directory: Path, entry: str, names: list[str]) -> bool:
+    """Return whether the profile's validator refuses the entry."""
+    with opened(directory) as fd:
+        try:
+            registry.get(tool).validate(EntryFiles(fd, entry, names))
+        except EntryInvalid:
+            return True
+    return False
+
+
+def test_damage_is_detected_as_documented(tool: str, cold: Path, tmp_path: Path) -> None:
+    """The mutation table: each real file damaged in four ways, and what share the validator finds."""
+    dice = random.Random(20)
+    found: Counter[tuple[str, str]] = Counter()
+    tried: Counter[tuple[str, str]] = Counter()
+    files_of_kind: Counter[str] = Counter()
+    for entry, names in harvestable(tool, cold).items():
+        for name in names:
+            kind = kind_of(name)
+            files_of_kind[kind] += 1
+            if kind not in LEAST[tool] or files_of_kind[kind] > MOST_FILES:
+                continue
+            directory = tmp_path / f"{kind}{files_of_kind[kind]}"
+            for other in names:
+                (directory / other).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(cold / other, directory / other)
+            content = (cold / name).read_bytes()
+            for mutation, (mutate, times) in MUTATIONS.items():
+                for _ in range(times):
+                    damaged = mutate(content, dice)
+                    if damaged != content:
+                        (directory / name).write_bytes(damaged)
+                        tried[kind, mutation] += 1
+                        found[kind, mutation] += detects(tool, directory, entry, names)
+    table = {key: f"{found[key]}/{tried[key]}" for key in sorted(tried)}
+    print(table)  # noqa: T201 - the numbers of docs/profiles.md, seen with pytest -s
+    missed = {
+        (kind, mutation): table[kind, mutation]
+        for kind, least in LEAST[tool].items()
+        for mutation, share in least.items()
+        if found[kind, mutation] < share * tried[kind, mutation] or not tried[kind, mutation]
+    }
+    assert not missed, table

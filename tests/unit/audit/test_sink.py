@@ -1,0 +1,376 @@
+"""Journals become lines of the audit log: none lost, none live, all of one shape."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmstart.audit import events, sink, waiting
+from warmstart.audit.journal import Journal
+from warmstart.audit.line import LONGEST_VALUE, ORDER
+from warmstart.audit.sink import AuditUnwritable, drain
+
+FIELDS: dict[str, object] = {
+    "hook": "prolog", "run_id": "0a1b2c3d", "cluster": "test", "node": "n1", "job_id": 7, "uid": 64201, "user": "a",
+}  # fmt: skip
+NO_PROCESS = 2**31 - 1  # above every pid_max
+
+
+@pytest.fixture
+def journal_dir(tmp_path: Path) -> str:
+    """Return the path of a node's journal directory that is not there yet."""
+    return str(tmp_path / "journal")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return the path of an audit log whose directory is not there yet."""
+    return tmp_path / "log" / "audit.jsonl"
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    """Return the log's lines; every one of them must be a JSON object."""
+    text = log.read_bytes()
+    assert not text or text.endswith(b"\n")
+    found = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert all(isinstance(line, dict) for line in found)
+    return found
+
+
+def finished(directory: str, **fields: object) -> None:
+    """Leave the journal of a hook that imported an image and finished."""
+    journal = Journal(directory, FIELDS)
+    journal.bind(step="image").emit(events.IMAGE_IMPORTED, outcome="changed", duration_ms=12.5, **fields)
+    journal.finish(outcome="ok")
+
+
+def left(directory: str, content: bytes, name: str = f"prolog-0a1b2c3d-{NO_PROCESS}.open") -> Path:
+    """Leave a journal file with any content."""
+    os.makedirs(directory, exist_ok=True)
+    path = Path(directory, name)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_finished_journal_becomes_lines_of_one_shape(journal_dir: str, log: Path) -> None:
+    """Each event is one line with the documented keys first, and the journal is gone."""
+    finished(journal_dir, image="docker://registry/app:1")
+    assert drain(journal_dir, str(log)) == 2
+    first, last = lines(log)
+    assert list(first) == [*ORDER, "image"]
+    assert (first["schema"], first["event"], first["job_id"]) == (1, "image.imported", 7)
+    assert len(first["ts"]) == len("2026-01-31T09:30:00.250Z")
+    assert first["ts"].endswith("Z")
+    assert (last["event"], last["outcome"]) == ("hook.finished", "ok")
+    assert os.listdir(journal_dir) == []
+
+
+def test_log_and_directory_are_made_for_root_and_its_group(journal_dir: str, log: Path) -> None:
+    """The log is 0640 in a directory 0750, whatever the umask."""
+    finished(journal_dir)
+    before = os.umask(0o077)
+    try:
+        drain(journal_dir, str(log))
+    finally:
+        os.umask(before)
+    assert [oct(path.stat().st_mode & 0o7777) for path in (log.parent, log)] == ["0o750", "0o640"]
+
+
+def test_an_existing_directory_keeps_its_mode(journal_dir: str, tmp_path: Path) -> None:
+    """A log in /var/log does not take /var/log away from everybody else."""
+    tmp_path.chmod(0o755)
+    finished(journal_dir)
+    drain(journal_dir, str(tmp_path / "audit.jsonl"))
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_nothing_to_move_makes_no_log(journal_dir: str, log: Path) -> None:
+    """A node without journals, or without the directory, writes nothing."""
+    assert drain(journal_dir, str(log)) == 0
+    os.makedirs(journal_dir)
+    assert drain(journal_dir, str(log)) == 0
+    assert not log.parent.exists()
+
+
+def test_a_running_hooks_journal_is_left(journal_dir: str, log: Path) -> None:
+    """A hook that works for hours keeps its journal: its process holds the file open."""
+    journal = Journal(journal_dir, FIELDS)
+    journal.emit(events.HOOK_STARTED)
+    (name,) = os.listdir(journal_dir)
+    os.utime(os.path.join(journal_dir, name), (0, 0))
+    assert drain(journal_dir, str(log)) == 0
+    journal.finish()
+    assert drain(journal_dir, str(log)) == 2
+
+
+def test_another_process_with_the_same_pid_is_not_the_hook(journal_dir: str, log: Path) -> None:
+    """Pids are used again: a process that does not hold the journal open did not write it."""
+    path = left(journal_dir, b'{"ts": 1, "event": "hook.started"}\n', f"prolog-0a1b2c3d-{os.getpid()}.open")
+    assert drain(journal_dir, str(log)) == 0  # too fresh to tell
+    os.utime(path, (0, 0))
+    assert drain(journal_dir, str(log)) == 2
+
+
+def test_a_killed_hooks_journal_is_moved_and_says_so(journal_dir: str, log: Path) -> None:
+    """A kill -9 in the middle of a hook loses no event, and the log tells what became of it."""
+    code = (
+        "import sys, time; from warmstart.audit.journal import Journal; from warmstart.audit import events\n"
+        f"Journal({journal_dir!r}, {FIELDS!r}).emit(events.HOOK_STARTED); print('up', flush=True); time.sleep(60)"
+    )
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        alive = drain(journal_dir, str(log))
+        process.send_signal(signal.SIGKILL)
+    assert alive == 0
+    assert drain(journal_dir, str(log)) == 2
+    started, crashed = lines(log)
+    assert started["event"] == "hook.started"
+    assert (crashed["event"], crashed["reason"], crashed["job_id"]) == ("hook.crashed", "killed", 7)
+
+
+def test_a_hook_killed_after_its_last_event_did_not_crash(journal_dir: str, log: Path) -> None:
+    """Between `hook.finished` and the renaming nothing is lost, so nothing is reported."""
+    left(journal_dir, b'{"ts": 1, "event": "hook.started"}\n{"ts": 2, "event": "hook.finished"}\n')
+    drain(journal_dir, str(log))
+    assert [line["event"] for line in lines(log)] == ["hook.started", "hook.finished"]
+
+
+def test_a_half_written_line_is_kept_as_damaged(journal_dir: str, log: Path) -> None:
+    """What a full disk cut off is in the log as text, with the job that it belongs to."""
+    whole = json.dumps({"ts": 1.5, "event": "hook.started", **FIELDS}).encode()
+    left(journal_dir, whole + b'\n{"ts": 2, "event": "image.imp', "epilog-ff-1.done")
+    drain(journal_dir, str(log))
+    started, damaged = lines(log)
+    assert started["ts"] == "1970-01-01T00:00:01.500Z"
+    assert damaged["event"] == "journal.damaged"
+    assert damaged["text"] == '{"ts": 2, "event": "image.imp'
+    assert (damaged["bytes"], damaged["job_id"], damaged["hook"]) == (29, 7, "prolog")
+
+
+def test_a_journal_of_zeros_tells_its_hook_from_its_name(journal_dir: str, log: Path) -> None:
+    """After a power loss a file may hold zeros; hook and run are still in its name."""
+    left(journal_dir, bytes(100), "prolog-slurmctld-ff-1.done")
+    drain(journal_dir, str(log))
+    (damaged,) = lines(log)
+    assert (damaged["hook"], damaged["run_id"], damaged["bytes"]) == ("prolog-slurmctld", "ff", 100)
+
+
+def test_control_characters_are_visible_and_no_line_can_be_faked(journal_dir: str, log: Path) -> None:
+    """Escapes, bidi marks and newlines in users' text reach nobody's terminal, not even by `jq -r`."""
+    finished(journal_dir, image="a\x1b[2J\n\u202eb\x9b", **{"k\x07": ["\x7f"]})
+    drain(journal_dir, str(log))
+    first = lines(log)[0]
+    assert first["image"] == r"a\x1b[2J\n\u202eb\x9b"
+    assert first[r"k\x07"] == [r"\x7f"]
+    assert log.read_bytes().isascii()
+
+
+def test_a_traceback_keeps_its_lines(journal_dir: str, log: Path) -> None:
+    """A bug report is read by people."""
+    finished(journal_dir, traceback="Traceback:\n\tboom\x1b")
+    drain(journal_dir, str(log))
+    assert lines(log)[0]["traceback"] == "Traceback:\n\tboom\\x1b"
+
+
+def test_long_values_are_cut_with_a_mark(journal_dir: str, log: Path) -> None:
+    """No value is longer than 4 KiB or so; a text keeps its beginning and its end."""
+    wide = {"names": ["x" * 100] * 1000, "map": {f"{n:0100}": n for n in range(1000)}}
+    finished(journal_dir, text="a" * 10**6 + "end", number=10**400, **wide, **{f"key{n}": n for n in range(200)})
+    drain(journal_dir, str(log))
+    first = lines(log)[0]
+    assert first["text"].startswith("aaa")
+    assert first["text"].endswith("end")
+    assert "[cut: 995907 characters]" in first["text"]
+    assert first["names"][-1].startswith("[cut: ")
+    assert first["map"]["[cut]"].endswith(" more")
+    assert isinstance(first["number"], str)
+    assert first["[cut]"].endswith(" more")
+    assert all(len(json.dumps(value)) < 2 * LONGEST_VALUE for value in first.values())
+
+
+def test_a_full_disk_keeps_the_journal(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails in the middle loses nothing: the next drain mends the line and moves it all."""
+    finished(journal_dir)
+    real = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        return real(fd, data[:10])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(AuditUnwritable, match="No space left"):
+            drain(journal_dir, str(log))
+    assert len(os.listdir(journal_dir)) == 1
+    assert drain(journal_dir, str(log)) == 2
+    broken, *whole = log.read_bytes().splitlines()
+    assert len(broken) == 10
+    assert [json.loads(line)["event"] for line in whole] == ["image.imported", "hook.finished"]
+
+
+def test_what_was_moved_before_the_disk_filled_up_is_not_moved_again(
+    journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two journals only the one that failed stays."""
+    left(journal_dir, b'{"ts": 1, "event": "hook.finished"}\n', "prolog-aa-1.done")
+    left(journal_dir, b'{"ts": 2, "event": "hook.finished"}\n', "prolog-bb-1.done")
+    os.utime(os.path.join(journal_dir, "prolog-aa-1.done"), (0, 0))
+    monkeypatch.setattr(os, "write", failing_after(1))
+    with pytest.raises(AuditUnwritable):
+        drain(journal_dir, str(log))
+    assert os.listdir(journal_dir) == ["prolog-bb-1.done"]
+
+
+def failing_after(count: int) -> Callable[[int, bytes], int]:
+    """Return an os.write that has room for `count` calls."""
+    real, calls = os.write, iter(range(count))
+
+    def write(fd: int, data: bytes) -> int:
+        if next(calls, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, data)
+
+    return write
+
+
+def test_a_failed_sync_keeps_the_journal(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that may not be on the disk do not count as moved."""
+    finished(journal_dir)
+    drain(journal_dir, str(log))  # makes the log and its directory
+    finished(journal_dir)
+
+    def broken(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(AuditUnwritable, match="Input/output error"):
+        drain(journal_dir, str(log))
+    assert len(os.listdir(journal_dir)) == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "fifo"])
+def test_a_log_that_is_no_plain_file_of_ours_is_refused(journal_dir: str, log: Path, kind: str) -> None:
+    """Nothing is appended through a link or into a pipe; the journal stays."""
+    finished(journal_dir)
+    log.parent.mkdir()
+    victim = log.parent / "victim"
+    victim.write_bytes(b"")
+    if kind == "link":
+        log.symlink_to(victim)
+    elif kind == "hard link":
+        log.hardlink_to(victim)
+    else:
+        os.mkfifo(log)
+    with pytest.raises(AuditUnwritable):
+        drain(journal_dir, str(log))
+    assert victim.read_bytes() == b""
+    assert len(os.listdir(journal_dir)) == 1
+
+
+def test_other_files_in_the_journal_directory_are_left(journal_dir: str, log: Path) -> None:
+    """Links, directories and foreign names are neither read nor removed."""
+    names = ["readme", "prolog-aa-1.other", "prolog-bb-1.done", "prolog-cc-1.done"]
+    os.makedirs(os.path.join(journal_dir, names[2]))
+    os.symlink("/etc/hostname", os.path.join(journal_dir, names[3]))
+    for name in names[:2]:
+        left(journal_dir, b"x\n", name)
+    assert drain(journal_dir, str(log)) == 0
+    assert sorted(os.listdir(journal_dir)) == sorted(names)
+
+
+def test_another_drainers_lock_delays_but_never_prevents(
+    journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds the log's lock for ever costs the turn's wait, no event."""
+    import fcntl
+
+    monkeypatch.setattr(sink, "TURN", 0.01)
+    log.parent.mkdir()
+    with open(log, "a") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        finished(journal_dir)
+        assert drain(journal_dir, str(log)) == 2
+
+
+def test_a_rotated_log_is_no_obstacle(journal_dir: str, log: Path) -> None:
+    """The log is moved away between two drains: the next one makes a new one."""
+    finished(journal_dir)
+    drain(journal_dir, str(log))
+    log.rename(log.with_suffix(".jsonl.1"))
+    finished(journal_dir)
+    drain(journal_dir, str(log))
+    assert len(lines(log)) == 2
+
+
+def test_work_that_exceeds_the_budget_waits(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backlog never holds a node: what the budget leaves is the next hook's."""
+    finished(journal_dir)
+    monkeypatch.setattr(sink, "BUDGET", 0.0)
+    assert drain(journal_dir, str(log)) == 0
+    assert len(os.listdir(journal_dir)) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+EVENT = st.builds(
+    lambda fields, ts: {**fields, "ts": ts, "event": "step.finished"},
+    st.dictionaries(st.text() | st.sampled_from([*ORDER, "self", "fields"]), JSON),
+    st.floats(0, 4e9),
+)
+RAW = st.one_of(
+    st.binary(),
+    EVENT.map(lambda event: json.dumps(event).encode()),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    st.sampled_from([b"[" * 100_000, b'{"ts": 1e999, "event": ""}', b'{"ts":1,"event":"e","v":1e999}', b"\xff" * 9000]),
+)
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    """Return one directory for all examples of a property."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@given(st.lists(RAW, max_size=8), st.sampled_from(["open", "done"]))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_become_valid_lines_and_none_is_lost(scratch: Path, raw: list[bytes], state: str) -> None:
+    """Whatever a journal holds: one JSON line for each of its lines, in order, and the journal is gone."""
+    log, journal_dir = scratch / "audit.jsonl", str(scratch / "journal")
+    log.unlink(missing_ok=True)
+    left(journal_dir, b"\n".join(raw), f"prolog-ab-{NO_PROCESS}.{state}")
+    count = drain(journal_dir, str(log))
+    expected = [line for line in b"\n".join(raw).split(b"\n") if line.strip()]
+    found = lines(log)
+    crashed = state == "open"  # no example says hook.finished
+    assert count == len(found) == len(expected) + crashed
+    for line in found:
+        assert line["schema"] == 1
+        assert all(len(json.dumps(value)) < 12 * LONGEST_VALUE for value in line.values())
+    assert os.listdir(journal_dir) == []
+
+
+def test_a_journal_of_any_size_is_bounded(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is beyond the largest journal is counted, not read."""
+    monkeypatch.setattr(waiting, "LONGEST_JOURNAL", 36)
+    left(journal_dir, b'{"ts": 1, "event": "hook.finished"}\n' * 3, "prolog-ab-1.done")
+    drain(journal_dir, str(log))
+    kept, damaged = lines(log)
+    assert kept["event"] == "hook.finished"
+    assert (damaged["event"], damaged["bytes"]) == ("journal.damaged", 72)

@@ -1,0 +1,100 @@
+"""The judge opens only the stage's own regular files and answers in fixed words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.unit.profiles.conftest import Judge
+from tests.unit.profiles.samples import NUMBA_BASE, numba_files
+
+from warmstart.profiles.judge import believed, judge
+
+INDEX = f"{NUMBA_BASE}.nbi"
+DATA = f"{NUMBA_BASE}.1.nbc"
+
+
+def write_entry(stage: Path) -> dict[str, list[str]]:
+    """Put a good Numba entry on the stage."""
+    files = numba_files(signatures=1)
+    for name, content in files.items():
+        (stage / name).parent.mkdir(exist_ok=True)
+        (stage / name).write_bytes(content)
+    return {NUMBA_BASE: list(files)}
+
+
+def test_good_and_bad_entries_are_answered_side_by_side(stage: Path, stage_fd: int) -> None:
+    """One bad entry costs no other one its verdict."""
+    entries = write_entry(stage)
+    other = NUMBA_BASE.replace("-17", "-18")
+    entries[other] = [f"{other}.nbi", f"{other}.1.nbc"]
+    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: None, other: "not-a-file"}
+
+
+@pytest.mark.parametrize("hostile", ["link", "fifo", "directory"])
+def test_what_is_not_a_regular_file_is_refused(stage: Path, stage_fd: int, hostile: str) -> None:
+    """A link, a pipe or a directory on the stage is neither followed nor waited for."""
+    entries = write_entry(stage)
+    data = stage / DATA
+    data.rename(stage / "elsewhere")
+    if hostile == "link":
+        data.symlink_to(stage / "elsewhere")
+    elif hostile == "fifo":
+        os.mkfifo(data)
+    else:
+        data.mkdir()
+    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "not-a-file"}
+
+
+def test_a_linked_directory_is_not_entered(stage: Path, stage_fd: int) -> None:
+    """Every component of a file's path is opened without following links."""
+    entries = write_entry(stage)
+    directory = (stage / INDEX).parent
+    directory.rename(stage / "elsewhere")
+    directory.symlink_to(stage / "elsewhere")
+    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "not-a-file"}
+
+
+@pytest.mark.parametrize("name", ["../x.nbi", "/etc/passwd", f"{NUMBA_BASE}.nbi.lock", INDEX.replace("-17", "-18")])
+def test_a_file_of_another_entry_is_refused(stage: Path, stage_fd: int, name: str) -> None:
+    """The judge applies the entry rule itself."""
+    entries = write_entry(stage)
+    entries[NUMBA_BASE].append(name)
+    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "unexpected-file"}
+
+
+def test_an_entry_without_files_is_refused(stage_fd: int) -> None:
+    """Nothing is not an entry."""
+    assert judge("numba", stage_fd, {NUMBA_BASE: []}) == {NUMBA_BASE: "unexpected-file"}
+
+
+def test_a_huge_sparse_file_costs_nothing(stage: Path, stage_fd: int) -> None:
+    """A file above the format's limit is refused by its size."""
+    entries = write_entry(stage)
+    os.truncate(stage / DATA, 1 << 40)
+    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "too-large"}
+
+
+def test_a_validator_that_fails_proves_nothing(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug or a limit met in a validator is an answer, not a crash of the judge."""
+    from warmstart.profiles.formats import pickle_framing
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(pickle_framing, "check", fail)
+    assert verdict("numba", numba_files()) == "validator-failed"
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": True}, {"a": ["incomplete"]}])
+def test_an_answer_out_of_form_is_not_believed(answer: object) -> None:
+    """Only a valid entry's null and the known reasons count."""
+    assert believed(answer, {"a": ["x"]}) == {"a": "validator-failed"}
+
+
+def test_an_answer_in_form_is_taken_for_the_asked_entries_only() -> None:
+    """The parent's list of entries decides, not the child's."""
+    asked = {"a": ["x"], "b": ["y"]}
+    answer = {"a": None, "b": "incomplete", "c": None}
+    assert believed(answer, asked) == {"a": None, "b": "incomplete"}

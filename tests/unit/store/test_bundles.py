@@ -1,0 +1,344 @@
+"""Offers, the index and publishing, in this process; kills and real tools are in tests/integration."""
+
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from tests.unit.store.samples import OWNER, draft, namespace, publish
+
+from warmstart.store import bundles, index, locks
+from warmstart.store import publish as publishing
+from warmstart.store.bundles import BundleDamaged, BundleGone, Offers
+from warmstart.store.layout import Namespace, StoreFailed, StoreFull
+from warmstart.store.manifest import ManifestUnreadable
+
+
+def offered(store: Path, *scopes: str) -> Offers:
+    """Return what a job that may read these scopes is offered."""
+    return bundles.offers(str(store), list(scopes or ("user-1",)), "numba", "ns", OWNER)
+
+
+def entries(found: Offers) -> list[tuple[str, list[str]]]:
+    """Return scope and entries of each offer."""
+    return [(offer.scope, offer.entries) for offer in found.offers]
+
+
+def files(store: Path) -> set[str]:
+    """Return the names in the namespace, without its locks."""
+    return {path.name for path in Path(namespace(store).path).iterdir()} - {"locks"}
+
+
+def test_nothing_is_offered_where_nothing_was_published(tmp_path: Path) -> None:
+    """A namespace that is not there is empty, and asking does not make it."""
+    assert offered(tmp_path) == Offers([], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_published_bundle_is_offered_and_fetched(tmp_path: Path) -> None:
+    """What one job publishes is what the next one gets."""
+    made = publish(tmp_path, "a", "b", content=b"squashfs")
+    (offer,) = offered(tmp_path).offers
+    assert (offer.bundle, offer.sha256, offer.size) == (made["bundle"], made["sha256"], 8)
+    assert (offer.entries, offer.whole) == (["a", "b"], True)
+    fd = os.memfd_create("copy")
+    found = bundles.fetch(namespace(tmp_path), offer.bundle, offer.sha256, offer.size, fd)
+    assert os.pread(fd, 100, 0) == b"squashfs"
+    assert found == {"a": ["a.nbi"], "b": ["b.nbi"]}
+
+
+def test_an_entry_comes_from_one_bundle_the_oldest(tmp_path: Path) -> None:
+    """Two bundles that hold the same entry: the younger one gives only what the older lacks."""
+    publish(tmp_path, "a", "b", content=b"1")
+    publish(tmp_path, "b", "c", content=b"2")
+    found = offered(tmp_path)
+    assert entries(found) == [("user-1", ["a", "b"]), ("user-1", ["c"])]
+    assert [offer.whole for offer in found.offers] == [True, False]
+
+
+def test_the_more_trusted_scope_goes_first_though_younger(tmp_path: Path) -> None:
+    """Age decides only within a scope."""
+    publish(tmp_path, "a", "b", scope="user-1", content=b"1")
+    publish(tmp_path, "b", scope="site", content=b"2")
+    assert entries(offered(tmp_path, "site", "user-1")) == [("site", ["b"]), ("user-1", ["a"])]
+
+
+def test_scopes_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
+    """Another user's scope does not exist for a job."""
+    publish(tmp_path, "a", scope="user-2")
+    assert offered(tmp_path, "site", "user-1").offers == []
+
+
+def test_what_others_published_meanwhile_is_not_published_again(tmp_path: Path) -> None:
+    """The second of two equal harvests leaves nothing in the store."""
+    publish(tmp_path, "a")
+    before = files(tmp_path)
+    assert publish(tmp_path, "a", content=b"other")["bundle"] is None
+    assert files(tmp_path) == before
+
+
+def test_known_entries_are_those_of_the_scope(tmp_path: Path) -> None:
+    """The harvest subtracts what its scope has, not what others have."""
+    publish(tmp_path, "a", "c")
+    publish(tmp_path, "b", scope="site")
+    assert bundles.known_entries(namespace(tmp_path), OWNER) == ["a", "c"]
+
+
+def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First publisher wins even where the second one's node lives in the past."""
+    first = publish(tmp_path, "a", content=b"1")["bundle"]
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    second = publish(tmp_path, "a", "b", content=b"2")["bundle"]
+    assert second > first
+    assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"format": 1, "bundles": [{"bundle": 1}], "refused": {}}'])
+def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
+    """A reader that finds no index to trust reads the manifests, and the next one need not."""
+    publish(tmp_path, "a", content=b"1")
+    publish(tmp_path, "b", content=b"2")
+    path = Path(namespace(tmp_path).path, index.NAME)
+    good, before = path.read_bytes(), offered(tmp_path)
+    path.unlink()
+    path.write_bytes(damage)
+    assert offered(tmp_path) == before
+    assert path.read_bytes() == good
+
+
+def test_a_lost_index_loses_nothing(tmp_path: Path) -> None:
+    """The index is a cache of what the bundles say."""
+    publish(tmp_path, "a")
+    before = offered(tmp_path)
+    Path(namespace(tmp_path).path, index.NAME).unlink()
+    assert offered(tmp_path) == before
+
+
+def test_an_index_of_a_newer_format_is_left_to_publishers(tmp_path: Path) -> None:
+    """A reader goes round it; a publisher replaces it."""
+    publish(tmp_path, "a", content=b"1")
+    before = offered(tmp_path)
+    path = Path(namespace(tmp_path).path, index.NAME)
+    path.unlink()
+    path.write_text('{"format": 2, "of": "the future"}')
+    assert offered(tmp_path) == before
+    assert "future" in path.read_text()
+    publish(tmp_path, "b", content=b"2")
+    assert json.loads(path.read_text())["format"] == 1
+    assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
+
+
+def test_a_store_that_can_not_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full or read-only store without an index still seeds."""
+    publish(tmp_path, "a")
+    before = offered(tmp_path)
+    Path(namespace(tmp_path).path, index.NAME).unlink()
+    monkeypatch.setattr(index, "replace", failing(errno.EROFS))
+    assert offered(tmp_path) == before
+
+
+def test_a_manifest_of_a_newer_format_is_skipped_with_a_reason(tmp_path: Path) -> None:
+    """It hides no other bundle, and its entries are not those of any offer."""
+    newer = publish(tmp_path, "a", content=b"1")["bundle"]
+    publish(tmp_path, "b", content=b"2")
+    path = Path(namespace(tmp_path).path, f"{newer}.json")
+    path.chmod(0o644)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    told = bundles.reindex(namespace(tmp_path), OWNER)
+    assert told == {"bundles": 1, "refused": {newer: "its format is 2, known is 1"}}
+    found = offered(tmp_path)
+    assert entries(found) == [("user-1", ["b"])]
+    assert list(found.refused) == [newer]
+
+
+def test_the_index_follows_what_upkeep_removes(tmp_path: Path) -> None:
+    """A bundle without a manifest is no bundle."""
+    gone = publish(tmp_path, "a", content=b"1")["bundle"]
+    Path(namespace(tmp_path).path, f"{gone}.json").unlink()
+    publish(tmp_path, "b", content=b"2")
+    assert entries(offered(tmp_path)) == [("user-1", ["b"])]
+
+
+def test_an_old_listing_does_not_drop_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of NFS may list a directory as it was 30 s ago (reference, mounts)."""
+    publish(tmp_path, "a", content=b"1")
+    real = index._manifests
+    stale = iter([set[str]()])
+    monkeypatch.setattr(index, "_manifests", lambda fd: next(stale, None) or real(fd))
+    publish(tmp_path, "b", content=b"2")
+    assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
+
+
+def test_an_update_sees_what_was_published_while_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any lock the last writer covers all."""
+    publish(tmp_path, "a", content=b"1")
+    other = tmp_path / "other"
+    other.mkdir()
+    publish(other, "b", content=b"2")
+    real = publishing.replace
+
+    def replace(*args: Any) -> None:  # noqa: ANN401
+        real(*args)
+        for name in files(other) - {index.NAME} - files(tmp_path):  # whoever linked it dies before its index
+            shutil.copy(Path(namespace(other).path, name), namespace(tmp_path).path)
+
+    monkeypatch.setattr(index, "replace", replace)
+    publish(tmp_path, "c", content=b"3")
+    listed = json.loads(Path(namespace(tmp_path).path, index.NAME).read_text())["bundles"]
+    assert sorted(entry for bundle in listed for entry in bundle["entries"]) == ["a", "b", "c"]
+
+
+def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many bundles there are: one open, and no listing."""
+    for number in range(5):
+        publish(tmp_path, f"e{number}", content=b"%d" % number)
+    opened: list[object] = []
+    real = os.open
+
+    def note(path: str, *args: Any, **kw: Any) -> int:  # noqa: ANN401
+        opened.append(path)
+        return real(path, *args, **kw)
+
+    monkeypatch.setattr(os, "open", note)
+    monkeypatch.setattr(os, "listdir", lambda *_: pytest.fail("a listing"))
+    assert len(offered(tmp_path).offers) == 5
+    assert opened == [os.path.join(namespace(tmp_path).path, index.NAME)]
+
+
+def test_publishing_works_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks are for efficiency (design, rule 1): nobody's lock, somebody's for ever, or none at all."""
+    holder = locks.try_lock(str(tmp_path / "locks"), "x")
+    monkeypatch.setattr(locks, "try_lock", lambda *_: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    publish(tmp_path, "a")
+    assert entries(offered(tmp_path)) == [("user-1", ["a"])]
+    assert holder is not None
+    holder.release()
+
+
+def failing(number: int) -> Callable[..., NoReturn]:
+    """Return a function that raises the error."""
+
+    def fail(*_args: object, **_kw: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["write_all", "publish", "temp_file"])
+def test_a_full_store_leaves_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    """Space that runs out while publishing is `store-full`; nothing of the bundle is left."""
+    publish(tmp_path, "a", content=b"1")
+    before = files(tmp_path)
+    monkeypatch.setattr(bundles, call, failing(number))
+    with pytest.raises(StoreFull):
+        publish(tmp_path, "b", content=b"2")
+    monkeypatch.undo()
+    assert files(tmp_path) == before
+    assert publish(tmp_path, "b", content=b"2")["bundle"]
+
+
+def test_a_full_store_after_the_links_does_not_take_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundle is there; only the index is late, and the next publisher writes it."""
+    publish(tmp_path, "a", content=b"1")
+    monkeypatch.setattr(index, "replace", failing(errno.ENOSPC))
+    made = publish(tmp_path, "b", content=b"2")
+    assert made["bundle"]
+    assert made["indexed"] is False
+    monkeypatch.undo()
+    publish(tmp_path, "c", content=b"3")
+    assert [offer.entries for offer in offered(tmp_path).offers] == [["a"], ["b"], ["c"]]
+
+
+def test_a_store_that_fails_is_the_stores_fault(tmp_path: Path) -> None:
+    """A store that is no directory is an error of kind `store`, for readers and for publishers."""
+    (tmp_path / "store").write_text("no directory")
+    with pytest.raises(StoreFailed, match="Not a directory"):
+        offered(tmp_path / "store")
+    with pytest.raises(StoreFailed, match="Not a directory"):
+        publish(tmp_path / "store", "a")
+
+
+@pytest.mark.parametrize("damage", [b"", b"squash", b"squashfsX", b"squashFS"])
+def test_damaged_bytes_are_not_handed_out(tmp_path: Path, damage: bytes) -> None:
+    """Shorter, longer or changed: the fetch says so."""
+    made = publish(tmp_path, "a", content=b"squashfs")
+    path = Path(namespace(tmp_path).path, f"{made['bundle']}.sqsh")
+    path.chmod(0o644)
+    path.write_bytes(damage)
+    with pytest.raises(BundleDamaged, match="not those of its manifest"):
+        fetch(tmp_path, made)
+
+
+def fetch(store: Path, made: dict[str, str]) -> None:
+    """Fetch what was published, into nothing that lasts."""
+    fd = os.memfd_create("copy")
+    try:
+        bundles.fetch(namespace(store), made["bundle"], made["sha256"], int(made["size"]), fd)
+    finally:
+        os.close(fd)
+
+
+def test_what_upkeep_removed_is_gone(tmp_path: Path) -> None:
+    """A bundle that an old index names is `bundle-gone`, not a failing store."""
+    made = publish(tmp_path, "a")
+    Path(namespace(tmp_path).path, f"{made['bundle']}.sqsh").unlink()
+    with pytest.raises(BundleGone):
+        fetch(tmp_path, made)
+
+
+def test_an_index_that_lies_is_found_out(tmp_path: Path) -> None:
+    """Index and manifest have to name the same bytes."""
+    made = publish(tmp_path, "a")
+    with pytest.raises(BundleDamaged, match="disagree"):
+        fetch(tmp_path, made | {"sha256": "00" * 32})
+
+
+def test_a_damaged_manifest_is_no_bug(tmp_path: Path) -> None:
+    """It is an error of kind `store`."""
+    made = publish(tmp_path, "a")
+    path = Path(namespace(tmp_path).path, f"{made['bundle']}.json")
+    path.chmod(0o644)
+    path.write_text("{")
+    with pytest.raises(ManifestUnreadable):
+        fetch(tmp_path, made)
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    """The index is repaired over it, a bundle refused."""
+    made = publish(tmp_path, "a")
+    secret = tmp_path / "secret"
+    secret.write_text('{"format": 1, "bundles": [], "refused": {}}')
+    path = Path(namespace(tmp_path).path)
+    (path / index.NAME).unlink()
+    (path / index.NAME).symlink_to(secret)
+    assert entries(offered(tmp_path)) == [("user-1", ["a"])]
+    assert not (path / index.NAME).is_symlink()
+    (path / f"{made['bundle']}.sqsh").unlink()
+    (path / f"{made['bundle']}.sqsh").symlink_to(secret)
+    with pytest.raises(StoreFailed):
+        fetch(tmp_path, made)
+
+
+def test_files_in_the_store_have_the_documented_modes(tmp_path: Path) -> None:
+    """All that is published is 0444; nothing temporary is left."""
+    made = publish(tmp_path, "a")
+    assert files(tmp_path) == {f"{made['bundle']}.sqsh", f"{made['bundle']}.json", index.NAME}
+    modes = {path.stat().st_mode & 0o7777 for path in Path(namespace(tmp_path).path).iterdir() if path.is_file()}
+    assert modes == {0o444}
+
+
+def test_names_from_outside_do_not_lead_out(tmp_path: Path) -> None:
+    """A bundle's id is checked before it becomes a path."""
+    with pytest.raises(ValueError, match="not a bundle's id"):
+        bundles.fetch(namespace(tmp_path), "../../x", "00" * 32, 1, -1)
+    with pytest.raises(ValueError, match="not a name"):
+        bundles.publish_bundle(Namespace(str(tmp_path), "..", "p", "n"), -1, draft("a"), OWNER)

@@ -1,0 +1,272 @@
+"""What a harvest takes from a tree and what it leaves; hostile owners are in tests/security."""
+
+import hashlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import opened_dir
+from warmstart.store import beneath, collect, scan, stage
+from warmstart.store.collect import Collected, Limits
+from warmstart.store.stage import Stage
+
+PLENTY = 1 << 30
+
+
+def entry_of(path: str) -> str | None:
+    """Take `<dir>/<entry>.<n>` for an entry of the directory, and `<name>.d/…` for an entry as a whole."""
+    if ".d/" in path or path.endswith(".d"):
+        return path.partition(".d")[0] + ".d"
+    if path.endswith(".lock") or "." not in path:
+        return None
+    return path.rpartition(".")[0]
+
+
+class Harvest:
+    """A tree and a stage, and one way to go from the one to the other."""
+
+    def __init__(self, base: Path) -> None:
+        self.tree = base / "tree"
+        self.stage = base / "stage"
+        self.tree.mkdir()
+        self.stage.mkdir()
+
+    def write(self, **files: bytes) -> None:
+        """Write files; `__` stands for `/` and the last `_` for the dot."""
+        for name, content in files.items():
+            path = self.tree / ".".join(name.replace("__", "/").rsplit("_", 1))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def collect(
+        self,
+        skip: frozenset[str] = frozenset(),
+        *,
+        max_size: int = PLENTY,
+        max_entries: int = 1000,
+        deadline: Deadline | None = None,
+        owner: int | None = None,
+    ) -> Collected:
+        """Collect the tree."""
+        limits = Limits(max_size, max_entries, deadline or after(30))
+        with opened_dir(str(self.tree)) as top, opened_dir(str(self.stage)) as fd:
+            uid = os.getuid() if owner is None else owner
+            return collect.collect(top, owner=uid, entry_of=entry_of, skip=skip, stage=Stage(fd), limits=limits)
+
+    def staged(self) -> dict[str, bytes]:
+        """Return what the stage holds; directories end in `/`."""
+        return {
+            str(path.relative_to(self.stage)) + "/" * path.is_dir(): b"" if path.is_dir() else path.read_bytes()
+            for path in self.stage.rglob("*")
+        }
+
+
+@pytest.fixture
+def harvest(tmp_path: Path) -> Harvest:
+    """Give an empty tree and an empty stage."""
+    return Harvest(tmp_path)
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """Have a umask that would show."""
+    old = os.umask(0o077)
+    yield
+    os.umask(old)
+
+
+def test_entries_arrive_whole_with_their_facts(harvest: Harvest, umask: None) -> None:
+    """Content, size, hash and mtime are those of the tree; modes are fixed."""
+    harvest.write(m__a_1=b"one", m__a_2=b"two!", n_x=b"")
+    os.utime(harvest.tree / "m/a.1", ns=(5, 1_700_000_000_123_456_789))
+    os.chmod(harvest.tree / "m/a.1", 0o4777)
+    found = harvest.collect()
+    assert sorted(found.entries) == ["m/a", "n"]
+    file = found.entries["m/a"]["m/a.1"]
+    assert file == (3, hashlib.sha256(b"one").hexdigest(), 1_700_000_000_123_456_789)
+    assert found.size == 7
+    assert (found.rejected, found.ignored, found.skipped, found.truncated) == ({}, 0, 0, "")
+    assert harvest.staged() == {"m/": b"", "m/a.1": b"one", "m/a.2": b"two!", "n.x": b""}
+    status = (harvest.stage / "m/a.1").stat()
+    assert (status.st_mode & 0o7777, status.st_mtime_ns) == (0o644, 1_700_000_000_123_456_789)
+    assert (harvest.stage / "m").stat().st_mode & 0o7777 == 0o755
+
+
+def test_what_was_seeded_and_what_is_no_entry_stays(harvest: Harvest) -> None:
+    """Skipped and ignored files are counted, not read."""
+    harvest.write(a_1=b"1", a_2=b"2", b_1=b"3", c_lock=b"")
+    found = harvest.collect(frozenset({"a"}))
+    assert list(found.entries) == ["b"]
+    assert (found.skipped, found.ignored, found.rejected) == (2, 1, {})
+
+
+def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
+    """A link, a FIFO, a second hard link or an odd name takes its whole entry with it, and no other."""
+    harvest.write(good_1=b"1", link_1=b"1", fifo_1=b"1", hard_1=b"1", odd_1=b"1", odd_2=b"1")
+    (harvest.tree / "link.2").symlink_to("/etc/passwd")
+    os.mkfifo(harvest.tree / "fifo.2")
+    os.link(harvest.tree / "hard.1", harvest.tree / "name-of-no-entry")
+    (harvest.tree / "odd.2").rename(harvest.tree / "odd.\n")
+    found = harvest.collect()
+    assert list(found.entries) == ["good"]
+    assert found.rejected == {
+        beneath.LINK: 1, beneath.SPECIAL: 1, beneath.HARD_LINK: 1, scan.ODD_NAME: 1
+    }  # fmt: skip
+    assert ("odd.\\n", scan.ODD_NAME) in found.examples
+    assert harvest.staged() == {"good.1": b"1"}
+
+
+def test_a_link_for_a_directory_spoils_the_entry_it_is_in(harvest: Harvest) -> None:
+    """An entry that is a directory is not whole when a part of it can't be read."""
+    harvest.write(e__x_1=b"1")
+    (harvest.tree / "e").rename(harvest.tree / "e.d")
+    (harvest.tree / "e.d/more").symlink_to("/etc")
+    found = harvest.collect()
+    assert (found.entries, found.rejected) == ({}, {beneath.LINK: 1})
+    assert harvest.staged() == {}
+
+
+def test_files_of_others_are_not_taken(harvest: Harvest) -> None:
+    """A file in the job's tree that is not the job's could be anyone's secret."""
+    harvest.write(a_1=b"1")
+    found = harvest.collect(owner=os.getuid() + 1)
+    assert (found.entries, found.rejected) == ({}, {beneath.FOREIGN: 1})
+
+
+def test_a_socket_is_not_opened(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted like everything that is neither file nor directory."""
+    monkeypatch.chdir(harvest.tree)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("s.1")
+    assert harvest.collect().rejected == {beneath.SPECIAL: 1}
+
+
+def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
+    """What fits is taken, and the rest is told of."""
+    harvest.write(**{f"e{number}_1": b"x" for number in range(9)})
+    found = harvest.collect(max_entries=3)
+    assert sorted(found.entries) == ["e0", "e1", "e2"]
+    assert found.truncated == collect.MOST_ENTRIES
+    assert len(harvest.staged()) == 3
+
+
+def test_no_more_bytes_than_the_limit(harvest: Harvest) -> None:
+    """The entry that would go over it leaves nothing in the stage."""
+    harvest.write(a_1=b"x" * 60, b_1=b"x" * 30, b_2=b"x" * 30, c_1=b"x")
+    found = harvest.collect(max_size=100)
+    assert (sorted(found.entries), found.size, found.truncated) == (["a"], 60, collect.MOST_BYTES)
+    assert harvest.staged().keys() == {"a.1"}
+
+
+def test_an_entry_too_large_by_itself_does_not_end_the_harvest(harvest: Harvest) -> None:
+    """A sparse file counts with its size, not with its blocks."""
+    harvest.write(a_1=b"x", z_1=b"x")
+    with (harvest.tree / "m.1").open("wb") as file:
+        file.truncate(1 << 40)
+    found = harvest.collect()
+    assert sorted(found.entries) == ["a", "z"]
+    assert (found.rejected, found.truncated) == ({collect.TOO_LARGE: 1}, "")
+
+
+def test_a_deadline_that_has_passed_takes_nothing(harvest: Harvest) -> None:
+    """No entry is half taken."""
+    harvest.write(m__a_1=b"x" * 10)
+    found = harvest.collect(deadline=after(0))
+    assert (found.entries, found.truncated) == ({}, scan.OUT_OF_TIME)
+    assert harvest.staged() == {}
+
+
+def test_only_directories_that_were_seen_whole_count(harvest: Harvest) -> None:
+    """A scan that ends early may have missed files of an entry: then it is no entry."""
+    harvest.write(a__e_1=b"1", a__e_2=b"2", **{f"b__e{number}_1": b"x" for number in range(100)})
+    found = harvest.collect(max_entries=5)
+    assert (list(found.entries), found.truncated) == (["a/e"], scan.TOO_MANY_NAMES)
+
+
+def test_depth_is_bounded(harvest: Harvest) -> None:
+    """What lies deeper is counted once, where the scan turned round."""
+    deep = harvest.tree.joinpath(*["d"] * (scan.DEEPEST + 1))
+    deep.mkdir(parents=True)
+    (deep / "a.1").write_text("too deep")
+    (deep.parent / "b.1").write_text("deep")
+    found = harvest.collect()
+    assert list(found.entries) == ["d/" * scan.DEEPEST + "b"]
+    assert found.rejected == {scan.TOO_DEEP: 1}
+
+
+def test_examples_are_few_and_printable(harvest: Harvest) -> None:
+    """However much is turned away, the audit gets a count and twenty names in ASCII."""
+    for number in range(50):
+        os.symlink("x", os.fsencode(harvest.tree) + b"/\x1b[31m\xff\n%d" % number)
+    found = harvest.collect()
+    assert found.rejected == {beneath.LINK: 50}
+    assert len(found.examples) == scan.MOST_EXAMPLES
+    assert all(path.isascii() and path.isprintable() for path, _ in found.examples)
+
+
+@pytest.mark.parametrize("change", ["grow", "shrink", "touch", "link"])
+def test_a_file_that_changes_while_it_is_read_is_left_out(
+    harvest: Harvest, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Longer, shorter, newer, or with a second name: its entry is not taken."""
+    harvest.write(a_1=b"x" * 10, b_1=b"y")
+    path = harvest.tree / "a.1"
+    real = stage.write_all
+
+    def write_all(fd: int, data: bytes) -> None:
+        real(fd, data)
+        if data[:1] == b"x":
+            if change == "link":
+                os.link(path, harvest.tree / "second")
+            elif change == "touch":
+                os.utime(path, ns=(1, 1))
+            else:
+                os.truncate(path, 11 if change == "grow" else 3)
+
+    monkeypatch.setattr(stage, "write_all", write_all)
+    found = harvest.collect()
+    assert (list(found.entries), found.rejected) == (["b"], {stage.CHANGED: 1})
+    assert harvest.staged() == {"b.1": b"y"}
+
+
+def test_a_full_stage_keeps_what_fits(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node's disk is full: what is whole in the stage can still be published."""
+    harvest.write(a_1=b"x", b_1=b"y", c_1=b"z")
+    real = stage.write_all
+
+    def write_all(fd: int, data: bytes) -> None:
+        if data == b"y":
+            raise OSError(28, "No space left on device")
+        real(fd, data)
+
+    monkeypatch.setattr(stage, "write_all", write_all)
+    found = harvest.collect()
+    assert (list(found.entries), found.truncated) == (["a"], collect.STAGE_FULL)
+    assert harvest.staged() == {"a.1": b"x"}
+
+
+def test_impossible_times_are_cut(harvest: Harvest) -> None:
+    """A squashfs has 32 bits for seconds, and the owner can set any time."""
+    harvest.write(a_1=b"x", b_1=b"y")
+    os.utime(harvest.tree / "a.1", ns=(0, -(10**18)))
+    os.utime(harvest.tree / "b.1", ns=(0, 10**19 // 2))
+    found = harvest.collect()
+    assert found.entries["a"]["a.1"].mtime_ns == 0
+    assert found.entries["b"]["b.1"].mtime_ns == (2**32 - 1) * 10**9
+
+
+def test_discarding_leaves_what_others_need(harvest: Harvest) -> None:
+    """Files of entries that the validator refused go, with the directories that are empty then."""
+    harvest.write(m__n__a_1=b"x", m__b_1=b"y")
+    with opened_dir(str(harvest.tree)) as top, opened_dir(str(harvest.stage)) as fd:
+        staged = Stage(fd)
+        limits = Limits(PLENTY, 10, after(30))
+        collect.collect(
+            top, owner=os.getuid(), entry_of=entry_of, skip=(), stage=staged, limits=limits
+        )  # fmt: skip
+        staged.discard(["m/n/a.1"])
+    assert harvest.staged() == {"m/": b"", "m/b.1": b"y"}

@@ -1,0 +1,150 @@
+"""By whose fault a failure is decides what becomes of the job."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.samples import a_context, a_policy
+from warmstart import record as records
+from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
+from warmstart.policy.compiled import OnError
+from warmstart.runner import Refused, Step, run_epilog, run_prolog
+from warmstart.steps.contract import Context, Outcome
+
+
+class OfUser(UserError):
+    """A sample."""
+
+    code, template = "of-user", "your fault"
+
+
+class OfNode(NodeError):
+    """A sample."""
+
+    code, template = "of-node", "the node's fault"
+
+
+class OfStore(StoreError):
+    """A sample."""
+
+    code, template = "of-store", "the store's fault"
+
+
+class OfResource(ResourceError):
+    """A sample."""
+
+    code, template = "of-resource", "no room"
+
+
+def step(name: str, ran: list[str], failure: WarmstartError | None = None, **outcome: Any) -> Step:  # noqa: ANN401
+    """Return a step that notes that it ran, and fails or succeeds."""
+
+    def run(context: Context) -> Outcome:
+        ran.append(name)
+        if failure is not None:
+            raise failure
+        return Outcome("changed", **outcome)
+
+    return Step(name, run)
+
+
+def events(root: Path) -> list[dict[str, Any]]:
+    """Return what the context's journal holds."""
+    lines = [line for path in (root / "node" / "journal").iterdir() for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    """Give a context below the test's directory."""
+    return a_context(tmp_path)
+
+
+@pytest.mark.parametrize("error", [OfStore(), OfResource()])
+def test_what_is_nobodys_fault_here_degrades(context: Context, error: WarmstartError) -> None:
+    """Later steps run, and the job's output says what is missing."""
+    ran: list[str] = []
+    prepared = run_prolog(context, [step("seed", ran, error), step("environment", ran)])
+    assert ran == ["seed", "environment"]
+    assert prepared.notices == [f"warmstart: {error}; the job runs without it"]
+
+
+@pytest.mark.parametrize("error", [OfUser(), OfNode()])
+def test_verdicts_and_drains_stop_a_prolog(context: Context, error: WarmstartError) -> None:
+    """What the user or the node is to blame for ends the preparation at once."""
+    ran: list[str] = []
+    with pytest.raises(type(error)):
+        run_prolog(context, [step("workspace", ran, error), step("seed", ran)])
+    assert ran == ["workspace"]
+
+
+def test_a_missing_image_is_a_verdict_unless_the_policy_says_otherwise(context: Context, tmp_path: Path) -> None:
+    """Or every node of the job would import it on its own."""
+    with pytest.raises(Refused, match="the store's fault"):
+        run_prolog(context, [step("image", [], OfStore())])
+    lenient = a_policy(tmp_path, on_error=OnError("degrade", "best-effort", "allow"))
+    assert run_prolog(context._replace(policy=lenient), [step("image", [], OfStore())]).notices
+
+
+def test_a_site_may_refuse_jobs_while_its_store_is_down(context: Context, tmp_path: Path) -> None:
+    """on_error.store: verdict; a full disk is still no verdict."""
+    strict = context._replace(policy=a_policy(tmp_path, on_error=OnError("verdict", "verdict", "allow")))
+    with pytest.raises(Refused):
+        run_prolog(strict, [step("seed", [], OfStore())])
+    assert run_prolog(strict, [step("seed", [], OfResource())]).notices
+
+
+def test_bugs_pass_through(context: Context) -> None:
+    """Only `entry` decides about those."""
+    broken = Step("seed", lambda context: Outcome("changed", record={"no_such_field": 1}))
+    with pytest.raises((ValueError, TypeError)):
+        run_prolog(context, [broken])
+
+
+def test_steps_hand_on_what_they_found_out(context: Context) -> None:
+    """Through the record, which is on disk before the next step runs."""
+    seen: list[records.Record | None] = []
+
+    def look(context: Context) -> Outcome:
+        seen.append(records.load(context.paths.state, 7))
+        return Outcome("unchanged")
+
+    first = step("image", [], record={"image": "sha256:00"}, environment={"WARMSTART_IMAGE": "/i"})
+    prepared = run_prolog(context, [first, Step("seed", look)])
+    assert seen == [prepared.context.record]
+    assert prepared.context.record.image == "sha256:00"
+    assert prepared.context.record.environment == {"WARMSTART_IMAGE": "/i"}
+
+
+def test_steps_for_a_workspace_are_left_out_where_there_is_none(context: Context) -> None:
+    """After a full disk there is nothing to seed."""
+    ran: list[str] = []
+    run_prolog(context, [step("workspace", ran, OfResource()), step("seed", ran)._replace(in_workspace=True)])
+    assert ran == ["workspace"]
+
+
+@pytest.mark.parametrize("order", [(OfNode, OfStore), (OfStore, OfNode)])
+def test_an_epilog_runs_every_step_and_reports_the_worst(
+    context: Context, order: tuple[Callable[[], WarmstartError], ...]
+) -> None:
+    """One failure keeps nothing else from being released."""
+    ran: list[str] = []
+    steps = [step(str(number), ran, make()) for number, make in enumerate(order)]
+    worst = run_epilog(context, [*steps, step("release", ran)])
+    assert ran == ["0", "1", "release"]
+    assert isinstance(worst, OfNode)
+
+
+def test_every_step_leaves_one_event(context: Context, tmp_path: Path) -> None:
+    """What failed beside the rest of a step is an event of its own."""
+    partly = step("seed", [], detail={"entries": 3}, degraded=[OfStore()])
+    assert run_prolog(context, [partly, step("image", [])]).notices
+    named = [(event["event"], event["step"], event.get("error", {}).get("code")) for event in events(tmp_path)]
+    assert named == [
+        ("step.failed", "seed", "of-store"),
+        ("step.finished", "seed", None),
+        ("step.finished", "image", None),
+    ]
