@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from warmstart.host.deadline import Deadline
+from warmstart.host.deadline import after
 from warmstart.host.worker import Identity, Worker
 from warmstart.profiles import registry
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
@@ -94,7 +94,7 @@ def judged(tool: str, directory: Path, entries: Entries) -> dict[str, str | None
     directory.chmod(0o755)
     nobody = Identity("nobody", 65534, 65534) if os.geteuid() == 0 else Identity("me", os.getuid(), os.getgid())
     with opened(directory) as fd, Worker(nobody, keep={fd}, confine=os.geteuid() == 0) as worker:
-        answer = worker.call(judge, tool, fd, entries, deadline=Deadline(60))
+        answer = worker.call(judge, tool, fd, entries, deadline=after(60))
     return believed(answer, entries)
 
 
@@ -161,7 +161,7 @@ MUTATIONS: dict[str, tuple[Callable[[bytes, random.Random], bytes], int]] = {
 LEAST = {
     "numba": {
         "nbi": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.1},
-        "nbc": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.3, "bit flip": 0.05},
+        "nbc": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.1, "bit flip": 0.01},
     },
     "inductor": {
         "graph": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 1.0},

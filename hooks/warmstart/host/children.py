@@ -107,6 +107,8 @@ def run_alone(
     """
     return run(
         [
+            # A hook that is killed alone takes its child with it; the signal survives the exec, root stays root.
+            *(SETPRIV, "--pdeathsig=KILL", "--"),
             *(UNSHARE, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc"),
             *(() if network else ("--net",)),
             *("--", "/bin/sh", "-c", '"$0" "$@"; exit $?'),

@@ -22,7 +22,7 @@ class ImageNotOurs(StoreError):
 
     code = "image-not-ours"
     template = "the importer's {name} can't be trusted: {problem}"
-    hint = "is paths.workspace on a local file system with leases (ext4, xfs)? does the import account run anything else?"
+    hint = "is paths.workspace on a local disk (ext4, xfs), and does the import account run nothing else?"
 
 
 def take(dir_fd: int, name: str, uid: int) -> int:

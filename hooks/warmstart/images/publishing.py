@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from warmstart.host.files import DIRECTORY, REGULAR, ensure_dir, opened_dir, unlink_if_there, write_all
-from warmstart.images.lookup import IMAGE, IMAGES, META, TAGS, image_name, what_is_wrong
+from warmstart.images.lookup import IMAGE, IMAGES, META, TAGS, what_is_wrong
 from warmstart.images.superblock import ImageInvalid
 from warmstart.store.publish import TEMP_PREFIX, publish, replace, temp_file
 
@@ -51,14 +51,14 @@ def opened_folder(store: str, name: str = "", mode: int = 0o755) -> Iterator[int
         os.close(images)
 
 
-def publish_image(store: str, fd: int, digest: str, machine: str, owner: str, meta: dict[str, Any]) -> dict[str, Any]:
+def publish_image(store: str, fd: int, name: str, owner: str, meta: dict[str, Any]) -> dict[str, Any]:
     """Copy an open local image to an inode of the store's own, and make that one visible.
 
-    `fd` is inherited; nobody else can write its inode any more (possession.py). `meta` is kept beside the image,
-    with `size` and `sha256` added; `owner` names the temp (`temp_owner`). Returns size, sha256, and whether this
-    was the first to be published. `OSError` when the store is full, and nothing is left there then.
+    `fd` is inherited, and nobody else can write its inode any more (possession.py); `name` is `image_name`'s.
+    `meta` is kept beside the image, with `size` and `sha256` added; `owner` names the temp (`temp_owner`).
+    Returns size, sha256, and whether this was the first to be published. `OSError` when the store is full, and
+    nothing is left there then.
     """
-    name = image_name(digest, machine)
     size = os.fstat(fd).st_size
     with opened_folder(store) as images:
         _check_space(images, size)
@@ -81,13 +81,12 @@ def point(store: str, key: str, digest: str, resolved: float, owner: str) -> Non
         replace(tags, owner, key + META, data.encode())
 
 
-def quarantine(store: str, digest: str, machine: str) -> bool:
+def quarantine(store: str, name: str) -> bool:
     """Move an image aside that is no whole one, for somebody to look at; False if there was none.
 
     A job that has it open or mounted keeps its inode. If another node had replaced it by a good one
     meanwhile, that one goes back.
     """
-    name = image_name(digest, machine)
     aside = f"{name}.{time.time_ns()}"
     with opened_folder(store) as images, opened_folder(store, QUARANTINE, 0o700) as folder:
         try:

@@ -63,7 +63,7 @@ def parse(text: str) -> Reference:
     """Read a user's or the policy's text; `ImageReferenceInvalid` for everything that is not a reference."""
     if len(text) > LONGEST:
         raise _invalid(text, f"longer than {LONGEST} characters")
-    rest = text[len(SCHEME) :] if text.startswith(SCHEME) else text
+    rest = text.removeprefix(SCHEME)
     rest, at, digest = rest.partition("@")
     if at and not is_digest(digest):
         if "#" in digest or "/" in digest:

@@ -53,17 +53,17 @@ class Scratch(NamedTuple):
 def opened(workspace: str, node: str, run_id: str, identity: Identity) -> Iterator[Scratch]:
     """Make a scratch directory for `identity`, and remove it with all that is in it."""
     parent = os.path.join(workspace, node)
-    with _disk_errors(parent):
+    with disk_errors(parent):
         ensure_path(workspace, 0o755)
         with opened_dir(workspace) as root:
             ensure_dir(node, 0o755, root)
         parent_fd = os.open(parent, DIRECTORY)
     try:
-        with _disk_errors(parent):
+        with disk_errors(parent):
             _remove_abandoned(parent_fd)
             name, outer = _make_locked(parent_fd, run_id)
         try:
-            with _disk_errors(parent):
+            with disk_errors(parent):
                 scratch = _make_inner(f"{parent}/{name}", outer, identity)
             try:
                 yield scratch
@@ -124,7 +124,8 @@ def _lock(fd: int) -> bool:
 
 
 @contextmanager
-def _disk_errors(path: str) -> Iterator[None]:
+def disk_errors(path: str) -> Iterator[None]:
+    """Turn an `OSError` of this node's disk into `ScratchUnusable` or `ScratchBroken`."""
     try:
         yield
     except OSError as error:

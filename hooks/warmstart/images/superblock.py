@@ -108,7 +108,7 @@ def _optional(name: str, start: int, *, may_be_absent: bool) -> list[tuple[str, 
 
 
 def _check_indexes(block: Superblock) -> None:
-    """The parts whose length the superblock tells fit before the end."""
+    """Check that the parts whose length the superblock tells fit before the end."""
     ids = 8 * _blocks(4 * block.no_ids)
     fragments = 8 * _blocks(16 * block.fragments)
     root_block, root_offset = block.root_inode >> 16, block.root_inode & 0xFFFF

@@ -23,7 +23,7 @@ NEVER_INSIDE = (
     ("audit", "workspace"),
 )
 # Under job_container/tmpfs a job cannot see what lies there, and anybody can take a name there first.
-NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")  # noqa: S108 - refused, not used
+NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
 
 
 def faults(model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> list[Fault]:
@@ -41,9 +41,7 @@ def faults(model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> 
     ]
 
 
-def _in_rule(
-    rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user: FindUser
-) -> Iterator[Fault]:
+def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> Iterator[Fault]:
     """Yield one rule's faults, their locs relative to the rule."""
     yield from _profiles(rule, profiles)
     yield from _scope(rule, model)
@@ -119,9 +117,7 @@ def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     above_user = rule.scope in ("account", "site")
     enforced = model.trust.account == "enforced"
     if rule.scope == "account" and not enforced:
-        yield Fault(
-            ("scope",), "account needs trust.account: enforced; else users choose their account"
-        )
+        yield Fault(("scope",), "account needs trust.account: enforced; else users choose their account")
     if above_user and rule.match.account is not None and not enforced:
         yield Fault(
             ("match", "account"),
@@ -140,9 +136,7 @@ def _publish(rule: Rule) -> Iterator[Fault]:
         yield Fault(("publish",), "needs match.partition in the same rule: where they may publish", at_key=True)
     for number, glob in enumerate(rule.match.partition or []):
         if not glob.strip("*?"):
-            yield Fault(
-                ("match", "partition", number), f"{glob!a} is every partition; publish needs names"
-            )
+            yield Fault(("match", "partition", number), f"{glob!a} is every partition; publish needs names")
 
 
 def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
@@ -152,9 +146,7 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
         if found is None:
             yield Fault(loc, f"no user {name!r} on this node")
         elif found.uid < model.limits.min_uid:
-            yield Fault(
-                loc, f"{name!r} has uid {found.uid}, below limits.min_uid: it gets nothing"
-            )
+            yield Fault(loc, f"{name!r} has uid {found.uid}, below limits.min_uid: it gets nothing")
 
 
 def _images(rule: Rule, model: PolicyModel) -> Iterator[Fault]:

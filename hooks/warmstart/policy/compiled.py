@@ -179,7 +179,6 @@ def read_own_json(path: str) -> Any:  # noqa: ANN401 - JSON
 
 def from_json(data: dict[str, Any]) -> Policy:
     """Return the policy of `load.compile_policy`'s dict; `KeyError`, `TypeError` when it is another's."""
-    images = data["images"]
     return Policy(
         signature=tuple(tuple(item) for item in data["signature"]),
         paths=Paths(**data["paths"]),
@@ -187,9 +186,7 @@ def from_json(data: dict[str, Any]) -> Policy:
         import_user=Identity(**data["import_user"]),
         validate_user=Identity(**data["validate_user"]),
         site_label=data["site_label"],
-        images=Images(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in images.items()}
-        ),
+        images=_images(**data["images"]),
         seed=Seed(**data["seed"]),
         harvest=Harvest(**data["harvest"]),
         limits=Limits(**data["limits"]),
@@ -197,6 +194,10 @@ def from_json(data: dict[str, Any]) -> Policy:
         on_error=OnError(**data["on_error"]),
         rules=tuple(_rule(rule) for rule in data["rules"]),
     )
+
+
+def _images(registries: list[str], insecure: list[str], **others: Any) -> Images:  # noqa: ANN401 - JSON
+    return Images(registries=tuple(registries), insecure=tuple(insecure), **others)
 
 
 def _rule(data: dict[str, Any]) -> Rule:

@@ -19,6 +19,11 @@ EXPECTED = {
     "model_type": "a mapping",
 }
 
+FIXED = {
+    "missing": "missing",
+    "too_short": "is empty; name at least one, or leave the key out",
+}
+
 
 class Fault(NamedTuple):
     """One problem before it has a place in a file; `at_key` points at the key, not at its value."""
@@ -58,19 +63,15 @@ def fault(error: Mapping[str, Any], known_keys: Callable[[Loc], Sequence[str]]) 
 
 def _problem(error: Mapping[str, Any]) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    if kind == "missing":
-        return "missing"
     if kind in EXPECTED:
         return f"expected {EXPECTED[kind]}, got {_shown(error['input'], kind)}"
     if kind == "literal_error":
         return f"expected {context['expected']}, got {_shown(error['input'], kind)}"
-    if kind == "too_short":
-        return "is empty; name at least one, or leave the key out"
     if kind == "greater_than_equal":
         return f"{error['input']!a} is too low; at least {context['ge']}"
     if kind == "value_error":
         return str(context["error"])
-    return str(error["msg"])
+    return FIXED.get(kind, str(error["msg"]))
 
 
 def _shown(value: object, kind: str) -> str:

@@ -18,7 +18,7 @@ from warmstart.host.worker import Identity
 from warmstart.policy import checks, source
 from warmstart.policy.compiled import MADE_BY
 from warmstart.policy.explain import Fault, Loc
-from warmstart.policy.invalid import Problem, invalid
+from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
 from warmstart.policy.model import Match, PolicyModel, Rule, check_shape
 
 DEEPEST = 8
@@ -101,7 +101,7 @@ class _Composer(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise _refusal("anchors and aliases are not taken; write the value out", event)
         if getattr(event, "tag", None):
@@ -139,9 +139,7 @@ def compile_policy(
         **{key: getattr(model, key).model_dump() for key in sections},
         **{key: _existing(users, getattr(model, key))._asdict() for key in checks.ACCOUNTS},
         "site_label": model.site_label,
-        "rules": [
-            _rule(rule, document.place(("rules", number)), users) for number, rule in enumerate(model.rules)
-        ],
+        "rules": [_rule(rule, document.place(("rules", number)), users) for number, rule in enumerate(model.rules)],
     }
 
 
@@ -201,9 +199,7 @@ def _rule(rule: Rule, place: Place, users: checks.FindUser) -> dict[str, Any]:
 def _conditions(match: Match) -> list[list[Any]]:
     given: dict[str, list[str] | None] = match.model_dump()
     return [
-        [attribute, [[glob, _regex(glob)] for glob in globs]]
-        for attribute, globs in given.items()
-        if globs is not None
+        [attribute, [[glob, _regex(glob)] for glob in globs]] for attribute, globs in given.items() if globs is not None
     ]
 
 
@@ -214,7 +210,7 @@ def _regex(glob: str) -> str:
 def _existing(users: checks.FindUser, name: str) -> Identity:
     found = users(name)
     if found is None:  # it was there when `checks` looked: the name service changed its mind
-        raise source.PolicyUnreadable(path=f"account {name}", problem="came and went while compiling")
+        raise PolicyUnreadable(path=f"account {name}", problem="came and went while compiling")
     return found
 
 
@@ -243,7 +239,8 @@ def _one_line(error: yaml.MarkedYAMLError) -> str:
 
 
 def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+    mark: Any = event.start_mark
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 def _place(path: str, mark: Any) -> Place:  # noqa: ANN401 - yaml's Mark, of the C or the Python kind

@@ -79,7 +79,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
 
 
 def scope_key(scope: str, job: Job) -> str:
-    """Return the store's directory name for a scope of this job; a user's has the uid, for uids are reused."""
+    """Return the store's directory for a scope of this job; a user's has uid and name, as uids are reused."""
     if scope == "user":
         return f"user-{job.uid}-{_escaped(job.user)}"
     return f"account-{_escaped(job.account)}" if scope == "account" else "site"
@@ -139,6 +139,4 @@ def _matches(pattern: Pattern, value: str) -> bool:
 
 
 def _escaped(name: str) -> str:
-    return "".join(
-        chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in name.encode("utf-8", "surrogateescape")
-    )
+    return "".join(chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in name.encode("utf-8", "surrogateescape"))

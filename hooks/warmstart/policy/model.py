@@ -59,9 +59,7 @@ def _listed(value: object) -> object:
 Label = Annotated[str, _matches(LABEL, "a name: letters, digits and _.-, at most 64"), _in_schema(LABEL)]
 Account = Annotated[str, _matches(ACCOUNT, "a user name"), _in_schema(ACCOUNT)]
 Path = Annotated[str, _matches(PATH, "an absolute path of letters, digits and _.@+=%-/"), _in_schema(PATH)]
-Registry = Annotated[
-    str, _matches(REGISTRY, "a registry: HOST or HOST:PORT, in lower case"), _in_schema(REGISTRY)
-]
+Registry = Annotated[str, _matches(REGISTRY, "a registry: HOST or HOST:PORT, in lower case"), _in_schema(REGISTRY)]
 Reference = Annotated[
     str,
     _matches(REFERENCE, "an image: docker://REGISTRY/REPOSITORY:TAG"),
@@ -74,9 +72,7 @@ Globs = Annotated[
     list[Glob],
     BeforeValidator(_listed),
     Field(min_length=1),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
-    ),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 Duration = Annotated[int, BeforeValidator(units.parse_duration), _in_schema(units.DURATION)]
 Size = Annotated[int, BeforeValidator(units.parse_size), _in_schema(units.SIZE)]
@@ -98,7 +94,7 @@ class Paths(Section):
     """Where things are."""
 
     workspace: Path = Field(
-        default="/var/tmp/warmstart",  # noqa: S108 - a root-owned directory below it, never a temp name
+        default="/var/tmp/warmstart",
         description="Node-local disk for the jobs' workspaces; its parents must be root's.",
     )
     store: Path = Field(
@@ -119,7 +115,7 @@ class Images(Section):
 
     importer: Literal["auto", "oci"] = Field(
         default="auto",
-        description="What imports an image: `oci` (skopeo, umoci, mksquashfs); `auto`: the first that is there.",
+        description="What imports images: `oci` (skopeo, umoci, mksquashfs); `auto`: the first that is there.",
     )
     registries: list[Registry] = Field(
         default_factory=list,
@@ -211,23 +207,17 @@ class Rule(Section):
     """What some jobs get. Rules apply in order; later ones add to earlier ones."""
 
     name: Label = Field(description="Shown by `warmstart plan` and in the audit; unique.")
-    match: Match = Field(
-        default_factory=Match, description="Which jobs the rule is for; without it, every job."
-    )
-    images: list[Reference] = Field(
-        default_factory=list, description="Images that are ready before the job starts."
-    )
-    profiles: list[str] = Field(
-        default_factory=list, description="Tools whose caches are seeded and harvested."
-    )
+    match: Match = Field(default_factory=Match, description="Which jobs the rule is for; without it, every job.")
+    images: list[Reference] = Field(default_factory=list, description="Images that are ready before the job starts.")
+    profiles: list[str] = Field(default_factory=list, description="Tools whose caches are seeded and harvested.")
     scope: Scope | None = Field(
         default=None,
-        description="The widest scope the job is seeded from. Of several matching rules the last that has one "
-        "holds; `user` if none has. Above `user`: verified attributes only.",
+        description="The widest scope the job is seeded from. Of the matching rules the last that has one holds; "
+        "`user` if none has. Above `user`: verified attributes only.",
     )
     publish: Publish | None = Field(
         default=None,
-        description="Who may publish into this rule's scope. The same rule needs `scope` and a `partition` match.",
+        description="Who may publish into this rule's scope. Needs `scope` and `match.partition` in the same rule.",
     )
     env: dict[Variable, Value] = Field(
         default_factory=dict,
@@ -244,9 +234,7 @@ class PolicyModel(Section):
         default="warmstart",
         description="Owner of the store: all store I/O has this uid, the same on every node.",
     )
-    import_user: Account = Field(
-        default="warmstart-import", description="Shared imports run as this account."
-    )
+    import_user: Account = Field(default="warmstart-import", description="Shared imports run as this account.")
     validate_user: Account = Field(
         default="warmstart-validate", description="What jobs wrote is parsed as this account only."
     )

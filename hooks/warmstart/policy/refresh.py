@@ -21,6 +21,7 @@ from warmstart.policy import compiled
 from warmstart.policy.compiled import MADE_BY, Policy
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
 
+Stamps = list[list[str | int]]
 TRY_AGAIN = 60.0  # seconds
 REFUSALS: tuple[type[PolicyError], ...] = (PolicyInvalid, PolicyUnreadable, PolicyUntrusted)
 
@@ -41,13 +42,14 @@ def current(installation: Installation) -> tuple[Policy, PolicyError | None]:
     policy = compiled.read(installation.compiled_policy)
     if policy is not None and compiled.is_current(policy):
         return policy, None
-    error = _remembered(installation)
+    signature = _signature(installation)  # before reading: a file that is mended meanwhile has another
+    error = _remembered(installation, signature)
     if error is None:
         try:
             return _compile(installation)
         except PolicyError as refused:
             error = refused
-            _remember(installation, refused)
+            _remember(installation, signature, refused)
     if policy is None:
         raise error
     return policy, error
@@ -62,13 +64,13 @@ def _compile(installation: Installation) -> tuple[Policy, PolicyError | None]:
     return compiled.from_json(data), unsaved
 
 
-def _remember(installation: Installation, error: PolicyError) -> None:
+def _remember(installation: Installation, signature: Stamps, error: PolicyError) -> None:
     # A failure to write it costs time in the next hook and nothing else.
     _write(
         _rejected(installation),
         {
             "made_by": MADE_BY,
-            "signature": _signature(installation),
+            "signature": signature,
             "at": time.time(),
             "code": error.code,
             "fields": error.fields,
@@ -76,11 +78,11 @@ def _remember(installation: Installation, error: PolicyError) -> None:
     )
 
 
-def _remembered(installation: Installation) -> PolicyError | None:
+def _remembered(installation: Installation, signature: Stamps) -> PolicyError | None:
     data = compiled.read_own_json(_rejected(installation))
     if not isinstance(data, dict) or data.get("made_by") != MADE_BY:
         return None
-    if not 0 <= time.time() - data["at"] < TRY_AGAIN or data["signature"] != _signature(installation):
+    if not 0 <= time.time() - data["at"] < TRY_AGAIN or data["signature"] != signature:
         return None
     for cls in REFUSALS:
         if cls.code == data["code"]:
@@ -92,7 +94,7 @@ def _rejected(installation: Installation) -> str:
     return f"{installation.compiled_policy}.rejected"
 
 
-def _signature(installation: Installation) -> list[list[str | int]]:
+def _signature(installation: Installation) -> Stamps:
     from warmstart.policy import source
 
     return [list(stamp) for stamp in source.signature(installation.policy)]

@@ -118,9 +118,7 @@ def _text(dir_fd: int, directory: str, name: str, owners: Collection[int]) -> st
     return data.decode("utf-8", "surrogateescape")
 
 
-def _require_trust(
-    status: os.stat_result, path: str, owners: Collection[int], *, above: bool = False
-) -> None:
+def _require_trust(status: os.stat_result, path: str, owners: Collection[int], *, above: bool = False) -> None:
     if status.st_uid not in owners:
         raise PolicyUntrusted(path=path, problem=f"belongs to uid {status.st_uid}")
     # In a sticky directory of root's nobody can move what is root's; but anybody can add a name,

@@ -7,11 +7,14 @@ anyone can open can be held for ever by anyone, so these lie in a directory that
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from warmstart.host.files import ensure_dir
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class Held:
@@ -28,7 +31,7 @@ class Held:
 def try_lock(directory: str, name: str) -> Held | None:
     """Take the lock `directory/name` if nobody has it; None when somebody does.
 
-    Where the file system has no locks (ENOLCK, ENOSYS), there is nobody to wait for: the caller goes on,
+    Where the file system has no locks (ENOLCK, ENOSYS, EOPNOTSUPP), there is nobody to wait for: the caller goes on,
     and two of them may do the same work, which publishing bears.
     """
     import filelock
@@ -39,7 +42,11 @@ def try_lock(directory: str, name: str) -> Held | None:
         lock.acquire()
     except filelock.Timeout:
         return None
-    except (OSError, NotImplementedError):
+    except NotImplementedError:
+        return Held(_Nothing())
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:  # a full, read-only or dead file system is no reason to go on
+            raise
         return Held(_Nothing())
     return Held(lock)
 
@@ -50,11 +57,12 @@ def locked(directory: str, name: str, attempts: int = 200, pause: float = 0.05) 
     import time
 
     held = None
-    for _ in range(attempts):
-        held = try_lock(directory, name)
-        if held is not None:
-            break
-        time.sleep(pause)
+    with suppress(OSError):
+        for _ in range(attempts):
+            held = try_lock(directory, name)
+            if held is not None:
+                break
+            time.sleep(pause)
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ class Stage:
             os.fchmod(out, 0o644)
             os.utime(out, ns=(mtime_ns, mtime_ns))
         except BaseException:
-            os.unlink(path, dir_fd=self._fd)
+            self.discard([path])
             raise
         finally:
             os.close(out)

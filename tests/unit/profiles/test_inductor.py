@@ -7,9 +7,9 @@ import struct
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tests.unit.profiles.conftest import Judge
 from tests.unit.profiles.samples import STEM, letters, relocatable, shared
-
 from warmstart.profiles.entry_files import REASONS
 
 SOURCE = b"// AOT ID\n#include <Python.h>\nextern void kernel();\n"

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+
 from tests.unit.profiles.conftest import Judge
 from tests.unit.profiles.samples import NUMBA_BASE, numba_files
-
 from warmstart.profiles.judge import believed, judge
 
 INDEX = f"{NUMBA_BASE}.nbi"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.profiles.samples import NUMBA_BASE, STEM
 
+from tests.unit.profiles.samples import NUMBA_BASE, STEM
 from warmstart.profiles import registry
 
 KEY = "ab" + "c" * 49

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tests.unit.profiles.conftest import Judge
 from tests.unit.profiles.samples import NUMBA_BASE, numba_files, relocatable
-
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.formats import pickle_framing
 

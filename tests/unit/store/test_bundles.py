@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from tests.unit.store.samples import OWNER, draft, namespace, publish
 
+from tests.unit.store.samples import OWNER, draft, namespace, publish
 from warmstart.store import bundles, index, locks
 from warmstart.store import publish as publishing
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offers

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.store import beneath, collect, scan, stage
@@ -35,9 +36,9 @@ class Harvest:
         self.tree.mkdir()
         self.stage.mkdir()
 
-    def write(self, **files: bytes) -> None:
+    def write(self, **content_of: bytes) -> None:
         """Write files; `__` stands for `/` and the last `_` for the dot."""
-        for name, content in files.items():
+        for name, content in content_of.items():
             path = self.tree / ".".join(name.replace("__", "/").rsplit("_", 1))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -215,7 +216,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
     """Longer, shorter, newer, or with a second name: its entry is not taken."""
     harvest.write(a_1=b"x" * 10, b_1=b"y")
     path = harvest.tree / "a.1"
-    real = stage.write_all
+    real = files.write_all
 
     def write_all(fd: int, data: bytes) -> None:
         real(fd, data)
@@ -236,7 +237,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
 def test_a_full_stage_keeps_what_fits(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node's disk is full: what is whole in the stage can still be published."""
     harvest.write(a_1=b"x", b_1=b"y", c_1=b"z")
-    real = stage.write_all
+    real = files.write_all
 
     def write_all(fd: int, data: bytes) -> None:
         if data == b"y":

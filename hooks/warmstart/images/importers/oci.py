@@ -133,10 +133,10 @@ def _patiently(attempt: Callable[[], _T], deadline: Deadline) -> _T:
             return attempt()
         except RegistryUnreachable:
             # S311: spreads nodes that were refused together; no secret
-            pause *= 1 + random.random() / 2  # noqa: S311
-            if deadline.left() <= pause:
+            spread = pause * (1 + random.random() / 2)  # noqa: S311
+            if deadline.left() <= spread:
                 raise
-            time.sleep(pause)
+            time.sleep(spread)
     return attempt()
 
 

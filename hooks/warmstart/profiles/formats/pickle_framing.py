@@ -15,7 +15,7 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import elf
 
 LARGEST = 256 << 20
-MOST_OPCODES = 1 << 20  # real files have some hundreds; this bounds time and memory, some seconds
+MOST_OPCODES = 1 << 20  # real files have some hundreds; this bounds time (a second) and memory
 _PIECE = 1 << 16
 _OPCODES = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
 _MARK = pickletools.markobject

@@ -1,0 +1,39 @@
+"""The policy in force as the command line finds it: without writing anything, for root and for users."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from warmstart.errors import PolicyError
+from warmstart.paths import Installation
+from warmstart.policy import compiled
+from warmstart.policy.compiled import Policy
+
+
+class InForce(NamedTuple):
+    """What the next hook will go by."""
+
+    policy: Policy
+    origin: str  # the file that it was read from
+    changed: bool  # whether the site's files are newer than the compiled form that we may read
+    problem: PolicyError | None  # why newer files are not in force
+
+
+def in_force(installation: Installation) -> InForce:
+    """Return the policy; raises the `PolicyError` where there is no good one.
+
+    Only root reads the hooks' compiled form; for anybody else the site's files are compiled in memory.
+    """
+    kept = compiled.read(installation.compiled_policy)
+    if kept is not None and compiled.is_current(kept):
+        return InForce(kept, installation.compiled_policy, changed=False, problem=None)
+    from warmstart.policy import load
+
+    try:
+        fresh = compiled.from_json(load.compile_policy(installation.policy, owners={0, os.geteuid()}))
+    except PolicyError as error:
+        if kept is None:
+            raise
+        return InForce(kept, installation.compiled_policy, changed=True, problem=error)
+    return InForce(fresh, installation.policy, changed=kept is not None, problem=None)

@@ -1,0 +1,141 @@
+"""`warmstart policy`: check a policy before it goes live, and show the one in force."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+
+import click
+
+from warmstart.entry.in_force import InForce, in_force
+from warmstart.entry.preview import switched_off
+from warmstart.entry.terminal import fail, json_option, say, show_json, show_table, warn
+from warmstart.errors import PolicyError
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy, Rule
+
+WRONG = 1
+Json = dict[str, object]
+
+
+@click.group()
+def policy() -> None:
+    """Check the site's policy, or show the one in force."""
+
+
+@policy.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False))
+@json_option
+@click.pass_obj
+def check(installation: Installation, file: str | None, as_json: bool) -> None:
+    """Check a policy file with the conf.d beside it; the installed one by default.
+
+    Prints every problem as FILE:LINE:COLUMN: what is wrong. Your own files are believed, besides root's.
+    Users and groups are looked up on this node.
+
+    Exit status: 0 the policy is good; 1 it is not; 2 wrong usage.
+    """
+    from warmstart.policy import load
+
+    path = os.path.abspath(file) if file else installation.policy
+    try:
+        rules = load.compile_policy(path, owners={0, os.geteuid()})["rules"]
+    except PolicyError as error:
+        problems = str(error).splitlines()
+        if as_json:
+            show_json({"file": path, "ok": False, "code": error.code, "problems": problems, "hint": error.hint})
+        else:
+            say("\n".join(problems))
+        raise click.exceptions.Exit(WRONG) from None
+    if as_json:
+        show_json({"file": path, "ok": True, "rules": len(rules)})
+    else:
+        say(f"ok: {len(rules)} {'rule' if len(rules) == 1 else 'rules'}")
+
+
+@policy.command()
+@json_option
+@click.pass_obj
+def show(installation: Installation, as_json: bool) -> None:
+    """Show the policy in force, since when, and whether the files have changed since.
+
+    Only root can read what the hooks compiled; for others the files are compiled here, which gives the same.
+
+    Exit status: 0 the files are in force; 1 they were changed and are rejected; 2 there is no policy.
+    """
+    try:
+        found = in_force(installation)
+    except PolicyError as error:
+        fail(error)
+    values = _values(found.policy)
+    rules = [_rule(rule) for rule in found.policy.rules]
+    since = _compiled_at(installation)
+    if as_json:
+        problem = found.problem.as_audit() if found.problem else None
+        off = switched_off(installation.off_switch)
+        state = {"file": found.origin, "compiled": since, "changed": found.changed, "problem": problem, "off": off}
+        show_json({**state, "policy": {**values, "rules": rules}})
+    else:
+        _print(installation, found, since)
+        _print_values(values, rules)
+    if found.problem:
+        raise click.exceptions.Exit(WRONG)
+
+
+def _print(installation: Installation, found: InForce, since: str | None) -> None:
+    if switched_off(installation.off_switch):
+        warn(f"switched off by {installation.off_switch}: hooks do nothing until it is removed")
+    say(f"{found.origin}: {_state(found, since)}")
+    if found.problem:
+        warn(str(found.problem))
+
+
+def _print_values(values: Json, rules: list[Json]) -> None:
+    rows = [
+        (f"{key}.{below}", _text(item))
+        for key, value in values.items()
+        for below, item in (value.items() if isinstance(value, dict) else ())
+    ]
+    show_table(("key", "value"), [*rows, *((key, _text(v)) for key, v in values.items() if not isinstance(v, dict))])
+    for number, rule in enumerate(rules, 1):
+        show_table((f"rule {number}", ""), [(key, _text(value)) for key, value in rule.items() if value])
+
+
+def _state(found: InForce, since: str | None) -> str:
+    if found.problem:
+        return f"in force since {since}; the files were changed and are rejected"
+    if found.changed:
+        return "changed; the next hook takes it into force"
+    return f"in force since {since}" if since else "the hooks compile it when they need it"
+
+
+def _compiled_at(installation: Installation) -> str | None:
+    try:
+        written = os.stat(installation.compiled_policy).st_mtime
+    except OSError:
+        return None
+    return datetime.fromtimestamp(written, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _values(policy: Policy) -> Json:
+    """Return everything but the rules, in the policy's own shape."""
+    accounts = {key: getattr(policy, key).name for key in ("store_user", "import_user", "validate_user")}
+    sections = ("paths", "images", "seed", "harvest", "limits", "trust", "on_error")
+    return {
+        **accounts,
+        "site_label": policy.site_label,
+        **{key: dict(getattr(policy, key)._asdict()) for key in sections},
+    }
+
+
+def _rule(rule: Rule) -> Json:
+    """Return one rule as the site wrote it; globs without their compiled form."""
+    match = {condition.attribute: [pattern.glob for pattern in condition.patterns] for condition in rule.match}
+    publishers = [user.name for user in rule.publishers]
+    return {**rule._asdict(), "match": match, "publishers": publishers}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_text(item)}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

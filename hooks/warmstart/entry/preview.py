@@ -1,0 +1,116 @@
+"""What a job would get and why, as plain data: the hooks' own decisions, taken without doing anything.
+
+Each part asks the functions that a prolog asks (`plan`, `policy.match`, `images.reference`), so a preview can't
+differ from what a hook does with the same job. Nothing here looks at the store or at a registry.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from warmstart import plan, request
+from warmstart.errors import UserError, WarmstartError
+from warmstart.images import reference as references
+from warmstart.job import Job
+from warmstart.policy.compiled import Policy
+from warmstart.policy.match import Grant, Matched, combine, matching
+from warmstart.profiles import registry
+from warmstart.record import Record
+
+Json = dict[str, object]
+CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known when the job has a run id
+
+
+def preview(policy: Policy, job: Job) -> Json:
+    """Return rules, images, profiles, scopes, environment, limits and steps for the job."""
+    matches = matching(policy, job, partial(plan.groups, job))
+    grant = combine(policy, matches, job)
+    steps, verdict = _steps(policy, job, grant)
+    return {
+        "job": {key: getattr(job, key) for key in ("user", "uid", "partition", "account", "node", "comment")},
+        "nothing_because": grant.reason,
+        "verdict": verdict.as_audit() if verdict else None,
+        "rules": [_rule(match) for match in matches],
+        "images": _images(policy, job, grant),
+        "profiles": _profiles(job, grant),
+        "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
+        "environment": grant.env,
+        "limits": {
+            "images.wait": policy.images.wait,
+            **{f"seed.{key}": value for key, value in policy.seed._asdict().items()},
+            **{f"harvest.{key}": value for key, value in policy.harvest._asdict().items()},
+        },
+        "steps": steps,
+    }
+
+
+def _rule(match: Matched) -> Json:
+    rule = match.rule
+    return {"name": rule.name, "place": rule.place, "matched": match.matched, "reason": match.reason}
+
+
+def _steps(policy: Policy, job: Job, grant: Grant) -> tuple[dict[str, list[str]], UserError | None]:
+    """Return the names of the steps per hook, and the verdict that would take their place."""
+    try:
+        prolog = [step.name for step in plan.prolog(policy, job, grant)]
+    except UserError as error:
+        return {"prolog": [], "epilog": []}, error
+    if not prolog:
+        return {"prolog": [], "epilog": []}, None
+    record = _record(job)._replace(
+        publish_scope=grant.publish_scope, environment={"WARMSTART_CACHE": CACHE}, profiles=plan.profiles(job, grant)
+    )
+    epilog = [step.name for step in plan.epilog(policy, record)]
+    return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
+
+
+def _record(job: Job) -> Record:
+    return Record(
+        run_id="", boot_id="", job_id=job.id, view_id=job.view_id, uid=job.uid, gid=job.gid, user=job.user,
+        account=job.account, partition=job.partition, cluster=job.cluster, node=job.node, head=True,
+    )  # fmt: skip
+
+
+def _images(policy: Policy, job: Job, grant: Grant) -> list[Json]:
+    """Return every image, the job's own first, each allowed or refused and why."""
+    try:
+        wanted = () if grant.reason else request.of(job).images
+    except UserError:
+        wanted = ()  # it is the verdict
+    return [
+        *(_image(text, "job", policy.images.registries) for text in wanted),
+        *(_image(text, "policy", None) for text in grant.images),
+    ]
+
+
+def _image(text: str, source: str, registries: tuple[str, ...] | None) -> Json:
+    shown, problem = text, ""
+    try:
+        reference = references.parse(text)
+        shown = reference.canonical()
+        if registries is not None:
+            references.check_allowed(reference, registries)
+    except WarmstartError as error:
+        problem = str(error)
+    return {"image": shown, "from": source, "allowed": not problem, "reason": problem}
+
+
+def _profiles(job: Job, grant: Grant) -> list[Json]:
+    try:
+        names = plan.profiles(job, grant)
+    except UserError:
+        names = grant.profiles  # the job's wish is the verdict
+    return [
+        {
+            "name": name,
+            "from": "policy" if name in grant.profiles else "job",
+            "variables": registry.get(name).environment(CACHE),
+        }
+        for name in names
+    ]
+
+
+def switched_off(off_switch: str) -> bool:
+    """Tell whether warmstart is switched off on this host."""
+    return os.path.exists(off_switch)

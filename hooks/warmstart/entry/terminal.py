@@ -1,0 +1,65 @@
+"""How the command line talks: tables for people, `--json` for programs, errors on stderr.
+
+Everything shown passes `visible`: names, comments and messages come from users and registries, and a
+terminal obeys what it is sent (threats, row 20).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from warmstart.audit.line import visible
+from warmstart.errors import WarmstartError
+
+UNUSABLE = 2  # also click's status for a wrong command line
+WIDE = 200  # columns, where the output is no terminal
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def say(text: str, style: str = "") -> None:
+    """Print one paragraph."""
+    _console().print(Text(visible(text, keep="\n"), style))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """Print a table; None is an empty cell."""
+    table = Table(box=SIMPLE_HEAD, title=Text(title, "bold") if title else None, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else visible(str(cell))) for cell in row))
+    _console().print(table)
+
+
+def show_json(value: object) -> None:
+    """Print one JSON value on one line, in ASCII."""
+    click.echo(json.dumps(value))
+
+
+def warn(text: str) -> None:
+    """Print a remark where it does not get into a pipe."""
+    click.echo(f"warmstart: {visible(text, keep=chr(10))}", err=True)
+
+
+def fail(error: WarmstartError | OSError, hint: str = "") -> NoReturn:
+    """Say what is wrong and what to do, and leave with status 2."""
+    problem = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    warn(problem)
+    if hint := hint or getattr(error, "hint", ""):
+        warn(hint)
+    raise click.exceptions.Exit(UNUSABLE)
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else WIDE
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,411 @@
+"""Bundles with the real tools and real uids: from a job's cache into the store and into another job's cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import filelock  # noqa: F401 - so that the kill sweep does not count what its import does
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.accounts import STORE, Accounts
+from tests.unit.store.samples import draft
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import Identity, Worker
+from warmstart.store import bundles, copies
+from warmstart.store.bundles import BundleDamaged, Offer
+from warmstart.store.collect import Collected, Limits, collect
+from warmstart.store.copies import Copy, FetchOverBudget, local_copy
+from warmstart.store.extract import ExtractionFailed, Source, extract
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import decode
+from warmstart.store.pack import PackFailed, pack
+from warmstart.store.stage import Stage
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+OWNER = Identity("the store's owner", 64210, 64210)
+JOB = Identity("a job", 64201, 64201)
+OTHER = Identity("another job", 64202, 64202)
+ROUNDS = 8
+CACHE = {
+    "m/f.1.nbi": b"index",
+    "m/f.1.nbc": os.urandom(300_000),
+    "m/g <locals>.2.nbi": b"x" * 5000,
+    "top.3.nbi": b"",
+    "m/deep/er/h.4.nbi": b"h",
+}
+
+
+def entry_of(path: str) -> str:
+    """Name a file's entry as the sample cache does: all but the last suffix."""
+    return path.rpartition(".")[0]
+
+
+class Place(NamedTuple):
+    """A store, and what a node and its jobs have on their own disk."""
+
+    base: Path
+    store: str
+    owner: Identity = OWNER
+
+    def namespace(self, scope: str = "user-1") -> Namespace:
+        """Return the namespace of these tests."""
+        return Namespace(self.store, scope, "numba", "ns")
+
+    def new_dir(self, name: str, identity: Identity | None = None) -> Path:
+        """Make a directory, root's 0700 or `identity`'s."""
+        path = self.base / name
+        path.mkdir(0o700)
+        if identity is not None:
+            os.chown(path, identity.uid, identity.gid)
+        return path
+
+    def offers(self, *scopes: str) -> list[Offer]:
+        """Ask the store as its owner."""
+        with Worker(self.owner) as worker:
+            asked = (self.store, list(scopes or ("user-1",)), "numba", "ns", "reader")
+            found, refused = worker.call(bundles.offers, *asked, deadline=after(20))
+        assert refused == {}
+        return [Offer(*row) for row in found]
+
+    def copy(self, offer: Offer, most_bytes: int = 1 << 30, seconds: float = 20) -> Copy:
+        """Return this node's copy of an offer."""
+        where = self.namespace(offer.scope)
+        directory = str(self.base / "bundles")
+        return local_copy(directory, where, offer, owner=self.owner, most_bytes=most_bytes, deadline=after(seconds))
+
+    def publish(self, *entries: str, content: bytes = b"bytes", scope: str = "user-1") -> dict[str, Any]:
+        """Publish bytes that are no squashfs as a bundle with these entries."""
+        fd = os.memfd_create("bundle")
+        try:
+            os.write(fd, content)
+            return self.publish_fd(fd, draft(*entries), scope)
+        finally:
+            os.close(fd)
+
+    def publish_fd(self, fd: int, text: dict[str, Any], scope: str = "user-1") -> dict[str, Any]:
+        """Publish an open file as the store's owner."""
+        with Worker(self.owner, keep=[fd]) as worker:
+            arguments = (self.namespace(scope), fd, text, "n1-test")
+            made: dict[str, Any] = worker.call(bundles.publish_bundle, *arguments, deadline=after(20))
+            return made
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Give a directory that other uids can pass through."""
+    path = Path(tempfile.mkdtemp(prefix="warmstart-bundles-", dir="/var/tmp"))
+    path.chmod(0o711)
+    (path / "log").mkdir()
+    yield path
+    with opened_dir(str(path.parent)) as fd:
+        remove_tree(fd, path.name, after(30))
+
+
+@pytest.fixture(params=["local", "squashed"])
+def place(request: pytest.FixtureRequest, base: Path) -> Iterator[Place]:
+    """Give a store of its owner's: a plain directory, and a file system that refuses even root."""
+    if request.param == "local":
+        yield Place(base, str(backed(base, OWNER)))
+        return
+    accounts = Accounts(base / "homes")
+    try:
+        account = accounts[STORE]
+        owner = Identity(account.name, account.uid, account.gid)
+        with mounts.squashed(base, backed(base, owner), base / "mounted", account) as target:
+            with pytest.raises(PermissionError):
+                os.listdir(target)
+            yield Place(base, str(target), owner)
+    finally:
+        accounts.close()
+
+
+def backed(base: Path, owner: Identity) -> Path:
+    """Make a directory that is the owner's."""
+    backing = base / "store"
+    backing.mkdir(0o755)
+    os.chown(backing, owner.uid, owner.gid)
+    return backing
+
+
+@pytest.fixture
+def local(base: Path) -> Place:
+    """Give a store in a plain directory."""
+    return Place(base, str(backed(base, OWNER)))
+
+
+def harvested(place: Place, content: dict[str, bytes], name: str = "a") -> tuple[int, Collected]:
+    """Write a cache as the job, collect it and pack it; return the bundle and what is in it."""
+    cache = place.new_dir(f"cache-{name}", JOB)
+    for path, data in content.items():
+        (cache / path).parent.mkdir(parents=True, exist_ok=True)
+        (cache / path).write_bytes(data)
+        os.utime(cache / path, ns=(7, 1_700_000_000_500_000_000))
+    subprocess.run(["/bin/chown", "-R", f"{JOB.uid}:{JOB.gid}", str(cache)], check=True)
+    stage = place.new_dir(f"stage-{name}")
+    with opened_dir(str(cache)) as top, opened_dir(str(stage)) as fd:
+        limits = Limits(1 << 30, 1000, after(20))
+        found = collect(top, owner=JOB.uid, entry_of=entry_of, skip=(), stage=Stage(fd), limits=limits)
+    return pack(str(stage), str(place.base / f"{name}.sqsh"), after(20)), found
+
+
+def seeded(place: Place, sources: list[Source], identity: Identity = OTHER) -> dict[str, bytes]:
+    """Extract into a new cache of `identity`; return what it holds, having checked whose it is."""
+    cache = place.new_dir(f"seeded-{len(os.listdir(place.base))}", identity)
+    with opened_dir(str(cache)) as fd:
+        extract(sources, fd, "numba", identity, after(20))
+    paths = [cache / "numba", *(cache / "numba").rglob("*")]
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in paths} == {(identity.uid, identity.gid)}
+    assert {oct(path.lstat().st_mode) for path in paths[1:]} <= {"0o40755", "0o100644"}
+    assert oct(paths[0].lstat().st_mode) == "0o40700"
+    return {str(path.relative_to(cache / "numba")): path.read_bytes() for path in paths if path.is_file()}
+
+
+def test_from_one_jobs_cache_into_anothers(place: Place) -> None:
+    """What one job compiled, the next one finds: same names, same bytes, its own uid, times to the second."""
+    fd, found = harvested(place, CACHE)
+    made = place.publish_fd(fd, draft() | {"entries": found.entries})
+    os.close(fd)
+    (offer,) = place.offers()
+    assert (offer.bundle, offer.size, offer.whole) == (made["bundle"], made["size"], True)
+    copy = place.copy(offer)
+    assert copy.fetched == offer.size
+    assert seeded(place, [Source(copy.path, None)]) == CACHE
+    again = place.copy(offer)
+    assert (again.fetched, again.path) == (0, copy.path)
+    seeds = next(place.base.glob("seeded-*"))
+    assert (seeds / "numba/m/f.1.nbi").stat().st_mtime == 1_700_000_000
+
+
+def test_only_the_entries_that_are_wanted_arrive(local: Place) -> None:
+    """Two bundles share an entry: it comes whole from the older one, though its files differ."""
+    for name, content in (("a", {"m/f.1.nbi": b"A", "m/f.1.nbc": b"A", "o.1.nbi": b"A"}), ("b", CACHE)):
+        fd, found = harvested(local, content, name)
+        local.publish_fd(fd, draft() | {"entries": found.entries})
+        os.close(fd)
+    offers = local.offers()
+    sources = []
+    for offer in offers:
+        copy = local.copy(offer)
+        sources.append(Source(copy.path, None if offer.whole else copy.files_of(offer.entries)))
+    assert [offer.whole for offer in offers] == [True, False]
+    assert seeded(local, sources) == CACHE | {"m/f.1.nbi": b"A", "m/f.1.nbc": b"A", "o.1.nbi": b"A"}
+
+
+def test_a_failed_extraction_leaves_nothing(local: Place) -> None:
+    """A disk that fills up in the middle: the job's cache is empty, not half full."""
+    fd, _ = harvested(local, {f"e{number}.1.x": os.urandom(200_000) for number in range(20)})
+    os.close(fd)
+    with mounts.tmpfs(local.base / "small", size="1m") as small:
+        os.chown(small, JOB.uid, JOB.gid)
+        with opened_dir(str(small)) as parent, pytest.raises(ExtractionFailed):
+            extract([Source(str(local.base / "a.sqsh"), None)], parent, "numba", JOB, after(20))
+        assert os.listdir(small) == []
+
+
+def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(local: Place) -> None:
+    """Another process of the user may plant a link in the way: what writes has only the user's rights."""
+    fd, _ = harvested(local, {"m/f.1.x": b"mine"})
+    os.close(fd)
+    roots = local.new_dir("roots")
+    cache = local.new_dir("cache", JOB)
+    (cache / "numba").mkdir()
+    (cache / "numba/m").symlink_to(roots)
+    subprocess.run(["/bin/chown", "-hR", f"{JOB.uid}:{JOB.gid}", str(cache)], check=True)
+    with opened_dir(str(cache)) as parent, pytest.raises(ExtractionFailed):
+        extract([Source(str(local.base / "a.sqsh"), None)], parent, "numba", JOB, after(20))
+    assert os.listdir(roots) == []
+
+
+def test_packing_that_fails_leaves_no_bundle(local: Place) -> None:
+    """A full disk is the node's shortage; nothing that looks like a bundle stays."""
+    stage = local.new_dir("stage")
+    (stage / "x").write_bytes(os.urandom(2_000_000))
+    with mounts.tmpfs(local.base / "small", size="1m") as small:
+        with pytest.raises(PackFailed):
+            pack(str(stage), str(small / "out.sqsh"), after(20))
+        assert os.listdir(small) == []
+
+
+def test_packing_twice_gives_the_same_bytes(local: Place) -> None:
+    """Nothing of the moment or of the node goes into a bundle."""
+    stage = local.new_dir("stage")
+    for number in range(50):
+        (stage / str(number)).write_bytes(b"%d" % number * 1000)
+    for name in ("a", "b"):
+        os.close(pack(str(stage), str(local.base / name), after(20)))
+    assert (local.base / "a").read_bytes() == (local.base / "b").read_bytes()
+
+
+def test_a_fetch_over_budget_is_not_begun(local: Place) -> None:
+    """More bytes than are left: the store is not even asked."""
+    local.publish("a", content=b"x" * 1000)
+    (offer,) = local.offers()
+    with pytest.raises(FetchOverBudget, match="1000 bytes, 999 are left"):
+        local.copy(offer, most_bytes=999)
+    assert os.listdir(local.base / "bundles") == []
+
+
+def test_a_fetch_that_is_too_slow_is_over_budget(local: Place) -> None:
+    """Another prolog holds the fetch: this one gives up at its deadline, and a later one goes on."""
+    local.publish("a", content=b"whole")
+    (offer,) = local.offers()
+    (local.base / "bundles").mkdir(0o700)
+    with opened_dir(str(local.base / "bundles")) as fd:
+        held = copies._claim(fd, offer, after(1))
+    os.write(held, b"half of another")
+    with pytest.raises(FetchOverBudget, match="still fetching"):
+        local.copy(offer, seconds=0.1)
+    os.close(held)  # it died
+    assert Path(local.copy(offer).path).read_bytes() == b"whole"
+    assert not list((local.base / "bundles").glob("*.fetching"))
+
+
+def test_damaged_bytes_do_not_become_a_copy(local: Place) -> None:
+    """The node's copies are what their manifests say, or they are not there."""
+    made = local.publish("a", content=b"whole")
+    (offer,) = local.offers()
+    path = Path(local.namespace().path, f"{made['bundle']}.sqsh")
+    path.chmod(0o644)
+    path.write_bytes(b"wrong")
+    with pytest.raises(BundleDamaged):
+        local.copy(offer)
+    path.write_bytes(b"whole")
+    assert Path(local.copy(offer).path).read_bytes() == b"whole"
+
+
+def test_one_node_fetches_a_bundle_once(local: Place) -> None:
+    """Eight prologs at once: one of them reads the store, all have the copy."""
+    local.publish("a", content=os.urandom(4_000_000))
+    (offer,) = local.offers()
+    fetched = in_processes(8, lambda _: local.copy(offer).fetched)
+    assert sorted(fetched) == [0] * 7 + [offer.size]
+
+
+def in_processes(count: int, act: Callable[[int], object]) -> list[Any]:
+    """Run `act(number)` in that many processes at once; return what they answer, as JSON."""
+    running = []
+    for number in range(count):
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                os.write(write, json.dumps(act(number)).encode())
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(write)
+        running.append((pid, read))
+    answers = []
+    for pid, read in running:
+        with open(read, "rb") as pipe:
+            answers.append(pipe.read())
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return [json.loads(answer) for answer in answers]
+
+
+def seen(place: Place) -> dict[str, str]:
+    """Read all that is offered, whole; return which bundle each entry comes from."""
+    found: dict[str, str] = {}
+    for offer in place.offers():
+        fd = os.memfd_create("copy")
+        files = bundles.fetch(place.namespace(), offer.bundle, offer.sha256, offer.size, fd)
+        os.close(fd)
+        assert set(offer.entries) <= files.keys()
+        for entry in offer.entries:
+            assert entry not in found
+            found[entry] = offer.bundle
+    return found
+
+
+def test_four_publishers_of_the_same_entries(local: Place) -> None:
+    """Every reader sees each entry once, whole, and always from the bundle that had it first."""
+
+    def act(number: int) -> object:
+        if number == 4:
+            return [seen(local) for _ in range(ROUNDS * 2)]
+        for turn in range(ROUNDS):
+            local.publish(f"shared-{turn}", f"own-{number}-{turn}", content=b"%d %d" % (number, turn))
+        return None
+
+    *_, observed = in_processes(5, act)
+    final = seen(local)
+    assert len(final) == ROUNDS * 5
+    assert all(final.items() >= moment.items() for moment in observed)
+
+
+SWEPT = ("open", "write", "fsync", "fchmod", "link", "unlink", "rename", "mkdir", "close", "listdir", "pread")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_publisher_killed_at_any_step(local: Place, when: str) -> None:
+    """Readers see its bundle whole or not at all, and whoever publishes next lists all that is there."""
+    call = 0
+    died = True
+    while died:
+        call += 1
+        died = publish_and_die(local, f"e{call}", call, when)
+        visible = seen(local)
+        local.publish(f"after-{call}", content=b"%d" % call)
+        complete = seen(local)
+        assert complete.items() > visible.items()
+        directory = Path(local.namespace().path)
+        manifests = {path.name.removesuffix(".json") for path in directory.glob("*Z-*.json")}
+        assert manifests == set(complete.values())
+        assert decode_all(directory) == complete.keys()
+    assert call > 30
+    assert f"e{call}" in complete
+
+
+def decode_all(directory: Path) -> set[str]:
+    """Return the entries of all manifests."""
+    paths = list(directory.glob("*Z-*.json"))
+    return {e for path in paths for e in decode(path.name.removesuffix(".json"), path.read_bytes()).entries}
+
+
+def publish_and_die(place: Place, entry: str, call: int, when: str) -> bool:
+    """Publish in a process that vanishes at its n-th system call; return whether it did."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setresgid(OWNER.gid, OWNER.gid, OWNER.gid)
+            os.setresuid(OWNER.uid, OWNER.uid, OWNER.uid)
+            fd = os.memfd_create("bundle")
+            os.write(fd, entry.encode())
+            count_down(call, when)
+            bundles.publish_bundle(place.namespace(), fd, draft(entry), "n1-dies")
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+
+def count_down(calls: int, when: str) -> None:
+    """Make this process vanish before or after its n-th call of the functions that publishing uses."""
+    left = calls
+
+    def vanishing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kw: Any) -> Any:  # noqa: ANN401
+            nonlocal left
+            left -= 1
+            if left == 0 and when == "before":
+                os._exit(9)
+            try:
+                return real(*args, **kw)
+            finally:
+                if left == 0:
+                    os._exit(9)
+
+        return call
+
+    for name in SWEPT:
+        setattr(os, name, vanishing(getattr(os, name)))

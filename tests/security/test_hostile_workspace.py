@@ -1,0 +1,366 @@
+"""Jobs that attack the harvest, as a real uid that owns its cache (threats, rows 5, 7, 13).
+
+What has to hold for each: no byte from outside the tree arrives in the stage, nothing outside is changed, the
+time is bounded, and what is honest in the same tree is harvested.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import pytest
+
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.store import beneath, collect, scan
+from warmstart.store.collect import Collected, Limits
+from warmstart.store.stage import Stage
+
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"
+)
+JOB = 64201
+SECRET = b"root:$y$secret"
+HONEST = {f"honest/e{number}.x": b"honest %d" % number for number in range(5)}
+
+
+def entry_of(path: str) -> str | None:
+    """Take everything for an entry of its own, which gives an attack the most to aim at."""
+    return path
+
+
+class Attack(NamedTuple):
+    """A job's tree, root's stage, and something of root's outside of both."""
+
+    tree: Path
+    stage: Path
+    secret: Path
+
+    def collect(self, seconds: float = 20, max_size: int = 1 << 30, max_entries: int = 1000) -> Collected:
+        """Harvest the tree as root."""
+        limits = Limits(max_size, max_entries, after(seconds))
+        with opened_dir(str(self.tree)) as top, opened_dir(str(self.stage)) as fd:
+            return collect.collect(
+                top, owner=JOB, entry_of=entry_of, skip=(), stage=Stage(fd), limits=limits
+            )  # fmt: skip
+
+    def honest(self) -> None:
+        """Put something into the tree that is worth a harvest."""
+        for name, content in HONEST.items():
+            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).write_bytes(content)
+
+    def check(self, found: Collected) -> None:
+        """Check what holds after every attack."""
+        assert {name: found.entries.get(name, {}).keys() for name in HONEST} == {n: {n} for n in HONEST}
+        listed = {path for files in found.entries.values() for path in files}
+        for directory, _, names in os.walk(self.stage):
+            for name in names:
+                path = Path(directory, name)
+                assert str(path.relative_to(self.stage)) in listed
+                status = path.lstat()
+                assert stat.S_ISREG(status.st_mode)
+                assert (status.st_uid, status.st_nlink, status.st_mode & 0o7777) == (0, 1, 0o644)
+                assert SECRET not in path.read_bytes()
+        assert self.secret.read_bytes() == SECRET
+        assert (self.secret.stat().st_mode & 0o7777, self.secret.stat().st_nlink) == (0o600, 1)
+
+
+@pytest.fixture
+def attack() -> Iterator[Attack]:
+    """Give a tree of the job's below a directory of root's, outside of any private directory."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-hostile-", dir="/var/tmp"))
+    base.chmod(0o711)
+    paths = Attack(base / "tree", base / "stage", base / "secret")
+    paths.tree.mkdir(0o700)
+    os.chown(paths.tree, JOB, JOB)
+    paths.stage.mkdir(0o700)
+    paths.secret.write_bytes(SECRET)
+    paths.secret.chmod(0o600)
+    with as_job(paths.tree, paths.honest):
+        pass
+    yield paths
+    subprocess.run(["/bin/rm", "-rf", "--one-file-system", str(base)], check=True)
+
+
+@contextmanager
+def as_job(tree: Path, act: Callable[[], object], *, forever: bool = False) -> Iterator[None]:
+    """Run `act` as the job in its tree: to its end before the `with`, or `forever` during it."""
+    pid = os.fork()
+    if not pid:
+        _be_the_job(tree, act, forever)
+    try:
+        if not forever:
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        yield
+    finally:
+        if forever:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _be_the_job(tree: Path, act: Callable[[], object], forever: bool) -> NoReturn:
+    try:
+        os.chdir(tree)
+        os.setgroups([])
+        os.setresgid(JOB, JOB, JOB)
+        os.setresuid(JOB, JOB, JOB)
+        act()
+        end = time.monotonic() + 30
+        while forever and time.monotonic() < end:
+            act()
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - the child must not go on as the test
+        os.write(2, f"the attack failed: {error!r}\n".encode())
+        os._exit(1)
+
+
+def test_links_at_every_depth(attack: Attack) -> None:
+    """Links to root's files and directories, relative and absolute, in place of files and of directories."""
+
+    def plant() -> None:
+        deep = Path()
+        for level in range(10):
+            (deep / "file.x").symlink_to("/etc/shadow")
+            (deep / "dir").symlink_to("/etc")
+            (deep / "secret").symlink_to(attack.secret)
+            (deep / "up").symlink_to("../" * (level + 1))
+            deep /= "d"
+            deep.mkdir()
+
+    with as_job(attack.tree, plant):
+        found = attack.collect()
+    attack.check(found)
+    assert found.rejected == {beneath.LINK: 40}
+
+
+def test_hard_links(attack: Attack) -> None:
+    """A second name of a file is turned away, and so is a file of another owner whose other name is gone."""
+    foreign = attack.tree / "foreign"
+    os.link(attack.secret, foreign)
+    with as_job(attack.tree, lambda: os.link("honest/e0.x", "second")):
+        found = attack.collect()
+    assert found.rejected == {beneath.HARD_LINK: 3}
+    assert "honest/e0.x" not in found.entries
+    foreign.unlink()
+    (attack.tree / "second").unlink()
+    shutil.rmtree(attack.stage)
+    attack.stage.mkdir(0o700)
+    kept = attack.tree / "kept"
+    kept.write_bytes(SECRET)  # root's, one link, inside the tree
+    found = attack.collect()
+    attack.check(found)
+    assert found.rejected == {beneath.FOREIGN: 1}
+
+
+def test_fifos_sockets_devices_and_setuid(attack: Attack) -> None:
+    """What is no file is not opened, what has odd modes arrives without them."""
+
+    def plant() -> None:
+        os.mkfifo("fifo.x")
+        os.mknod("whiteout", stat.S_IFCHR, 0)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind("socket.x")
+        Path("setuid").write_bytes(b"x")
+        os.chmod("setuid", 0o6777)
+        os.setxattr("setuid", "user.x", b"y")
+
+    with as_job(attack.tree, plant):
+        found = attack.collect()
+    attack.check(found)
+    assert found.rejected == {beneath.SPECIAL: 3}
+    assert os.listxattr(attack.stage / "setuid") == []
+
+
+def test_a_lease_does_not_make_root_wait(attack: Attack) -> None:
+    """The owner of a file may hold a write lease, which an ordinary open waits for up to 45 s."""
+    import fcntl
+
+    ready = attack.tree / "ready"
+
+    def hold() -> None:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        fd = os.open("leased", os.O_RDWR | os.O_CREAT)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        ready.touch()
+        while True:
+            signal.pause()
+
+    with as_job(attack.tree, hold, forever=True):
+        wait_for(ready)
+        started = time.monotonic()
+        found = attack.collect()
+    attack.check(found)
+    assert found.rejected == {beneath.UNREADABLE: 1}
+    assert time.monotonic() - started < 20
+
+
+def wait_for(path: Path) -> None:
+    """Wait until the job has got so far."""
+    deadline = after(10)
+    while not path.exists():
+        assert not deadline.expired()
+        time.sleep(0.01)
+
+
+def test_a_file_of_one_tebibyte(attack: Attack) -> None:
+    """Its size counts, not its blocks; the rest is harvested."""
+    with as_job(attack.tree, lambda: os.truncate(os.open("sparse", os.O_CREAT | os.O_WRONLY), 1 << 40)):
+        found = attack.collect()
+    attack.check(found)
+    assert found.rejected == {collect.TOO_LARGE: 1}
+
+
+def test_twenty_thousand_tiny_files(attack: Attack) -> None:
+    """The scan stops at its limit; directories that it saw whole are harvested."""
+
+    def plant() -> None:
+        os.mkdir("zz")
+        for number in range(20_000):
+            os.close(os.open(f"zz/{number}", os.O_CREAT | os.O_WRONLY))
+
+    with as_job(attack.tree, plant):
+        found = attack.collect(max_entries=100)
+    attack.check(found)
+    assert (len(found.entries), found.truncated) == (len(HONEST), scan.TOO_MANY_NAMES)
+
+
+def test_a_tree_four_thousand_deep(attack: Attack) -> None:
+    """Nobody follows it down."""
+
+    def plant() -> None:
+        for _ in range(4000):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("bottom").write_text("x")
+
+    with as_job(attack.tree, plant):
+        found = attack.collect()
+    attack.check(found)
+    assert found.rejected == {scan.TOO_DEEP: 1}
+
+
+def test_names_that_are_not_text(attack: Attack) -> None:
+    """A newline, an escape, no UTF-8, a comment of unsquashfs: none arrives, and the audit can print all."""
+    names = [b"a\nb", b"\x1b]0;x\x07", b"\xff\xfe", b"#comment", b" blank", b"back\\slash", b"x" * 255, b"-e"]
+
+    def plant() -> None:
+        for name in names:
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
+
+    with as_job(attack.tree, plant):
+        found = attack.collect()
+    attack.check(found)
+    assert found.rejected == {scan.ODD_NAME: 6}
+    assert all(path.isascii() and path.isprintable() for path, _ in found.examples)
+
+
+def test_a_directory_that_is_swapped_for_a_link_and_back(attack: Attack) -> None:
+    """A racing process exchanges a directory for a link to root's: many harvests, never a byte of root's."""
+    os.mkdir(attack.secret.parent / "roots", 0o755)
+    (attack.secret.parent / "roots/f").write_bytes(SECRET)
+
+    def prepare() -> None:
+        os.mkdir("race")
+        Path("race/f").write_bytes(b"mine")
+        os.symlink(attack.secret.parent / "roots", "link")
+
+    def swap() -> None:
+        os.rename("race", "aside")
+        os.rename("link", "race")
+        os.rename("race", "link")
+        os.rename("aside", "race")
+
+    with as_job(attack.tree, prepare), as_job(attack.tree, swap, forever=True):
+        outcomes = harvest_again_and_again(attack, "race/f", b"mine")
+    assert outcomes
+
+
+def test_a_file_that_is_swapped_for_links_and_fifos(attack: Attack) -> None:
+    """The same with a single name: link, FIFO, hard link, file."""
+
+    def prepare() -> None:
+        Path("mine").write_bytes(b"mine")
+        Path("f").write_bytes(b"mine")
+        os.symlink(attack.secret, "link")
+        os.mkfifo("fifo")
+
+    def swap() -> None:
+        for kind in ("link", "fifo", "mine"):
+            os.rename("f", "aside")
+            os.rename(kind, "f")
+            os.rename("f", kind)
+            os.rename("aside", "f")
+
+    with as_job(attack.tree, prepare), as_job(attack.tree, swap, forever=True):
+        outcomes = harvest_again_and_again(attack, "f", b"mine")
+    assert outcomes
+
+
+def harvest_again_and_again(attack: Attack, name: str, content: bytes, seconds: float = 1.5) -> set[str]:
+    """Harvest for a while during an attack; return how `name` fared."""
+    outcomes = set()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = attack.collect()
+        attack.check(found)
+        if name in found.entries:
+            assert (attack.stage / name).read_bytes() == content
+        outcomes |= {"taken"} if name in found.entries else set(found.rejected)
+        for path in list(attack.stage.iterdir()):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return outcomes
+
+
+def test_a_process_that_keeps_writing(attack: Attack) -> None:
+    """A growing file is cut at the size that it had and left out, in bounded time."""
+
+    def write() -> None:
+        with suppress(FileNotFoundError), open("grows", "ab", buffering=0) as file:
+            file.writelines(b"x" * 65536 for _ in range(100))
+        if os.stat("grows").st_size > 256 << 20:
+            os.truncate("grows", 0)
+
+    with as_job(attack.tree, write, forever=True):
+        wait_for(attack.tree / "grows")
+        found = attack.collect()
+    attack.check(found)
+    assert (
+        "grows" not in found.entries or found.entries["grows"]["grows"].size == (attack.stage / "grows").stat().st_size
+    )
+
+
+def test_something_mounted_in_the_tree(attack: Attack) -> None:
+    """A bind mount of a directory and one of a file: neither is entered."""
+
+    def plant() -> None:
+        os.mkdir("mount")
+        Path("file").touch()
+
+    with as_job(attack.tree, plant):
+        pass
+    outside = attack.secret.parent / "outside"
+    outside.mkdir()
+    (outside / "f").write_bytes(b"mounted")
+    os.chown(outside / "f", JOB, JOB)
+    targets = [(outside, attack.tree / "mount"), (outside / "f", attack.tree / "file")]
+    try:
+        for source, target in targets:
+            subprocess.run(["/bin/mount", "--bind", str(source), str(target)], check=True)
+        found = attack.collect()
+    finally:
+        for _, target in targets:
+            subprocess.run(["/bin/umount", str(target)], check=True)
+    attack.check(found)
+    assert found.rejected == {beneath.MOUNT: 2}

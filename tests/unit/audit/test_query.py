@@ -1,0 +1,121 @@
+"""The log is read back whole: rotated files, what waits, and nothing twice."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.audit.samples import FIELDS, finished, left
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.audit.query import AuditLog, Where
+from warmstart.audit.sink import drain
+
+A = {"ts": "2026-01-01T00:00:00.000Z", "event": "image.imported", "job_id": 7, "node": "n1", "uid": 5, "user": "a"}
+B = {"ts": "2026-01-02T00:00:00.000Z", "event": "image.waited", "job_id": 8, "node": "n2", "uid": 6, "user": "b"}
+C = {"ts": "2026-01-03T00:00:00.000Z", "event": "step.failed", "job_id": 7, "node": "n2", "uid": 5, "user": "a"}
+
+
+def written(*events: dict[str, object]) -> bytes:
+    """Return lines of a log."""
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def found(path: Path, where: Where = Where()) -> list[object]:
+    """Return the times of the lines that match."""
+    return [line["ts"] for line in AuditLog(str(path)).lines(where)]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (Where(), [A, B, C]),
+        (Where(job=7), [A, C]),
+        (Where(node="n2"), [B, C]),
+        (Where(event="image"), [A, B]),
+        (Where(event="image.waited"), [B]),
+        (Where(event="*.failed"), [C]),
+        (Where(event="imag"), []),
+        (Where(user="a"), [A, C]),
+        (Where(user="6"), [B]),
+        (Where(since="2026-01-02T00:00:00.000Z"), [B, C]),
+        (Where(job=7, node="n2"), [C]),
+    ],
+)
+def test_each_filter_takes_what_it_says(tmp_path: Path, where: Where, expected: list[dict[str, object]]) -> None:
+    """Filters are joined by and; an event may be given by its noun."""
+    log = tmp_path / "audit.jsonl"
+    log.write_bytes(written(A, B, C))
+    assert found(log, where) == [event["ts"] for event in expected]
+
+
+def test_rotated_files_come_first_packed_or_not(tmp_path: Path) -> None:
+    """Whatever logrotate calls them, the older file is read first; other files are not read."""
+    log = tmp_path / "audit.jsonl"
+    log.write_bytes(written(C))
+    (tmp_path / "audit.jsonl-20260101.gz").write_bytes(gzip.compress(written(A)))
+    (tmp_path / "audit.jsonl.1").write_bytes(written(B))
+    (tmp_path / "audit.jsonl.bak").write_bytes(written(B, B))
+    os.utime(tmp_path / "audit.jsonl-20260101.gz", (1, 1))
+    os.utime(tmp_path / "audit.jsonl.1", (2, 2))
+    assert found(log) == [A["ts"], B["ts"], C["ts"]]
+
+
+def test_broken_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
+    """A torn line or a torn rotated file hides nothing else."""
+    log = tmp_path / "audit.jsonl"
+    log.write_bytes(written(A) + b'{"ts": \n[1]\n\xff\n' + written(B) + b'{"ts"')
+    packed = gzip.compress(written(C) * 1000)
+    (tmp_path / "audit.jsonl.1.gz").write_bytes(packed[: len(packed) // 2])
+    reader = AuditLog(str(log))
+    assert [line["ts"] for line in reader.lines(Where(job=7, node="n1"))] == [A["ts"]]
+    assert reader.broken >= 5
+
+
+def test_a_line_that_was_written_again_is_shown_once(tmp_path: Path) -> None:
+    """A drainer that died before it removed a journal leaves its lines to be written again."""
+    log = tmp_path / "audit.jsonl"
+    log.write_bytes(written(A, B, A))
+    assert found(log) == [A["ts"], B["ts"]]
+
+
+def test_what_waits_is_shown_after_the_log_and_not_twice(tmp_path: Path) -> None:
+    """A journal that is in the log already, and one of a hook that runs, are both read right."""
+    log, journals = tmp_path / "audit.jsonl", str(tmp_path / "journal")
+    finished(journals)
+    (name,) = os.listdir(journals)
+    shutil.copy(os.path.join(journals, name), tmp_path)
+    drain(journals, str(log))
+    shutil.copy(tmp_path / name, journals)
+    running = Journal(journals, FIELDS)
+    running.emit(events.HOOK_STARTED)
+    lines = list(AuditLog(str(log), [journals, "/nonexistent"]).lines(Where()))
+    assert [line["event"] for line in lines] == ["image.imported", "hook.finished", "hook.started"]
+    running.finish()
+
+
+def test_without_a_log_what_waits_is_enough(tmp_path: Path) -> None:
+    """The first job of a new installation can be looked at before any drain."""
+    journals = str(tmp_path / "journal")
+    left(journals, b'{"ts": 1, "event": "hook.started"}\n', "prolog-ab-1.done")
+    (line,) = AuditLog(str(tmp_path / "none"), [journals]).lines(Where())
+    assert line["event"] == "hook.started"
+    with pytest.raises(FileNotFoundError):
+        list(AuditLog(str(tmp_path / "none")).lines(Where()))
+
+
+@given(st.binary())
+@settings(deadline=None)
+def test_any_file_is_read_without_harm(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    """Any bytes in a log are lines or broken lines; no text that comes out holds a control character."""
+    log = tmp_path_factory.mktemp("log") / "audit.jsonl"
+    log.write_bytes(content + b'\n{"event": "x", "image": "\\u001b[2J\\u009b"}\n')
+    *_, last = AuditLog(str(log)).lines(Where())
+    assert last["image"] == r"\x1b[2J\x9b"
