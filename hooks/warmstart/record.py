@@ -112,6 +112,11 @@ class Record(NamedTuple):
         """Name of the run's directory: `<jobid>.<run>`."""
         return f"{self.job_id}.{self.run_id}"
 
+    @property
+    def run_directory(self) -> str:
+        """The job's workspace on this node: root's directory, what lies in it is the job's."""
+        return f"{self.workspace}/{self.node}/{self.run_name}"
+
 
 @contextmanager
 def locked(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:

@@ -50,9 +50,9 @@ class Attack(NamedTuple):
     def collect(self, seconds: float = 20, max_size: int = 1 << 30, max_entries: int = 1000) -> Collected:
         """Harvest the tree as root."""
         limits = Limits(max_size, max_entries, after(seconds))
-        with opened_dir(str(self.tree)) as top, opened_dir(str(self.stage)) as fd:
+        with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             return collect.collect(
-                top, owner=JOB, entry_of=entry_of, skip=(), stage=Stage(fd), limits=limits
+                base, "tree", owner=JOB, entry_of=entry_of, skip=(), stage=Stage(fd), limits=limits
             )  # fmt: skip
 
     def honest(self) -> None:
@@ -364,3 +364,18 @@ def test_something_mounted_in_the_tree(attack: Attack) -> None:
             subprocess.run(["/bin/umount", str(target)], check=True)
     attack.check(found)
     assert found.rejected == {beneath.MOUNT: 2}
+
+
+def test_something_mounted_on_the_cache_itself(attack: Attack) -> None:
+    """The job's user may mount a FUSE file system on any directory that is its own."""
+    outside = attack.secret.parent / "outside"
+    outside.mkdir()
+    (outside / "f").write_bytes(b"mounted")
+    os.chown(outside / "f", JOB, JOB)
+    subprocess.run(["/bin/mount", "--bind", str(outside), str(attack.tree)], check=True)
+    try:
+        found = attack.collect()
+    finally:
+        subprocess.run(["/bin/umount", str(attack.tree)], check=True)
+    assert (found.entries, found.rejected) == ({}, {beneath.MOUNT: 1})
+    assert list(attack.stage.iterdir()) == []

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -69,7 +68,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
         return 0
     except Exception:  # noqa: BLE001 - a bug never drains a node
-        traceback.print_exc()
+        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
         return 0
 
 
@@ -110,8 +109,8 @@ def _guarded(
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
         return error
     except Exception as error:  # noqa: BLE001 - a bug: audited, never a drain
-        journal.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
-        traceback.print_exc()
+        journal.emit(events.HOOK_CRASHED, traceback=_traceback())
+        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
         return error
     return None
 
@@ -149,4 +148,10 @@ def _move_journals(installation: Installation, paths: NodePaths) -> None:
         if policy is not None:
             move(paths.journal, policy.paths.audit)
     except Exception:  # noqa: BLE001 - the audit must not fail a job; journals stay where they are
-        traceback.print_exc()
+        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
+
+
+def _traceback() -> str:
+    import traceback  # slow to import, and a warm prolog has none
+
+    return traceback.format_exc()

@@ -25,22 +25,16 @@ def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
     `EXDEV` where something is mounted inside (nothing below that mount is touched), `ETIME` at the
     deadline: what is left stays under its name, and the next call goes on.
     """
+    mount = mount_id(dir_fd)
     try:
-        top = os.open(name, DIRECTORY, dir_fd=dir_fd)
+        top = _open(name, dir_fd, mount)
     except FileNotFoundError:
         return
-    except NotADirectoryError:
-        os.unlink(name, dir_fd=dir_fd)
-        return
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
+    except NotADirectoryError:  # a file, or a link wherever it leads
         os.unlink(name, dir_fd=dir_fd)
         return
     try:
-        if mount_id(top) != mount_id(dir_fd):
-            raise OSError(errno.EXDEV, "something is mounted there", name)
-        removal = _Removal(top, mount_id(dir_fd), deadline)
+        removal = _Removal(top, mount, deadline)
         # Moving deep directories up adds names to the top, so look again until it is empty.
         while os.listdir(top):
             _empty(removal, top, 1)
@@ -64,12 +58,10 @@ def _empty(removal: _Removal, fd: int, depth: int) -> None:
 
 def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> None:
     try:
-        fd = os.open(name, DIRECTORY, dir_fd=parent)
+        fd = _open(name, parent, removal.mount)
     except FileNotFoundError:
         return
     try:
-        if mount_id(fd) != removal.mount:
-            raise OSError(errno.EXDEV, "something is mounted there", name)
         if depth >= DEEPEST:
             os.rename(name, f".up-{os.fstat(fd).st_ino}", src_dir_fd=parent, dst_dir_fd=removal.top)
             return
@@ -77,3 +69,18 @@ def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> 
     finally:
         os.close(fd)
     os.rmdir(name, dir_fd=parent)
+
+
+def _open(name: str, parent: int, mount: str) -> int:
+    """Open a directory on this mount; `EXDEV` on another one.
+
+    With O_PATH first: opening the root of a FUSE file system asks its daemon, which is the job's and may
+    never answer.
+    """
+    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        if mount_id(path) != mount:
+            raise OSError(errno.EXDEV, "something is mounted there", name)
+        return os.open(".", DIRECTORY, dir_fd=path)
+    finally:
+        os.close(path)

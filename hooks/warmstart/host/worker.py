@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -115,6 +114,8 @@ class Worker:
                 become(self.identity)
             _serve(request_read, answer_write)
         except BaseException:  # noqa: BLE001 - reported to whoever reads the hook's stderr
+            import traceback
+
             traceback.print_exc()
             os._exit(70)
         os._exit(0)
@@ -176,6 +177,8 @@ def _answer(name: str, args: list[Json]) -> dict[str, Json]:
     except OSError as error:
         return {"errno": error.errno, "text": error.strerror, "file": str(error.filename or "")}
     except Exception:  # noqa: BLE001 - the parent raises it as a bug, with this text
+        import traceback
+
         return {"bug": traceback.format_exc()}
 
 

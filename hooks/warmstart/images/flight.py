@@ -26,6 +26,7 @@ from warmstart.images.reference import Reference
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.25
+ANSWER_S = 1.0  # left for the store's last answer when the waiting is over
 
 
 class ImageWaitExpired(StoreError):
@@ -53,15 +54,16 @@ def _wait_or_import(want: Wanted, site: Site, deadline: Deadline, started: float
 
     from warmstart.images import production
 
+    last_look = Deadline(deadline.at - ANSWER_S)
     pause, how, waited_s = FIRST_PAUSE_S, "reused", 0.0
     while True:
         production.raise_remembered(want, site, deadline)
         if production.begin(want, site, deadline):
             return production.produce(want, site, deadline, how)._replace(waited_s=waited_s)
-        if deadline.expired():
+        if last_look.expired():
             raise _expired(want, production.describe_producer(want, site), waited_s)
         # S311: keeps waiters of many nodes apart; no secret
-        time.sleep(min(pause * (0.5 + random.random()), deadline.left()))  # noqa: S311
+        time.sleep(min(pause * (0.5 + random.random()), last_look.left()))  # noqa: S311
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
         how, waited_s = "waited", round(time.monotonic() - started, 3)
         if image := obtained(find(want, site, deadline), how):

@@ -101,17 +101,23 @@ def _split_registry(text: str, rest: str) -> tuple[str, str]:
             raise _invalid(text, "nothing stands before the #")
         return registry, repository
     first, slash, repository = rest.partition("/")
-    # distribution/reference: a first component is a host if it could not be part of a Docker Hub name.
-    if slash and ("." in first or ":" in first or first == "localhost"):
+    if slash and _is_host(first):
         return first, repository
     return DOCKER_HUB, rest
+
+
+def _is_host(name: str) -> bool:
+    """Tell a host from the first part of a Docker Hub name, as distribution/reference and skopeo do."""
+    return "." in name or ":" in name or name == "localhost"
 
 
 def _registry(text: str, name: str) -> str:
     registry = name.lower()
     port = registry.partition(":")[2]
     # isascii: lower() maps some other letters to ASCII ones (the Kelvin sign to k).
-    if not (name.isascii() and len(registry) <= 259 and _REGISTRY.match(registry)) or int(port or 1) > 65535:
+    plain = name.isascii() and len(registry) <= 259 and _REGISTRY.match(registry)
+    # A bare word before enroot's # would be rendered as the first part of a Docker Hub name.
+    if not plain or int(port or 1) > 65535 or not _is_host(registry):
         raise _invalid(text, "the registry is not HOST or HOST:PORT")
     # The names under which one and the same Docker Hub is known.
     return DOCKER_HUB if registry in {"index.docker.io", "registry-1.docker.io"} else registry

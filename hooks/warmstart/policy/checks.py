@@ -151,12 +151,13 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
 
 def _images(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     for number, reference in enumerate(rule.images):
-        registry = _registry(reference)
+        registry = registry_of(reference)
         if registry not in model.images.registries:
             yield Fault(("images", number), f"registry {registry} is not in images.registries")
 
 
-def _registry(reference: str) -> str:
+def registry_of(reference: str) -> str:
+    """Return the registry of an image that the model took."""
     # A first part with a dot, a port or the name localhost is a registry; all else is Docker Hub's.
     first, *rest = re.split("[/#]", reference.removeprefix("docker://"), maxsplit=1)
     return first if rest and ("." in first or ":" in first or first == "localhost") else "docker.io"

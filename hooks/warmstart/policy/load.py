@@ -198,9 +198,12 @@ def _rule(rule: Rule, place: Place, users: checks.FindUser) -> dict[str, Any]:
 
 def _conditions(match: Match) -> list[list[Any]]:
     given: dict[str, list[str] | None] = match.model_dump()
-    return [
-        [attribute, [[glob, _regex(glob)] for glob in globs]] for attribute, globs in given.items() if globs is not None
-    ]
+    return [condition(attribute, globs) for attribute, globs in given.items() if globs is not None]
+
+
+def condition(attribute: str, globs: Sequence[str]) -> list[Any]:
+    """Return the JSON form of one key of a `match`."""
+    return [attribute, [[glob, _regex(glob)] for glob in globs]]
 
 
 def _regex(glob: str) -> str:

@@ -29,8 +29,13 @@ LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 PATH = r"/[A-Za-z0-9_.@+=%/-]{1,1023}"
 REGISTRY = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[1-9][0-9]{0,4})?"
-# The image code parses it; this keeps blanks, control characters and options out.
-REFERENCE = r"docker://[A-Za-z0-9][A-Za-z0-9._:/#@-]{0,511}"
+# No wider than what images.reference parses: an admin's slip is told here, not to every job.
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+REFERENCE = (
+    rf"(?=.{{1,264}}$)docker://({_LABEL}(\.{_LABEL})*(:[1-9][0-9]{{0,3}})?[/#])?{_PART}(/{_PART})*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
 # A task prolog's value ends at the newline and is not quoted (Slurm's prolog_epilog.html).
 VALUE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{0,4096}"

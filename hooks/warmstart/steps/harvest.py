@@ -15,7 +15,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir
+from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Worker
 from warmstart.profiles import judge, registry
@@ -23,6 +23,7 @@ from warmstart.record import Seeded
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.collect import Collected, Limits, collect
+from warmstart.store.layout import Namespace
 from warmstart.store.pack import pack
 from warmstart.store.stage import Stage
 
@@ -82,7 +83,8 @@ def _harvest(context: Context, profile: str, seeded: Seeded, limits: Limits) -> 
     with _staged(context, profile, seeded, limits) as staged:
         collected = staged.collected
         valid = _judged(context, profile, staged, limits.deadline)
-        published = _publish(context, profile, seeded.namespace, staged, valid, limits.deadline) if valid else None
+        place = Namespace(context.policy.paths.store, context.record.publish_scope, profile, seeded.namespace)
+        published = _publish(context, place, staged, valid, limits.deadline) if valid else None
         count = len(valid) if published else 0
         context.audit.emit(
             events.CACHE_HARVESTED,
@@ -125,20 +127,21 @@ def _collect(context: Context, profile: str, seeded: Seeded, stage: Stage, limit
     record = context.record
     known = context.store.call(
         bundles.known_entries,
-        *(context.policy.paths.store, record.publish_scope, profile, seeded.namespace, _owner(context)),
+        Namespace(context.policy.paths.store, record.publish_scope, profile, seeded.namespace),
+        _owner(context),
         deadline=limits.deadline,
     )
     tool = registry.get(profile)
-    with opened_dir(record.environment["WARMSTART_CACHE"]) as cache:
-        try:
-            top = os.open(tool.subdir, DIRECTORY, dir_fd=cache)
-        except FileNotFoundError:  # the job removed it
-            return Collected({}, 0, 0, 0, {}, [], "")
-        try:
-            skip = {*seeded.entries, *known}
-            collected = collect(top, record.uid, tool.entry_of, skip, stage, limits)
-        finally:
-            os.close(top)
+    with opened_dir(record.run_directory) as base:
+        collected = collect(
+            base,
+            f"cache/{tool.subdir}",
+            owner=record.uid,
+            entry_of=tool.entry_of,
+            skip={*seeded.entries, *known},
+            stage=stage,
+            limits=limits,
+        )
     _reject(context, profile, collected.rejected, collected.examples)
     return collected
 
@@ -166,7 +169,7 @@ def _judged(context: Context, profile: str, staged: _Staged, deadline: Deadline)
 
 
 def _publish(
-    context: Context, profile: str, namespace: str, staged: _Staged, valid: list[str], deadline: Deadline
+    context: Context, place: Namespace, staged: _Staged, valid: list[str], deadline: Deadline
 ) -> str | None:
     """Pack and publish; return the bundle's id, None where others have published all of it meanwhile."""
     record = context.record
@@ -184,14 +187,13 @@ def _publish(
         with Worker(context.policy.store_user, keep=(bundle,)) as worker:
             published = worker.call(
                 bundles.publish_bundle,
-                *(context.policy.paths.store, record.publish_scope, profile, namespace),
-                *(bundle, draft, _owner(context)),
+                *(place, bundle, draft, _owner(context)),
                 deadline=deadline,
             )
     finally:
         os.close(bundle)
     if published["bundle"]:
-        context.audit.emit(events.BUNDLE_PUBLISHED, profile=profile, namespace=namespace, **published)
+        context.audit.emit(events.BUNDLE_PUBLISHED, profile=place.profile, namespace=place.name, **published)
     name: str | None = published["bundle"]
     return name
 

@@ -57,5 +57,4 @@ def _remove_workspace(record: Record, deadline: Deadline) -> None:
     except OSError as error:
         if error.errno == errno.EROFS:
             return  # nothing was written there, and nothing can be removed
-        path = f"{record.workspace}/{record.node}/{record.run_name}"
-        raise WorkspaceBusy(path=path, problem=error.strerror) from error
+        raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error

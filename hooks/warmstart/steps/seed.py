@@ -6,19 +6,25 @@ them as the job's uid. What fails for one profile leaves that one cold and the o
 
 from __future__ import annotations
 
+import os
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, WarmstartError
-from warmstart.host.files import opened_dir
+from warmstart.host.files import mount_id, opened_dir
 from warmstart.host.worker import Identity
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
-from warmstart.record import Record, Seeded
+from warmstart.record import Seeded
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles
+from warmstart.store.beneath import TurnedAway, open_directory
 from warmstart.store.bundles import Offer, Offers
+from warmstart.store.layout import Namespace
+
+if TYPE_CHECKING:
+    from warmstart.store.copies import Copy
 
 NAME = "seed"
 
@@ -77,44 +83,61 @@ def _seed(context: Context, profile: str, namespace: str, budget: _Budget) -> Se
         context.audit.emit(events.BUNDLE_REFUSED, profile=profile, bundle=bundle, reason=why)
     if not offers.offers:
         return Seeded(namespace, [])
-    fetched = _extract(context, profile, namespace, offers.offers, budget)
-    entries = [entry for offer in offers.offers for entry in offer.entries]
+    copied = _copied(context, profile, namespace, offers.offers, budget)
+    if not copied:
+        return Seeded(namespace, [])
+    _extract(context, profile, copied, budget)
+    entries = [entry for offer, _ in copied for entry in offer.entries]
     context.audit.emit(
         events.CACHE_SEEDED,
         profile=profile,
         namespace=namespace,
         entries=len(entries),
-        bundles=len(offers.offers),
-        scopes=sorted({offer.scope for offer in offers.offers}),
-        fetched_bytes=fetched,
+        bundles=len(copied),
+        scopes=sorted({offer.scope for offer, _ in copied}),
+        fetched_bytes=sum(copy.fetched for _, copy in copied),
         duration_ms=round((time.monotonic() - started) * 1000, 3),
     )
     return Seeded(namespace, entries)
 
 
-def _extract(context: Context, profile: str, namespace: str, offers: list[Offer], budget: _Budget) -> int:
-    """Bring the bundles to this node and extract them; return the bytes that were fetched."""
-    from warmstart.store.copies import Place, local_copy
+def _copied(
+    context: Context, profile: str, namespace: str, offers: list[Offer], budget: _Budget
+) -> list[tuple[Offer, Copy]]:
+    """Bring the bundles to this node; what would go over the budget stays cold, and the audit says so."""
+    from warmstart.store.copies import FetchOverBudget, local_copy
+
+    copied = []
+    for offer in offers:
+        try:
+            copy = local_copy(
+                context.paths.bundles,
+                Namespace(context.policy.paths.store, offer.scope, profile, namespace),
+                offer,
+                owner=context.policy.store_user,
+                most_bytes=budget.bytes,
+                deadline=budget.fetching,
+            )
+        except FetchOverBudget as error:
+            context.audit.emit(events.BUNDLE_LEFT_OUT, profile=profile, bundle=offer.bundle, error=error.as_audit())
+            continue
+        budget.bytes -= copy.fetched
+        copied.append((offer, copy))
+    return copied
+
+
+def _extract(context: Context, profile: str, copied: list[tuple[Offer, Copy]], budget: _Budget) -> None:
+    """Extract as the job's uid; the cache is opened beneath root's own directory, whatever was put in its place."""
     from warmstart.store.extract import Source, extract
 
-    place = Place(context.policy.paths.store, profile, namespace)
-    sources, fetched = [], 0
-    for offer in offers:
-        copy = local_copy(
-            context.paths.bundles,
-            place,
-            offer,
-            context.policy.store_user,
-            most_bytes=budget.bytes,
-            deadline=budget.fetching,
-        )
-        budget.bytes -= copy.fetched
-        fetched += copy.fetched
-        sources.append(Source(copy.path, None if offer.whole else copy.files_of(offer.entries)))
-    with opened_dir(context.record.environment["WARMSTART_CACHE"]) as cache:
-        extract(sources, cache, registry.get(profile).subdir, _job(context.record), budget.extracting)
-    return fetched
-
-
-def _job(record: Record) -> Identity:
-    return Identity(record.user, record.uid, record.gid)
+    sources = [Source(copy.path, None if offer.whole else copy.files_of(offer.entries)) for offer, copy in copied]
+    job = Identity(context.record.user, context.record.uid, context.record.gid)
+    with opened_dir(context.record.run_directory) as base:
+        try:
+            cache = open_directory("cache", base, mount_id(base))
+        except TurnedAway as turned:
+            raise SeedFailed(profile=profile, problem=f"the cache directory: {turned.reason}") from turned
+        try:
+            extract(sources, cache, registry.get(profile).subdir, job, budget.extracting)
+        finally:
+            os.close(cache)

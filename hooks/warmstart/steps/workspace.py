@@ -56,7 +56,7 @@ def run(context: Context, options: Options) -> Outcome:
         problem = error.strerror or str(error)
         cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
         raise cls(root=record.workspace, problem=problem) from error
-    path = os.path.join(record.workspace, record.node, record.run_name)
+    path = record.run_directory
     return Outcome(
         "changed",
         detail={"path": path},

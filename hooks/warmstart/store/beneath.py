@@ -23,7 +23,8 @@ MOUNT = "on another mount"
 SPECIAL = "neither file nor directory"
 HARD_LINK = "has more than one link"
 FOREIGN = "belongs to another uid"
-GONE = "gone or swapped"
+GONE = "gone"
+SWAPPED = "is no directory any more"
 UNREADABLE = "unreadable"
 
 
@@ -75,8 +76,20 @@ def _open_path(name: str, parent_fd: int, more: int) -> int:
     try:
         return os.open(name, _PATH | more, dir_fd=parent_fd)
     except OSError as error:
-        swapped = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-        raise TurnedAway(GONE if swapped else UNREADABLE) from error
+        reasons = {errno.ENOENT: GONE, errno.ENOTDIR: SWAPPED}
+        raise TurnedAway(reasons.get(error.errno or 0, UNREADABLE)) from error
+
+
+def open_branch(path: str, base_fd: int, mount: str) -> int:
+    """Open the directory at `path` ("" is the base itself), each one on the way as `open_directory` does."""
+    fd = os.dup(base_fd)
+    for part in path.split("/") if path else ():
+        try:
+            below = open_directory(part, fd, mount)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
 
 
 class Tree:
@@ -85,10 +98,10 @@ class Tree:
     Files are asked for in the order of their names, so the next one is mostly in the same directory.
     """
 
-    def __init__(self, top_fd: int, owner: int) -> None:
-        """`top_fd` stays the caller's."""
-        self.top = top_fd
-        self.mount = mount_id(top_fd)
+    def __init__(self, top_fd: int, mount: str, owner: int) -> None:
+        """`top_fd` stays the caller's; `mount` is the mount that it has been found on."""
+        self._top = top_fd
+        self._mount = mount
         self._owner = owner
         self._path = ""
         self._fd = os.dup(top_fd)
@@ -98,19 +111,13 @@ class Tree:
         folder, name = posixpath.split(path)
         if folder != self._path:
             self._change_to(folder)
-        return open_file(name, self._fd, self.mount, self._owner)
+        return open_file(name, self._fd, self._mount, self._owner)
 
     def close(self) -> None:
         """Close the directory that is open."""
         os.close(self._fd)
 
     def _change_to(self, folder: str) -> None:
-        fd = os.dup(self.top)
-        for part in folder.split("/") if folder else ():
-            try:
-                below = open_directory(part, fd, self.mount)
-            finally:
-                os.close(fd)
-            fd = below
+        fd = open_branch(folder, self._top, self._mount)
         os.close(self._fd)
         self._path, self._fd = folder, fd

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline
-from warmstart.store.beneath import Tree, TurnedAway
+from warmstart.host.files import mount_id
+from warmstart.store.beneath import GONE, Tree, TurnedAway, open_branch
 from warmstart.store.manifest import Entries, File
 from warmstart.store.scan import OUT_OF_TIME, Rules, Tally, scan
 from warmstart.store.stage import OutOfTime, Stage
@@ -47,7 +48,8 @@ class Collected(NamedTuple):
 
 
 def collect(
-    top_fd: int,
+    base_fd: int,
+    path: str,
     *,
     owner: int,
     entry_of: Callable[[str], str | None],
@@ -55,29 +57,35 @@ def collect(
     stage: Stage,
     limits: Limits,
 ) -> Collected:
-    """Copy the entries below `top_fd` (a profile's directory in the job's cache) into the stage.
+    """Copy the entries of a profile's directory into the stage.
 
-    `entry_of` maps a file's relative path (any name, surrogates for what is not UTF-8) to its entry, whose
-    files all lie in the directory that its name begins with; None for what is never harvested. Entries in
-    `skip` were seeded or are published already. Only files of uid `owner` are taken.
+    `base_fd` is a directory that only root can change (the run's own); `path` leads from there through what
+    is the job's (`cache/numba`), and all of it has to be on the base's mount: a job can mount a FUSE file
+    system on any directory of its own. `entry_of` maps a file's path below the profile's directory (any name,
+    surrogates for what is not UTF-8) to its entry, whose files all lie in the directory that its name begins
+    with; None for what is never harvested. Entries in `skip` were seeded or are published already. Only files
+    of uid `owner` are taken. A directory that is not there is an empty one; `OSError` is the stage's own.
     """
-    tree = Tree(top_fd, owner)
     tally = Tally()
-    rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
+    mount = mount_id(base_fd)
     try:
-        found = scan(top_fd, tree.mount, rules, tally)
+        top_fd = open_branch(path, base_fd, mount)
+    except TurnedAway as turned:
+        if turned.reason != GONE:
+            tally.add(path, turned.reason)
+        return Collected({}, 0, 0, 0, tally.counts, tally.examples, "")
+    tree = Tree(top_fd, mount, owner)
+    try:
+        rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
+        found = scan(top_fd, mount, rules, tally)
         copy = _Copy(tree, stage, limits)
         truncated = copy.all(found.entries, tally)
     finally:
         tree.close()
+        os.close(top_fd)
     return Collected(
-        copy.entries,
-        copy.size,
-        found.skipped,
-        found.ignored,
-        tally.counts,
-        tally.examples,
-        found.truncated or truncated,
+        *(copy.entries, copy.size, found.skipped, found.ignored),
+        *(tally.counts, tally.examples, found.truncated or truncated),
     )
 
 

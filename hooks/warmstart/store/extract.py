@@ -48,6 +48,8 @@ def extract(sources: list[Source], parent_fd: int, name: str, identity: Identity
     """
     try:
         for source in sources:
+            if source.files == []:  # to unsquashfs an empty list means everything
+                continue
             _extract_one(source, parent_fd, name, identity, deadline)
     except BaseException:
         remove_tree(parent_fd, name, after(_REMOVAL))

@@ -18,6 +18,7 @@ from warmstart.audit.journal import Journal
 from warmstart.audit.query import AuditLog, Where
 from warmstart.audit.sink import drain
 
+ALL = Where()
 A = {"ts": "2026-01-01T00:00:00.000Z", "event": "image.imported", "job_id": 7, "node": "n1", "uid": 5, "user": "a"}
 B = {"ts": "2026-01-02T00:00:00.000Z", "event": "image.waited", "job_id": 8, "node": "n2", "uid": 6, "user": "b"}
 C = {"ts": "2026-01-03T00:00:00.000Z", "event": "step.failed", "job_id": 7, "node": "n2", "uid": 5, "user": "a"}
@@ -28,7 +29,7 @@ def written(*events: dict[str, object]) -> bytes:
     return b"".join(json.dumps(event).encode() + b"\n" for event in events)
 
 
-def found(path: Path, where: Where = Where()) -> list[object]:
+def found(path: Path, where: Where = ALL) -> list[object]:
     """Return the times of the lines that match."""
     return [line["ts"] for line in AuditLog(str(path)).lines(where)]
 
@@ -96,7 +97,7 @@ def test_what_waits_is_shown_after_the_log_and_not_twice(tmp_path: Path) -> None
     shutil.copy(tmp_path / name, journals)
     running = Journal(journals, FIELDS)
     running.emit(events.HOOK_STARTED)
-    lines = list(AuditLog(str(log), [journals, "/nonexistent"]).lines(Where()))
+    lines = list(AuditLog(str(log), [journals, "/nonexistent"]).lines(ALL))
     assert [line["event"] for line in lines] == ["image.imported", "hook.finished", "hook.started"]
     running.finish()
 
@@ -105,10 +106,10 @@ def test_without_a_log_what_waits_is_enough(tmp_path: Path) -> None:
     """The first job of a new installation can be looked at before any drain."""
     journals = str(tmp_path / "journal")
     left(journals, b'{"ts": 1, "event": "hook.started"}\n', "prolog-ab-1.done")
-    (line,) = AuditLog(str(tmp_path / "none"), [journals]).lines(Where())
+    (line,) = AuditLog(str(tmp_path / "none"), [journals]).lines(ALL)
     assert line["event"] == "hook.started"
     with pytest.raises(FileNotFoundError):
-        list(AuditLog(str(tmp_path / "none")).lines(Where()))
+        list(AuditLog(str(tmp_path / "none")).lines(ALL))
 
 
 @given(st.binary())
@@ -117,5 +118,5 @@ def test_any_file_is_read_without_harm(tmp_path_factory: pytest.TempPathFactory,
     """Any bytes in a log are lines or broken lines; no text that comes out holds a control character."""
     log = tmp_path_factory.mktemp("log") / "audit.jsonl"
     log.write_bytes(content + b'\n{"event": "x", "image": "\\u001b[2J\\u009b"}\n')
-    *_, last = AuditLog(str(log)).lines(Where())
+    *_, last = AuditLog(str(log)).lines(ALL)
     assert last["image"] == r"\x1b[2J\x9b"

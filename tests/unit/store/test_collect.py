@@ -54,9 +54,11 @@ class Harvest:
     ) -> Collected:
         """Collect the tree."""
         limits = Limits(max_size, max_entries, deadline or after(30))
-        with opened_dir(str(self.tree)) as top, opened_dir(str(self.stage)) as fd:
+        with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             uid = os.getuid() if owner is None else owner
-            return collect.collect(top, owner=uid, entry_of=entry_of, skip=skip, stage=Stage(fd), limits=limits)
+            return collect.collect(
+                base, "tree", owner=uid, entry_of=entry_of, skip=skip, stage=Stage(fd), limits=limits
+            )
 
     def staged(self) -> dict[str, bytes]:
         """Return what the stage holds; directories end in `/`."""
@@ -128,6 +130,21 @@ def test_a_link_for_a_directory_spoils_the_entry_it_is_in(harvest: Harvest) -> N
     (harvest.tree / "e.d/more").symlink_to("/etc")
     found = harvest.collect()
     assert (found.entries, found.rejected) == ({}, {beneath.LINK: 1})
+    assert harvest.staged() == {}
+
+
+def test_a_cache_that_is_not_there_is_empty(harvest: Harvest) -> None:
+    """A job that did not use the tool has no directory of it: no rejection, nothing to tell."""
+    harvest.tree.rmdir()
+    assert harvest.collect() == Collected({}, 0, 0, 0, {}, [], "")
+
+
+def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_path: Path) -> None:
+    """The profile's directory is the job's, too."""
+    harvest.write(a_1=b"x")
+    harvest.tree.rename(tmp_path / "elsewhere")
+    harvest.tree.symlink_to("elsewhere")
+    assert harvest.collect().rejected == {beneath.SWAPPED: 1}
     assert harvest.staged() == {}
 
 
@@ -263,11 +280,11 @@ def test_impossible_times_are_cut(harvest: Harvest) -> None:
 def test_discarding_leaves_what_others_need(harvest: Harvest) -> None:
     """Files of entries that the validator refused go, with the directories that are empty then."""
     harvest.write(m__n__a_1=b"x", m__b_1=b"y")
-    with opened_dir(str(harvest.tree)) as top, opened_dir(str(harvest.stage)) as fd:
+    with opened_dir(str(harvest.tree)) as base, opened_dir(str(harvest.stage)) as fd:
         staged = Stage(fd)
         limits = Limits(PLENTY, 10, after(30))
         collect.collect(
-            top, owner=os.getuid(), entry_of=entry_of, skip=(), stage=staged, limits=limits
+            base, "", owner=os.getuid(), entry_of=entry_of, skip=(), stage=staged, limits=limits
         )  # fmt: skip
         staged.discard(["m/n/a.1"])
     assert harvest.staged() == {"m/": b"", "m/b.1": b"y"}

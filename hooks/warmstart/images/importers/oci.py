@@ -165,7 +165,7 @@ def _last_words(complaint: str, reference: Reference) -> str:
     `time="…" level=fatal msg="Error parsing image name \"docker://HOST/NAME:TAG\": reading manifest TAG in
     HOST/NAME: manifest unknown"`: an image named `timeout` must not look like one.
     """
-    words = complaint.partition('msg="')[2].removesuffix('"') or complaint
+    words = (complaint.partition('msg="')[2].removesuffix('"') or complaint).replace('\\"', '"')
     named = f"{reference.registry}/{reference.repository}"
     tail = words.rpartition(f"{named}: ")[2]
     if tail == words and named in words:

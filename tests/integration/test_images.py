@@ -1,0 +1,533 @@
+"""Images, end to end: a real registry, skopeo, umoci, mksquashfs, real accounts; no Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cluster import config, mounts, processes, teardown
+from tests.cluster.accounts import IMPORT, STORE, VALIDATE, Accounts, lookup
+from tests.cluster.registry import Registry, build_image
+from warmstart.host import children
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.worker import Identity, Worker
+from warmstart.images import flight, scratch, superblock, validity
+from warmstart.images.asked import Obtained, Site
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, RegistryUnreachable
+from warmstart.images.importers.oci import RESULT, Oci
+from warmstart.images.possession import ImageNotOurs
+from warmstart.images.reference import Reference, parse
+from warmstart.store.layout import StoreFailed, StoreFull
+
+MACHINE = os.uname().machine
+
+
+class Place(NamedTuple):
+    """A directory with the accounts that own its parts, and a registry with `team/tool:1`."""
+
+    base: Path
+    accounts: Accounts
+    registry: Registry
+    layout: Path
+
+    def identity(self, name: str) -> Identity:
+        """Return an account as warmstart sees it."""
+        account = self.accounts[name]
+        return Identity(name, account.uid, account.gid)
+
+    def new_store(self, name: str) -> Path:
+        """Return an empty store of the store's owner."""
+        return self.own(self.base / name)
+
+    def own(self, path: Path) -> Path:
+        """Make a directory that is the store owner's."""
+        path.mkdir(exist_ok=True)
+        os.chown(path, self.accounts[STORE].uid, self.accounts[STORE].gid)
+        return path
+
+    def site(self, store: Path, **changes: Any) -> Site:  # noqa: ANN401 - fields of Site
+        """Return node n1's view of a store; its worker has not been started yet."""
+        made = Site(
+            store=str(store),
+            worker=Worker(self.identity(STORE)),
+            importer=Oci(self.identity(IMPORT), (self.registry.url,)),
+            validator=self.identity(VALIDATE),
+            tag_ttl=600.0,
+            workspace=str(self.base / "workspace"),
+            node="n1",
+            run_id="r1",
+            job_id=7,
+        )
+        return made._replace(**changes)
+
+    def image(self, name: str = "team/tool:1") -> Reference:
+        """Return a reference into the registry."""
+        return parse(f"{self.registry.url}/{name}")
+
+    def left_in_scratch(self) -> list[str]:
+        """Return what imports left on the node."""
+        return os.listdir(self.base / "workspace" / "n1")
+
+
+@pytest.fixture(scope="module")
+def place(capable_host: None) -> Iterator[Place]:
+    """Return a registry, accounts and a directory for this module."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-images-", dir="/var/tmp"))
+    base.chmod(0o755)
+    (base / "log").mkdir()
+    watchdog = teardown.watch(base)
+    accounts = Accounts(base / "homes")
+    try:
+        layout = build_image(base / "image", {"/etc/hello": "hello\n", "/etc/shadow": "secret\n"})
+        _hide(layout, base / "hidden")
+        with Registry(base) as registry:
+            made = Place(base, accounts, registry, layout)
+            registry.push(layout, "latest", "team/tool:1")
+            yield made
+    finally:
+        teardown.tear_down(base)
+        accounts.close()
+        teardown.stop_watching(watchdog)
+
+
+@pytest.fixture
+def store(place: Place, request: pytest.FixtureRequest) -> Path:
+    """Return an empty store for one test."""
+    return place.new_store(f"store-{request.node.name}")
+
+
+@pytest.fixture
+def site(place: Place, store: Path) -> Iterator[Site]:
+    """Return node n1's view of the test's store."""
+    made = place.site(store)
+    with made.worker:
+        yield made
+
+
+def _hide(layout: Path, directory: Path) -> None:
+    """Add a program to the image that its owner can't read, as RHEL's sudo."""
+    directory.mkdir()
+    program = directory / "sudo"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o4111)
+    argv = ["umoci", "insert", "--image", f"{layout}:latest", str(program), "/bin/sudo"]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+
+
+def files(store: Path) -> list[str]:
+    """Return all files of a store but its locks, sorted."""
+    found = (str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+    return sorted(name for name in found if not name.endswith(".lock"))
+
+
+def in_child(function: Callable[[], object]) -> tuple[int, int]:
+    """Run a function in a forked child; returns its pid and a descriptor that gives its result as JSON."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    try:
+        os.write(writer, json.dumps(function()).encode())
+    finally:
+        os._exit(0)
+
+
+def result(child: tuple[int, int]) -> Any:  # noqa: ANN401 - whatever the function returned
+    """Return what a child's function returned, None if it did not."""
+    pid, reader = child
+    with os.fdopen(reader, "rb") as stream:
+        data = stream.read()
+    os.waitpid(pid, 0)
+    return json.loads(data) if data else None
+
+
+def processes_of(uid: int) -> list[int]:
+    """Return the pids of an account's processes, zombies left out."""
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            if alive and entry.stat().st_uid == uid:
+                pids.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return pids
+
+
+def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Path) -> None:
+    """The first one imports, the second one finds it; what is in the store is the image, whole and read-only."""
+    first = flight.obtain(place.image(), site, after(60))
+    assert first.how == "imported"
+    assert flight.obtain(place.image(), site, after(60)) == first._replace(how="reused")
+    hexes = first.digest.removeprefix("sha256:")
+    name = f"images/{hexes}.{MACHINE}"
+    assert files(store)[:2] == [f"{name}.json", f"{name}.sqsh"]
+    status = os.stat(first.path)
+    assert (status.st_uid, status.st_mode & 0o7777) == (place.accounts[STORE].uid, 0o444)
+    meta = json.loads((store / f"{name}.json").read_text())
+    assert (meta["reference"], meta["job_id"]) == (place.image().canonical(), 7)
+    assert place.left_in_scratch() == []
+
+
+def test_the_image_holds_what_the_layers_hold(place: Place, site: Site) -> None:
+    """Root owns everything, and what its owner may not read is not empty in the image."""
+    path = flight.obtain(place.image(), site, after(60)).path
+    listed = subprocess.run(["unsquashfs", "-lln", path], check=True, capture_output=True, text=True).stdout
+    rows = {line.split("squashfs-root", 1)[1]: line.split() for line in listed.splitlines() if "squashfs-root" in line}
+    assert rows["/bin/sudo"][:3] == ["-r-s--x--x", "0/0", "10"]
+    assert rows["/etc/hello"][1:3] == ["0/0", "6"]
+
+
+def test_a_digest_needs_no_registry_once_it_is_there(place: Place, site: Site) -> None:
+    """A reference by digest is found although nobody could be asked about it."""
+    digest = flight.obtain(place.image(), site, after(60)).digest
+    asked = place.registry.requests("GET", "manifests")
+    found = flight.obtain(place.image(f"team/tool@{digest}"), site, after(60))
+    assert (found.how, found.digest) == ("reused", digest)
+    assert place.registry.requests("GET", "manifests") == asked
+
+
+def test_a_moved_tag_is_noticed_after_its_time(place: Place, store: Path) -> None:
+    """Before its ttl the tag leads to what it was, afterwards to what the registry says."""
+    layout = build_image(place.base / "moving", {"/etc/version": "1\n"})
+    old = place.registry.push(layout, "latest", "team/moving:1")
+    with place.site(store).worker as worker:
+        site = place.site(store, worker=worker)
+        assert flight.obtain(place.image("team/moving:1"), site, after(60)).digest == old
+        newer = build_image(place.base / "moved", {"/etc/version": "2\n"})
+        new = place.registry.push(newer, "latest", "team/moving:1")
+        assert new != old
+        again = flight.obtain(place.image("team/moving:1"), site, after(60))
+        assert (again.digest, again.how) == (old, "reused")
+        expired = site._replace(tag_ttl=0.0)
+        moved = flight.obtain(place.image("team/moving:1"), expired, after(60))
+        assert (moved.digest, moved.how) == (new, "imported")
+        kept = flight.obtain(place.image("team/moving:1"), expired, after(60))
+        assert (kept.digest, kept.how) == (new, "reused")
+
+
+def test_what_is_not_there_is_not_found(place: Place, site: Site) -> None:
+    """A wrong tag, a wrong name and a wrong digest are the user's mistake, and nothing is left of the attempt."""
+    for name in ("team/tool:nope", "team/nope:1", f"team/tool@sha256:{'ab' * 32}"):
+        with pytest.raises(ImageNotFound):
+            flight.obtain(place.image(name), site, after(60))
+    assert place.left_in_scratch() == []
+
+
+def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
+    """The second one who wants what is not there hears so without the registry being asked."""
+    for _ in range(2):
+        with pytest.raises(ImageNotFound):
+            flight.obtain(place.image("team/absent:1"), site, after(60))
+    lines = (place.base / "log" / "registry.out").read_text()
+    assert lines.count("/team/absent/manifests/1 ") == 1
+
+
+def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> None:
+    """401 from a real registry is the user's matter, not an outage."""
+    port = config.free_ports(1)[0]
+    home = place.base / "private"
+    home.mkdir()
+    account = lookup("docker-registry", home)
+    os.chown(home, account.uid, account.gid)
+    (home / "config.yml").write_text(
+        f"version: 0.1\nlog: {{level: error}}\nstorage: {{inmemory: }}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\nauth: {{htpasswd: {{realm: r, path: {home}/htpasswd}}}}\n"
+    )
+    argv = ["/usr/bin/docker-registry", "serve", str(home / "config.yml")]
+    server = processes.start(place.base, "private", argv, account=account)
+    try:
+        processes.wait_until("the private registry", lambda: config.listening(port), 30)
+        importer = Oci(place.identity(IMPORT), (f"127.0.0.1:{port}",))
+        with pytest.raises(ImageForbidden):
+            flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site._replace(importer=importer), after(60))
+    finally:
+        processes.stop(server)
+
+
+def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> None:
+    """Nobody listens there: an outage, after the attempts that the deadline leaves room for."""
+    port = config.free_ports(1)[0]
+    with pytest.raises(RegistryUnreachable):
+        flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site, after(1))
+    assert place.left_in_scratch() == []
+
+
+def test_eight_at_once_make_one_import(place: Place, store: Path) -> None:
+    """One fetches, seven wait and are given the same image; the layers are fetched once."""
+    layout = build_image(place.base / "popular", {"/etc/popular": "1\n"})
+    place.registry.push(layout, "latest", "team/popular:1")
+
+    def obtain(number: int) -> list[str]:
+        site = place.site(store, run_id=f"r{number}", node=f"n{number % 4 + 1}")
+        with site.worker:
+            found = flight.obtain(place.image("team/popular:1"), site, after(60))
+            return [found.how, found.digest]
+
+    # One at a time is forked, all run at once.
+    running = [in_child(lambda number=number: obtain(number)) for number in range(8)]  # type: ignore[misc]
+    results = [result(child) for child in running]
+    assert sorted(how for how, _ in results if how == "imported") == ["imported"]
+    assert len({digest for _, digest in results}) == 1
+    blobs = [name for name in os.listdir(layout / "blobs" / "sha256") if _is_layer(layout, name)]
+    assert [place.registry.requests("GET", f"team/popular/blobs/sha256:{name}") for name in blobs] == [1]
+
+
+def _is_layer(layout: Path, name: str) -> bool:
+    return (layout / "blobs" / "sha256" / name).read_bytes()[:2] == b"\x1f\x8b"  # gzip
+
+
+class Sleeper(Oci):
+    """An importer whose program starts, writes, starts another one in a session of its own, and never ends."""
+
+    def import_image(
+        self,
+        reference: Reference,  # noqa: ARG002
+        digest: str,  # noqa: ARG002
+        work: scratch.Scratch,
+        deadline: Deadline,
+    ) -> str:
+        """Hang."""
+        children.run_alone(
+            ["/bin/sh", "-c", "echo half > image.sqsh; /usr/bin/setsid /bin/sleep 300 & sleep 300"],
+            deadline=deadline, identity=self.identity, env={}, cwd=work.path, network=False,
+        )  # fmt: skip
+        return RESULT
+
+
+def test_a_killed_producer_is_replaced(place: Place, store: Path) -> None:
+    """SIGKILL in the middle: its programs die with it, the next one imports, and no half of anything stays."""
+    uid = place.accounts[IMPORT].uid
+
+    def hang() -> None:
+        site = place.site(store, importer=Sleeper(place.identity(IMPORT), (place.registry.url,)))
+        with site.worker:
+            flight.obtain(place.image(), site, after(60))
+
+    child = in_child(hang)
+    # sh, sleep and the sleep in a session of its own.
+    processes.wait_until("the importer's programs", lambda: len(processes_of(uid)) >= 3, 20)
+    os.kill(child[0], signal.SIGKILL)
+    assert result(child) is None
+    site = place.site(store, run_id="r2")
+    with site.worker:
+        assert flight.obtain(place.image(), site, after(60)).how == "imported"
+    assert place.left_in_scratch() == []
+    assert processes_of(uid) == []
+    assert not [name for name in files(store) if ".tmp-" in name or name.endswith(".producer")]
+
+
+class Leftover(Oci):
+    """An importer that leaves a process behind that would write into the image later."""
+
+    def import_image(self, reference: Reference, digest: str, work: scratch.Scratch, deadline: Deadline) -> str:
+        """Import, and leave a writer that has the result open."""
+        name = super().import_image(reference, digest, work, deadline)
+        script = f"(exec 3<>{name}; exec setsid /bin/sh -c 'sleep 300; echo evil >&3') & sleep 0.2"
+        children.run_alone(
+            ["/bin/sh", "-c", script],
+            deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path, network=False,
+        )  # fmt: skip
+        return name
+
+
+def test_nothing_of_the_importer_survives(place: Place, store: Path) -> None:
+    """A process in a session of its own, with the image open for writing, is dead before the image is taken."""
+    site = place.site(store, importer=Leftover(place.identity(IMPORT), (place.registry.url,)))
+    with site.worker:
+        assert flight.obtain(place.image(), site, after(60)).how == "imported"
+    assert processes_of(place.accounts[IMPORT].uid) == []
+
+
+class Accomplice(Oci):
+    """An importer whose account has the result open for writing in a process outside."""
+
+    def import_image(self, reference: Reference, digest: str, work: scratch.Scratch, deadline: Deadline) -> str:
+        """Import, and keep the result open, as a process that was handed a descriptor would."""
+        name = super().import_image(reference, digest, work, deadline)
+        os.open(f"{work.path}/{name}", os.O_RDWR | os.O_CLOEXEC)  # this test's child ends, and it with it
+        return name
+
+
+def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Path) -> None:
+    """Threat 11: a descriptor that outlived the importer's processes keeps its image out of the store."""
+
+    def attempt() -> str:
+        site = place.site(store, importer=Accomplice(place.identity(IMPORT), (place.registry.url,)))
+        with site.worker, pytest.raises(ImageNotOurs) as raised:
+            flight.obtain(place.image(), site, after(60))
+        return str(raised.value.fields["problem"])
+
+    assert result(in_child(attempt)) == "somebody has it open for writing"
+    assert files(store) == []
+
+
+def test_works_where_the_store_refuses_root(place: Place) -> None:
+    """A FUSE mount of the store's owner answers EACCES to root, as root squash does."""
+    source, target = place.new_store("squashed-source"), place.base / "squashed"
+    with mounts.squashed(place.base, source, target, place.accounts[STORE]):
+        with pytest.raises(PermissionError):
+            os.listdir(target)
+        site = place.site(target)
+        with site.worker:
+            assert flight.obtain(place.image(), site, after(60)).how == "imported"
+            assert flight.obtain(place.image(), site, after(60)).how == "reused"
+
+
+def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
+    """No room for the image: the store's error, and nothing partial in it."""
+    with mounts.tmpfs(place.base / "full", size="512k") as store:
+        site = place.site(place.own(store))
+        with site.worker, pytest.raises(StoreFull):
+            flight.obtain(place.image(), site, after(60))
+        assert files(store) == []
+    assert place.left_in_scratch() == []
+
+
+def test_a_store_without_inodes_is_full(place: Place) -> None:
+    """No inode for the lock already: the store's error, and no import that could not be published."""
+    with mounts.tmpfs(place.base / "inodes", inodes=2) as store:
+        site = place.site(place.own(store))
+        with site.worker, pytest.raises(StoreFull):
+            flight.obtain(place.image(), site, after(60))
+
+
+def test_a_read_only_store_serves_what_it_has(place: Place, store: Path, site: Site) -> None:
+    """What is there is found; what is not there is the store's failure."""
+    flight.obtain(place.image(), site, after(60))
+    with mounts.read_only(store):
+        fresh = place.site(store)
+        with fresh.worker:
+            assert flight.obtain(place.image(), fresh, after(60)).how == "reused"
+            with pytest.raises(StoreFailed):
+                flight.obtain(place.image("team/other:1"), fresh, after(60))
+
+
+def test_a_damaged_image_is_moved_aside_and_imported_again(place: Place, site: Site, store: Path) -> None:
+    """A truncated image in the store is noticed at use; whoever has it open keeps it."""
+    first = flight.obtain(place.image(), site, after(60))
+    os.truncate(first.path, 4096)
+    again = flight.obtain(place.image(), site, after(60))
+    assert (again.how, again.size) == ("imported", first.size)
+    assert again.quarantined.startswith("cut short: 4096 of ")
+    assert [name for name in files(store) if "quarantine" in name and name.endswith(".sqsh")]
+    assert flight.obtain(place.image(), site, after(60)).quarantined == ""
+
+
+def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path) -> None:
+    """What mksquashfs writes with its different options is taken, with the padding that it adds or does not."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (tree / "small").write_text("x")
+    (tree / "large").write_bytes(os.urandom(300_000))
+    os.setxattr(tree / "small", "user.key", b"value")
+    variants: list[tuple[Path, list[str]]] = [
+        *((tree, ["-comp", name]) for name in ("gzip", "lzo", "lz4", "xz", "zstd", "lzma")),
+        *((tree, options) for options in (["-no-xattrs"], ["-no-exports"], ["-no-fragments"], ["-nopad"])),
+        *((tree, ["-b", size]) for size in ("4096", "1M")),
+        *((empty, options) for options in ([], ["-no-exports", "-nopad"])),
+    ]
+    for number, (source, options) in enumerate(variants):
+        path = tmp_path / f"{number}.sqsh"
+        argv = ["mksquashfs", str(source), str(path), "-no-progress", "-quiet", *options]
+        subprocess.run(argv, check=True, capture_output=True, timeout=60)
+        data = path.read_bytes()
+        assert superblock.parse(data[:96], len(data)).magic == superblock.MAGIC, options
+
+
+def test_listing_finds_what_the_superblock_does_not(place: Place, site: Site) -> None:
+    """Zeroed inodes under a good superblock pass the cheap depth and fail the next; the good image passes both."""
+    good = Path(flight.obtain(place.image(), site, after(60)).path).read_bytes()
+    block = superblock.parse(good[:96], len(good))
+    zeroed = bytearray(good)
+    zeroed[block.inode_table : block.directory_table] = bytes(block.directory_table - block.inode_table)
+    superblock.parse(bytes(zeroed[:96]), len(zeroed))
+    for data, is_good in ((good, True), (zeroed, False)):
+        path = place.base / "candidate"
+        path.write_bytes(data)
+        path.chmod(0o444)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            assert _lists(fd, place.identity(VALIDATE)) is is_good
+        finally:
+            os.close(fd)
+            path.unlink()
+
+
+def _lists(fd: int, validator: Identity) -> bool:
+    try:
+        validity.check_listing(fd, validator, after(30))
+    except superblock.ImageInvalid:
+        return False
+    return True
+
+
+def test_waiting_expires_and_names_the_producer(place: Place, store: Path) -> None:
+    """A waiter whose time is over says who is still importing, where, and for which job."""
+
+    def hang() -> None:
+        site = place.site(store, importer=Sleeper(place.identity(IMPORT), (place.registry.url,)), job_id=42)
+        with site.worker:
+            flight.obtain(place.image(), site, after(60))
+
+    child = in_child(hang)
+    uid = place.accounts[IMPORT].uid
+    try:
+        processes.wait_until("the importer's programs", lambda: len(processes_of(uid)) >= 3, 20)
+        site = place.site(store, run_id="r2")
+        with site.worker, pytest.raises(flight.ImageWaitExpired) as raised:
+            flight.obtain(place.image(), site, after(1.5))
+    finally:
+        os.kill(child[0], signal.SIGKILL)
+        result(child)
+    assert f"pid {child[0]} on n1 for job 42" in str(raised.value)
+    processes.wait_until("the programs' end", lambda: not processes_of(uid), 10)
+
+
+def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: Path) -> None:
+    """Eight on the store for a tag, four for a digest, none of which lists a directory, however many images."""
+    found = flight.obtain(place.image(), site, after(60))
+    for number in range(500):
+        (store / "images" / f"{number:064x}.{MACHINE}.sqsh").touch()
+    trace = place.base / "trace"
+    counts = {}
+    for name in ("team/tool:1", f"team/tool@{found.digest}"):
+        traced = _traced(place, store, name, trace)
+        assert not [line for line in traced if "getdents" in line]
+        counts[name] = len(traced)
+    assert list(counts.values()) == [8, 4]
+
+
+def _traced(place: Place, store: Path, name: str, trace: Path) -> list[str]:
+    """Return the system calls of a warm look-up that concern the store: by its path, or on its descriptors."""
+    site = place.site(store)
+    with site.worker as worker:
+        flight.obtain(place.image(), site, after(60))
+        assert worker._pid
+        strace = subprocess.Popen(
+            ["/usr/bin/strace", "-qq", "-y", "-p", str(worker._pid), "-o", str(trace)],
+            stderr=subprocess.DEVNULL,
+        )
+        processes.wait_until("strace", lambda: _is_traced(worker._pid), 10)
+        found: Obtained = flight.obtain(place.image(name), site, after(60))
+        assert found.how == "reused"
+        strace.terminate()
+        strace.wait()
+    return [line for line in trace.read_text().splitlines() if str(store) in line]
+
+
+def _is_traced(pid: int) -> bool:
+    return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()

@@ -1,0 +1,43 @@
+"""docs/audit.md lists the events that the code has, with examples of the right shape."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from warmstart.audit import events
+from warmstart.audit.line import shaped
+
+PAGE = Path(__file__).parents[3] / "docs" / "audit.md"
+SECTION = re.compile(r"^### `([a-z.]+)`\n\n(.+?)```json\n(.+?)\n```$", re.MULTILINE | re.DOTALL)
+
+
+def catalogue() -> dict[str, str]:
+    """Return the code's event names by the names of their constants."""
+    return {name: value for name, value in vars(events).items() if name.isupper()}
+
+
+def test_the_page_has_exactly_the_events_of_the_code() -> None:
+    """An event without a section, or a section without an event, is found here."""
+    documented = re.findall(r"^### `(.*)`$", PAGE.read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(catalogue().values())
+
+
+def test_names_are_noun_verb_and_constants_say_the_same() -> None:
+    """IMAGE_IMPORTED is image.imported."""
+    for constant, name in catalogue().items():
+        assert re.fullmatch(r"[a-z]+\.[a-z]+", name)
+        assert constant == name.replace(".", "_").upper()
+
+
+def test_each_event_has_an_example_line_as_the_log_has_it() -> None:
+    """The example is valid, of its event, in the documented key order."""
+    examples = SECTION.findall(PAGE.read_text())
+    assert sorted(name for name, _, _ in examples) == sorted(catalogue().values())
+    for name, text, example in examples:
+        line = json.loads(example)
+        assert line["event"] == name
+        assert list(shaped(line).items()) == list(line.items())
+        for key in line.keys() - {"schema", "ts", "event", "hook", "run_id", "cluster", "node", "job_id", "uid"}:
+            assert key in text or key in {"user", "step", "outcome", "duration_ms"} or "others" in text

@@ -1,0 +1,63 @@
+"""docs/errors.md lists the errors that the code has, under the kind that decides what happens."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from string import Formatter
+
+import pytest
+
+import warmstart
+from warmstart.errors import WarmstartError, by_code
+
+PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
+KINDS = ("user", "node", "resource", "store", "policy")
+
+
+@pytest.fixture(scope="module")
+def classes() -> list[type[WarmstartError]]:
+    """Return every error class with a code, of every module of the package."""
+    for module in walk_packages(warmstart.__path__, "warmstart."):
+        import_module(module.name)
+    found: list[type[WarmstartError]] = []
+    pending: list[type[WarmstartError]] = [WarmstartError]
+    while pending:
+        cls = pending.pop()
+        pending.extend(cls.__subclasses__())
+        if "code" in cls.__dict__ and cls.__module__.startswith("warmstart."):
+            found.append(cls)
+    return found
+
+
+def documented() -> list[tuple[str, str]]:
+    """Return (kind, code) of every row of the page."""
+    rows, kind = [], ""
+    for line in PAGE.read_text().splitlines():
+        kind = line.removeprefix("## ") if line.startswith("## ") else kind
+        if row := re.match(r"\| `([a-z-]+)` \|", line):
+            rows.append((kind, row[1]))
+    return rows
+
+
+def test_the_page_has_exactly_the_errors_of_the_code(classes: list[type[WarmstartError]]) -> None:
+    """A code without a row, a row without a code, or one under a wrong kind is found here."""
+    assert sorted(documented()) == sorted((cls.kind, cls.code) for cls in classes)
+
+
+def test_a_code_means_one_error(classes: list[type[WarmstartError]]) -> None:
+    """Codes are unique, so an error that crosses a pipe by its code stays the same error."""
+    assert len({cls.code for cls in classes}) == len(classes)
+    assert all(by_code(cls.code) is cls for cls in classes)
+
+
+def test_every_error_says_whose_fault_and_what_to_do(classes: list[type[WarmstartError]]) -> None:
+    """Kind, template and hint are there; a template's fields are plain names."""
+    for cls in classes:
+        assert cls.kind in KINDS
+        assert cls.hint, cls.code
+        names = [name for _, name, _, _ in Formatter().parse(cls.template) if name is not None]
+        assert all(name.isidentifier() for name in names), cls.code
+        assert cls.template.format_map(dict.fromkeys(names, "x"))

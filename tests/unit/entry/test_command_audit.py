@@ -1,0 +1,122 @@
+"""`warmstart audit` shows what happened, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.entry.command_line import POLICY, installed, run
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.paths import Installation
+
+LINES = [
+    {"schema": 1, "ts": "2026-01-01T00:00:00.000Z", "event": "image.imported", "hook": "prolog", "node": "n1",
+     "job_id": 7, "user": "a", "step": "image", "outcome": "changed", "duration_ms": 12.5, "image": "reg/app:1"},
+    {"schema": 1, "ts": "2026-01-02T00:00:00.000Z", "event": "step.failed", "hook": "prolog", "node": "n2",
+     "job_id": 8, "user": "b", "step": "image",
+     "error": {"kind": "user", "code": "x", "reason": "no such image", "hint": "look\x1b[2J closer"}},
+]  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    """Return the path of a log with two lines."""
+    path = tmp_path / "audit.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return str(path)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Installation:
+    """Return an installation without a policy."""
+    return Installation(str(tmp_path / "prefix"))
+
+
+def test_a_table_tells_when_where_what_and_why(nowhere: Installation, log: str) -> None:
+    """Every event is a row; an error shows its reason and hint, and no control character."""
+    result = run(nowhere, "audit", "--file", log)
+    assert result.exit_code == 0
+    first, second = [line for line in result.stdout.splitlines() if "2026-" in line]
+    assert [*first.split()] == [
+        "2026-01-01", "00:00:00.000", "n1", "7", "prolog", "image", "image.imported", "changed", "12.5",
+        "image=reg/app:1",
+    ]  # fmt: skip
+    assert r"no such image - look\x1b[2J closer" in second
+    assert "\x1b" not in result.output
+
+
+def test_json_gives_the_lines_of_the_log(nowhere: Installation, log: str) -> None:
+    """One line per event, as in the log but for escapes."""
+    result = run(nowhere, "audit", "--file", log, "--job", "7", "--json")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == LINES[:1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--job", "9"), ("--node", "n3"), ("--event", "job"), ("--user", "c"), ("--since", "1h"),
+     ("--since", "2026-01-02T00:00:01"), ("--job", "7", "--node", "n2")],
+)  # fmt: skip
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_nothing_found_is_status_1(
+    nowhere: Installation, log: str, arguments: tuple[str, ...], form: tuple[str, ...]
+) -> None:
+    """A script can ask whether something happened."""
+    result = run(nowhere, "audit", "--file", log, *arguments, *form)
+    assert result.exit_code == 1
+    assert "2026-" not in result.stdout
+
+
+@pytest.mark.parametrize("since", ["2026-01-02", "2026-01-02T00:00Z", "2026-01-02 00:00+00:00", "99999d"])
+def test_since_takes_dates_in_utc_and_durations(nowhere: Installation, log: str, since: str) -> None:
+    """The moment itself is included."""
+    result = run(nowhere, "audit", "--file", log, "--since", since, "--event", "step")
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--since", "yesterday"), ("--since", "999999999d"), ("--job", "0"), ("--job", "x"), ("--follow",),
+     ("--file", "/nonexistent")],
+)  # fmt: skip
+def test_wrong_usage_is_status_2(nowhere: Installation, log: str, arguments: tuple[str, ...]) -> None:
+    """What cannot be understood or read is told apart from what was not found."""
+    result = run(nowhere, "audit", "--file", log, *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_without_a_policy_it_says_how_to_go_on(nowhere: Installation) -> None:
+    """The policy names the log; where there is none, --file does."""
+    result = run(nowhere, "audit")
+    assert result.exit_code == 2
+    assert "--file PATH" in result.stderr
+
+
+def test_events_that_wait_are_shown_with_the_policys_log(tmp_path: Path) -> None:
+    """Straight after a job, before any drain, its events are there."""
+    installation = installed(tmp_path, POLICY.replace("/var/log/w/audit.jsonl", "/nonexistent/audit.jsonl"))
+    os.makedirs(installation.node("n1").root)
+    journal = Journal(installation.node("n1").journal, {"hook": "prolog", "run_id": "ab", "job_id": 7})
+    journal.emit(events.HOOK_STARTED)
+    result = run(installation, "audit", "--job", "7")
+    assert (result.exit_code, "hook.started" in result.stdout) == (0, True)
+    journal.finish()
+
+
+def test_a_policy_whose_log_is_missing_says_so(tmp_path: Path) -> None:
+    """On a node where no hook has run yet."""
+    installation = installed(tmp_path, POLICY.replace("/var/log/w/audit.jsonl", "/nonexistent/audit.jsonl"))
+    result = run(installation, "audit")
+    assert result.exit_code == 2
+    assert "no hook has moved its events" in result.stderr
+
+
+def test_unreadable_lines_are_mentioned(nowhere: Installation, log: str) -> None:
+    """Nobody takes a damaged log for a whole one."""
+    with open(log, "ab") as file:
+        file.write(b"torn\n")
+    assert "1 unreadable lines" in run(nowhere, "audit", "--file", log).stderr

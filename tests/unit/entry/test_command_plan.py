@@ -1,0 +1,121 @@
+"""`warmstart plan` shows what a prolog would decide, and touches nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.entry.command_line import POLICY, answer, installed, run
+from warmstart.paths import Installation
+
+NOBODY = ("plan", "--user", "nobody")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Installation:
+    """Return an installation with a small policy."""
+    return installed(tmp_path)
+
+
+def test_rules_say_whether_they_apply_and_why(site: Installation) -> None:
+    """Every rule is there, with its place in the file."""
+    rules = answer(site, *NOBODY, "--partition", "cpu")["rules"]
+    assert [(rule["name"], rule["matched"]) for rule in rules] == [("everyone", True), ("gpu", False)]
+    assert rules[1]["reason"] == "partition 'cpu' is not 'gpu*'"
+    assert rules[1]["place"] == f"{site.policy}:10"
+
+
+def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
+    """Images of the job and the policy, profiles with variables, scopes, environment, limits, steps."""
+    comment = "warmstart: image=reg.example.com/mine profiles=inductor"
+    found = answer(site, *NOBODY, "--partition", "gpu1", "--comment", comment)
+    assert [(image["image"], image["from"], image["allowed"]) for image in found["images"]] == [
+        ("reg.example.com/mine:latest", "job", True),
+        ("reg.example.com/base/app:1", "policy", True),
+    ]
+    assert [(profile["name"], profile["from"]) for profile in found["profiles"]] == [
+        ("numba", "policy"),
+        ("inductor", "job"),
+    ]
+    assert found["profiles"][0]["variables"] == {"NUMBA_CACHE_DIR": "$WARMSTART_CACHE/numba"}
+    assert found["scopes"] == {"read": ["user-65534-nobody"], "publish": "user-65534-nobody"}
+    assert found["environment"] == {"CUDA_MODULE_LOADING": "EAGER"}
+    assert found["limits"]["harvest.budget"] == 30
+    assert found["steps"]["prolog"] == ["workspace", "image", "seed", "environment"]
+    assert found["steps"]["epilog"] == ["harvest", "release"]
+    assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")
+
+
+def test_people_see_the_same_in_tables(site: Installation) -> None:
+    """The text names rules, images, variables, scopes and steps."""
+    result = run(site, *NOBODY, "--partition", "gpu1")
+    assert result.exit_code == 0
+    for text in ("partition 'gpu1' matches 'gpu*'", "reg.example.com/base/app:1", "NUMBA_CACHE_DIR", "EAGER",
+                 "user-65534-nobody", "workspace → image → seed → environment", "harvest → release"):  # fmt: skip
+        assert text in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--image", "evil.example.com/app"), "image-refused"),
+        (("--image", "UPPER"), "image-reference-invalid"),
+        (("--comment", "warmstart: sudo=yes"), "request-invalid"),
+        (("--comment", "warmstart: profiles=numbers"), None),
+    ],
+)
+def test_a_refused_job_is_status_1_with_the_sentence_it_would_get(
+    site: Installation, arguments: tuple[str, ...], code: str | None
+) -> None:
+    """The verdict is the prolog's own."""
+    result = run(site, *NOBODY, *arguments)
+    assert result.exit_code == 1
+    verdict = answer(site, *NOBODY, *arguments)["verdict"]
+    assert verdict["kind"] == "user"
+    assert verdict["reason"] in result.stdout
+    assert code is None or verdict["code"] == code
+
+
+def test_escapes_in_a_comment_do_not_reach_the_terminal(site: Installation) -> None:
+    """What a user wrote is shown, not obeyed."""
+    result = run(site, *NOBODY, "--comment", "\x1b[2Jhello\n")
+    assert r"\x1b[2Jhello" in result.stdout
+    assert "\x1b" not in result.output
+
+
+def test_a_job_of_a_system_account_gets_nothing_and_is_told_why(site: Installation) -> None:
+    """limits.min_uid is a reason like any other."""
+    result = run(site, "plan", "--user", "root", "--image", "evil.example.com/app")
+    assert result.exit_code == 0
+    assert "does nothing for this job: uid 0 is below limits.min_uid" in result.stdout
+
+
+def test_a_job_that_no_rule_gives_anything(tmp_path: Path) -> None:
+    """A policy without rules leaves every job alone."""
+    site = installed(tmp_path, POLICY.partition("rules:")[0])
+    result = run(site, *NOBODY)
+    assert result.exit_code == 0
+    assert "No rule gives this job anything" in result.stdout
+
+
+def test_nothing_is_written(site: Installation) -> None:
+    """Neither the compiled policy nor any directory appears."""
+    before = sorted(os.walk(site.prefix))
+    run(site, *NOBODY, "--partition", "gpu1", "--image", "reg.example.com/mine")
+    assert sorted(os.walk(site.prefix)) == before
+
+
+def test_a_broken_policy_and_an_unknown_user_are_status_2(tmp_path: Path) -> None:
+    """No answer is better than one from a policy that is not there."""
+    site = installed(tmp_path, "version: 2\n")
+    assert run(site, *NOBODY).exit_code == 2
+    assert run(installed(tmp_path), "plan", "--user", "no-such-user").exit_code == 2
+
+
+def test_the_off_switch_is_mentioned(site: Installation) -> None:
+    """A plan that no hook follows says so."""
+    Path(site.off_switch).touch()
+    assert "switched off" in run(site, *NOBODY).stderr
+    assert answer(site, *NOBODY)["off"] is True

@@ -1,0 +1,111 @@
+"""`warmstart policy` checks a policy and shows the one in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.entry.command_line import POLICY, answer, installed, run
+from warmstart.paths import Installation
+from warmstart.policy.refresh import current
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Installation:
+    """Return an installation with a small policy that hooks have compiled."""
+    installation = installed(tmp_path)
+    current(installation)
+    return installation
+
+
+def broken(site: Installation) -> None:
+    """Edit the policy so that two keys are wrong."""
+    text = POLICY.replace("registries:", "registeries:").replace("profiles: [numba]", "profiles: [numbers]")
+    Path(site.policy).write_text(text)
+
+
+def test_check_counts_the_rules_of_a_good_policy(site: Installation) -> None:
+    """One word and a number, for a person and for a script."""
+    result = run(site, "policy", "check")
+    assert (result.exit_code, result.stdout.strip()) == (0, "ok: 2 rules")
+    assert answer(site, "policy", "check") == {"file": site.policy, "ok": True, "rules": 2}
+
+
+def test_check_tells_every_problem_with_its_place(site: Installation) -> None:
+    """A broken draft is status 1, each problem on a line of its own."""
+    broken(site)
+    result = run(site, "policy", "check")
+    assert result.exit_code == 1
+    assert f"{site.policy}:6:10: images.registeries: unknown key; did you mean registries?" in result.stdout
+    found = answer(site, "policy", "check")
+    assert (found["ok"], found["code"]) == (False, "policy-invalid")
+    assert found["problems"] == result.stdout.splitlines()
+
+
+def test_check_takes_a_draft_anywhere(tmp_path: Path, site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file beside one's shell, by its relative path."""
+    (tmp_path / "draft.yaml").write_text(POLICY)
+    monkeypatch.chdir(tmp_path)
+    assert run(site, "policy", "check", "draft.yaml").exit_code == 0
+    assert run(site, "policy", "check", "none.yaml").exit_code == 1
+
+
+def test_show_tells_values_and_rules_in_force(site: Installation) -> None:
+    """Keys as the site writes them, with defaults filled in."""
+    result = run(site, "policy", "show")
+    assert result.exit_code == 0
+    assert "in force since 20" in result.stdout
+    assert "/shared/w" in result.stdout
+    found = answer(site, "policy", "show")
+    assert (found["file"], found["changed"], found["problem"]) == (site.compiled_policy, False, None)
+    assert found["policy"]["store_user"] == "daemon"
+    assert found["policy"]["rules"][1]["match"] == {"partition": ["gpu*"]}
+    assert "signature" not in found["policy"]
+
+
+def test_show_tells_that_an_edit_was_rejected(site: Installation) -> None:
+    """The last good policy stays in force, and status 1 says that the files are not."""
+    broken(site)
+    result = run(site, "policy", "show")
+    assert result.exit_code == 1
+    assert "the files were changed and are rejected" in result.stdout
+    assert "registeries: unknown key" in result.stderr
+    found = answer(site, "policy", "show")
+    assert (found["changed"], found["problem"]["code"]) == (True, "policy-invalid")
+    assert found["policy"]["images"]["registries"] == ["reg.example.com"]
+
+
+def test_show_tells_that_an_edit_waits_for_the_next_hook(site: Installation) -> None:
+    """A good edit is shown as what it will be."""
+    Path(site.policy).write_text(POLICY.replace("/shared/w", "/shared/other"))
+    result = run(site, "policy", "show")
+    assert result.exit_code == 0
+    assert "the next hook takes it into force" in result.stdout
+    assert "/shared/other" in result.stdout
+
+
+def test_show_works_before_any_hook_ran(tmp_path: Path) -> None:
+    """And it leaves compiling to the hooks."""
+    site = installed(tmp_path)
+    assert "the hooks compile it" in run(site, "policy", "show").stdout
+    assert not Path(site.var).exists()
+
+
+def test_show_without_any_policy_is_status_2(tmp_path: Path) -> None:
+    """Nothing is shown as if it were in force."""
+    result = run(Installation(str(tmp_path)), "policy", "show")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_show_mentions_the_off_switch(site: Installation) -> None:
+    """A policy that no hook follows is said to be one."""
+    Path(site.off_switch).touch()
+    assert "switched off" in run(site, "policy", "show").stderr
+
+
+def test_the_version_and_every_commands_statuses_are_told(site: Installation) -> None:
+    """--version names the release; each --help documents the exit status."""
+    assert run(site, "--version").stdout.startswith("warmstart, version ")
+    for command in (("audit",), ("plan",), ("policy", "check"), ("policy", "show")):
+        assert "Exit status:" in run(site, *command, "--help").stdout

@@ -1,0 +1,163 @@
+"""Single flight: who imports, who waits, and what waiters are told; the import itself is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.unit.images import inline
+from tests.unit.images.sample import image
+from warmstart.host.deadline import Deadline, after
+from warmstart.images import election, failures, flight, production
+from warmstart.images.asked import Obtained, Site, Wanted, find, obtained
+from warmstart.images.importers.contract import ImageNotFound, RegistryUnreachable
+from warmstart.images.lookup import key_of
+from warmstart.images.reference import parse
+from warmstart.store.layout import StoreFailed
+from warmstart.store.locks import try_lock
+
+HEX = "ab" * 32
+BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
+LOCK = f"{key_of(BY_DIGEST.canonical())}.{os.uname().machine}"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a site with an empty store."""
+    (tmp_path / "store").mkdir()
+    return inline.site(tmp_path / "store", tmp_path / "workspace")
+
+
+@pytest.fixture
+def others_lock(site: Site) -> Iterator[None]:
+    """Let somebody else be the producer, as job 8 on node n9."""
+    who = {"host": "n9", "pid": 99, "job": 8, "since": "2026-01-01T00:00:00Z"}
+    assert election.begin(site.store, LOCK, who, "test")
+    yield
+    election.end(site.store, LOCK)
+
+
+def put_image(site: Site) -> None:
+    """Publish the sample image."""
+    images = Path(site.store) / "images"
+    images.mkdir(exist_ok=True)
+    (images / f"{HEX}.{os.uname().machine}.sqsh").write_bytes(image())
+
+
+def nothing_to_import(*_: object) -> NoReturn:
+    """Stand in for an import that must not happen."""
+    raise AssertionError("imported")
+
+
+def test_a_warm_image_costs_one_call(site: Site) -> None:
+    """What is there is returned after one message to the worker."""
+    put_image(site)
+    found = flight.obtain(BY_DIGEST, site, after(5))
+    assert (found.how, found.digest, found.size, found.waited_s) == ("reused", f"sha256:{HEX}", 4096, 0.0)
+    assert site.worker.calls == ["find"]  # type: ignore[attr-defined]
+
+
+def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing image is imported by whoever gets the lock, and the lock is free afterwards."""
+
+    def make(want: Wanted, site: Site, deadline: Deadline, *_: object) -> Obtained:
+        assert try_lock(f"{site.store}/images/locks", f"{LOCK}.lock") is None
+        put_image(site)
+        image = obtained(find(want, site, deadline), "imported")
+        assert image
+        return image
+
+    monkeypatch.setattr(production, "_import", make)
+    assert flight.obtain(BY_DIGEST, site, after(5)).how == "imported"
+    held = try_lock(f"{site.store}/images/locks", f"{LOCK}.lock")
+    assert held is not None
+    held.release()
+    assert election.producer_of(site.store, LOCK) == {}
+
+
+@pytest.mark.usefixtures("others_lock")
+def test_a_waiter_is_released_by_the_image_and_not_by_the_lock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image appears while another holds the lock; the waiter returns although the lock is still held."""
+    monkeypatch.setattr(production, "_import", nothing_to_import)
+    monkeypatch.setattr(time, "sleep", lambda _: put_image(site))
+    found = flight.obtain(BY_DIGEST, site, after(5))
+    assert found.how == "waited"
+
+
+@pytest.mark.usefixtures("others_lock")
+def test_a_waiters_deadline_names_the_producer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says who is importing, on which host, for which job and since when; nothing was imported."""
+    monkeypatch.setattr(production, "_import", nothing_to_import)
+    with pytest.raises(flight.ImageWaitExpired) as raised:
+        flight.obtain(BY_DIGEST, site, after(0.01))
+    expected = "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z"
+    assert raised.value.fields["producer"] == expected
+
+
+def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that was published between the look-up and the lock is not imported again."""
+    begin = production.begin
+
+    def late(want: Wanted, site: Site, deadline: Deadline) -> bool:
+        put_image(site)
+        return begin(want, site, deadline)
+
+    monkeypatch.setattr(production, "begin", late)
+    monkeypatch.setattr(production, "_import", nothing_to_import)
+    assert flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
+
+
+def test_a_definitive_failure_is_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes next gets the same error without asking the registry."""
+
+    def missing(*_: object) -> NoReturn:
+        raise ImageNotFound(image="reg.io/a")
+
+    monkeypatch.setattr(production, "_import", missing)
+    with pytest.raises(ImageNotFound):
+        flight.obtain(BY_DIGEST, site, after(5))
+    monkeypatch.setattr(production, "_import", nothing_to_import)
+    with pytest.raises(ImageNotFound) as raised:
+        flight.obtain(BY_DIGEST, site, after(5))
+    assert raised.value.fields == {"image": "reg.io/a"}
+
+
+def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that was down is asked again by the next one."""
+    asked = []
+
+    def down(*_: object) -> NoReturn:
+        asked.append(1)
+        raise RegistryUnreachable(image="reg.io/a", problem="x")
+
+    monkeypatch.setattr(production, "_import", down)
+    for _ in range(2):
+        with pytest.raises(RegistryUnreachable):
+            flight.obtain(BY_DIGEST, site, after(5))
+    assert len(asked) == 2
+
+
+def test_failures_are_forgotten(site: Site) -> None:
+    """A failure counts for half a minute; one from far in the future, or a damaged one, does not."""
+    failures.remember(site.store, LOCK, "image-not-found", {"image": "x"}, "test")
+    assert failures.recall(site.store, LOCK) == {"code": "image-not-found", "fields": {"image": "x"}}
+    path = Path(site.store) / "images" / "failed" / f"{LOCK}.json"
+    for content in ("[]", "{", json.dumps({"at": time.time() - 31, "code": "c", "fields": {}}),
+                    json.dumps({"at": time.time() + 9999, "code": "c", "fields": {}})):  # fmt: skip
+        path.chmod(0o644)
+        path.write_text(content)
+        assert failures.recall(site.store, LOCK) is None
+
+
+def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
+    """An unmounted store is neither the user's nor the node's fault."""
+    Path(site.store).rmdir()
+    with pytest.raises(StoreFailed):
+        flight.obtain(BY_DIGEST, site, after(5))
+    assert not Path(site.store).exists()

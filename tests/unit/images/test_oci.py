@@ -1,0 +1,176 @@
+"""The `oci` importer: exact command lines, and whose fault each complaint of skopeo is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from warmstart.errors import WarmstartError
+from warmstart.host import children
+from warmstart.host.children import Ended
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.worker import Identity
+from warmstart.images.importers import oci
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.reference import parse
+from warmstart.images.scratch import Scratch, ScratchUnusable
+
+DIGEST = f"sha256:{'ab' * 32}"
+SCRATCH = Scratch("/scratch", -1)
+IMPORTER = oci.Oci(Identity("warmstart-import", 64211, 64211), ("reg.io:5000",))
+Answer = Callable[[Sequence[str]], Ended]
+
+
+class Programs:
+    """Stands in for `children.run_alone`; records what was to be run, and answers."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[list[str], bool]] = []
+        self.answer: Answer = lambda _: Ended(0, b"", b"")
+
+    def run_alone(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline: Deadline,  # noqa: ARG002
+        identity: Identity,
+        env: Mapping[str, str],
+        cwd: str,
+        network: bool,
+    ) -> Ended:
+        """Record and answer."""
+        assert identity == IMPORTER.identity
+        assert cwd == "/scratch"
+        assert set(env.values()) == {"/scratch"}
+        assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
+        self.started.append((list(argv[4:]), network))
+        return self.answer(argv[4:])
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Return the stand-in, in place, with no pauses between attempts."""
+    stand_in = Programs()
+    monkeypatch.setattr(children, "run_alone", stand_in.run_alone)
+    monkeypatch.setattr(oci, "PAUSES_S", (0.0, 0.0))
+    return stand_in
+
+
+def saying(message: str) -> Answer:
+    """Return an answer that fails with a line as logrus writes it."""
+    quoted = message.replace('"', '\\"')
+    return lambda _: Ended(1, b"", f'time="2026-01-01T00:00:00Z" level=fatal msg="{quoted}"\n'.encode())
+
+
+def test_resolves_with_rendered_fields(programs: Programs) -> None:
+    """Only what is rendered from the fields reaches skopeo; TLS is waived only for listed registries."""
+    programs.answer = lambda _: Ended(0, f"{DIGEST}\n".encode(), b"")
+    assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), SCRATCH, after(9)) == DIGEST
+    assert IMPORTER.resolve(parse("reg.io#a"), SCRATCH, after(9)) == DIGEST
+    shared = ["/usr/bin/skopeo", "--tmpdir", "/scratch", "inspect", "--no-creds"]
+    rest = ["--format", "{{.Digest}}"]
+    assert programs.started == [
+        ([*shared, "--tls-verify=false", *rest, "docker://reg.io:5000/a:1"], True),
+        ([*shared, "--tls-verify=true", *rest, "docker://reg.io/a:latest"], True),
+    ]
+
+
+def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs) -> None:
+    """Whatever the reference said, the resolved digest is what is fetched."""
+    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9)) == "image.sqsh"
+    assert [(argv[0], network) for argv, network in programs.started] == [
+        ("/usr/bin/skopeo", True),
+        ("/usr/bin/umoci", False),
+        ("/bin/chmod", False),
+        ("/usr/bin/mksquashfs", False),
+    ]
+    assert programs.started[0][0][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
+
+
+def test_an_answer_that_is_no_digest_is_refused(programs: Programs) -> None:
+    """What skopeo prints becomes a file name, so it is checked."""
+    programs.answer = lambda _: Ended(0, b"sha256:../../x\n", b"")
+    with pytest.raises(ImportFailed):
+        IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9))
+
+
+# Seen with skopeo 1.9.3 against docker-registry 2.8 and a server that answers every request with one status.
+SAID = [
+    ("reading manifest 1 in reg.io/team/timeout: manifest unknown: manifest unknown", ImageNotFound),
+    ("reading manifest 1 in reg.io/team/timeout: name unknown: repository name not known to registry", ImageNotFound),
+    ("reading manifest 1 in reg.io/team/timeout: StatusCode: 404, ", ImageNotFound),
+    (
+        "reading manifest 1 in reg.io/team/timeout: errors:\\ndenied: requested access to the resource is denied\\n",
+        ImageNotFound,
+    ),
+    ("reading manifest 1 in reg.io/team/timeout: unauthorized: authentication required", ImageForbidden),
+    ("reading manifest 1 in reg.io/team/timeout: StatusCode: 403, ", ImageForbidden),
+    ("reading manifest 1 in reg.io/team/timeout: toomanyrequests: You have reached your limit", RegistryUnreachable),
+    ("reading manifest 1 in reg.io/team/timeout: StatusCode: 429, ", RegistryUnreachable),
+    (
+        "reading manifest 1 in reg.io/team/timeout: received unexpected HTTP status: 502 Bad Gateway",
+        RegistryUnreachable,
+    ),
+    (
+        'pinging container registry reg.io: Get "http://reg.io/v2/": dial tcp 127.0.0.1:80: connection refused',
+        RegistryUnreachable,
+    ),
+    ('pinging container registry reg.io: Get "https://reg.io/v2/": dial tcp: lookup reg.io: no such host',
+     RegistryUnreachable),
+    ("writing blob: write /scratch/x: no space left on device", ScratchUnusable),
+    ("something that nobody has seen yet", ImportFailed),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "kind"), SAID)
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        'Error parsing image name "docker://reg.io/team/timeout:1": ',
+        "initializing source docker://reg.io/team/timeout:1: ",
+    ],
+)
+def test_says_whose_fault_it_is(programs: Programs, prefix: str, message: str, kind: type[WarmstartError]) -> None:
+    """The class comes from what happened, not from how a user named the image; only outages are retried."""
+    programs.answer = saying(prefix + message)
+    with pytest.raises(WarmstartError) as raised:
+        IMPORTER.resolve(parse("reg.io/team/timeout:1"), SCRATCH, after(9))
+    assert type(raised.value) is kind
+    assert len(programs.started) == (3 if kind is RegistryUnreachable else 1)
+
+
+def test_a_registry_that_comes_back_is_not_an_error(programs: Programs) -> None:
+    """A second attempt that works is all that is seen of the first."""
+    answers = iter([saying("connection refused")([]), Ended(0, DIGEST.encode(), b"")])
+    programs.answer = lambda _: next(answers)
+    assert IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9)) == DIGEST
+
+
+def test_does_not_wait_beyond_the_deadline(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the next attempt would come too late, the last failure is told."""
+    monkeypatch.setattr(oci, "PAUSES_S", (60.0, 60.0))
+    programs.answer = saying("connection refused")
+    with pytest.raises(RegistryUnreachable):
+        IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(5))
+    assert len(programs.started) == 1
+
+
+def test_a_silent_registry_is_unreachable(programs: Programs) -> None:
+    """A skopeo that had to be killed at its deadline is an outage of the registry, not of the node."""
+
+    def slow(argv: Sequence[str]) -> Ended:
+        raise children.ProgramTooSlow(program=argv[0])
+
+    programs.answer = slow
+    with pytest.raises(RegistryUnreachable):
+        IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9))
+
+
+@pytest.mark.parametrize("program", ["umoci", "mksquashfs"])
+def test_later_programs_fail_as_themselves(programs: Programs, program: str) -> None:
+    """A layer that can't be unpacked is not called missing, even if its last words sound so."""
+    programs.answer = lambda argv: Ended(int(argv[0].endswith(program)), b"", b"blob not found\n")
+    with pytest.raises(ImportFailed) as raised:
+        IMPORTER.import_image(parse("reg.io/a"), DIGEST, SCRATCH, after(9))
+    assert raised.value.fields["program"] == program

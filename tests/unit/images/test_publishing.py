@@ -1,0 +1,142 @@
+"""Publishing into the store: whole or not at all, never over another image."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.images.sample import image
+from warmstart.images import publishing
+from warmstart.images.lookup import image_name
+from warmstart.images.superblock import ImageInvalid
+
+NAME = image_name(f"sha256:{'ab' * 32}", "x86_64")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[int]:
+    """Return a descriptor of a good local image."""
+    (tmp_path / "local").write_bytes(image())
+    fd = os.open(tmp_path / "local", os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return an empty store."""
+    path = tmp_path / "store"
+    path.mkdir()
+    return path
+
+
+def names(store: Path) -> list[str]:
+    """Return the files of the store, sorted."""
+    return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+
+
+def publish(store: Path, fd: int) -> dict[str, object]:
+    """Publish the sample image as node n1's run r1."""
+    return publishing.publish_image(str(store), fd, NAME, publishing.temp_owner("k", "n1", "r1"), {"job_id": 7})
+
+
+def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None:
+    """The image is read-only, and its hash and producer stand beside it."""
+    done = publish(store, source)
+    sha256 = hashlib.sha256(image()).hexdigest()
+    assert done == {"size": 4096, "sha256": sha256, "first": True}
+    assert names(store) == [f"images/{NAME}.json", f"images/{NAME}.sqsh"]
+    path = store / "images" / f"{NAME}.sqsh"
+    assert path.read_bytes() == image()
+    assert path.stat().st_mode & 0o7777 == 0o444
+    assert json.loads((store / "images" / f"{NAME}.json").read_text()) == {
+        "format": 1,
+        "job_id": 7,
+        "size": 4096,
+        "sha256": sha256,
+    }
+
+
+def test_the_first_one_stays(store: Path, source: int) -> None:
+    """A second publisher changes neither the image nor what is known of it."""
+    publish(store, source)
+    before = {name: (store / name).stat().st_ino for name in names(store)}
+    assert publish(store, source)["first"] is False
+    assert {name: (store / name).stat().st_ino for name in names(store)} == before
+
+
+def test_a_broken_source_leaves_nothing(store: Path, tmp_path: Path) -> None:
+    """What is no whole image when it has been copied is not published, and its temp is gone."""
+    (tmp_path / "local").write_bytes(image()[:2048])
+    fd = os.open(tmp_path / "local", os.O_RDONLY)
+    try:
+        with pytest.raises(ImageInvalid):
+            publish(store, fd)
+    finally:
+        os.close(fd)
+    assert names(store) == []
+
+
+def test_a_disk_that_fills_up_leaves_nothing(store: Path, source: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota that ends the copy in the middle leaves no temp."""
+
+    def full(fd: int, data: bytes) -> None:
+        os.write(fd, data[:10])
+        raise OSError(errno.EDQUOT, "quota")
+
+    monkeypatch.setattr(publishing, "write_all", full)
+    with pytest.raises(OSError, match="quota"):
+        publish(store, source)
+    assert names(store) == []
+
+
+def test_never_makes_the_store_itself(tmp_path: Path, source: int) -> None:
+    """A store that is not mounted is an error, not an empty directory to fill."""
+    with pytest.raises(FileNotFoundError):
+        publish(tmp_path / "nowhere", source)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_broken_image_is_moved_aside(store: Path, source: int) -> None:
+    """It is kept with what is known of it, and its name is free again."""
+    publish(store, source)
+    path = store / "images" / f"{NAME}.sqsh"
+    path.chmod(0o600)
+    os.truncate(path, 100)
+    assert publishing.quarantine(str(store), NAME) is True
+    assert [name.split("/")[1] for name in names(store)] == ["quarantine", "quarantine"]
+    assert publishing.quarantine(str(store), NAME) is False
+
+
+def test_a_good_image_is_not_moved_aside(store: Path, source: int) -> None:
+    """If the image was replaced by a whole one meanwhile, that one stays, the same inode under the same name."""
+    publish(store, source)
+    before = (store / "images" / f"{NAME}.sqsh").stat().st_ino
+    assert publishing.quarantine(str(store), NAME) is False
+    assert (store / "images" / f"{NAME}.sqsh").stat().st_ino == before
+    assert len(names(store)) == 2
+
+
+def test_sweeps_only_old_temps_of_its_own_reference(store: Path, source: int) -> None:
+    """What dead producers of this reference left goes; a live one's and other references' temps stay."""
+    publish(store, source)
+    images = store / "images"
+    old, young, other = (
+        images / f".tmp-{publishing.temp_owner(key, 'n2', run)}-1-abcd"
+        for key, run in (("k", "old"), ("k", "young"), ("other", "old"))
+    )
+    for path in (old, young, other):
+        path.touch()
+    for path in (old, other):
+        os.utime(path, (time.time() - 3600,) * 2)
+    assert publishing.sweep(str(store), "k") == 1
+    assert not old.exists()
+    assert young.exists()
+    assert other.exists()

@@ -1,0 +1,150 @@
+"""The policies, the schema and the page that admins get are what the code takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.policy.conftest import Site
+from warmstart.images import reference
+from warmstart.policy import checks, compiled
+from warmstart.policy.model import REFERENCE, PolicyModel, Section, known_keys, schema_text
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+POLICIES = REPOSITORY / "policies"
+FILES = [POLICIES / "site.yaml", *sorted((POLICIES / "examples").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_policy_that_is_shipped_compiles(site: Site, path: Path) -> None:
+    """An admin can start from any of them."""
+    site.write(path.read_text())
+    assert compiled.from_json(site.compiled()).rules
+
+
+def test_there_are_examples() -> None:
+    """The glob above finds what it should."""
+    assert [path.name for path in FILES] == ["site.yaml", "ci-publisher.yaml", "gpu-site.yaml", "minimal.yaml"]
+
+
+def test_the_documented_default_is_the_default(site: Site) -> None:
+    """Apart from what its comments except, site.yaml says what would hold without it."""
+    site.write((POLICIES / "site.yaml").read_text())
+    documented = compiled.from_json(site.compiled())
+    site.write("version: 1\npaths: {store: /shared/warmstart}\n")
+    default = compiled.from_json(site.compiled())
+    assert (
+        documented._replace(
+            signature=default.signature,
+            rules=(),
+            images=documented.images._replace(registries=()),
+        )
+        == default
+    )
+
+
+def test_the_documented_default_has_every_key() -> None:
+    """A key that site.yaml does not show is a key that nobody finds."""
+    text = (POLICIES / "site.yaml").read_text()
+    for key in (key for key, _ in keys(PolicyModel, ())):
+        assert re.search(rf"\b{key.rpartition('.')[2]}:", text), key
+
+
+def test_the_schema_is_what_the_model_generates() -> None:
+    """`python -m warmstart.policy.model > policies/schema.json` was run after the last change."""
+    assert json.loads((POLICIES / "schema.json").read_text()) == json.loads(schema_text())
+
+
+def keys(section: type[Section], loc: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield every dotted key of the policy outside of rules, with its default."""
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from keys(kind, (*loc, name))
+        elif name != "rules":
+            yield ".".join((*loc, name)), field.get_default(call_default_factory=True)
+
+
+def test_the_page_has_every_key_and_its_default() -> None:
+    """docs/policy.md is complete and right about defaults."""
+    tables = DOCUMENTED.partition("## Verified and claimed")[0]
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| `([a-z_.\[\]]+)` \|.*$", tables, re.MULTILINE)}
+    expected = dict(keys(PolicyModel, ()))
+    expected.update({f"rules[].{key}": None for key in known_keys(("rules", 0)) if key not in ("match", "publish")})
+    expected.update({f"rules[].match.{key}": None for key in known_keys(("rules", 0, "match"))})
+    expected.update({f"rules[].publish.{key}": None for key in known_keys(("rules", 0, "publish"))})
+    assert set(rows) == set(expected)
+    for key, default in expected.items():
+        if isinstance(default, str | int):
+            assert f"| `{default}` |" in rows[key], key
+
+
+DOCUMENTED = (REPOSITORY / "docs" / "policy.md").read_text()
+
+
+def test_the_page_s_examples_compile(site: Site) -> None:
+    """Every whole policy on the page is one."""
+    examples = re.findall(r"```yaml\n(version: 1\n.*?)```", DOCUMENTED, re.DOTALL)
+    assert examples
+    for example in examples:
+        site.write(example)
+        site.compiled()
+
+
+PIECES = st.lists(
+    st.sampled_from(["a", "0", "Z", "ab.c", "localhost", ".", "-", "_", "__", "/", "#", ":", ":1", ":99999", "@", "é"]),
+    max_size=9,
+).map("".join)
+DIGEST = "@sha256:" + "0" * 64
+
+
+@settings(max_examples=1000, deadline=None)
+@given(PIECES, st.sampled_from(["", ":x", DIGEST, f":x{DIGEST}"]))
+def test_an_image_that_the_policy_takes_is_one_for_the_image_code(name: str, rest: str) -> None:
+    """An admin's image can't turn out wrong in every job: both read the same reference."""
+    text = f"docker://{name}{rest}"
+    if re.fullmatch(REFERENCE, text):
+        assert reference.parse(text).registry == checks.registry_of(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docker://ubuntu",
+        "docker://library/ubuntu:24.04",
+        "docker://nvcr.io/nvidia/pytorch:24.05-py3",
+        "docker://nvcr.io#nvidia/pytorch:24.05-py3",
+        "docker://localhost:5000/a/b_c--d:1.0" + DIGEST,
+    ],
+)
+def test_the_usual_images_are_taken(text: str) -> None:
+    """Docker Hub's, a registry's, enroot's form, a port, a digest."""
+    assert re.fullmatch(REFERENCE, text)
+    assert reference.parse(text).registry == checks.registry_of(text)
+
+
+def test_the_hot_path_loads_no_parser(tmp_path: Path) -> None:
+    """Reading, matching and a remembered refusal need neither yaml nor pydantic (design, rule 11)."""
+    code = (
+        "import sys; import warmstart.policy.refresh, warmstart.policy.match\n"
+        "from warmstart.paths import Installation\n"
+        "print([name for name in ('yaml', 'pydantic', 'dataclasses', 'pathlib', 'subprocess', 'socket',"
+        " 'tempfile', 'shutil', 'logging', 'hashlib', 'fnmatch', 'difflib') if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-ISc", f"import sys; sys.path.insert(0, {str(REPOSITORY / 'hooks')!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert result.stdout == "[]\n"

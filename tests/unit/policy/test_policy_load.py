@@ -1,0 +1,290 @@
+"""What the loader takes, what it refuses, and that it says where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.policy.conftest import Site
+from warmstart.policy import compiled
+from warmstart.policy.invalid import PolicyInvalid
+
+Compile = Callable[[str], dict[str, Any]]
+MINIMAL = "version: 1\npaths: {store: /shared/warmstart}\n"
+ENFORCED = MINIMAL + "trust: {account: enforced}\n"
+
+
+def refusals(site: Site, text: str) -> list[str]:
+    """Return the problems of a text as LINE:COLUMN: PROBLEM."""
+    site.write(text)
+    with pytest.raises(PolicyInvalid) as caught:
+        site.compiled()
+    lines = str(caught.value).splitlines()
+    prefix = f"{site.policy}:"
+    assert all(line.startswith(prefix) for line in lines), lines
+    assert lines[0] == "{path}:{line}:{column}: {problem}".format_map(caught.value.fields)
+    return [line.removeprefix(prefix) for line in lines]
+
+
+def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> None:
+    """A policy with a store alone gives nobody anything and has every default."""
+    policy = compiled.from_json(compiled_of(MINIMAL))
+    assert policy.paths == (
+        "/var/tmp/warmstart",
+        "/shared/warmstart",
+        "/var/log/warmstart/audit.jsonl",
+        "/usr/bin/scontrol",
+    )
+    assert policy.store_user == ("warmstart", 901, 901)
+    assert policy.validate_user == ("warmstart-validate", 903, 903)
+    assert policy.images == ("auto", (), (), 86400, 240)
+    assert policy.seed == (10, 1 << 30)
+    assert policy.harvest == (30, 5 << 30, 50000)
+    assert (policy.limits, policy.trust, policy.on_error) == (
+        (1000,),
+        ("claimed",),
+        ("degrade", "verdict", "allow"),
+    )
+    assert (policy.site_label, policy.rules) == ("bare", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("images: {tag_tll: 1h}", "3:10: images.tag_tll: unknown key; did you mean tag_ttl?"),
+        ("imags: {}", "3:1: imags: unknown key; did you mean images?"),
+        ("rules:\n  - name: a\n    rendezvous: {}", "5:5: rules[0].rendezvous: unknown key; known here: name,"),
+        ("harvest: {budget: 30}", "3:19: harvest.budget: 30 is not a duration"),
+        ("harvest: {max_size: 5GB}", "3:21: harvest.max_size: '5GB' is not a size"),
+        ("harvest: {max_entries: 0}", "3:24: harvest.max_entries: 0 is too low; at least 1"),
+        ("harvest: {max_entries: many}", "3:24: harvest.max_entries: expected a whole number, got 'many'"),
+        ("limits: {min_uid: true}", "3:19: limits.min_uid: expected a whole number, got"),
+        ("images:", "3:8: images: expected a mapping, got nothing; give it a value or leave the key out"),
+        ("images: []", "3:9: images: expected a mapping, got a list"),
+        ("rules: {name: a}", "3:8: rules: expected a list, got a mapping"),
+        ("images: {importer: enroot}", "3:20: images.importer: expected 'auto' or 'oci', got 'enroot'"),
+        ("site_label: 9", "3:13: site_label: expected a text, got 9; put it in quotes: '9'"),
+        ("site_label: a b", "3:13: site_label: 'a b' is not a name"),
+        ("on_error: {store: ignore}", "3:19: on_error.store: expected 'degrade' or 'verdict'"),
+        ("images: {registries: [NVCR.io]}", "3:23: images.registries[0]: 'NVCR.io' is not a registry"),
+        ("images: {insecure: [a.org]}", "3:21: images.insecure[0]: a.org is not in images.registries"),
+        ("rules:\n  - profiles: [numba]", "4:5: rules[0].name: missing"),
+        ("rules:\n  - {name: a, profiles: [nunba]}", "4:26: rules[0].profiles[0]: no profile 'nunba'; did you mean"),
+        ("rules:\n  - {name: a}\n  - {name: a}", "5:12: rules[1].name: another rule is called a, too"),
+        ("rules:\n  - {name: a, images: [x]}", "4:24: rules[0].images[0]: 'x' is not an image"),
+        (
+            "rules:\n  - {name: a, images: ['docker://a.org/x:1']}",
+            "4:24: rules[0].images[0]: registry a.org is not in images.registries",
+        ),
+        ("rules:\n  - {name: a, images: ['docker://ubuntu']}", "4:24: rules[0].images[0]: registry docker.io"),
+        ("rules:\n  - {name: a, env: {A: 1}}", "4:24: rules[0].env.A: expected a text, got 1; put it in quotes"),
+        ("rules:\n  - {name: a, env: {A: yes, B: true}}", "4:32: rules[0].env.B: expected a text, got true; put"),
+        ('rules:\n  - {name: a, env: {A: "x\\ny"}}', "4:24: rules[0].env.A: 'x\\ny' is not one line"),
+        ("rules:\n  - {name: a, env: {A-B: x}}", "4:21: rules[0].env: 'A-B' is not a variable's name"),
+        ("rules:\n  - {name: a, env: {WARMSTART_CACHE: x}}", "4:21: rules[0].env.WARMSTART_CACHE: belongs to"),
+        ("rules:\n  - {name: a, match: {user: []}}", "4:29: rules[0].match.user: is empty; name at least one"),
+        ("rules:\n  - {name: a, match: {qos: high}}", "4:23: rules[0].match.qos: unknown key"),
+        ("site_label: a\nsite_label: b", "4:1: 'site_label' stands here twice"),
+        ("? [a]\n: b", "3:3: a key must be a plain name"),
+        ("images: &a {}", "3:9: not YAML: anchors and aliases are not taken"),
+        ("images: *a", "3:9: not YAML: anchors and aliases are not taken"),
+        ("images: !!python/object:os.system {}", "3:9: not YAML: tags are not taken"),
+        ("a: [[[[[[[[[]]]]]]]]]", "3:11: not YAML: nested deeper than 8"),
+        ("a: [", "4:1: not YAML: "),
+        ("\tb: 1", "3:1: not YAML: "),
+        ('a: "\\UFFFFFFFF"', "3:"),
+        ("---\nb: 1", "3:1: not YAML: "),
+    ],
+)  # fmt: skip
+def test_a_wrong_line_is_refused_with_its_place_and_what_to_write(site: Site, text: str, refusal: str) -> None:
+    """Each kind of mistake gives one problem that starts with its line and column."""
+    problems = refusals(site, f"{MINIMAL}{text}\n")
+    assert len(problems) == 1
+    assert problems[0].startswith(refusal)
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("", "1:1: paths: missing"),
+        ("- a", "1:1: the policy: expected a mapping, got a list"),
+        ("version: 2\npaths: {store: /s}", "1:10: version: expected 1, got 2"),
+        ("version: 1\npaths: {}", "2:8: paths.store: missing"),
+        ("version: 1\nsite_label: \udcff", "2:13: not YAML: character 0xdcff is not allowed"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(site: Site, text: str, refusal: str) -> None:
+    """Without version and store, or without being UTF-8, a file is no policy."""
+    assert refusals(site, text)[0].startswith(refusal)
+
+
+@pytest.mark.parametrize(
+    ("paths", "refusal"),
+    [
+        ("store: shared", "paths.store: 'shared' is not an absolute path"),
+        ("store: /a/../b", "paths.store: write /b, without"),
+        ("store: /a/", "paths.store: write /a, without"),
+        ("store: '/a b'", "paths.store: '/a b' is not an absolute path"),
+        ("store: /tmp/store", "paths.store: may not lie below /tmp"),
+        ("store: /s, workspace: /dev/shm/w", "paths.workspace: may not lie below /dev"),
+        ("store: /s, workspace: /s", "paths.workspace: may not lie in paths.store (/s)"),
+        ("store: /s, workspace: /s/w", "paths.workspace: may not lie in paths.store (/s)"),
+        ("store: /w/s, workspace: /w", "paths.store: may not lie in paths.workspace (/w)"),
+        ("store: /s, audit: /s/a.jsonl", "paths.audit: may not lie in paths.store (/s)"),
+    ],
+)
+def test_impossible_paths_are_refused(site: Site, paths: str, refusal: str) -> None:
+    """A path must be absolute, normal, out of /tmp and /dev, and apart from the others."""
+    assert any(refusal in problem for problem in refusals(site, f"version: 1\npaths: {{{paths}}}\n"))
+
+
+def test_neighbours_with_a_common_prefix_are_apart(compiled_of: Compile) -> None:
+    """/data/ws2 is not below /data/ws."""
+    text = "version: 1\npaths: {store: /data/ws, workspace: /data/ws2, audit: /tmpfs/a}\n"
+    assert compiled_of(text)["paths"]["workspace"] == "/data/ws2"
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        ("store_user: nobody-here", "store_user: no account 'nobody-here' on this node"),
+        ("store_user: root", "store_user: 'root' has root's uid or group"),
+        ("import_user: warmstart", "import_user: 'warmstart' has the uid of store_user"),
+        ("validate_user: 'a b'", "validate_user: 'a b' is not a user name"),
+    ],
+)
+def test_the_three_accounts_exist_and_differ(site: Site, line: str, refusal: str) -> None:
+    """Store, import and validate account are three unprivileged uids of this node."""
+    assert refusal in refusals(site, f"{MINIMAL}{line}\n")[0]
+
+
+RIGHTS = [
+    ("scope: account", "scope: account needs trust.account: enforced"),
+    ("scope: site, match: {account: ml}", "match.account: scope site may not rest on a claimed attribute"),
+    ("publish: {users: [svc_ci]}, match: {partition: ci}", "publish: needs scope: account or scope: site"),
+    ("scope: user, publish: {users: [svc_ci]}, match: {partition: ci}", "publish: needs scope: account or"),
+    ("scope: site, publish: {users: [svc_ci]}", "publish: needs match.partition in the same rule"),
+    ("scope: site, publish: {users: []}, match: {partition: ci}", "publish.users: is empty"),
+    ("scope: site, publish: {}, match: {partition: ci}", "publish.users: missing"),
+    ("scope: site, publish: {users: [ghost]}, match: {partition: ci}", "publish.users[0]: no user 'ghost'"),
+    ("scope: site, publish: {users: ['svc*']}, match: {partition: ci}", "publish.users[0]: 'svc*' is not a user"),
+    ("scope: site, publish: {users: [operator]}, match: {partition: ci}", "'operator' has uid 800, below limits"),
+    ("scope: site, publish: {users: [svc_ci]}, match: {partition: '*'}", "match.partition[0]: '*' is every partition"),
+    ("scope: site, publish: {users: [svc_ci]}, match: {partition: [ci, '?*']}", "match.partition[1]: '?*' is every"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "refusal"), RIGHTS)
+def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> None:
+    """What reads or publishes above the user scope rests on verified attributes (threats, rows 3 and 9)."""
+    problems = refusals(site, f"{MINIMAL}rules:\n  - {{name: a, {rule}}}\n")
+    assert len(problems) == 1
+    assert f"rules[0].{refusal}" in problems[0] or refusal in problems[0]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "scope: account",
+        "scope: site, match: {account: ml}",
+        "scope: account, publish: {users: [svc_ci]}, match: {partition: ci, account: 'ml-*'}",
+    ],
+)
+def test_an_enforced_account_may_grant_rights(compiled_of: Compile, rule: str) -> None:
+    """Where slurmctld enforces associations the account counts as verified."""
+    assert compiled_of(f"{ENFORCED}rules:\n  - {{name: a, {rule}}}\n")["rules"][0]["scope"]
+
+
+def test_a_claimed_account_may_choose_what_gives_no_right(compiled_of: Compile) -> None:
+    """Images and variables may depend on free text."""
+    assert compiled_of(f"{MINIMAL}rules:\n  - {{name: a, match: {{account: ml}}, env: {{A: b}}}}\n")["rules"]
+
+
+def test_all_problems_are_listed_in_the_order_of_the_file(site: Site) -> None:
+    """An admin sees every mistake at once, and a bound on their number."""
+    text = MINIMAL + "".join(f"unknown_{number}: x\n" for number in range(30))
+    problems = refusals_listing(site, text)
+    assert len(problems) == 21
+    assert [line.split(":")[1] for line in problems[:20]] == [str(line) for line in range(3, 23)]
+    assert problems[20] == "and 10 more"
+
+
+def refusals_listing(site: Site, text: str) -> list[str]:
+    """Return the whole listing."""
+    site.write(text)
+    with pytest.raises(PolicyInvalid) as caught:
+        site.compiled()
+    return str(caught.value).splitlines()
+
+
+def test_words_that_yaml_11_would_convert_stay_texts(compiled_of: Compile) -> None:
+    """`no`, `on`, octal and sexagesimal looking names are names."""
+    text = f"{MINIMAL}rules:\n  - {{name: a, match: {{user: [no, on, '010', 12:30, 2024-01-01]}}, env: {{A: off}}}}\n"
+    rule = compiled.from_json(compiled_of(text)).rules[0]
+    assert [pattern.glob for pattern in rule.match[0].patterns] == ["no", "on", "010", "12:30", "2024-01-01"]
+    assert rule.env == {"A": "off"}
+
+
+def test_conf_d_adds_rules_in_the_order_of_its_names(site: Site) -> None:
+    """Rules of conf.d stand behind policy.yaml's, with their own file and line."""
+    site.write(MINIMAL + "rules:\n  - {name: first}\n")
+    last = site.add("20-b.yaml", "# two\nrules:\n  - {name: third}\n")
+    site.add("10-a.yaml", "rules: [{name: second}]\n")
+    site.add("30-empty.yaml", "# nothing yet\n")
+    site.add(".hidden.yaml", "nonsense")
+    site.add("README", "nonsense")
+    rules = site.compiled()["rules"]
+    assert [rule["name"] for rule in rules] == ["first", "second", "third"]
+    assert rules[2]["place"] == f"{last}:3"
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("limits: {min_uid: 1}", "1:1: 'limits': a file in conf.d may hold only rules"),
+        ("rules: {}", "1:8: rules: expected a list"),
+        ("[]", "1:1: expected a mapping with the key rules"),
+        ("rules:\n  - {name: b, scop: user}", "2:15: rules[1].scop: unknown key; did you mean scope?"),
+        ("rules:\n  - {name: a}", "2:12: rules[1].name: another rule is called a, too"),
+    ],
+)
+def test_a_wrong_file_in_conf_d_is_named(site: Site, text: str, refusal: str) -> None:
+    """A mistake in conf.d is told with that file's name, line and column."""
+    site.write(MINIMAL + "rules:\n  - {name: a}\n")
+    path = site.add("x.yaml", text)
+    with pytest.raises(PolicyInvalid) as caught:
+        site.compiled()
+    assert str(caught.value).startswith(f"{path}:{refusal}")
+
+
+WORDS = st.sampled_from(
+    ["version", "paths", "rules", "match", "publish", "users", "scope", "env", "name", "images", "1", "/s", "site",
+     "~", "null", "true", "x", "4m", "*", "&a", "!t", "'", '"', "\\", "\t", "\r", "#", "%YAML", "---", "...", "?", "|",
+     "<<", "[", "]", "{", "}", ",", ":", "- ", "\n", "\n  ", "\n    ", ": ", "\x85", "\u2028", "\ufeff", "\udc80"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.one_of(st.text(), st.lists(WORDS).map("".join), st.lists(WORDS).map(lambda w: MINIMAL + "".join(w))))
+def test_any_text_compiles_or_is_refused_with_a_place(site: Site, text: str) -> None:
+    """No text makes the loader fail in any other way."""
+    try:
+        site.write(text)
+    except UnicodeEncodeError:  # a surrogate that no bytes stand for: no such file exists
+        return
+    try:
+        data = site.compiled()
+    except PolicyInvalid as error:
+        line, column = error.fields["line"], error.fields["column"]
+        assert isinstance(line, int)
+        assert isinstance(column, int)
+        assert line >= 1
+        assert column >= 1
+        assert str(error).isprintable() or "\n" in str(error)  # noqa: PT017
+    else:
+        assert compiled.from_json(json.loads(json.dumps(data))) == compiled.from_json(data)

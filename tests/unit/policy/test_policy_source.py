@@ -1,0 +1,169 @@
+"""Who may have written what root reads as the policy (threats, row 19)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.policy.conftest import Site
+from warmstart.errors import PolicyError
+from warmstart.policy import source
+from warmstart.policy.invalid import PolicyUnreadable, PolicyUntrusted
+
+MINE = frozenset({0, os.geteuid()})
+
+
+def refusal(site: Site, owners: frozenset[int] = MINE) -> PolicyError:
+    """Return why a site's files are not read."""
+    with pytest.raises(PolicyError) as caught:
+        source.read(str(site.policy), owners)
+    return caught.value
+
+
+@pytest.fixture(autouse=True)
+def a_policy(site: Site) -> None:
+    """Have a policy and one addition, readable as they are."""
+    site.write("version: 1\n")
+    site.add("a.yaml", "rules: []\n")
+    assert [text for _, text in source.read(str(site.policy), MINE)] == ["version: 1\n", "rules: []\n"]
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+@pytest.mark.parametrize("name", ["policy.yaml", "conf.d/a.yaml"])
+def test_a_file_that_others_can_write_is_refused(site: Site, name: str, mode: int) -> None:
+    """Write permission for the group or the world takes a file out of root's hands."""
+    (site.etc / name).chmod(mode)
+    error = refusal(site)
+    assert isinstance(error, PolicyUntrusted)
+    assert str(error).startswith(f"{site.etc / name}: can be written")
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
+@pytest.mark.parametrize("name", [".", "conf.d"])
+def test_a_directory_that_others_can_write_is_refused(site: Site, name: str, mode: int) -> None:
+    """Who can write the directory can swap the file; sticky does not help, since names can be added."""
+    (site.etc / name).chmod(mode)
+    error = refusal(site)
+    assert isinstance(error, PolicyUntrusted)
+    assert error.fields["path"] == os.path.normpath(site.etc / name)
+
+
+@pytest.mark.parametrize(("mode", "believed"), [(0o775, False), (0o757, False), (0o1777, True), (0o755, True)])
+def test_a_directory_above_may_be_shared_if_it_is_sticky(site: Site, mode: int, believed: bool) -> None:
+    """Nobody moves what is root's out of a sticky directory of root's."""
+    site.etc.parent.chmod(mode)
+    if believed:
+        assert source.read(str(site.policy), MINE)
+    else:
+        assert refusal(site).fields["path"] == str(site.etc.parent)
+
+
+def test_another_owner_is_refused(site: Site) -> None:
+    """Files of a uid that is not among the owners are not read."""
+    error = refusal(site, owners=frozenset({os.geteuid() + 1}))
+    assert isinstance(error, PolicyUntrusted)
+    assert "belongs to uid" in str(error)
+
+
+def move_policy(site: Site) -> None:
+    """Put a link in policy.yaml's place."""
+    site.policy.rename(site.etc / "real.yaml")
+    site.policy.symlink_to("real.yaml")
+
+
+def move_addition(site: Site) -> None:
+    """Put a link into conf.d."""
+    (site.etc / "conf.d/b.yaml").symlink_to("a.yaml")
+
+
+def move_conf_d(site: Site) -> None:
+    """Put a link in conf.d's place."""
+    (site.etc / "conf.d").rename(site.etc / "real.d")
+    (site.etc / "conf.d").symlink_to("real.d")
+
+
+def move_etc(site: Site) -> None:
+    """Put a link in the directory's place."""
+    site.etc.rename(site.etc.with_name("real"))
+    site.etc.symlink_to("real")
+
+
+def make_fifo(site: Site) -> None:
+    """Put a FIFO in policy.yaml's place; opening one must not hang."""
+    site.policy.unlink()
+    os.mkfifo(site.policy, 0o644)
+
+
+def make_directory(site: Site) -> None:
+    """Put a directory among the additions."""
+    (site.etc / "conf.d/b.yaml").mkdir()
+
+
+@pytest.mark.parametrize("change", [move_policy, move_addition, move_conf_d, move_etc, make_fifo, make_directory])
+def test_links_and_other_kinds_are_refused(site: Site, change: Callable[[Site], None]) -> None:
+    """Everything on the way is what it should be, and no link."""
+    change(site)
+    error = refusal(site)
+    assert isinstance(error, PolicyUntrusted)
+    assert "symbolic link" in str(error)
+
+
+def test_a_missing_policy_is_unreadable(site: Site) -> None:
+    """No file is an error of its own kind."""
+    site.policy.unlink()
+    assert str(refusal(site)) == f"{site.policy}: No such file or directory"
+
+
+def test_a_huge_policy_is_unreadable(site: Site) -> None:
+    """The size is bounded before anything is parsed."""
+    site.write("#" * (source.LARGEST + 1))
+    error = refusal(site)
+    assert isinstance(error, PolicyUnreadable)
+    assert "larger than 256 KiB" in str(error)
+
+
+def test_too_many_additions_are_unreadable(site: Site) -> None:
+    """The number of files is bounded."""
+    for number in range(source.MOST_FILES):
+        site.add(f"{number}.yaml", "")
+    assert "more than 64" in str(refusal(site))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda site: site.write("version: 22\n"),
+        lambda site: site.policy.unlink(),
+        lambda site: site.add("b.yaml", ""),
+        lambda site: site.add("a.yaml", "rules: [ ]\n"),
+        lambda site: (site.etc / "conf.d/a.yaml").unlink(),
+        lambda site: (site.etc / "conf.d").rename(site.etc / "gone"),
+    ],
+)
+def test_every_change_has_another_signature(site: Site, change: Callable[[Site], object]) -> None:
+    """Editing, adding and removing are all seen."""
+    before = source.signature(str(site.policy))
+    assert source.signature(str(site.policy)) == before
+    change(site)
+    assert source.signature(str(site.policy)) != before
+
+
+def test_a_chmod_changes_the_signature(site: Site) -> None:
+    """The inode's change time is part of a stamp: a new owner or mode has the files checked again."""
+    assert source.signature(str(site.policy))[0][-1] == site.policy.stat().st_ctime_ns
+
+
+def test_descriptors_are_closed(site: Site) -> None:
+    """Neither a good nor a refused reading leaks a descriptor."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    source.read(str(site.policy), MINE)
+    (site.etc / "conf.d").chmod(0o777)
+    refusal(site)
+    site.etc.chmod(0o777)
+    refusal(site)
+    move_policy(site)
+    refusal(site)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
