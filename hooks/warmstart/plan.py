@@ -1,7 +1,7 @@
 """Which steps apply to a job, in which order. Static: no discovery, nothing from the policy but options.
 
-    prolog   workspace → image → seed → environment
-    epilog   harvest → release
+prolog   workspace → image → seed → environment
+epilog   harvest → release
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ LONGEST = 64 << 20
 NAME = "record.json"
 
 
-class RecordUnreadable(NodeError):
-    """The record is not what warmstart wrote: a damaged disk, or a downgrade."""
+class RecordUnreadable(ResourceError):
+    """The record is not what warmstart wrote: a power failure, a damaged disk, or a downgrade."""
 
     code = "record-unreadable"
     template = "{path}: {problem}"
-    hint = "look at the file; remove it to let the job's leftovers be cleaned by hand"
+    hint = "it was removed; look for what the job left below the workspace, under its job id"
 
 
 class JobBusy(ResourceError):
@@ -100,7 +100,6 @@ class Record(NamedTuple):
     image: str = ""  # digest of the job's first image, sha256:…
     images: dict[str, str] = {}  # noqa: RUF012 - reference → path; never mutated, only replaced
     facts: dict[str, str] = {}  # noqa: RUF012 - what the namespaces were computed from
-    profiles: list[str] = []  # noqa: RUF012
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
     publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
     read_scopes: list[str] = []  # noqa: RUF012
@@ -174,10 +173,14 @@ def _same(fd: int, path: str) -> bool:
 
 
 def save(state: str, record: Record) -> None:
-    """Write the record durably; `StateUnusable` or `StateFull`."""
+    """Write the record; `StateUnusable` or `StateFull`.
+
+    Without fsync, which costs more than the rest of a warm prolog: a power failure ends the job, too, and
+    what it leaves of the record is whole or unreadable.
+    """
     with writing_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
         data = {"format": FORMAT, **record._asdict()}
-        replace_file(fd, NAME, json.dumps(data).encode(), 0o600)
+        replace_file(fd, NAME, json.dumps(data).encode(), 0o600, durable=False)
 
 
 def load(state: str, job_id: int) -> Record | None:

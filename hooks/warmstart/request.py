@@ -35,7 +35,8 @@ class Request(NamedTuple):
 
 def of(job: Job) -> Request:
     """Return the job's wishes; `RequestInvalid` names the word that is wrong."""
-    images = [job.pyxis_image] if job.pyxis_image else []
+    # pyxis takes the path of a squashfs file, too: that is nothing to import.
+    images = [job.pyxis_image] if job.pyxis_image and job.pyxis_image[0] not in "/." else []
     profiles: list[str] = []
     _, found, text = job.comment.partition(TOKEN)
     for word in text.split() if found else ():

@@ -41,9 +41,7 @@ rules:
 class Site:
     """warmstart at work in a running cluster."""
 
-    def __init__(
-        self, cluster: Cluster, registry: str = "registry.invalid", store: Path | None = None
-    ) -> None:
+    def __init__(self, cluster: Cluster, registry: str = "registry.invalid", store: Path | None = None) -> None:
         """Install warmstart and put a policy in place; `registry` is the one that it allows."""
         self.cluster = cluster
         self.registry = registry
@@ -79,18 +77,14 @@ class Site:
     def compile_job(self, tool: str, user: str, node: str) -> int:
         """Submit the tool's sample job (tests/jobs/TOOL_job.py) on one node; returns its id."""
         script = f"#!/bin/sh\nexec {self.cluster.python} {self.jobs}/{tool}_job.py\n"
-        return self.cluster.submit(
-            script, user, f"--nodelist={node}", f"--job-name={tool}", "--cpus-per-task=2"
-        )
+        return self.cluster.submit(script, user, f"--nodelist={node}", f"--job-name={tool}", "--cpus-per-task=2")
 
     def leftovers(self) -> list[str]:
         """Return what is left of jobs on the nodes: workspaces, records, views, journals, stages, imports."""
         found = []
         for node in self.cluster.nodes:
             places = [self.cluster.base / "workspace" / node]
-            places += [
-                self.cluster.prefix / "var/lib/warmstart" / node / part for part in ("state", "view", "stage")
-            ]
+            places += [self.cluster.prefix / "var/lib/warmstart" / node / part for part in ("state", "view", "stage")]
             for place in places:
                 found += [f"{place}/{name}" for name in (os.listdir(place) if place.is_dir() else [])]
         return found

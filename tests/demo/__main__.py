@@ -78,7 +78,7 @@ def share_image(site: Site) -> list[Row]:
         path = ended.output.split()[-1]
         if not Path(path).is_file():
             raise RuntimeError(f"job {job_id} found no image: {ended.output}")
-        rows.append(row(site, ended, "image", user, compiled="–"))
+        rows.append(row(site, ended, "image", user, compiled="-"))
     return rows
 
 
@@ -102,7 +102,7 @@ def finished(site: Site, job_id: int) -> JobResult:
 def row(site: Site, job: JobResult, name: str, user: str, compiled: str) -> Row:
     """Read in the audit log what warmstart did for a job."""
     events = site.audit("--job", str(job.job_id))
-    image = "–"
+    image = "-"
     for event in events:
         if event["event"] in {"image.imported", "image.waited", "image.reused"}:
             image = f"{event['event'].partition('.')[2]} {event['duration_ms'] / 1000:.2f} s"

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.cluster import host, installation
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry

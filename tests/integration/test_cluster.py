@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.cluster import mounts, teardown
 from tests.cluster.accounts import ALICE, BOB, STORE
 from tests.cluster.cluster import Cluster, NodeState

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.worker import Identity, Worker
 from warmstart.images import flight, scratch, superblock, validity
 from warmstart.images.asked import Obtained, Site
+from warmstart.images.importers.choice import choose
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, RegistryUnreachable
 from warmstart.images.importers.oci import RESULT, Oci
 from warmstart.images.possession import ImageNotOurs
@@ -58,7 +60,7 @@ class Place(NamedTuple):
         made = Site(
             store=str(store),
             worker=Worker(self.identity(STORE)),
-            importer=Oci(self.identity(IMPORT), (self.registry.url,)),
+            importer=partial(Oci, self.identity(IMPORT), (self.registry.url,)),
             validator=self.identity(VALIDATE),
             tag_ttl=600.0,
             workspace=str(self.base / "workspace"),
@@ -230,8 +232,7 @@ def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
     for _ in range(2):
         with pytest.raises(ImageNotFound):
             flight.obtain(place.image("team/absent:1"), site, after(60))
-    lines = (place.base / "log" / "registry.out").read_text()
-    assert lines.count("/team/absent/manifests/1 ") == 1
+    assert place.registry.requests("GET", "/team/absent/manifests/1") == 1
 
 
 def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> None:
@@ -249,7 +250,7 @@ def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> 
     server = processes.start(place.base, "private", argv, account=account)
     try:
         processes.wait_until("the private registry", lambda: config.listening(port), 30)
-        importer = Oci(place.identity(IMPORT), (f"127.0.0.1:{port}",))
+        importer = partial(choose, "auto", place.identity(IMPORT), (f"127.0.0.1:{port}",))
         with pytest.raises(ImageForbidden):
             flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site._replace(importer=importer), after(60))
     finally:
@@ -311,7 +312,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Path) -> None:
     uid = place.accounts[IMPORT].uid
 
     def hang() -> None:
-        site = place.site(store, importer=Sleeper(place.identity(IMPORT), (place.registry.url,)))
+        site = place.site(store, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)))
         with site.worker:
             flight.obtain(place.image(), site, after(60))
 
@@ -344,7 +345,7 @@ class Leftover(Oci):
 
 def test_nothing_of_the_importer_survives(place: Place, store: Path) -> None:
     """A process in a session of its own, with the image open for writing, is dead before the image is taken."""
-    site = place.site(store, importer=Leftover(place.identity(IMPORT), (place.registry.url,)))
+    site = place.site(store, importer=partial(Leftover, place.identity(IMPORT), (place.registry.url,)))
     with site.worker:
         assert flight.obtain(place.image(), site, after(60)).how == "imported"
     assert processes_of(place.accounts[IMPORT].uid) == []
@@ -364,7 +365,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
     """Threat 11: a descriptor that outlived the importer's processes keeps its image out of the store."""
 
     def attempt() -> str:
-        site = place.site(store, importer=Accomplice(place.identity(IMPORT), (place.registry.url,)))
+        site = place.site(store, importer=partial(Accomplice, place.identity(IMPORT), (place.registry.url,)))
         with site.worker, pytest.raises(ImageNotOurs) as raised:
             flight.obtain(place.image(), site, after(60))
         return str(raised.value.fields["problem"])
@@ -479,7 +480,7 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Path) -> No
     """A waiter whose time is over says who is still importing, where, and for which job."""
 
     def hang() -> None:
-        site = place.site(store, importer=Sleeper(place.identity(IMPORT), (place.registry.url,)), job_id=42)
+        site = place.site(store, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)), job_id=42)
         with site.worker:
             flight.obtain(place.image(), site, after(60))
 

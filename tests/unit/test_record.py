@@ -48,7 +48,9 @@ def test_a_forgotten_record_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 99}', "\x00", '{"seeded": 3, "format": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 1}', '{"format": 99}', "\x00", '{"seeded": 3, "format": 1}']
+)
 def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
     """Half a file or another version's is never taken for a job."""
     (tmp_path / "7").mkdir()

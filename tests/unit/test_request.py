@@ -33,6 +33,7 @@ def test_pyxis_names_its_image_first() -> None:
 def test_no_comment_raises_anything_else(text: str) -> None:
     """Whatever a user writes is a request or its own error."""
     try:
-        request.of(a_job(comment=f"warmstart: {text}"))
-    except RequestInvalid as error:
-        assert "does not understand" in str(error)
+        wished = request.of(a_job(comment=f"warmstart: {text}"))
+    except RequestInvalid:
+        return
+    assert all(" " not in word for word in wished.images + wished.profiles)

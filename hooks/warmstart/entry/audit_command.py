@@ -68,7 +68,7 @@ def audit(
     try:
         found = _print_json(log, where) if as_json else _print_table(log, where)
     except FileNotFoundError as error:
-        fail(error, "no hook has moved its events into this log yet")
+        fail(error, "" if file else "no hook has moved its events into this log yet")
     except OSError as error:
         fail(error, "the audit log is readable for root and its group")
     if log.broken:

@@ -14,7 +14,8 @@ from warmstart.errors import NodeError
 from warmstart.host.deadline import after
 from warmstart.runner import run_epilog
 
-SECONDS_BESIDES = 30.0
+SECONDS_BESIDES = 30.0  # for release; with harvest.budget well below Slurm's PrologEpilogTimeout
+SECONDS_FOR_LOCK = 10.0
 
 
 def main(prefix: str) -> int:
@@ -23,8 +24,8 @@ def main(prefix: str) -> int:
 
 
 def _finish(hook: Hook) -> None:
-    with records.locked(hook.paths.state, hook.job.id, after(SECONDS_BESIDES)):
-        record = records.load(hook.paths.state, hook.job.id)
+    with records.locked(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
+        record = hook.earlier_record()
         if record is None:
             hook.audit.emit(events.RUN_UNKNOWN)
             return

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import NodeError, PolicyError, WarmstartError
@@ -46,6 +47,15 @@ class Hook(NamedTuple):
     def context(self, record: Record, seconds: float) -> Context:
         """Return what the steps get."""
         return Context(self.policy, self.paths, record, self.audit, after(seconds), self.store)
+
+    def earlier_record(self) -> Record | None:
+        """Return the record that an earlier hook of the job left; a damaged one is audited and forgotten."""
+        try:
+            return records.load(self.paths.state, self.job.id)
+        except records.RecordUnreadable as error:
+            self.audit.emit(events.RECORD_DAMAGED, error=error.as_audit())
+            records.forget(self.paths.state, self.job.id)
+            return None
 
     def close(self) -> None:
         """End the store's worker."""
@@ -147,7 +157,9 @@ def _move_journals(installation: Installation, paths: NodePaths) -> None:
         policy = read(installation.compiled_policy)
         if policy is not None:
             move(paths.journal, policy.paths.audit)
-    except Exception:  # noqa: BLE001 - the audit must not fail a job; journals stay where they are
+    except WarmstartError as error:  # journals stay where they are, for the next hook
+        print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
+    except Exception:  # noqa: BLE001 - the audit must not fail a job
         print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
 
 

@@ -9,6 +9,14 @@ from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
+from warmstart.policy.invalid import PolicyUnreadable
+
+
+def hint_for(error: PolicyError) -> str:
+    """Return what to do about a policy that could not be read; a user can do less than root."""
+    if isinstance(error, PolicyUnreadable) and os.geteuid() != 0:
+        return "ask as root, or have the policy's directory and files made readable for all"
+    return error.hint
 
 
 class InForce(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from warmstart.entry.in_force import InForce, in_force
+from warmstart.entry.in_force import InForce, hint_for, in_force
 from warmstart.entry.preview import preview, switched_off
 from warmstart.entry.terminal import fail, json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
@@ -51,7 +51,7 @@ def plan(
     try:
         policy = in_force(installation)
     except PolicyError as error:
-        fail(error)
+        fail(error, hint_for(error))
     off = switched_off(installation.off_switch)
     found = preview(policy.policy, job)
     if as_json:

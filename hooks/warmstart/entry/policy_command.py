@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import click
 
-from warmstart.entry.in_force import InForce, in_force
+from warmstart.entry.in_force import InForce, hint_for, in_force
 from warmstart.entry.preview import switched_off
 from warmstart.entry.terminal import fail, json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
@@ -66,10 +66,10 @@ def show(installation: Installation, as_json: bool) -> None:
     try:
         found = in_force(installation)
     except PolicyError as error:
-        fail(error)
+        fail(error, hint_for(error))
     values = _values(found.policy)
     rules = [_rule(rule) for rule in found.policy.rules]
-    since = _compiled_at(installation)
+    since = _compiled_at(found.origin) if found.origin == installation.compiled_policy else None
     if as_json:
         problem = found.problem.as_audit() if found.problem else None
         off = switched_off(installation.off_switch)
@@ -109,9 +109,9 @@ def _state(found: InForce, since: str | None) -> str:
     return f"in force since {since}" if since else "the hooks compile it when they need it"
 
 
-def _compiled_at(installation: Installation) -> str | None:
+def _compiled_at(path: str) -> str | None:
     try:
-        written = os.stat(installation.compiled_policy).st_mtime
+        written = os.stat(path).st_mtime
     except OSError:
         return None
     return datetime.fromtimestamp(written, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -58,9 +58,7 @@ def _steps(policy: Policy, job: Job, grant: Grant) -> tuple[dict[str, list[str]]
         return {"prolog": [], "epilog": []}, error
     if not prolog:
         return {"prolog": [], "epilog": []}, None
-    record = _record(job)._replace(
-        publish_scope=grant.publish_scope, environment={"WARMSTART_CACHE": CACHE}, profiles=plan.profiles(job, grant)
-    )
+    record = _record(job)._replace(publish_scope=grant.publish_scope, environment={"WARMSTART_CACHE": CACHE})
     epilog = [step.name for step in plan.epilog(policy, record)]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
 

@@ -15,7 +15,11 @@ from warmstart.record import Record
 from warmstart.runner import run_prolog
 from warmstart.slurm.hostlist import first
 
-SECONDS_BESIDES = 60.0  # for everything that has no budget of its own in the policy
+# For everything that has no budget of its own in the policy. All of it together, images.wait (4m) and
+# seed.fetch_budget (10s) included, stays below the PrologEpilogTimeout that packaging/slurm sets.
+SECONDS_BESIDES = 20.0
+SECONDS_FOR_LOCK = 5.0
+SECONDS_TO_UNDO = 5.0
 
 
 def main(prefix: str) -> int:
@@ -25,7 +29,7 @@ def main(prefix: str) -> int:
 
 def _prepare(hook: Hook) -> None:
     job, paths = hook.job, hook.paths
-    with records.locked(paths.state, job.id, after(SECONDS_BESIDES)):
+    with records.locked(paths.state, job.id, after(SECONDS_FOR_LOCK)):
         _supersede(hook)
         record = _record(hook)
         try:
@@ -53,7 +57,6 @@ def _run(hook: Hook, record: Record) -> None:
         return
     record = record._replace(
         workspace=hook.policy.paths.workspace,
-        profiles=plan.profiles(hook.job, grant),
         read_scopes=list(grant.read_scopes),
         publish_scope=grant.publish_scope,
     )
@@ -93,12 +96,12 @@ def _supersede(hook: Hook) -> None:
     """Remove what an earlier run of this job left: it was requeued, or its epilog never came."""
     from warmstart.steps import release
 
-    earlier = records.load(hook.paths.state, hook.job.id)
+    earlier = hook.earlier_record()
     if earlier is None:
         return
     hook.audit.emit(events.RUN_SUPERSEDED, earlier_run=earlier.run_id, rebooted=earlier.boot_id != _boot_id())
     try:
-        release.release(hook.paths, earlier, after(SECONDS_BESIDES))
+        release.release(hook.paths, earlier, after(SECONDS_TO_UNDO))
     except WarmstartError as error:  # busy: the new run has a directory of its own
         hook.audit.emit(events.STEP_FAILED, step=release.NAME, error=error.as_audit())
 
@@ -122,6 +125,6 @@ def _undo(hook: Hook, record: Record) -> None:
 
     made = record._replace(workspace=hook.policy.paths.workspace)
     try:
-        release.release(hook.paths, made, after(SECONDS_BESIDES))
+        release.release(hook.paths, made, after(SECONDS_TO_UNDO))
     except (WarmstartError, OSError) as error:  # the failure that brought us here matters more
         hook.audit.emit(events.STEP_FAILED, step=release.NAME, error={"reason": str(error)})

@@ -55,7 +55,7 @@ def fail(error: WarmstartError | OSError, hint: str = "") -> NoReturn:
     """Say what is wrong and what to do, and leave with status 2."""
     problem = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
     warn(problem)
-    if hint := hint or getattr(error, "hint", ""):
+    if hint:
         warn(hint)
     raise click.exceptions.Exit(UNUSABLE)
 

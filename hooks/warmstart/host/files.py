@@ -61,8 +61,10 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def replace_file(dir_fd: int, name: str, data: bytes, mode: int) -> None:
-    """Make `name` hold `data`, atomically and durably: readers see the old or the new content.
+def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
+    """Make `name` hold `data`, atomically: readers see the old or the new content, whole.
+
+    Not `durable`: whole for all who live, but a power failure may leave an empty file.
 
     The temp name is fixed by the process id: a writer that died here leaves one name, which the
     next process with that id takes over.
@@ -73,14 +75,16 @@ def replace_file(dir_fd: int, name: str, data: bytes, mode: int) -> None:
         try:
             os.fchmod(fd, mode)
             write_all(fd, data)
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except OSError:
         unlink_if_there(temp, dir_fd)
         raise
-    os.fsync(dir_fd)
+    if durable:
+        os.fsync(dir_fd)
 
 
 def unlink_if_there(name: str, dir_fd: int) -> bool:

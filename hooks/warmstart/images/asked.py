@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.deadline import Deadline
@@ -21,7 +22,7 @@ class Site(NamedTuple):
 
     store: str
     worker: Worker  # as the store's owner
-    importer: Importer
+    importer: Callable[[], Importer]  # called when an image is missing: a warm hook does not load it
     validator: Identity
     tag_ttl: float  # seconds
     workspace: str

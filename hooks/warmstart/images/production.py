@@ -9,18 +9,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.worker import Worker
 from warmstart.images import election, failures, possession, publishing, scratch, validity
 from warmstart.images.asked import Obtained, Site, Wanted, find, obtained
+from warmstart.images.importers.contract import Importer
 from warmstart.images.lookup import image_name
 from warmstart.images.superblock import ImageInvalid
 from warmstart.store.layout import store_errors
 
 CLEAN_UP_S = 5.0
+
+
+class Import(NamedTuple):
+    """One run of an importer."""
+
+    importer: Importer
+    digest: str
+    work: scratch.Scratch
 
 
 def begin(want: Wanted, site: Site, deadline: Deadline) -> bool:
@@ -52,7 +61,10 @@ def raise_remembered(want: Wanted, site: Site, deadline: Deadline) -> None:
 
 def describe_producer(want: Wanted, site: Site) -> str:
     """Return whom a waiter has waited for, in words."""
-    producer = _on_store(want, site, after(CLEAN_UP_S), election.producer_of, want.lock)
+    try:
+        producer = _on_store(want, site, after(CLEAN_UP_S), election.producer_of, want.lock)
+    except WarmstartError:
+        producer = {}  # the waiter's own error says more than this one would
     if not producer:
         return "its producer did not say who it is"
     words = {key: str(producer.get(key, "?"))[:80] for key in ("host", "pid", "job", "since")}
@@ -61,16 +73,17 @@ def describe_producer(want: Wanted, site: Site) -> str:
 
 def _import(want: Wanted, site: Site, deadline: Deadline) -> Obtained:
     _on_store(want, site, deadline, publishing.sweep, want.lock)
-    with scratch.opened(site.workspace, site.node, site.run_id, site.importer.identity) as work:
+    importer = site.importer()
+    with scratch.opened(site.workspace, site.node, site.run_id, importer.identity) as work:
         resolved = time.time()
-        digest = want.reference.digest or site.importer.resolve(want.reference, work, deadline)
+        digest = want.reference.digest or importer.resolve(want.reference, work, deadline)
         found = find(want, site, deadline, digest)
         image = obtained(found, "reused")  # under another tag, or the tag has not moved
         if image is None:
             if found:
                 name = image_name(digest, want.machine)
                 _on_store(want, site, deadline, publishing.quarantine, name)
-            _make(want, site, deadline, digest, work)
+            _make(want, site, deadline, Import(importer, digest, work))
             image = obtained(find(want, site, deadline, digest), "imported")
     if image is None:  # somebody took it out of the store between two lines of this function
         raise ImageInvalid(problem="it was published and is gone")
@@ -79,18 +92,19 @@ def _import(want: Wanted, site: Site, deadline: Deadline) -> Obtained:
     return image._replace(quarantined=found.get("invalid", ""))
 
 
-def _make(want: Wanted, site: Site, deadline: Deadline, digest: str, work: scratch.Scratch) -> None:
+def _make(want: Wanted, site: Site, deadline: Deadline, order: Import) -> None:
     """Import, take the result, prove it, and let the store's owner copy that same inode."""
-    result = site.importer.import_image(want.reference, digest, work, deadline)
+    importer, digest, work = order
+    result = importer.import_image(want.reference, digest, work, deadline)
     with scratch.disk_errors(work.path):
-        fd = possession.take(work.fd, result, site.importer.identity.uid)
+        fd = possession.take(work.fd, result, importer.identity.uid)
     try:
         validity.check_listing(fd, site.validator, deadline)
         meta = {
             "digest": digest,
             "reference": want.reference.canonical(),
             "machine": want.machine,
-            "importer": site.importer.name,
+            "importer": importer.name,
             "published": time.time(),
             "node": site.node,
             "job_id": site.job_id,

@@ -7,7 +7,6 @@ and 10 (registries). Each check yields faults; none stops at the first.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 from warmstart.host.worker import Identity
@@ -159,8 +158,8 @@ def _images(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
 def registry_of(reference: str) -> str:
     """Return the registry of an image that the model took."""
     # A first part with a dot, a port or the name localhost is a registry; all else is Docker Hub's.
-    first, *rest = re.split("[/#]", reference.removeprefix("docker://"), maxsplit=1)
-    return first if rest and ("." in first or ":" in first or first == "localhost") else "docker.io"
+    first, slash, _ = reference.removeprefix("docker://").partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
 
 
 def _environment(rule: Rule) -> Iterator[Fault]:

@@ -28,12 +28,14 @@ from warmstart.policy.explain import Fault, Loc, fault
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 PATH = r"/[A-Za-z0-9_.@+=%/-]{1,1023}"
-REGISTRY = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[1-9][0-9]{0,4})?"
-# No wider than what images.reference parses: an admin's slip is told here, not to every job.
+# No wider than what images.reference parses: an admin's slip is told here, and not to every job.
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_PORT = r"(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
+_HOST = rf"{_LABEL}(\.{_LABEL})*(:{_PORT})?"
 _PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+REGISTRY = rf"(?=localhost$|.*[.:])(?!(index|registry-1)\.docker\.io$)(?=.{{1,259}}$){_HOST}"
 REFERENCE = (
-    rf"(?=.{{1,264}}$)docker://({_LABEL}(\.{_LABEL})*(:[1-9][0-9]{{0,3}})?[/#])?{_PART}(/{_PART})*"
+    rf"(?=.{{1,264}}$)docker://({_HOST}/)?{_PART}(/{_PART})*"
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
@@ -64,7 +66,11 @@ def _listed(value: object) -> object:
 Label = Annotated[str, _matches(LABEL, "a name: letters, digits and _.-, at most 64"), _in_schema(LABEL)]
 Account = Annotated[str, _matches(ACCOUNT, "a user name"), _in_schema(ACCOUNT)]
 Path = Annotated[str, _matches(PATH, "an absolute path of letters, digits and _.@+=%-/"), _in_schema(PATH)]
-Registry = Annotated[str, _matches(REGISTRY, "a registry: HOST or HOST:PORT, in lower case"), _in_schema(REGISTRY)]
+Registry = Annotated[
+    str,
+    _matches(REGISTRY, "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
+    _in_schema(REGISTRY),
+]
 Reference = Annotated[
     str,
     _matches(REFERENCE, "an image: docker://REGISTRY/REPOSITORY:TAG"),

@@ -168,9 +168,7 @@ def _judged(context: Context, profile: str, staged: _Staged, deadline: Deadline)
     return valid
 
 
-def _publish(
-    context: Context, place: Namespace, staged: _Staged, valid: list[str], deadline: Deadline
-) -> str | None:
+def _publish(context: Context, place: Namespace, staged: _Staged, valid: list[str], deadline: Deadline) -> str | None:
     """Pack and publish; return the bundle's id, None where others have published all of it meanwhile."""
     record = context.record
     bundle = pack(f"{staged.path}/entries", f"{staged.path}/bundle.sqsh", deadline)

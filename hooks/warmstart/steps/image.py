@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.host.deadline import Deadline
 from warmstart.images import flight
 from warmstart.images.asked import Obtained, Site
-from warmstart.images.importers.oci import Oci
+from warmstart.images.importers.choice import choose
 from warmstart.images.reference import Reference
 from warmstart.steps.contract import Context, Outcome
 
@@ -68,7 +69,7 @@ def _site(context: Context) -> Site:
     return Site(
         store=policy.paths.store,
         worker=context.store,
-        importer=Oci(policy.import_user, policy.images.insecure),
+        importer=partial(choose, policy.images.importer, policy.import_user, policy.images.insecure),
         validator=policy.validate_user,
         tag_ttl=policy.images.tag_ttl,
         workspace=policy.paths.workspace,

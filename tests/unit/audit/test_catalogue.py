@@ -10,7 +10,7 @@ from warmstart.audit import events
 from warmstart.audit.line import shaped
 
 PAGE = Path(__file__).parents[3] / "docs" / "audit.md"
-SECTION = re.compile(r"^### `([a-z.]+)`\n\n(.+?)```json\n(.+?)\n```$", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(r"^### `([a-z.-]+)`\n\n(.+?)```json\n(.+?)\n```$", re.MULTILINE | re.DOTALL)
 
 
 def catalogue() -> dict[str, str]:
@@ -27,8 +27,15 @@ def test_the_page_has_exactly_the_events_of_the_code() -> None:
 def test_names_are_noun_verb_and_constants_say_the_same() -> None:
     """IMAGE_IMPORTED is image.imported."""
     for constant, name in catalogue().items():
-        assert re.fullmatch(r"[a-z]+\.[a-z]+", name)
-        assert constant == name.replace(".", "_").upper()
+        assert re.fullmatch(r"[a-z]+\.[a-z]+(-[a-z]+)*", name)
+        assert constant == re.sub("[.-]", "_", name).upper()
+
+
+def test_every_event_is_one_that_something_emits() -> None:
+    """A name that nothing emits is no event."""
+    package = Path(events.__file__).parents[1]
+    code = "".join(path.read_text() for path in package.rglob("*.py") if path.name != "events.py")
+    assert [name for name in catalogue() if not re.search(rf"\b{name}\b", code)] == []
 
 
 def test_each_event_has_an_example_line_as_the_log_has_it() -> None:

@@ -119,3 +119,15 @@ def test_the_off_switch_is_mentioned(site: Installation) -> None:
     Path(site.off_switch).touch()
     assert "switched off" in run(site, *NOBODY).stderr
     assert answer(site, *NOBODY)["off"] is True
+
+
+def test_a_policy_that_a_user_may_not_read_is_said_to_be_one(
+    site: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice to a user is another than to root."""
+    Path(site.policy).unlink()
+    assert "write a policy" in run(site, *NOBODY).stderr
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    result = run(site, *NOBODY)
+    assert result.exit_code == 2
+    assert "ask as root" in result.stderr

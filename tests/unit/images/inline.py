@@ -42,7 +42,7 @@ def site(store: Path, workspace: Path) -> Site:
     return Site(
         store=str(store),
         worker=cast(Worker, InlineWorker()),
-        importer=cast(Importer, NoImporter()),
+        importer=lambda: cast(Importer, NoImporter()),
         validator=NOBODY,
         tag_ttl=600.0,
         workspace=str(workspace),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.policy.conftest import Site
 from warmstart.images import reference
 from warmstart.policy import checks, compiled
-from warmstart.policy.model import REFERENCE, PolicyModel, Section, known_keys, schema_text
+from warmstart.policy.model import REFERENCE, REGISTRY, PolicyModel, Section, known_keys, schema_text
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 POLICIES = REPOSITORY / "policies"
@@ -112,8 +112,31 @@ DIGEST = "@sha256:" + "0" * 64
 def test_an_image_that_the_policy_takes_is_one_for_the_image_code(name: str, rest: str) -> None:
     """An admin's image can't turn out wrong in every job: both read the same reference."""
     text = f"docker://{name}{rest}"
-    if re.fullmatch(REFERENCE, text):
+    if re.fullmatch(REFERENCE, text) and re.fullmatch(REGISTRY, checks.registry_of(text)):
         assert reference.parse(text).registry == checks.registry_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("docker.io", True),
+        ("localhost", True),
+        ("host:5000", True),
+        ("10.0.0.1:65535", True),
+        ("host:65536", False),
+        ("host", False),
+        ("NVCR.io", False),
+        ("a_b.org", False),
+        ("index.docker.io", False),
+        ("https://a.org", False),
+        ("a.org/team", False),
+    ],
+)
+def test_a_registry_is_one_that_a_reference_can_have(text: str, taken: bool) -> None:
+    """An entry of the allow-list that could never match is refused."""
+    assert bool(re.fullmatch(REGISTRY, text)) is taken
+    if taken:
+        assert reference.parse(f"docker://{text}/x").registry == text
 
 
 @pytest.mark.parametrize(
@@ -122,12 +145,12 @@ def test_an_image_that_the_policy_takes_is_one_for_the_image_code(name: str, res
         "docker://ubuntu",
         "docker://library/ubuntu:24.04",
         "docker://nvcr.io/nvidia/pytorch:24.05-py3",
-        "docker://nvcr.io#nvidia/pytorch:24.05-py3",
+        "docker://a/b",
         "docker://localhost:5000/a/b_c--d:1.0" + DIGEST,
     ],
 )
 def test_the_usual_images_are_taken(text: str) -> None:
-    """Docker Hub's, a registry's, enroot's form, a port, a digest."""
+    """Docker Hub's, a registry's, a port, a digest."""
     assert re.fullmatch(REFERENCE, text)
     assert reference.parse(text).registry == checks.registry_of(text)
 

@@ -87,7 +87,7 @@ def test_what_slurm_cannot_carry_is_refused(context: Context, name: str, value: 
         environment.run(context, Options({}, {name: value}, ()))
 
 
-VALUES = st.text(st.characters(blacklist_characters="\n\0", blacklist_categories=("Cs",)), max_size=60)
+VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=("Cs",)), max_size=60)
 
 
 @given(value=VALUES)
