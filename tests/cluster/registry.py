@@ -6,7 +6,9 @@ The registry runs unprivileged; its access log, one line for each request, is lo
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from tests.cluster import config, processes
 from tests.cluster.accounts import lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _CONFIG = """\
 version: 0.1
@@ -68,6 +70,16 @@ class Registry:
         """Return how many requests of that method had `part` in their path, from the access log."""
         lines = (self._base / "log" / "registry.out").read_text().splitlines()
         return sum(f'"{method} ' in line and part in line.split('"')[1] for line in lines)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let the registry take connections and answer none, for the length of a `with`."""
+        assert self._process is not None, "the registry is not started"
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End the registry; its data stays until the cluster goes."""

@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.cluster import installation
+from tests.cluster.accounts import ALICE
 from tests.cluster.cluster import Cluster
 
 _JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -17,7 +19,7 @@ _JOBS = Path(__file__).resolve().parents[1] / "jobs"
 POLICY = """\
 version: 1
 paths:
-  workspace: {base}/workspace
+  workspace: {workspace}
   store: {store}
   audit: {base}/audit/audit.jsonl
 store_user: warmstart
@@ -49,16 +51,38 @@ class Site:
         self.jobs = cluster.base / "jobs"
         if not self.jobs.is_dir():
             shutil.copytree(_JOBS, self.jobs, ignore=shutil.ignore_patterns("__pycache__"))
-            owner = cluster.account("warmstart")
-            self.store.mkdir(exist_ok=True)
-            os.chown(self.store, owner.uid, owner.gid)
+            self.new_store(self.store)
             installation.install(cluster.prefix)
         self.write_policy()
 
+    def new_store(self, path: Path) -> Path:
+        """Make an empty directory that is the store owner's."""
+        owner = self.cluster.account("warmstart")
+        path.mkdir(exist_ok=True)
+        os.chown(path, owner.uid, owner.gid)
+        return path
+
     def write_policy(self, rules: str = RULES, **changes: str) -> None:
         """Put a policy in force; `rules` is its end, from `rules:` on, or any further keys."""
-        fields = {"base": self.cluster.base, "store": self.store, "registry": self.registry, "rules": rules}
-        installation.write_policy(self.cluster.prefix, POLICY.format(**{**fields, **changes}))
+        base = self.cluster.base
+        fields = {"base": base, "workspace": self.workspace, "store": self.store, "registry": self.registry}
+        text = POLICY.format(**{**fields, "rules": rules, **changes})
+        installation.write_policy(self.cluster.prefix, text)
+
+    @property
+    def workspace(self) -> Path:
+        """Where the default policy has the jobs' workspaces."""
+        return self.cluster.base / "workspace"
+
+    @property
+    def etc(self) -> Path:
+        """The directory of the policy and the `off` switch."""
+        return self.cluster.prefix / "etc" / "warmstart"
+
+    @property
+    def var(self) -> Path:
+        """The directory of what warmstart keeps for itself."""
+        return self.cluster.prefix / "var" / "lib" / "warmstart"
 
     def audit(self, *filters: str) -> list[dict[str, Any]]:
         """Return the audit events that `warmstart audit --json` prints for these filters."""
@@ -74,10 +98,38 @@ class Site:
         program = self.cluster.prefix / "bin" / "warmstart"
         return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env={})
 
-    def compile_job(self, tool: str, user: str, node: str) -> int:
-        """Submit the tool's sample job (tests/jobs/TOOL_job.py) on one node; returns its id."""
+    def compile_job(self, tool: str, user: str, node: str, *arguments: str) -> int:
+        """Submit the tool's sample job (tests/jobs/TOOL_job.py) on one node; returns its id. `arguments`: sbatch's."""
         script = f"#!/bin/sh\nexec {self.cluster.python} {self.jobs}/{tool}_job.py\n"
         return self.cluster.submit(script, user, f"--nodelist={node}", f"--job-name={tool}", "--cpus-per-task=2")
+
+    def variables(self, job_id: int, user: str = ALICE, node: str = "n1", **more: str) -> dict[str, str]:
+        """Return what Slurm tells a hook of a job, the little that warmstart needs, and `more`."""
+        account = self.cluster.account(user)
+        return {
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_UID": str(account.uid),
+            "SLURM_JOB_GID": str(account.gid),
+            "SLURM_JOB_USER": user,
+            "SLURMD_NODENAME": node,
+            **more,
+        }
+
+    def start_hook(self, hook: str, variables: Mapping[str, str], prefix: Path | None = None) -> subprocess.Popen[str]:
+        """Start a hook by hand, as root, with these variables and nothing else (`env -i`)."""
+        program = (prefix or self.cluster.prefix) / "libexec" / "warmstart" / hook
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [program], env=dict(variables), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd="/"
+        )
+
+    def run_hook(
+        self, hook: str, variables: Mapping[str, str], prefix: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a hook by hand to its end; see `start_hook`."""
+        with self.start_hook(hook, variables, prefix) as process:
+            stdout, stderr = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def leftovers(self) -> list[str]:
         """Return what is left of jobs on the nodes: workspaces, records, views, journals, stages, imports."""

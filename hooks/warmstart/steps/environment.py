@@ -11,7 +11,6 @@ that hold one are refused. In a heterogeneous job the tasks know only the leader
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from warmstart import view
@@ -20,7 +19,7 @@ from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"
 
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+LONGEST_NAME = 128
 LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf too
 
 
@@ -53,7 +52,7 @@ def run(context: Context, options: Options) -> Outcome:
 
 
 def _line(name: str, value: str) -> str:
-    if not VARIABLE.match(name):
+    if not (name.isascii() and name.isidentifier() and len(name) <= LONGEST_NAME):
         raise VariableUnrenderable(name=name, problem="not a variable's name")
     if "\n" in value or "\0" in value:
         raise VariableUnrenderable(name=name, problem="holds a newline or a NUL byte")

@@ -1,0 +1,81 @@
+"""Fixtures around `tests.cluster`: one real cluster, one registry and one site for the whole session.
+
+Root and Debian's daemons are needed. Where they are missing the tests fail in CI (CI=true), so that
+nobody believes a run that tested nothing, and are skipped with the reason elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.cluster import host
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry, build_image
+from tests.cluster.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="session")
+def capable_host() -> None:
+    """Skip, or fail in CI, where the host cannot run a cluster."""
+    wanting = host.missing()
+    if wanting:
+        reason = f"a cluster needs: {', '.join(wanting)}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def cluster(capable_host: None, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Return a running cluster; `site` installs this checkout into it."""
+    with Cluster() as running:
+        yield running
+        if request.session.testsfailed:
+            running.keep_logs()
+
+
+@pytest.fixture(scope="session")
+def registry(cluster: Cluster) -> Iterator[Registry]:
+    """Return a registry on loopback that ends with the session."""
+    with Registry(cluster.base) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster, registry: Registry) -> Site:
+    """Return the session's site; tests take `site`, which looks after it."""
+    return Site(cluster, registry.url)
+
+
+@pytest.fixture
+def site(installed: Site) -> Iterator[Site]:
+    """Return the site under its usual policy; afterwards no node is drained and no job has left anything."""
+    installed.write_policy()
+    yield installed
+    cluster = installed.cluster
+    cluster.wait_idle()
+    states, drained = cluster.node_states(), cluster.drained()
+    for node in drained:
+        cluster.resume(node)
+    assert not drained, {node: states[node].reason for node in drained}
+    assert installed.leftovers() == []
+
+
+@pytest.fixture(scope="session")
+def fresh_image(installed: Site, registry: Registry) -> Callable[[], str]:
+    """Return a function that pushes an image which nobody has asked for yet, and returns its name."""
+    numbers = count(1)
+
+    def push() -> str:
+        number = next(numbers)
+        layout = build_image(installed.cluster.base / "images" / str(number), {"/etc/number": f"{number}\n"})
+        registry.push(layout, "latest", f"test/number{number}:1")
+        return f"{registry.url}/test/number{number}:1"
+
+    return push

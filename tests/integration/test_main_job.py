@@ -1,0 +1,219 @@
+"""The main job on real Slurm: one import for all, a warm start on another node, an environment that is the job's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import wait_until
+from tests.cluster.site import Site, result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cluster.cluster import JobResult
+    from tests.cluster.registry import Registry
+
+SITE_SCOPE = """\
+rules:
+  - name: everyone
+    profiles: [numba]
+    scope: site
+  - name: publisher
+    match: {partition: ci}
+    scope: site
+    publish: {users: [ws-alice]}
+"""
+SHOW = 'echo "$WARMSTART_CACHE $TMPDIR $NUMBA_CACHE_DIR $TORCHINDUCTOR_CACHE_DIR"'
+
+
+@pytest.fixture
+def own_store(site: Site, request: pytest.FixtureRequest) -> Site:
+    """Return the site with an empty store for this test alone."""
+    site.write_policy(store=str(site.new_store(site.cluster.base / f"store.{request.node.originalname}")))
+    return site
+
+
+def completed(site: Site, job_id: int, deadline_s: float = 240) -> JobResult:
+    """Wait for a job and its epilogs; it has to be COMPLETED."""
+    ended = site.cluster.wait(job_id, deadline_s)
+    site.cluster.wait_idle()
+    assert ended.state == "COMPLETED", ended
+    return ended
+
+
+def seeded(site: Site, job_id: int) -> int:
+    """Return how many entries a job was seeded with."""
+    return sum(event["entries"] for event in site.events(job_id, "cache.seeded"))
+
+
+def harvested(site: Site, job_id: int) -> int:
+    """Return how many new entries a job brought back."""
+    return sum(event["entries"] for event in site.events(job_id, "cache.harvested"))
+
+
+def compiled(site: Site, tool: str, user: str, node: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run the tool's sample job; return its id and the tool's own counters."""
+    job_id = site.compile_job(tool, user, node, *arguments)
+    return job_id, result(completed(site, job_id).output)
+
+
+def layers(image: str) -> list[str]:
+    """Return the digests of an image's layers, as its registry says."""
+    host, _, rest = image.partition("/")
+    repository, _, tag = rest.partition(":")
+    accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+    request = urllib.request.Request(f"http://{host}/v2/{repository}/manifests/{tag}", headers=accept)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return [layer["digest"] for layer in json.load(answer)["layers"]]
+
+
+def test_four_jobs_of_two_users_share_one_import(
+    site: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """One of four hooks on four nodes downloads each blob once; all jobs read the same whole image."""
+    image = fresh_image()
+    script = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE" && echo "$WARMSTART_IMAGE"\n'
+    comment = f"--comment=warmstart: image={image}"
+    jobs = [
+        site.cluster.submit(script, user, comment, f"--nodelist={node}")
+        for user, node in zip((ALICE, BOB) * 2, site.cluster.nodes, strict=True)
+    ]
+    paths = {completed(site, job_id).output.split()[-1] for job_id in jobs}
+    assert len(paths) == 1
+    assert Path(paths.pop()).is_file()
+    events = [event["event"] for job_id in jobs for event in site.audit("--job", str(job_id))]
+    assert events.count("image.imported") == 1
+    assert events.count("image.waited") + events.count("image.reused") == 3
+    downloads = {digest: registry.requests("GET", f"/blobs/{digest}") for digest in layers(image)}
+    assert set(downloads.values()) == {1}
+
+
+@pytest.mark.parametrize("tool", ["numba", "inductor"])
+def test_the_second_node_is_warm_and_another_user_is_not(own_store: Site, tool: str) -> None:
+    """The tool's own counters: all misses on n1, all hits on n2; nothing of it reaches ws-bob on n3."""
+    site = own_store
+    if tool == "inductor" and os.environ.get("CI") != "true" and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    first, cold = compiled(site, tool, ALICE, "n1")
+    assert (cold["cache_hits"], cold["cache_misses"] > 0) == (0, True)
+    assert (seeded(site, first), harvested(site, first) > 0) == (0, True)
+    second, warm = compiled(site, tool, ALICE, "n2")
+    assert (warm["cache_hits"] > 0, warm["cache_misses"]) == (True, 0)
+    assert seeded(site, second) == harvested(site, first)
+    assert harvested(site, second) == 0
+    assert {event["scope"] for event in site.events(first, "cache.harvested")} == {
+        f"user-{site.cluster.account(ALICE).uid}-{ALICE}"
+    }
+    if tool == "numba":
+        third, foreign = compiled(site, tool, BOB, "n3")
+        assert (foreign["cache_hits"], foreign["cache_misses"]) == (0, cold["cache_misses"])
+        assert seeded(site, third) == 0
+
+
+def test_only_a_publisher_reaches_others(own_store: Site) -> None:
+    """In site scope ws-bob gets what ws-alice compiled in the partition that the rule names, and nothing else."""
+    site = own_store
+    site.write_policy(
+        SITE_SCOPE, store=str(site.cluster.base / f"store.{test_only_a_publisher_reaches_others.__name__}")
+    )
+    private, _ = compiled(site, "numba", ALICE, "n1")
+    assert {event["scope"] for event in site.events(private, "cache.harvested")} != {"site"}
+    published, cold = compiled(site, "numba", ALICE, "n2", "--partition=ci")
+    print(site.audit("--job", str(private)))
+    print(site.audit("--job", str(published)))
+    # Her own private entries do not reach a job that publishes: it would pass them on.
+    assert (seeded(site, published), cold["cache_hits"]) == (0, 0)
+    assert {event["scope"] for event in site.events(published, "cache.harvested")} == {"site"}
+    other, warm = compiled(site, "numba", BOB, "n3")
+    assert warm["cache_misses"] == 0
+    assert [event["scopes"] for event in site.events(other, "cache.seeded")] == [["site"]]
+
+
+def test_the_environment_of_every_kind_of_step(site: Site) -> None:
+    """The batch script, a step of one task, one of several, and a step of salloc see the same kind of paths."""
+    script = f"#!/bin/sh\n{SHOW}\nsrun --ntasks=1 sh -c '{SHOW}'\nsrun --ntasks=2 sh -c '{SHOW}'\n"
+    ended = completed(site, site.cluster.submit(script, ALICE, "--nodelist=n1", "--ntasks=2"))
+    lines = ended.output.splitlines()
+    assert len(lines) == 4
+    assert len(set(lines)) == 1
+    salloc = site.cluster.run(["salloc", "--quiet", "--nodelist=n2", "srun", "sh", "-c", SHOW], ALICE)
+    for node, line in (("n1", lines[0]), ("n2", salloc.stdout)):
+        cache, tmpdir, numba, inductor = line.split()
+        place, _, run = cache.removesuffix("/cache").rpartition("/")
+        assert place == f"{site.workspace}/{node}"
+        assert (tmpdir, numba, inductor) == (f"{place}/{run}/tmp", f"{cache}/numba", f"{cache}/inductor")
+
+
+def test_what_the_user_set_stays(site: Site) -> None:
+    """A job that comes with its own TMPDIR and NUMBA_CACHE_DIR keeps them; the rest is warmstart's."""
+    home = site.cluster.account(ALICE).home
+    own = {"TMPDIR": str(home), "NUMBA_CACHE_DIR": str(home / "numba")}
+    ended = completed(site, site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, env=own))
+    cache, tmpdir, numba, inductor = ended.output.split()
+    assert (tmpdir, numba, inductor) == (own["TMPDIR"], own["NUMBA_CACHE_DIR"], f"{cache}/inductor")
+
+
+def test_the_directories_are_the_jobs_alone(site: Site) -> None:
+    """They have the job's uid, its gid and 0700; while the job runs, another user can't look into them."""
+    home = site.cluster.account(ALICE).home
+    go = home / "go"
+    script = (
+        '#!/bin/sh\nstat -c "%u %g %a %n" "$WARMSTART_CACHE" "$TMPDIR" "$NUMBA_CACHE_DIR"\n'
+        f"while [ ! -e {go} ]; do sleep 0.1; done\n"
+    )
+    job_id = site.cluster.submit(script, ALICE, "--nodelist=n1")
+    try:
+        wait_until("the job's lines", lambda: site.cluster.job(job_id).output.count("\n") == 3, 60)
+        lines = [line.split() for line in site.cluster.job(job_id).output.splitlines()]
+        for *_, path in lines:
+            assert site.cluster.run(["ls", path], ALICE).returncode == 0
+            assert site.cluster.run(["ls", path], BOB).returncode != 0
+    finally:
+        go.touch()
+    completed(site, job_id)
+    alice = site.cluster.account(ALICE)
+    assert {tuple(line[:3]) for line in lines} == {(str(alice.uid), str(alice.gid), "700")}
+
+
+def test_both_nodes_of_a_job_are_prepared_and_the_head_harvests(own_store: Site) -> None:
+    """A job of two nodes finds its cache on both; what comes back is the head node's."""
+    site = own_store
+    numba = f"{site.cluster.python} {site.jobs}/numba_job.py"
+    script = f"#!/bin/sh\nexec srun --ntasks-per-node=1 sh -c 'test -d $NUMBA_CACHE_DIR && {numba}'\n"
+    job_id = site.cluster.submit(script, ALICE, "--nodelist=n1,n2", "--nodes=2")
+    ended = completed(site, job_id)
+    assert ended.nodes == ("n1", "n2")
+    assert ended.output.count('"cache_hits": 0') == 2
+    nodes = {event["node"] for event in site.events(job_id, "step.finished") if event["step"] == "workspace"}
+    assert nodes == {"n1", "n2"}
+    assert {event["node"] for event in site.events(job_id, "cache.harvested")} == {"n1"}
+    assert harvested(site, job_id) > 0
+
+
+def test_every_task_of_an_array_has_its_own_workspace(site: Site) -> None:
+    """Four tasks of an array are four jobs: four caches, all gone afterwards."""
+    home = site.cluster.account(BOB).home
+    output = f"--output={home}/array-%a.out"
+    site.cluster.submit('#!/bin/sh\necho "$WARMSTART_CACHE"\n', BOB, "--array=0-3", output)
+    files = [home / f"array-{number}.out" for number in range(4)]
+    wait_until("the array", lambda: all(f.is_file() and f.read_text().endswith("\n") for f in files), 60)
+    site.cluster.wait_idle()
+    caches = {file.read_text().strip() for file in files}
+    assert len(caches) == 4
+    assert not any(Path(cache).exists() for cache in caches)
+
+
+def test_both_components_of_a_heterogeneous_job_find_their_own(site: Site) -> None:
+    """Tasks know the leader's job id only; those of the second component still get their node's cache."""
+    script = f"#!/bin/sh\nsrun --het-group=0 sh -c '{SHOW}'\nsrun --het-group=1 sh -c '{SHOW}'\n"
+    job_id = site.cluster.submit(script, ALICE, "--nodelist=n1", ":", "--nodelist=n2")
+    leader, second = completed(site, job_id).output.splitlines()
+    assert leader.startswith(f"{site.workspace}/n1/{job_id}.")
+    assert second.startswith(f"{site.workspace}/n2/{job_id + 1}.")
