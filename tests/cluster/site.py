@@ -101,7 +101,8 @@ class Site:
     def compile_job(self, tool: str, user: str, node: str, *arguments: str) -> int:
         """Submit the tool's sample job (tests/jobs/TOOL_job.py) on one node; returns its id. `arguments`: sbatch's."""
         script = f"#!/bin/sh\nexec {self.cluster.python} {self.jobs}/{tool}_job.py\n"
-        return self.cluster.submit(script, user, f"--nodelist={node}", f"--job-name={tool}", "--cpus-per-task=2")
+        options = (f"--nodelist={node}", f"--job-name={tool}", "--cpus-per-task=2")
+        return self.cluster.submit(script, user, *options, *arguments)
 
     def variables(self, job_id: int, user: str = ALICE, node: str = "n1", **more: str) -> dict[str, str]:
         """Return what Slurm tells a hook of a job, the little that warmstart needs, and `more`."""

@@ -126,8 +126,6 @@ def test_only_a_publisher_reaches_others(own_store: Site) -> None:
     private, _ = compiled(site, "numba", ALICE, "n1")
     assert {event["scope"] for event in site.events(private, "cache.harvested")} != {"site"}
     published, cold = compiled(site, "numba", ALICE, "n2", "--partition=ci")
-    print(site.audit("--job", str(private)))
-    print(site.audit("--job", str(published)))
     # Her own private entries do not reach a job that publishes: it would pass them on.
     assert (seeded(site, published), cold["cache_hits"]) == (0, 0)
     assert {event["scope"] for event in site.events(published, "cache.harvested")} == {"site"}

@@ -1,0 +1,172 @@
+"""Whose fault decides what happens, on real Slurm: jobs are told, and only a broken node drains.
+
+That no node is drained and that no job leaves anything behind is checked after every test by `site` itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.cluster import mounts
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import wait_until
+from tests.cluster.site import RULES, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.cluster.cluster import JobResult
+    from tests.cluster.registry import Registry
+
+BEST_EFFORT = f"{RULES}on_error: {{image: best-effort}}\n"
+SHOW = '#!/bin/sh\necho "image=$WARMSTART_IMAGE cache=$WARMSTART_CACHE"\n'
+
+
+def ended(site: Site, job_id: int) -> JobResult:
+    """Wait for a job and for all hooks."""
+    job = site.cluster.wait(job_id)
+    site.cluster.wait_idle()
+    return job
+
+
+def wanting(site: Site, image: str, user: str = ALICE) -> JobResult:
+    """Run a job that asks for an image."""
+    return ended(site, site.cluster.submit(SHOW, user, f"--comment=warmstart: image={image}"))
+
+
+def said(job: JobResult) -> list[str]:
+    """Return what warmstart said on the job's own output."""
+    return [line for line in job.output.splitlines() if line.startswith("warmstart: ")]
+
+
+@pytest.mark.parametrize(
+    ("comment", "sentence"),
+    [
+        ("image=other.example.com/team/app:1", "other.example.com"),
+        ("image={registry}/nobody/nothing:1", "image {registry}/nobody/nothing:1 does not exist"),
+        ("image={registry}/Team:1", "does not name an image"),
+        ("nonsense", "'nonsense'"),
+        ("profiles=abacus", "the profile 'abacus'"),
+    ],
+)
+def test_a_wish_that_cannot_be_met(site: Site, comment: str, sentence: str) -> None:
+    """The job fails before its script starts, with one plain sentence and what to do on its own output."""
+    wish = comment.format(registry=site.registry)
+    job = ended(site, site.cluster.submit(SHOW, ALICE, f"--comment=warmstart: {wish}"))
+    assert (job.state, job.exit_code, job.restarts) == ("FAILED", 1, 0)
+    sentences = said(job)
+    assert sentence.format(registry=site.registry) in sentences[0]
+    assert len(sentences) == 2  # the reason, and the hint
+    assert "cache=" not in job.output  # the script did not run
+    assert len(site.events(job.job_id, "job.refused")) == 1
+
+
+def test_a_wish_that_cannot_be_met_fails_the_steps_of_salloc(site: Site) -> None:
+    """The allocation opens, its srun prints the sentence and fails."""
+    comment = "--comment=warmstart: image=other.example.com/app:1"
+    done = site.cluster.run(["salloc", "--quiet", "--nodelist=n2", comment, "srun", "echo", "ran"], BOB)
+    assert done.returncode != 0
+    assert done.stdout.startswith("warmstart: ")
+    assert "ran" not in done.stdout.splitlines()
+
+
+@pytest.fixture
+def registry_down(registry: Registry, fresh_image: Callable[[], str]) -> Iterator[str]:
+    """Return the name of an image that a registry had before it was stopped."""
+    image = fresh_image()
+    registry.stop()
+    try:
+        yield image
+    finally:
+        registry.__enter__()  # the same port, the same data
+
+
+def test_a_registry_that_is_down_refuses_the_job(site: Site, registry_down: str) -> None:
+    """A missing image is a verdict: else every node would import it on its own."""
+    job = wanting(site, registry_down)
+    assert job.state == "FAILED"
+    assert "its registry does not serve it now" in said(job)[0]
+
+
+def test_a_registry_that_is_down_with_best_effort(site: Site, registry_down: str) -> None:
+    """The policy may say that such a job runs without its image; it is told."""
+    site.write_policy(BEST_EFFORT)
+    job = wanting(site, registry_down)
+    assert job.state == "COMPLETED"
+    assert "its registry does not serve it now" in said(job)[0]
+    assert "image= cache=/" in job.output
+
+
+def test_a_store_that_is_not_there(site: Site) -> None:
+    """Its file system is not mounted: the job runs cold with one notice for each profile, harvest included."""
+    away = site.store.with_name("store-away")
+    site.store.rename(away)
+    try:
+        job = ended(site, site.cluster.submit(f"{SHOW}touch $NUMBA_CACHE_DIR/x\n", ALICE))
+    finally:
+        away.rename(site.store)
+    assert job.state == "COMPLETED"
+    assert len(said(job)) == 2
+    assert all("the job runs without it" in line for line in said(job))
+    kinds = {(event["hook"], event["step"], event["error"]["kind"]) for event in site.events(job.job_id, "step.failed")}
+    assert kinds == {("prolog", "seed", "store"), ("epilog", "harvest", "store")}
+    assert not os.path.lexists(away)
+
+
+@pytest.fixture
+def frail(site: Site) -> Path:
+    """Return a directory for workspaces of this test alone, in the policy."""
+    path = site.cluster.base / "frail"
+    path.mkdir(exist_ok=True)
+    site.write_policy(workspace=str(path))
+    return path
+
+
+def test_a_read_only_workspace_drains_the_node(site: Site, frail: Path) -> None:
+    """Nothing that a job does makes a file system read-only: the node drains, and sinfo says why."""
+    with mounts.tmpfs(frail / "n4") as disk, mounts.read_only(disk):
+        job_id = site.cluster.submit(SHOW, ALICE, "--nodelist=n4")
+        wait_until("n4 to drain", lambda: site.cluster.drained() == ["n4"], 60)
+        reason = site.cluster.node_states()["n4"].reason
+        site.cluster.wait_for(job_id, {"PENDING"})
+        site.cluster.cancel(job_id)
+        site.cluster.wait_idle()
+    (frail / "n4").rmdir()
+    assert reason.startswith(f"warmstart: cannot use the workspace {frail}: Read-only file system")
+    assert len(site.events(job_id, "node.drained")) == 1
+    site.cluster.resume("n4")
+    assert ended(site, site.cluster.submit(SHOW, ALICE, "--nodelist=n4")).state == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("fill", "full"),
+    [
+        ('dd if=/dev/zero of="$TMPDIR/all" bs=64k 2>/dev/null', {"size": "1m"}),
+        ('i=0; while touch "$TMPDIR/$i" 2>/dev/null; do i=$((i + 1)); done', {"inodes": 100}),
+    ],
+    ids=["space", "inodes"],
+)
+def test_a_disk_that_another_user_filled(site: Site, frail: Path, fill: str, full: dict[str, int | str]) -> None:
+    """While ws-bob's job holds all space or all inodes of the node's disk, ws-alice's runs cold and is told."""
+    ended(site, site.compile_job("numba", ALICE, "n1"))  # there is something to seed
+    home = site.cluster.account(BOB).home
+    go = home / f"go-{time.time_ns()}"
+    script = f"#!/bin/sh\n{fill}\necho filled\nwhile [ ! -e {go} ]; do sleep 0.1; done\n"
+    with mounts.tmpfs(frail / "n3", **full):  # type: ignore[arg-type]
+        hog = site.cluster.submit(script, BOB, "--nodelist=n3")
+        try:
+            wait_until("a full disk", lambda: "filled" in site.cluster.job(hog).output, 60)
+            job = site.cluster.wait(site.cluster.submit(SHOW, ALICE, "--nodelist=n3"))
+        finally:
+            go.touch()
+        assert ended(site, hog).state == "COMPLETED"
+        assert os.listdir(frail / "n3") == []
+    (frail / "n3").rmdir()
+    assert job.state == "COMPLETED"
+    assert "No space left on device" in " ".join(said(job))
+    assert {event["error"]["kind"] for event in site.events(job.job_id, "step.failed")} == {"resource"}
+
