@@ -48,7 +48,7 @@ def said(job: JobResult) -> list[str]:
     [
         ("image=other.example.com/team/app:1", "other.example.com"),
         ("image={registry}/nobody/nothing:1", "image {registry}/nobody/nothing:1 does not exist"),
-        ("image={registry}/Team:1", "does not name an image"),
+        ("image={registry}/Team:1", "is not an image reference"),
         ("nonsense", "'nonsense'"),
         ("profiles=abacus", "the profile 'abacus'"),
     ],

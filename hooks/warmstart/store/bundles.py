@@ -69,7 +69,8 @@ class Offers(NamedTuple):
 def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: str) -> Offers:
     """Return which entries to take from which bundle; `scopes` from the most trusted one down.
 
-    Every entry is named once. `StoreFailed` where the store refuses; a namespace that is not there is empty.
+    Every entry is named once. `StoreFailed` where the store refuses or is not there; a namespace that is not there
+    is empty.
     """
     taken: set[str] = set()
     result = Offers([], {})
@@ -83,7 +84,16 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
                 taken.update(wanted)
                 whole = len(wanted) == len(listed.entries)
                 result.offers.append(Offer(scope, listed.bundle, listed.sha256, listed.size, wanted, whole))
+    if not result.offers:
+        _require_store(store)
     return result
+
+
+def _require_store(store: str) -> None:
+    """Tell an empty store from one that is not mounted, where an empty directory of root's is often seen."""
+    with store_errors("find the store"):
+        if os.stat(store).st_uid != os.geteuid():
+            raise OSError(errno.ENODEV, "not the store's owner's: is it mounted?", store)
 
 
 def known_entries(where: Sequence[str], owner: str) -> list[str]:

@@ -28,7 +28,7 @@ class ExtractionFailed(ResourceError):
     """A bundle could not be extracted: mostly the job's disk is full."""
 
     code = "extraction-failed"
-    template = "{path}: {problem}"
+    template = "cannot unpack {path} into the job's cache: {problem}"
     hint = "is there space left where the workspace is? the job runs cold"
 
 
@@ -83,4 +83,11 @@ def _extract_one(source: Source, parent_fd: int, name: str, identity: Identity, 
         if listed >= 0:
             os.close(listed)
     if ended.status != 0:
-        raise ExtractionFailed(path=source.path, problem=ended.complaint())
+        raise ExtractionFailed(path=source.path, problem=_reason(ended))
+
+
+def _reason(ended: children.Ended) -> str:
+    """Return why it failed: unsquashfs says that first ("Write on output file failed because …"), then where."""
+    _, because, reason = ended.stderr.decode("utf-8", "replace").partition(" because ")
+    line = reason.partition("\n")[0].strip()
+    return line if because and line.isprintable() else ended.complaint()

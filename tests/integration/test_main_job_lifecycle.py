@@ -1,0 +1,193 @@
+"""Everything can run twice, out of order, or not at all (design, rule 9); `site` checks that nothing is left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import wait_until
+from tests.cluster.site import Site
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from tests.cluster.registry import Registry
+
+SLEEP = '#!/bin/sh\necho "$WARMSTART_CACHE"\nexec sleep 600\n'
+
+
+def hooks_of(site: Site, job_id: int) -> list[tuple[str, str]]:
+    """Return the hooks of a job that have finished, and what came of them."""
+    return [(event["hook"], event["outcome"]) for event in site.events(job_id, "hook.finished")]
+
+
+def quiet(done: subprocess.CompletedProcess[str]) -> bool:
+    """Say whether a hook by hand ended well without a word."""
+    return (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def wishing(image: str) -> str:
+    """Return sbatch's option that asks for an image."""
+    return f"--comment=warmstart: image={image}"
+
+
+def imports(site: Site, node: str) -> list[Path]:
+    """Return the directories of imports that are at work, or were."""
+    return list((site.workspace / node).glob("import.*"))
+
+
+def test_an_epilog_without_a_prolog_by_hand(site: Site) -> None:
+    """There is nothing to do, and that is normal: no message, status 0."""
+    assert quiet(site.run_hook("epilog", site.variables(910001)))
+    assert len(site.events(910001, "run.unknown")) == 1
+
+
+def test_an_epilog_without_a_prolog_in_slurm(site: Site) -> None:
+    """A job that began while warmstart was switched off ends while it is on."""
+    off = site.etc / "off"
+    off.touch()
+    try:
+        job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1")
+        site.cluster.wait_for(job_id, {"RUNNING"})
+        wait_until("the job's script", lambda: (site.cluster.account(ALICE).home / f"slurm-{job_id}.out").exists(), 30)
+    finally:
+        off.unlink()
+    site.cluster.cancel(job_id)
+    site.cluster.wait(job_id)
+    site.cluster.wait_idle()
+    assert [event["hook"] for event in site.events(job_id, "run.unknown")] == ["epilog"]
+    assert hooks_of(site, job_id) == [("epilog", "ok")]
+
+
+def test_a_prolog_that_runs_twice(site: Site) -> None:
+    """The second run supersedes the first: one workspace, one record, and one epilog removes it all."""
+    variables = site.variables(910002)
+    runs = site.workspace / "n1"
+    assert quiet(site.run_hook("prolog", variables))
+    first = os.listdir(runs)
+    assert quiet(site.run_hook("prolog", variables))
+    second = os.listdir(runs)
+    assert (len(first), len(second), set(first) & set(second)) == (1, 1, set())
+    assert [event["earlier_run"] for event in site.events(910002, "run.superseded")] == [first[0].partition(".")[2]]
+    assert quiet(site.run_hook("epilog", variables))
+
+
+def test_an_epilog_that_runs_twice_at_once(site: Site) -> None:
+    """Two epilogs of one job at the same time: one harvests and releases, both end well."""
+    variables = site.variables(910003)
+    assert quiet(site.run_hook("prolog", variables))
+    both = [site.start_hook("epilog", variables) for _ in range(2)]
+    answers = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert answers == [("", "")] * 2
+    assert len(site.events(910003, "run.unknown")) == 1
+    assert len({event["run_id"] for event in site.events(910003, "cache.harvested")}) == 1
+
+
+def test_a_requeued_job_starts_anew(site: Site) -> None:
+    """Prolog and epilog run for each of two runs; the second finds a workspace of its own."""
+    job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n1", "--requeue", "--open-mode=append")
+    wait_until("the first run", lambda: site.cluster.job(job_id).output.count("\n") == 1, 60)
+    site.cluster.requeue(job_id)
+    site.cluster.wait_for(job_id, {"PENDING"})
+    # Slurm holds a requeued job back for two minutes, until credentials have expired; an admin may shorten it.
+    site.cluster.admin("scontrol", "update", f"jobid={job_id}", "starttime=now")
+    wait_until("the second run", lambda: site.cluster.job(job_id).output.count("/cache\n") == 2, 60)
+    site.cluster.cancel(job_id)
+    ended = site.cluster.wait(job_id)
+    site.cluster.wait_idle()
+    assert ended.restarts == 1
+    caches = [line for line in ended.output.splitlines() if line.endswith("/cache")]
+    assert len(set(caches)) == 2
+    assert hooks_of(site, job_id) == [("prolog", "ok"), ("epilog", "ok")] * 2
+
+
+def test_a_job_that_is_cancelled_during_the_import(
+    site: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """The import goes on to its end or fails; nothing half done is left, and the next job has the image."""
+    image = fresh_image()
+    with registry.silent():
+        job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n2", wishing(image))
+        wait_until("an import", lambda: bool(imports(site, "n2")), 60)
+        site.cluster.cancel(job_id)
+    assert site.cluster.wait(job_id).state == "CANCELLED"
+    site.cluster.wait_idle()
+    assert imports(site, "n2") == []
+    script = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE"\n'
+    following = site.cluster.wait(site.cluster.submit(script, BOB, "--nodelist=n3", wishing(image)))
+    assert following.state == "COMPLETED"
+    events = [*site.audit("--job", str(job_id)), *site.audit("--job", str(following.job_id))]
+    assert sum(event["event"] == "image.imported" for event in events) == 1
+
+
+def test_a_slurmd_that_is_killed_during_a_prolog(
+    site: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """Its prolog lives on as an orphan; slurmd comes back, the job is cancelled, its epilog cleans up."""
+    image = fresh_image()
+    with registry.silent():
+        job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n4", wishing(image))
+        wait_until("an import", lambda: bool(imports(site, "n4")), 60)
+        site.cluster.kill_slurmd("n4")
+        site.cluster.start_slurmd("n4")
+    wait_until("the orphan's end", lambda: ("prolog", "ok") in hooks_of(site, job_id), 60)
+    site.cluster.cancel(job_id)
+    site.cluster.wait(job_id)
+    site.cluster.wait_idle()
+    assert ("epilog", "ok") in hooks_of(site, job_id)
+    after = site.cluster.submit("#!/bin/sh\ntrue\n", BOB, "--nodelist=n4")
+    assert site.cluster.wait(after).state == "COMPLETED"
+
+
+MOMENTS = {
+    "the record is written": "{var}/n1/state/{job}/record.json",
+    "the workspace is there": "{workspace}/n1/{job}.*/cache/numba",
+    "the import begins": "{workspace}/n1/import.*",
+    "layers are fetched": "{workspace}/n1/import.*/*/layout",
+    "layers are unpacked": "{workspace}/n1/import.*/*/rootfs",
+    "the image is packed": "{workspace}/n1/import.*/*/image.sqsh",
+}
+
+
+@pytest.fixture
+def killed(
+    site: Site, request: pytest.FixtureRequest, fresh_image: Callable[[], str]
+) -> dict[str, str]:
+    """Kill a prolog (SIGKILL, itself alone) at a moment of its import; return its variables."""
+    job = 910100 + list(MOMENTS).index(request.param)
+    variables = site.variables(job, SLURM_JOB_COMMENT=f"warmstart: image={fresh_image()}")
+    pattern = MOMENTS[request.param].format(var=site.var, workspace=site.workspace, job=job).lstrip("/")
+    with site.start_hook("prolog", variables) as process:
+        while not any(Path("/").glob(pattern)):
+            assert process.poll() is None, f"it ended before {request.param}"
+        process.kill()
+    return variables
+
+
+@pytest.mark.parametrize("killed", MOMENTS, indirect=True)
+def test_the_prolog_after_a_killed_one(site: Site, killed: dict[str, str]) -> None:
+    """It gets the image; after its epilog there is nothing of either run, and nobody holds the import's lock."""
+    assert quiet(site.run_hook("prolog", killed))
+    job_id = int(killed["SLURM_JOB_ID"])
+    assert [event["outcome"] for event in site.events(job_id, "hook.finished")] == ["ok"]
+    assert len(site.events(job_id, "image.imported") + site.events(job_id, "image.reused")) == 1
+    assert len(os.listdir(site.workspace / "n1")) == 1
+    assert quiet(site.run_hook("epilog", killed))
+    for lock in (site.store / "images" / "locks").glob("*.lock"):
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("killed", ["the workspace is there", "layers are unpacked"], indirect=True)
+def test_the_epilog_after_a_killed_prolog(site: Site, killed: dict[str, str]) -> None:
+    """Slurm killed a prolog that took too long: the epilog that follows removes all that it had begun."""
+    assert quiet(site.run_hook("epilog", killed))
+    assert site.leftovers() == []
+    crashes = site.events(int(killed["SLURM_JOB_ID"]), "hook.crashed")
+    assert [(crash["hook"], crash["reason"]) for crash in crashes] == [("prolog", "killed")]

@@ -1,0 +1,44 @@
+"""What a hook imports, held as sets of modules: milliseconds are too noisy for a test (design, rule 11)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOOKS = Path(__file__).resolve().parents[2] / "hooks"
+
+# Each of these costs more than all of our own modules that a warm prolog needs, or starts something.
+NEVER_WARM = frozenset(
+    {
+        *("yaml", "structlog", "filelock", "pydantic", "pyslurm", "click", "rich"),
+        *("subprocess", "socket", "ssl", "tempfile", "shutil", "pathlib", "logging", "asyncio", "multiprocessing"),
+        *("dataclasses", "inspect", "ctypes", "random", "traceback", "urllib", "importlib.metadata"),
+    }
+)
+WARM = {
+    "nothing applies": ("warmstart.entry.prolog", "warmstart.plan"),
+    "a warm image": ("warmstart.steps.workspace", "warmstart.steps.image", "warmstart.steps.environment"),
+    "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
+    "an epilog without a record": ("warmstart.entry.epilog",),
+}
+
+
+def imported(*modules: str) -> set[str]:
+    """Return all that a bare interpreter, started as hooks are, has loaded with these modules."""
+    lines = ["import sys", f"sys.path.insert(0, {str(HOOKS)!r})"]
+    lines += [f"import {module}" for module in ("warmstart.entry.prolog", *modules)]
+    code = "; ".join([*lines, "print(*sys.modules)"])
+    argv = [sys.executable, "-IS", "-c", code]
+    return set(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("case", sorted(WARM))
+def test_the_hot_path_imports_almost_nothing(case: str) -> None:
+    """None of the slow modules is loaded, on any warm way through a hook."""
+    assert not imported(*WARM[case]) & NEVER_WARM
+
+
+def test_a_job_without_profiles_loads_no_hashing() -> None:
+    """OpenSSL's library alone costs a tenth of a warm prolog."""
+    assert "hashlib" not in imported(*WARM["a warm image"])
