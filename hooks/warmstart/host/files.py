@@ -113,7 +113,11 @@ def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
 
 
 def ensure_path(path: str, mode: int) -> None:
-    """Make an absolute directory path of ours: missing parents 0755, the last one `mode`."""
+    """Make an absolute directory path of ours: missing parents 0755, the last one `mode`.
+
+    One that is there keeps its mode, since it may be the site's own (a scratch directory, 1777). `EPERM` unless
+    it is ours, and nobody else can rename what we put there.
+    """
     missing = []
     parent = path
     while not os.path.lexists(parent):
@@ -121,7 +125,14 @@ def ensure_path(path: str, mode: int) -> None:
         parent = os.path.dirname(parent)
     for directory in reversed(missing[1:]):
         ensure_dir(directory, 0o755)
-    ensure_dir(path, mode)
+    if missing:
+        ensure_dir(path, mode)
+    with opened_dir(path) as fd:
+        status = os.fstat(fd)
+    if status.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, f"is owned by uid {status.st_uid}", path)
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        raise OSError(errno.EPERM, "can be written by others and is not sticky", path)
 
 
 def mount_id(fd: int) -> str:

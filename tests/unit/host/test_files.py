@@ -1,0 +1,74 @@
+"""Directories and files of root's in places that others can write."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from warmstart.host import files
+from warmstart.host.files import ensure_dir, ensure_path, open_regular, read_small, replace_file
+
+
+def test_a_sites_own_directory_keeps_its_mode(tmp_path: Path) -> None:
+    """A scratch directory that everybody may write stays as it is."""
+    tmp_path.chmod(0o1777)
+    ensure_path(str(tmp_path), 0o755)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
+
+
+def test_missing_parents_are_made(tmp_path: Path) -> None:
+    """Parents 0755, the last one as asked, whatever the umask."""
+    before = os.umask(0o077)
+    try:
+        ensure_path(f"{tmp_path}/a/b", 0o711)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o711
+
+
+def test_a_directory_that_others_could_empty_is_refused(tmp_path: Path) -> None:
+    """Without the sticky bit anybody could put a link in our directory's place."""
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match="sticky"):
+        ensure_path(str(tmp_path), 0o755)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: gives a directory away")
+def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
+    """A user who came first gets nothing of ours."""
+    (tmp_path / "a").mkdir()
+    os.chown(tmp_path / "a", 65534, 65534)
+    for ensure in (ensure_dir, ensure_path):
+        with pytest.raises(PermissionError, match="65534"):
+            ensure(str(tmp_path / "a"), 0o755)
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    """Neither a FIFO, which would hang, nor a link, nor a directory, nor more than the limit."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "large").write_bytes(b"x" * 11)
+    for name, number in (("fifo", errno.EINVAL), ("link", errno.ELOOP), (".", errno.EINVAL)):
+        with pytest.raises(OSError) as caught:
+            open_regular(str(tmp_path / name))
+        assert caught.value.errno == number
+    with pytest.raises(OSError, match="larger than 10"):
+        read_small(str(tmp_path / "large"), 10)
+    assert read_small(str(tmp_path / "large"), 11) == b"x" * 11
+
+
+def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up in the middle costs nothing that was there."""
+    (tmp_path / "file").write_text("old")
+
+    def full(fd: int, data: bytes) -> None:
+        os.write(fd, data[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full)
+    with files.opened_dir(str(tmp_path)) as fd, pytest.raises(OSError, match="space"):
+        replace_file(fd, "file", b"new", 0o600)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
