@@ -98,13 +98,19 @@ def run_alone(
     cwd: str,
     network: bool,
     keep: Sequence[int] = (),
+    capabilities: Sequence[str] = (),
 ) -> Ended:
     """Run a program in process, mount and IPC namespaces of its own, which die with it.
 
     Nothing that it started survives, so no descriptor of its files is left open for writing
     (threats, row 11). /bin/sh stays as the namespace's first process, as root: the death signal that
     `unshare --kill-child` gives it would be cleared by a change of uid.
+
+    `capabilities` (setpriv's names) are those that an executed file may bring along, by its own file
+    capabilities; without any, nothing gains a right by being executed.
     """
+    gains = () if capabilities else ("--no-new-privs",)
+    bounds = ",".join(["-all", *(f"+{name}" for name in capabilities)])
     return run(
         [
             # A hook that is killed alone takes its child with it; the signal survives the exec, root stays root.
@@ -113,7 +119,7 @@ def run_alone(
             *(() if network else ("--net",)),
             *("--", "/bin/sh", "-c", '"$0" "$@"; exit $?'),
             *(SETPRIV, f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups"),
-            *("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--", *argv),
+            *(*gains, f"--bounding-set={bounds}", "--inh-caps=-all", "--", *argv),
         ],
         deadline=deadline,
         env=env,

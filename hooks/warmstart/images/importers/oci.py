@@ -7,15 +7,13 @@ the network. Facts measured with skopeo 1.9.3, umoci 0.4.7, squashfs-tools 4.5.1
 from __future__ import annotations
 
 import os
-import random
-import time
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity
+from warmstart.images.importers.attempts import PAUSES_S, patiently
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.scratch import Scratch, ScratchUnusable
@@ -32,7 +30,6 @@ ROOTFS = "rootfs"
 RESULT = "image.sqsh"
 LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
 RESOLVE_S = 30.0  # skopeo itself waits and asks again when it is told to come back later (429)
-PAUSES_S = (0.5, 2.0)  # before the second and the third attempt, each up to half longer
 
 # What skopeo prints, from containers/image and Go's net: the first match of a row decides, top row first.
 _NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large")
@@ -49,7 +46,6 @@ _UNREACHABLE = (
     *("too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable"),
     *("statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client"),
 )
-_T = TypeVar("_T")
 
 
 class Oci(NamedTuple):
@@ -103,7 +99,7 @@ class Oci(NamedTuple):
                 raise _failure(reference, SKOPEO, ended, scratch)
             return ended
 
-        return _patiently(attempt, deadline)
+        return patiently(attempt, deadline, PAUSES_S)
 
     def _run(self, argv: list[str], scratch: Scratch, deadline: Deadline, *, network: bool) -> children.Ended:
         return children.run_alone(
@@ -125,19 +121,6 @@ def _pack() -> list[str]:
         *(MKSQUASHFS, ROOTFS, RESULT, "-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet"),
         *("-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors),
     ]
-
-
-def _patiently(attempt: Callable[[], _T], deadline: Deadline) -> _T:
-    for pause in PAUSES_S:
-        try:
-            return attempt()
-        except RegistryUnreachable:
-            # S311: spreads nodes that were refused together; no secret
-            spread = pause * (1 + random.random() / 2)  # noqa: S311
-            if deadline.left() <= spread:
-                raise
-            time.sleep(spread)
-    return attempt()
 
 
 def _failure(reference: Reference, program: str, ended: children.Ended, scratch: Scratch) -> WarmstartError:

@@ -1,0 +1,181 @@
+"""Importer `enroot`: NVIDIA's, of sites with pyxis; enroot 3.4 to 4.1, by its command line alone.
+
+Run and read: 3.4.1 and 4.1.2. enroot evaluates text from the files of its user (threats, row 1), so it gets
+directories of its own below the scratch, an environment that is given, and a reference rendered from fields.
+Its helpers need two file capabilities (package enroot+caps), so this importer's programs, other than oci's,
+may gain those; nothing else is shared with a job's user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from warmstart.errors import WarmstartError
+from warmstart.host import children
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import unlink_if_there, write_all
+from warmstart.host.worker import Identity
+from warmstart.images.importers import oci
+from warmstart.images.importers.attempts import PAUSES_S, patiently
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.reference import DOCKER_HUB, Reference, is_digest
+from warmstart.images.scratch import Scratch, ScratchUnusable, disk_errors
+
+ENROOT = "/usr/bin/enroot"
+DIGESTS_SINCE = 4  # `enroot digest`, and NAME@DIGEST in references
+CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs2ovlfs, `make setcap`
+RESULT = "image.sqsh"
+SQUASH_OPTIONS = "-no-xattrs -exit-on-error -comp zstd -Xcompression-level 3"
+SLOWEST_S = 30  # without a byte; enroot itself sets no bound
+QUICK_S = 30.0  # for all but an import
+
+_STATUS = re.compile(r"returned error(?: code)?: ([0-9]{3})")
+_CURL = re.compile(r"curl: \(([0-9]{1,3})\)")
+_WORDS = ("[ERROR]", "curl: (", "mksquashfs", "enroot-", "failed to", "Checksum mismatch")
+_NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")
+_LATER = frozenset({408, 429, *range(500, 600)})
+# curl(1): proxy, host, connect, partial, timeout, TLS, nothing or a broken answer, certificate, HTTP/2.
+_OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 60, 92})
+
+
+class Enroot(NamedTuple):
+    """The importer, as one account; `insecure` are registries reached over plain http."""
+
+    identity: Identity
+    insecure: tuple[str, ...] = ()
+    program: str = ENROOT
+    name: str = "enroot"
+
+    def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
+        """Ask for the digest: enroot from 4.0 on, else skopeo, else the registry's manifest endpoint.
+
+        enroot names the manifest of this node's CPU, the others the list that it stands in.
+        """
+        if self._version(reference, scratch, deadline) < DIGESTS_SINCE:
+            return self._resolve_without(reference, scratch, deadline)
+        ended = self._asking(reference, ["digest", _uri(reference)], scratch, deadline.within(QUICK_S))
+        lines = ended.stdout.decode("ascii", "replace").split()
+        if len(lines) != 1 or not is_digest(lines[0]):
+            raise ImportFailed(image=reference.canonical(), program="enroot", problem="printed no digest")
+        return lines[0]
+
+    def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
+        """Fetch by digest, unpack and pack, all of which is one `enroot import`."""
+        old = self._version(reference, scratch, deadline) < DIGESTS_SINCE
+        exact = reference._replace(tag="", digest=digest)
+        uri = _uri(exact, ":" if old else "@")
+        self._asking(reference, ["import", "--output", f"{scratch.path}/{RESULT}", uri], scratch, deadline)
+        return RESULT
+
+    def _resolve_without(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
+        if os.access(oci.SKOPEO, os.X_OK):
+            return oci.Oci(self.identity, self.insecure).resolve(reference, scratch, deadline)
+        from warmstart.images.importers import endpoint
+
+        def ask() -> str:
+            return endpoint.resolve(reference, self.identity, self.insecure, deadline.within(QUICK_S))
+
+        return patiently(ask, deadline, PAUSES_S)
+
+    def _version(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> int:
+        ended = self._run(["version"], scratch, deadline.within(QUICK_S), {})
+        major = ended.stdout.decode("ascii", "replace").partition(".")[0]
+        if ended.status != 0 or not major.isdecimal():
+            raise ImportFailed(image=reference.canonical(), program="enroot", problem=f"version: {_words(ended)}")
+        return int(major)
+
+    def _asking(
+        self, reference: Reference, arguments: list[str], scratch: Scratch, deadline: Deadline
+    ) -> children.Ended:
+        """Run a command that asks the registry, a few times if that does not answer."""
+        insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
+
+        def attempt() -> children.Ended:
+            unlink_if_there(RESULT, scratch.fd)  # half of it from before, and enroot would refuse to go on
+            try:
+                ended = self._run(arguments, scratch, deadline, insecure)
+            except children.ProgramTooSlow as error:
+                if arguments[0] == "import":
+                    raise
+                raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
+            if ended.status != 0:
+                raise _failure(reference, ended, scratch)
+            return ended
+
+        with disk_errors(scratch.path):
+            _bound_transfers(scratch)
+            return patiently(attempt, deadline, PAUSES_S)
+
+    def _run(
+        self, arguments: list[str], scratch: Scratch, deadline: Deadline, more: Mapping[str, str]
+    ) -> children.Ended:
+        return children.run_alone(
+            [oci.PRLIMIT, f"--fsize={oci.LARGEST_FILE}", "--core=0", "--", self.program, *arguments],
+            deadline=deadline,
+            identity=self.identity,
+            env={**_settings(scratch.path, os.path.dirname(self.program)), **more},
+            cwd=scratch.path,
+            network=True,
+            capabilities=CAPABILITIES,
+        )
+
+
+def _uri(reference: Reference, before_digest: str = "@") -> str:
+    """Render the one form that 3.4 to 4.1 all take; 3.x takes a digest only where a tag stands."""
+    registry = "registry-1.docker.io" if reference.registry == DOCKER_HUB else reference.registry
+    version = f"{before_digest}{reference.digest}" if reference.digest else f":{reference.tag}"
+    return f"docker://{registry}#{reference.repository}{version}"
+
+
+def _settings(scratch: str, programs: str) -> dict[str, str]:
+    """Return enroot's environment, which wins over /etc/enroot/enroot.conf; that may still name a proxy."""
+    own = {name: f"{scratch}/{name.lower()}" for name in ("RUNTIME", "CONFIG", "CACHE", "DATA")}
+    return {
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "PATH": f"{programs}:/usr/bin:/bin:/usr/sbin:/sbin",
+        "SHELL": "/bin/bash",  # GNU parallel starts functions of bash in it
+        **{f"ENROOT_{name}_PATH": path for name, path in own.items()},
+        "ENROOT_TEMP_PATH": scratch,
+        "ENROOT_SQUASH_OPTIONS": SQUASH_OPTIONS,
+        "ENROOT_MAX_PROCESSORS": str(len(os.sched_getaffinity(0))),
+    }
+
+
+def _bound_transfers(scratch: Scratch) -> None:
+    """Leave curl, by which enroot fetches, a limit on silence: one on the whole time would stop large images."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    unlink_if_there(".curlrc", scratch.fd)
+    fd = os.open(".curlrc", flags, 0o644, dir_fd=scratch.fd)
+    try:
+        write_all(fd, f"speed-limit = 1\nspeed-time = {SLOWEST_S}\n".encode())
+    finally:
+        os.close(fd)
+
+
+def _failure(reference: Reference, ended: children.Ended, scratch: Scratch) -> WarmstartError:
+    """Tell by what enroot and curl printed whose fault it is; both give numbers, and only those count."""
+    image, problem = reference.canonical(), _words(ended)
+    if any(words in ended.stderr.decode("utf-8", "replace").lower() for words in _NO_SPACE):
+        return ScratchUnusable(path=scratch.path, problem=problem)
+    status = int(found.group(1)) if (found := _STATUS.search(problem)) else 0
+    curl = int(found.group(1)) if (found := _CURL.search(problem)) else 0
+    if status == 404:
+        return ImageNotFound(image=image)
+    if status in (401, 403):
+        return ImageForbidden(image=image, problem=problem)
+    if status in _LATER or curl in _OUTAGES:
+        return RegistryUnreachable(image=image, problem=problem)
+    return ImportFailed(image=image, program="enroot", problem=problem)
+
+
+def _words(ended: children.Ended) -> str:
+    """Return the first line of its stderr that says what went wrong: what follows it are consequences."""
+    lines = ended.stderr.decode("utf-8", "replace").splitlines()
+    for line in lines:
+        if any(word in line for word in _WORDS):
+            return "".join(c if c.isprintable() else "?" for c in line)[:500]
+    return ended.complaint() if lines else f"status {ended.status}"
