@@ -105,20 +105,22 @@ class Worker:
             os.close(answer_write)
             return
         try:  # the child: nothing may escape into the hook's own code
+            _detach()
             _close_others(self._keep | {0, 1, 2, request_read, answer_write})
-            if self._confine:
-                from warmstart.host.confine import confine
-
-                confine(self.identity)
-            else:
-                become(self.identity)
+            self._give_up_root()
             _serve(request_read, answer_write)
-        except BaseException:  # noqa: BLE001 - reported to whoever reads the hook's stderr
-            import traceback
+        except BaseException:  # noqa: BLE001 - the parent raises it
+            _send(answer_write, _bug())
+        finally:
+            os._exit(0)
 
-            traceback.print_exc()
-            os._exit(70)
-        os._exit(0)
+    def _give_up_root(self) -> None:
+        if self._confine:
+            from warmstart.host.confine import confine
+
+            confine(self.identity)
+        else:
+            become(self.identity)
 
     def _kill(self) -> None:
         os.close(self._requests)
@@ -145,6 +147,13 @@ def become(identity: Identity) -> None:
         raise PermissionError(f"cannot become {identity.name}")
     os.umask(0o022)
     os.chdir("/")
+
+
+def _detach() -> None:
+    """Let go of the hook's output: slurmd waits until nobody holds it, and a hung file system may hold us."""
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
 
 
 def _close_others(keep: frozenset[int] | set[int]) -> None:
@@ -177,9 +186,13 @@ def _answer(name: str, args: list[Json]) -> dict[str, Json]:
     except OSError as error:
         return {"errno": error.errno, "text": error.strerror, "file": str(error.filename or "")}
     except Exception:  # noqa: BLE001 - the parent raises it as a bug, with this text
-        import traceback
+        return _bug()
 
-        return {"bug": traceback.format_exc()}
+
+def _bug() -> dict[str, Json]:
+    import traceback
+
+    return {"bug": traceback.format_exc()}
 
 
 def _unpack(answer: dict[str, Json]) -> Json:

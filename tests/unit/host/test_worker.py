@@ -54,6 +54,11 @@ def can_write(fd: int) -> bool:
     return True
 
 
+def standard_streams() -> list[str]:
+    """Return what the process's first three descriptors are."""
+    return [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)]
+
+
 def dawdle() -> None:
     """Take longer than anybody waits."""
     time.sleep(60)
@@ -127,6 +132,18 @@ def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
     finally:
         os.close(kept)
         os.close(other)
+
+
+def test_the_child_lets_go_of_the_hooks_output(worker: Worker) -> None:
+    """Slurmd waits for whoever holds it, and a child that hangs on a dead file system can't be killed."""
+    assert worker.call(standard_streams, deadline=after(5)) == ["/dev/null"] * 3
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: else no identity is taken")
+def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
+    """Nothing runs as root instead."""
+    with Worker(Identity("nobody-ever", -2, 65534)) as worker, pytest.raises(WorkerBug, match="become"):
+        worker.call(ids, deadline=after(5))
 
 
 @as_root
