@@ -11,14 +11,12 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import waiting
 from tests.bench.bench_site import BenchSite, bench_site
-from tests.bench.clock import Command, medians, once
+from tests.bench.clock import LAUNCHER, Command, medians, once
 
 FILES = 200_000
 ROUNDS = 41
-
-# What launchers do today: a lock beside the image, and a full listing under it.
-LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
 
 
 class Row(NamedTuple):
@@ -46,6 +44,7 @@ def measured(site: BenchSite) -> Iterator[Row]:
     """Measure one thing after the other."""
     yield from warm_prolog(site)
     yield task_prolog(site)
+    yield from waiters(site)
     yield store_calls(site)
 
 
@@ -76,6 +75,14 @@ def task_prolog(site: BenchSite) -> Row:
     )
     ours, cat = times["ours"], times["cat"]
     return Row("task prolog", f"{ours:.2f} ms", f"sh -c 'cat FILE': {cat:.2f} ms", f"{ours / cat:.2f}")
+
+
+def waiters(site: BenchSite) -> Iterator[Row]:
+    """Time the release of few and of many waiters."""
+    for count in (8, 64):
+        ours, peer = waiting.prologs(site, count), waiting.launchers(site, count)
+        what = f"{count} waiters, published to last released"
+        yield Row(what, f"{ours:.2f} s", f"flock + unsquashfs -l: {peer:.2f} s", f"{ours / peer:.2f}")
 
 
 def store_calls(site: BenchSite) -> Row:

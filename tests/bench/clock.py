@@ -7,6 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+# What launchers do today: a lock beside the image, and a full listing under it.
+LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
+
 
 class Command(NamedTuple):
     """A command line and all of its environment."""

@@ -29,9 +29,6 @@ from warmstart.record import Record, writing_state
 from warmstart.steps.contract import Context
 
 DRAINS = 1
-# A hook that took longer moves its journal into the audit log itself: importing structlog, some 50 ms, is
-# then small beside it. A warm prolog leaves that to its epilog.
-MOVES_JOURNAL_AFTER = 0.2
 
 
 class Hook(NamedTuple):
@@ -95,7 +92,8 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     status = DRAINS if isinstance(failure, NodeError) else 0
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
-    if failure or name == "epilog" or took > MOVES_JOURNAL_AFTER:
+    # Importing structlog costs more than a warm prolog: a job starts first, its epilog or upkeep moves the lines.
+    if failure or name == "epilog":
         _move_journals(installation, paths)
     return status
 

@@ -1,0 +1,71 @@
+"""N jobs that wait for one image: from its publication to the release of the last one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tests.bench.bench_site import DIGEST, IMAGE, BenchSite
+from tests.bench.clock import LAUNCHER
+from warmstart.images import lookup
+from warmstart.images.reference import parse
+
+SETTLED_S = 2.0  # by then all of them have started and wait
+
+
+def launchers(site: BenchSite, count: int) -> float:
+    """Return the seconds that launchers take which list the image one after another under its lock."""
+    with open(f"{site.image}.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        argv = ["/bin/bash", "-c", LAUNCHER, "-", str(site.image)]
+        waiters = [subprocess.Popen(argv, env={"PATH": "/usr/bin:/bin"}) for _ in range(count)]
+        time.sleep(SETTLED_S)
+        started = time.perf_counter()
+    return _last_released(waiters, started)
+
+
+def prologs(site: BenchSite, count: int) -> float:
+    """Return the seconds that as many prologs take whose image somebody else has just imported."""
+    store = site.base / "store" / "images"
+    image = store / f"{lookup.image_name(DIGEST, os.uname().machine)}{lookup.IMAGE}"
+    image.unlink()
+    with _importing(site, store) as lock:
+        hook = site.hook("prolog")
+        waiters = [
+            subprocess.Popen(hook.argv, env={**hook.env, "SLURM_JOB_ID": str(1000 + number)}) for number in range(count)
+        ]
+        time.sleep(SETTLED_S + count * 0.03)
+        if any(waiter.poll() is not None for waiter in waiters):
+            raise RuntimeError("a prolog did not wait for the image")
+        site.publish(DIGEST)
+        started = time.perf_counter()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    return _last_released(waiters, started)
+
+
+@contextmanager
+def _importing(site: BenchSite, store: Path) -> Iterator[IO[str]]:
+    """Hold the import's lock, as its producer does."""
+    key = lookup.key_of(parse(IMAGE).canonical())
+    folder = store / "locks"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    name = folder / f"{key}.{os.uname().machine}.lock"
+    name.touch(mode=0o600)
+    for path in (folder, name):
+        os.chown(path, site.owner.uid, site.owner.gid)
+    with open(name, encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+
+
+def _last_released(waiters: list[subprocess.Popen[bytes]], started: float) -> float:
+    for waiter in waiters:
+        if waiter.wait() != 0:
+            raise RuntimeError(f"{waiter.args!r} failed")
+    return time.perf_counter() - started
