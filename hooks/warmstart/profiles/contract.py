@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-Fact = Literal["cpu", "image"]
-Relocation = Literal["relocatable"]
+Fact = Literal["cpu", "gpu", "image", "machine"]
+# "rewrite": entries name their own path, and `relocate` puts another one in; "constant-path": entries are
+# of use only at the path where they were made.
+Relocation = Literal["relocatable", "rewrite", "constant-path"]
 
 
 class Profile(NamedTuple):
     """One tool's cache.
 
     `variables` maps names to templates in which `{dir}` is the absolute path of `subdir` below the
-    job's cache root. `facts` are what a namespace of this profile must contain beside its name.
+    job's cache root; one without `{dir}` is a switch of the tool. `facts` are what a namespace of this
+    profile must contain beside its name.
 
     `entry_of` maps the path of a regular file, relative to `subdir` and with `/` between parts, to the
     entry that it belongs to, or to None for what is never harvested. It sees names only, any string
@@ -29,6 +32,9 @@ class Profile(NamedTuple):
 
     `validate` raises `EntryInvalid` unless the staged files are a complete, well-formed entry; it runs
     under the validator's uid, never runs, imports or unpickles content, and holds bounded memory.
+
+    `relocate` (relocation "rewrite" only) gets a descriptor of `subdir`, its absolute path in the job and
+    the seeded entries' names, and makes their content name that path. It runs as the job's uid.
     """
 
     name: str
@@ -38,6 +44,7 @@ class Profile(NamedTuple):
     facts: tuple[Fact, ...]
     entry_of: Callable[[str], str | None]
     validate: Callable[[EntryFiles], None]
+    relocate: Callable[[int, str, list[str]], None] | None = None
 
     def environment(self, cache_root: str) -> dict[str, str]:
         """Return the variables with their values for a job whose cache root is `cache_root`."""

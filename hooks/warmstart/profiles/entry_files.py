@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO
 
@@ -29,7 +29,14 @@ REASONS = {
     "elf-truncated": "an ELF header, segment or section lies outside the file",
     "elf-malformed": "not a well-formed 64-bit little-endian ELF file of the expected type",
     "text-malformed": "empty, or not UTF-8 text",
-    "json-malformed": "not a JSON object",
+    "json-malformed": "not a JSON value of the expected form",
+    "literal-malformed": "not a Python literal of the expected form",
+    "field-malformed": "a field that the tool relies on is missing or of another form",
+    "hash-differs": "the content has another hash or checksum than it says itself",
+    "compressed-malformed": "compressed data that is damaged, cut short or followed by other bytes",
+    "other-target": "the machine code is for another GPU or kernel than the entry says",
+    "two-writers": "a file is younger than the group that names it: two processes wrote the entry",
+    "build-unfinished": "the build's own log does not say that it ended",
     "unreadable": "a staged file could not be read",
     "validator-failed": "the validator itself failed on this entry",
 }
@@ -51,15 +58,23 @@ class EntryInvalid(UserError):
 class EntryFiles:
     """The files of one entry: their names relative to the stage, opened on request."""
 
-    def __init__(self, stage: int, entry: str, names: list[str]) -> None:
+    def __init__(self, stage: int, entry: str, names: Iterable[str], prefix: str = "") -> None:
+        """`entry` and `names` are relative to `prefix`, a directory of the stage with its `/`, or nothing."""
         self.entry = entry
         self.names = tuple(sorted(names))
         self._stage = stage
+        self._prefix = prefix
+
+    def below(self, prefix: str) -> EntryFiles:
+        """Return the same files with names relative to the directory `prefix` (with its `/`)."""
+        assert all(name.startswith(prefix) for name in (self.entry, *self.names))
+        names = (name[len(prefix) :] for name in self.names)
+        return EntryFiles(self._stage, self.entry[len(prefix) :], names, self._prefix + prefix)
 
     @contextmanager
     def open(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
         """Open one of `names` for reading: the file and its size in bytes."""
-        parts = name.split("/")
+        parts = (self._prefix + name).split("/")
         if name not in self.names or not all(parts) or {".", ".."} & set(parts):
             raise EntryInvalid("unexpected-file")
         with ExitStack() as opened:
@@ -72,6 +87,11 @@ class EntryFiles:
                 missing = error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}
                 raise EntryInvalid("not-a-file" if missing else "unreadable") from error
             yield file, os.fstat(file.fileno()).st_size
+
+    def mtime_ns(self, name: str) -> int:
+        """Return when the file was last written, in nanoseconds since the epoch; the stage keeps it."""
+        with self.open(name) as (file, _):
+            return os.fstat(file.fileno()).st_mtime_ns
 
     def read(self, name: str, limit: int) -> bytes:
         """Return all of one file; `too-large` above `limit` bytes."""

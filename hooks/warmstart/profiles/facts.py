@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Fact, Profile
 
 # Part of every namespace: raise it when entries of an older release must not be seeded any more.
 FORMAT = 1
@@ -16,6 +16,60 @@ _CPUINFO = "/proc/cpuinfo"
 _MODEL = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part", "CPU variant")  # x86, then ARM
 _FLAGS = ("flags", "Features")
 _PIECE = 4096
+_NVIDIA = "/proc/driver/nvidia"
+_SMALL = 64 << 10  # no file there is larger
+NONE = "none"  # no GPU that NVIDIA's driver has
+
+
+def derive(profiles: list[Profile], image: str) -> dict[str, str]:
+    """Return `image` and `cpu`, and what else the profiles name, as root sees it on this node.
+
+    Nothing comes from the job: `/proc/driver/nvidia` is the driver's own.
+    """
+    known = {"image": lambda: image, "cpu": cpu, "machine": machine, "gpu": gpu}
+    wanted: set[Fact] = {"image", "cpu", *(fact for profile in profiles for fact in profile.facts)}
+    return {fact: known[fact]() for fact in sorted(wanted)}
+
+
+def machine() -> str:
+    """Return the instruction set that ELF files of this node are for: `x86_64`, `aarch64`."""
+    return os.uname().machine
+
+
+def gpu(directory: str = _NVIDIA) -> str:
+    """Return the models of this node's NVIDIA GPUs, sorted, joined with `+`; `none` where there is none.
+
+    The model decides the SM. All GPUs of the node count, not only the job's: Slurm gives a prolog indexes, and
+    what they mean depends on the site's gres.conf. So a node of two models has a namespace of its own.
+    """
+    models = set()
+    try:
+        addresses = os.listdir(f"{directory}/gpus")
+    except OSError:
+        return NONE
+    for address in addresses:
+        for line in _text(f"{directory}/gpus/{address}/information").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "Model":
+                models.add(_word(value))
+    return "+".join(sorted(models)) or NONE
+
+
+def _word(value: str) -> str:
+    return "-".join(value.split())[:100]
+
+
+def _text(path: str) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, _SMALL).decode("ascii", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
 
 
 def cpu(path: str = _CPUINFO) -> str:
@@ -54,13 +108,16 @@ def _first_block(path: str) -> str:
 def namespace(profile: Profile, facts: dict[str, str]) -> str:
     """Return the namespace of `profile` under `facts`: 32 lower-case hex letters.
 
-    `facts` must hold all that the profile names (`KeyError` otherwise: a namespace without one of them
+    `facts` must hold all that the profile names, and `path`, where jobs see their cache, if its entries are of
+    use only there (`KeyError` otherwise: a namespace without one of them
     would mix what must not mix); others are ignored. Python's ABI is not among them: tools put it into
     their own names and the image decides it.
     """
     import hashlib
 
-    chosen = {name: facts[name] for name in profile.facts}
+    chosen: dict[str, str] = {name: facts[name] for name in profile.facts}
+    if profile.relocation == "constant-path":
+        chosen["path"] = facts["path"]
     canonical = json.dumps(
         {"format": FORMAT, "profile": profile.name, "facts": chosen},
         sort_keys=True,

@@ -65,7 +65,7 @@ def validate(files: EntryFiles) -> None:
         elif name.endswith(".cpp"):
             plain.check_text(files, name)
         elif name.endswith(".best_config"):
-            plain.check_json(files, name)
+            plain.read_json(files, name)
         else:
             elf.check(files, name, elf.SHARED if name.endswith(".so") else elf.RELOCATABLE)
     if re.fullmatch(_STEM, files.entry):

@@ -11,8 +11,16 @@ from warmstart.errors import PolicyError
 from warmstart.profiles.contract import Profile
 
 _MODULES = {
+    "deepgemm": "warmstart.profiles.deepgemm",
+    "flashinfer": "warmstart.profiles.flashinfer",
     "inductor": "warmstart.profiles.inductor",
+    "jax": "warmstart.profiles.jax",
     "numba": "warmstart.profiles.numba",
+    "sglang": "warmstart.profiles.sglang",
+    "tilelang": "warmstart.profiles.tilelang",
+    "torch-extensions": "warmstart.profiles.torch_extensions",
+    "triton": "warmstart.profiles.triton",
+    "vllm": "warmstart.profiles.vllm",
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from warmstart.profiles.judge import judge
 
+MTIME = 1_700_000_000_123_456_789  # of every staged file; the stage keeps what a job's files have
 Judge = Callable[[str, dict[str, bytes]], "str | None"]
 
 
@@ -39,6 +40,7 @@ def verdict(stage: Path, stage_fd: int) -> Judge:
             path = stage / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+            os.utime(path, ns=(MTIME, MTIME))
         entries = {registry.get(profile).entry_of(name) for name in files}
         assert len(entries) == 1
         entry = entries.pop()

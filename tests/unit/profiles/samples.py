@@ -7,10 +7,15 @@ import hashlib
 import pickle
 import struct
 import sysconfig
+import zipfile
+import zlib
 from pathlib import Path
 
 NUMBA_BASE = "src_" + "0ff860c1" * 5 + "/mod.outer.locals.f-17.py311"
 STEM = "uk/cuk" + "a" * 49
+# One kernel each of Triton 3.1 (sm_80), 3.2 and 3.4 (sm_90) and 3.9 (sm_120), compiled ahead of time without a GPU.
+TRITON = Path(__file__).parent / "data/triton-entries.zip"
+TRITON_RELEASES = ("3.1", "3.2", "3.4", "3.9")
 
 
 def letters(content: bytes) -> str:
@@ -55,3 +60,21 @@ def shared() -> bytes:
     candidates = [*sorted(dynload.glob("_heapq*.so")), *sorted(dynload.glob("*.so"))]
     candidates += sorted(Path("/usr/lib").glob("*/libm.so.6"))
     return candidates[0].read_bytes()
+
+
+def triton_kernel(release: str) -> dict[str, bytes]:
+    """Return the files of one kernel that a release of Triton compiled."""
+    with zipfile.ZipFile(TRITON) as archive:
+        names = [name for name in archive.namelist() if name.startswith(f"{release}/")]
+        return {name.partition("/")[2]: archive.read(name) for name in names}
+
+
+def cubin(release: str = "3.9") -> bytes:
+    """Return a real cubin: of ptxas 12.4 (ABI 7) for 3.1 to 3.4, of a newer one (ABI 8) for 3.9."""
+    return next(content for name, content in triton_kernel(release).items() if name.endswith(".cubin"))
+
+
+def torch_artifact(*fields: bytes) -> bytes:
+    """Return what torch's `BytesWriter` makes of these fields."""
+    payload = b"".join(len(field).to_bytes(8, "big") + field for field in fields)
+    return zlib.crc32(payload).to_bytes(4, "big") + payload

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.profiles import registry
-from warmstart.profiles.facts import cpu, namespace
+from warmstart.profiles.facts import cpu, derive, gpu, namespace
 
 CPUINFO = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -59,6 +59,44 @@ def test_this_node_has_a_stable_fact() -> None:
     assert cpu().replace("-", "").replace("_", "").isalnum()
 
 
+def with_gpus(tmp_path: Path, *models: str) -> str:
+    """Return the fact of a node whose driver has GPUs of these models."""
+    for number, model in enumerate(models):
+        directory = tmp_path / f"gpus/0000:{number:02x}:00.0"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "information").write_text(
+            f"Model: \t\t {model}\nIRQ:   \t\t {number}\nGPU UUID: \t GPU-{number}\n"
+        )
+    return gpu(str(tmp_path))
+
+
+def test_gpus_of_one_model_are_one_fact(tmp_path: Path) -> None:
+    """How many there are and which they are changes no machine code."""
+    assert with_gpus(tmp_path, "NVIDIA H200") == "NVIDIA-H200"
+    assert with_gpus(tmp_path, "NVIDIA H200", "NVIDIA H200") == "NVIDIA-H200"
+
+
+def test_a_node_of_two_models_is_like_no_other(tmp_path: Path) -> None:
+    """Which of them a job has is not known to a prolog."""
+    assert with_gpus(tmp_path, "NVIDIA H200", "NVIDIA A100-SXM4-40GB") == "NVIDIA-A100-SXM4-40GB+NVIDIA-H200"
+
+
+def test_without_nvidias_driver_there_is_no_gpu(tmp_path: Path) -> None:
+    """A node without the driver's files, or with GPUs that it can't describe, says so."""
+    assert gpu(str(tmp_path)) == "none"
+    (tmp_path / "gpus/0000:01:00.0").mkdir(parents=True)
+    assert gpu(str(tmp_path)) == "none"
+
+
+def test_only_what_a_profile_names_is_looked_up() -> None:
+    """CPU and image are always known; the machine is there for the profile that needs it."""
+    assert {*derive([registry.get("numba")], "sha256:1")} == {"cpu", "image"}
+    found = derive([registry.get("triton")], "sha256:1")
+    assert {*found} == {"cpu", "image", "gpu", "machine"}
+    assert found["image"] == "sha256:1"
+    assert found["cpu"].startswith(found["machine"])
+
+
 def test_a_namespace_differs_where_any_fact_differs() -> None:
     """Profile and each fact count; what the profile does not name does not."""
     numba, inductor = registry.get("numba"), registry.get("inductor")
@@ -72,6 +110,16 @@ def test_a_namespace_differs_where_any_fact_differs() -> None:
     assert len(names) == 4
     assert namespace(numba, {**facts, "driver": "1"}) == namespace(numba, dict(reversed(facts.items())))
     assert all(len(name) == 32 and int(name, 16) for name in names)
+
+
+def test_a_profile_bound_to_one_path_has_a_namespace_for_each() -> None:
+    """Entries made at one constant path are never offered at another, nor where there is none."""
+    bound = registry.get("numba")._replace(relocation="constant-path")
+    facts = {"image": "sha256:1", "cpu": "x86_64-1", "path": "/var/cache/warmstart"}
+    assert namespace(bound, facts) != namespace(bound, {**facts, "path": "/cache"})
+    assert namespace(registry.get("numba"), facts) == namespace(registry.get("numba"), {**facts, "path": "/cache"})
+    with pytest.raises(KeyError, match="path"):
+        namespace(bound, {"image": "sha256:1", "cpu": "x86_64-1"})
 
 
 def test_a_namespace_without_a_fact_is_refused() -> None:

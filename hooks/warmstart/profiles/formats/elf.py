@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
-SHARED, RELOCATABLE = 3, 1  # e_type
+SHARED, RELOCATABLE, EXECUTABLE = 3, 1, 2  # e_type
 _MACHINES = {62, 183}  # x86-64, AArch64
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -23,7 +23,7 @@ _LOAD, _DYNAMIC = 1, 2  # p_type
 _DT_NULL, _DT_STRTAB, _DT_SYMTAB = 0, 5, 6
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A byte range of a file that holds one ELF image."""
 
     file: BinaryIO
@@ -44,64 +44,115 @@ class _Part(NamedTuple):
 def check(files: EntryFiles, name: str, kind: int) -> None:
     """Raise `EntryInvalid` unless the file is one ELF image of `kind` (`SHARED`, `RELOCATABLE`)."""
     with files.open(name) as (file, size):
-        _check(_Part(file, 0, size), {kind})
+        _check(Part(file, 0, size), {kind})
 
 
 def check_if_object(file: BinaryIO, start: int, size: int) -> None:
     """Check `size` bytes at `start` if they begin as an ELF image does; other bytes are not our concern."""
-    part = _Part(file, start, size)
+    part = Part(file, start, size)
     if size >= 4 and part.read(0, 4) == _IDENT[:4]:
         _check(part, {RELOCATABLE, SHARED})
 
 
-def _check(part: _Part, kinds: set[int]) -> None:
-    (ident, kind, machine, version, _, segments, sections, _, own, segment_size, segment_count, *rest) = _HEADER.unpack(
-        part.read(0, _HEADER.size)
+class Section(NamedTuple):
+    """One section header."""
+
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    align: int
+    each: int
+
+
+class Headers(NamedTuple):
+    """What the ELF header says, and both tables."""
+
+    kind: int  # e_type
+    abi: tuple[int, int]  # EI_OSABI, EI_ABIVERSION
+    version: int
+    flags: int
+    sections: list[Section]
+    names: int  # index of the section with the sections' names
+    segments: bytes
+    end: int  # where the table that is last in the file ends
+
+
+def headers(part: Part, kinds: set[int], machines: set[int]) -> Headers:
+    """Return the headers of an ELF image whose tables and sections lie inside the part."""
+    (ident, kind, machine, version, _, segments, sections, flags, own, segment_size, segment_count, *rest) = (
+        _HEADER.unpack(part.read(0, _HEADER.size))
     )
     section_size, section_count, names = rest
-    _require(ident[:7] == _IDENT and ident[9:] == bytes(7) and kind in kinds)
-    _require(machine in _MACHINES and version == 1 and own == _HEADER.size)
-    _require(section_size == _SECTION.size and 0 < names < section_count)
-    _require(segment_count == 0 or segment_size == _SEGMENT.size)
-    _require((kind == SHARED) == (segment_count > 0))
-    _check_sections(part, part.read(sections, section_count * section_size), names)
-    _check_segments(part, part.read(segments, segment_count * segment_size))
+    require(ident[:7] == _IDENT and ident[9:] == bytes(7) and kind in kinds)
+    require(machine in machines and own == _HEADER.size)
+    require(section_size == _SECTION.size and 0 < names < section_count)
+    require(segment_count == 0 or segment_size == _SEGMENT.size)
+    table = part.read(sections, section_count * section_size)
+    found = Headers(
+        kind=kind,
+        abi=(ident[7], ident[8]),
+        version=version,
+        flags=flags,
+        sections=[Section(*fields) for fields in _SECTION.iter_unpack(table)],
+        names=names,
+        segments=part.read(segments, segment_count * segment_size),
+        end=max(sections + section_count * section_size, segments + segment_count * segment_size),
+    )
+    _check_sections(part, found)
+    return found
 
 
-def _check_sections(part: _Part, table: bytes, names: int) -> None:
-    sections = list(_SECTION.iter_unpack(table))
-    _require(sections[0] == (0,) * 10 and sections[names][1] == _STRTAB)
-    longest_name = sections[names][5]
-    for name, kind, _, _, offset, size, link, _, align, each in sections[1:]:
-        _require(kind != _NULL and name < longest_name and link < len(sections))
-        _require(align & (align - 1) == 0 and (each == 0 or size % each == 0))
-        if kind != _NOBITS and offset + size > part.size:
+def _check(part: Part, kinds: set[int]) -> None:
+    found = headers(part, kinds, _MACHINES)
+    require(found.version == 1)
+    # A library has segments, among them the one that the loader starts from; an object has none.
+    require((found.kind == SHARED) == bool(found.segments))
+    require(check_segments(part, found.segments) == bool(found.segments))
+
+
+def _check_sections(part: Part, found: Headers) -> None:
+    require(tuple(found.sections[0]) == (0,) * 10 and found.sections[found.names].kind == _STRTAB)
+    longest_name = found.sections[found.names].size
+    for section in found.sections[1:]:
+        require(section.kind != _NULL and section.name < longest_name and section.link < len(found.sections))
+        require(section.align & (section.align - 1) == 0)
+        require(section.each == 0 or section.size % section.each == 0)
+        if section.kind != _NOBITS and section.offset + section.size > part.size:
             raise EntryInvalid("elf-truncated")
-        if kind == _STRTAB:
-            _require(size > 0 and part.read(offset, 1) == part.read(offset + size - 1, 1) == b"\0")
+        if section.kind == _STRTAB:
+            first, last = section.offset, section.offset + section.size - 1
+            require(section.size > 0 and part.read(first, 1) == part.read(last, 1) == b"\0")
 
 
-def _check_segments(part: _Part, table: bytes) -> None:
+def check_segments(part: Part, table: bytes) -> bool:
+    """Require segments inside the part, one of them loaded; return whether there is a dynamic one."""
     kinds = set()
     for kind, _, offset, _, _, in_file, in_memory, align in _SEGMENT.iter_unpack(table):
         kinds.add(kind)
-        _require(align & (align - 1) == 0)
+        require(align & (align - 1) == 0)
         if offset + in_file > part.size:
             raise EntryInvalid("elf-truncated")
         if kind == _LOAD:
-            _require(in_file <= in_memory)
+            require(in_file <= in_memory)
         if kind == _DYNAMIC:
             _check_dynamic(part.read(offset, min(in_file, 1 << 16)))
-    _require(not table or {_LOAD, _DYNAMIC} <= kinds)
+    require(not table or _LOAD in kinds)
+    return _DYNAMIC in kinds
 
 
 def _check_dynamic(data: bytes) -> None:
-    _require(len(data) % 16 == 0)
+    require(len(data) % 16 == 0)
     tags = [tag for tag, _ in struct.iter_unpack("<qQ", data)]
-    _require(_DT_NULL in tags)
-    _require({_DT_STRTAB, _DT_SYMTAB} <= set(tags[: tags.index(_DT_NULL)]))
+    require(_DT_NULL in tags)
+    require({_DT_STRTAB, _DT_SYMTAB} <= set(tags[: tags.index(_DT_NULL)]))
 
 
-def _require(condition: bool) -> None:
+def require(condition: bool) -> None:
+    """Raise `elf-malformed` unless it holds."""
     if not condition:
         raise EntryInvalid("elf-malformed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
@@ -21,11 +22,28 @@ def check_text(files: EntryFiles, name: str) -> None:
         raise EntryInvalid("text-malformed")
 
 
-def check_json(files: EntryFiles, name: str) -> None:
-    """Require one JSON object up to the end of the file."""
-    try:
-        value = json.loads(files.read(name, LARGEST_JSON))
-    except (ValueError, RecursionError) as error:
-        raise EntryInvalid("json-malformed") from error
+def read_json(files: EntryFiles, name: str) -> dict[str, Any]:
+    """Return one JSON object that ends where the file does."""
+    value = _read(files, name)
     if not isinstance(value, dict):
         raise EntryInvalid("json-malformed")
+    return value
+
+
+def read_rows(files: EntryFiles, name: str) -> list[tuple[str, ...]]:
+    """Return one JSON list of lists of strings."""
+    rows = _read(files, name)
+    if not isinstance(rows, list):
+        raise EntryInvalid("json-malformed")
+    for row in rows:
+        if not isinstance(row, list) or not all(isinstance(cell, str) for cell in row):
+            raise EntryInvalid("json-malformed")
+    return [tuple(row) for row in rows]
+
+
+def _read(files: EntryFiles, name: str) -> object:
+    try:
+        value: object = json.loads(files.read(name, LARGEST_JSON))
+    except (ValueError, RecursionError) as error:
+        raise EntryInvalid("json-malformed") from error
+    return value

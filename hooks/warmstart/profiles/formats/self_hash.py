@@ -1,12 +1,15 @@
-"""Inductor's names: the lower-case base32 of a content's SHA-256, without its constant last letter.
+"""Hashes that an entry carries of itself.
 
-Read in torch 2.13 (`_inductor/cache_key.py`) and checked on its real files (cache-formats, section 2).
+Inductor names files by the lower-case base32 of the SHA-256 of their content, without its constant last letter
+(read in torch 2.13, `_inductor/cache_key.py`, and checked on its real files; cache-formats, section 2). TileLang's
+manifest has sizes and plain SHA-256.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterable
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
@@ -16,12 +19,32 @@ LARGEST_SOURCE = 64 << 20
 
 def check_content(files: EntryFiles, name: str) -> None:
     """Require a base name that is the hash of all bytes (fxgraph, aotautograd)."""
+    if _letters(_digest(files, name)[1]) != name.rpartition("/")[2]:
+        raise EntryInvalid("name-not-hash")
+
+
+def size_and_sha256(files: EntryFiles, name: str) -> tuple[int, str]:
+    """Return how many bytes a file has, and their SHA-256 in hexadecimal."""
+    size, digest = _digest(files, name)
+    return size, digest.hex()
+
+
+def of_parts(parts: Iterable[object]) -> str:
+    """Return SGLang's hash of a list: sixteen digits of the SHA-256 of each part's `repr` and a NUL."""
     digest = hashlib.sha256()
+    for part in parts:
+        digest.update(repr(part).encode() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _digest(files: EntryFiles, name: str) -> tuple[int, bytes]:
+    digest = hashlib.sha256()
+    size = 0
     with files.open(name) as (file, _):
         while piece := file.read(_PIECE):
             digest.update(piece)
-    if _letters(digest.digest()) != name.rpartition("/")[2]:
-        raise EntryInvalid("name-not-hash")
+            size += len(piece)
+    return size, digest.digest()
 
 
 def check_source(files: EntryFiles, name: str) -> None:

@@ -1,0 +1,56 @@
+"""FlashInfer's kernels, built by ninja (cache-formats, section 6: read in FlashInfer 0.7, no GPU was at hand).
+
+Below `.cache/flashinfer/<version>/<architectures>/`, `cached_ops/<op>/` has `<op>.so`, objects, `build.ninja` and
+ninja's log and dependencies; `generated/<op>/` the sources, which ninja compares by mtime. Both are the entry
+`.cache/flashinfer/<version>/<architectures>/<op>`, of use only at the path where it was made, with its mtimes.
+
+Never harvested: `cached_ops/tmp/` (locks), `flashinfer_jit.log`, `cubins/` (downloads, checked by FlashInfer itself).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from warmstart.profiles.contract import Profile
+
+if TYPE_CHECKING:
+    from warmstart.profiles.entry_files import EntryFiles
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}"
+_FILE = (
+    rf"(\.cache/flashinfer/[0-9][A-Za-z0-9_.+-]{{0,60}}/[0-9][0-9a-f_]{{0,60}})/"
+    rf"(?:cached_ops/(?!tmp/)({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|{_NAME}\.(?:so|o))"
+    rf"|generated/({_NAME})/{_NAME}\.(?:cu|cuh|cpp|h|hpp|inc))"
+)
+
+
+def entry_of(path: str) -> str | None:
+    """Return `….cache/flashinfer/<version>/<architectures>/<op>` for an op's build and its generated sources."""
+    match = re.fullmatch(_FILE, path)
+    return f"{match[1]}/{match[2] or match[3]}" if match else None
+
+
+def validate(files: EntryFiles) -> None:
+    """Prove that an op's build ended, and that its library and objects are whole.
+
+    Catches and can't catch what `torch_extensions` does; generated sources alone are no entry.
+    """
+    from warmstart.profiles.formats import ninja, plain
+
+    parent, _, op = files.entry.rpartition("/")
+    ninja.check_build(files, f"{parent}/cached_ops/{op}", f"{op}.so")
+    for name in files.names:
+        if name.startswith(f"{parent}/generated/"):
+            plain.check_text(files, name)
+
+
+PROFILE = Profile(
+    name="flashinfer",
+    subdir="flashinfer",
+    variables={"FLASHINFER_WORKSPACE_BASE": "{dir}"},
+    relocation="constant-path",
+    facts=("image", "gpu", "cpu"),
+    entry_of=entry_of,
+    validate=validate,
+)

@@ -1,0 +1,101 @@
+"""Read a Python literal of dictionaries, tuples, lists, strings, numbers and None, without Python's own parser.
+
+Why not `ast.literal_eval`: the compiler behind it recurses as deep as its input says, and a process that dies
+of it judges no other entry. Escapes in strings are refused: what we read are names and paths.
+"""
+
+from __future__ import annotations
+
+import re
+
+from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
+
+LARGEST = 4 << 20
+_DEEPEST = 16
+_STRINGS = r"""'([^'\\\n]*)'|"([^"\\\n]*)\""""
+_TOKEN = re.compile(rf"\s*(?:([\[\](){{}},:])|{_STRINGS}|(-?[0-9]{{1,18}})(?![\w.])|(None|True|False)\b)")
+_WORDS = {"None": None, "True": True, "False": False}
+_CLOSING = {"(": ")", "[": "]"}
+
+
+def read_dict(files: EntryFiles, name: str) -> dict[object, object]:
+    """Return the one dictionary that the file is; `literal-malformed` for anything else."""
+    try:
+        text = files.read(name, LARGEST).decode()
+    except UnicodeDecodeError as error:
+        raise EntryInvalid("literal-malformed") from error
+    reader = _Reader(text)
+    value = reader.value(0)
+    if not isinstance(value, dict) or text[reader.at :].strip():
+        raise EntryInvalid("literal-malformed")
+    return value
+
+
+class _Reader:
+    """Where in the text we are."""
+
+    def __init__(self, text: str) -> None:
+        self.at = 0
+        self._text = text
+
+    def value(self, depth: int) -> object:
+        """Read one value; lists become tuples."""
+        mark, *plain = self._token()
+        if mark == "{":
+            return self._dict(depth + 1)
+        if mark in _CLOSING:
+            return self._items(_CLOSING[mark], depth + 1)
+        _require(not mark)
+        single, double, number, word = plain
+        if number is not None:
+            return int(number)
+        if word is not None:
+            return _WORDS[word]
+        return double if single is None else single
+
+    def _token(self) -> tuple[str | None, ...]:
+        match = _TOKEN.match(self._text, self.at)
+        _require(match is not None)
+        assert match
+        self.at = match.end()
+        return match.groups()
+
+    def _takes(self, mark: str) -> bool:
+        match = _TOKEN.match(self._text, self.at)
+        if not match or match[1] != mark:
+            return False
+        self.at = match.end()
+        return True
+
+    def _items(self, closing: str, depth: int) -> tuple[object, ...]:
+        _require(depth <= _DEEPEST)
+        items = []
+        while not self._takes(closing):
+            items.append(self.value(depth))
+            if not self._takes(","):
+                _require(self._takes(closing))
+                break
+        return tuple(items)
+
+    def _dict(self, depth: int) -> dict[object, object]:
+        _require(depth <= _DEEPEST)
+        found = {}
+        while not self._takes("}"):
+            key = self.value(depth)
+            _require(_is_key(key) and self._takes(":"))
+            found[key] = self.value(depth)
+            if not self._takes(","):
+                _require(self._takes("}"))
+                break
+        return found
+
+
+def _is_key(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_key(item) for item in value)
+    return not isinstance(value, dict)
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise EntryInvalid("literal-malformed")

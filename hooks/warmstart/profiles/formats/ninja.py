@@ -1,0 +1,74 @@
+"""Check a directory that ninja built a library in (cache-formats, section 6; seen with ninja 1.11 and torch 2.13).
+
+ninja takes what its log and the mtimes say for true: a library that is cut short and old enough is "no work to do". It
+writes an output's line into the log when the command has ended, so an output without a line was being written
+when its job died.
+"""
+
+from __future__ import annotations
+
+import re
+
+from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
+from warmstart.profiles.formats import elf, plain
+
+BUILD, LOG, DEPS = "build.ninja", ".ninja_log", ".ninja_deps"
+_LARGEST = 64 << 20
+_LOG_HEADER = re.compile(rb"# ninja log v[0-9]{1,2}\n")
+_LOG_LINE = re.compile(rb"[0-9]+\t[0-9]+\t[0-9]+\t([^\t\n]+)\t[0-9a-f]+\n")
+_DEPS_HEADER = b"# ninjadeps\n"
+_IS_DEPS = 1 << 31  # in a record's size: dependencies; without it a path
+
+
+def check_build(files: EntryFiles, directory: str, library: str) -> None:
+    """Raise `EntryInvalid` unless the build of `library` (`<name>.so`) in `directory` ended and its files are whole.
+
+    `directory` is relative to the entry's names; objects and further libraries there are checked, too.
+    """
+    here = {name.rpartition("/")[2]: name for name in files.names if name.rpartition("/")[0] == directory}
+    if not {BUILD, LOG, library} <= here.keys():
+        raise EntryInvalid("incomplete")
+    plain.check_text(files, here[BUILD])
+    done = _outputs(files, here[LOG])
+    if DEPS in here:
+        _check_deps(files, here[DEPS])
+    for name, path in here.items():
+        if name.endswith((".so", ".o")):
+            if name not in done:
+                raise EntryInvalid("build-unfinished")
+            elf.check(files, path, elf.SHARED if name.endswith(".so") else elf.RELOCATABLE)
+    if any(name.endswith(".o") and name not in here for name in done):
+        raise EntryInvalid("incomplete")
+
+
+def _outputs(files: EntryFiles, log: str) -> set[str]:
+    """Return the base names of what the log says was built."""
+    data = files.read(log, _LARGEST)
+    header = _LOG_HEADER.match(data)
+    if not header:
+        raise EntryInvalid("build-unfinished")
+    found = set()
+    at = header.end()
+    while at < len(data):
+        line = _LOG_LINE.match(data, at)
+        if not line:
+            raise EntryInvalid("build-unfinished")
+        found.add(line[1].rpartition(b"/")[2].decode("utf-8", "replace"))
+        at = line.end()
+    return found
+
+
+def _check_deps(files: EntryFiles, name: str) -> None:
+    """Walk the records of dependencies to the last byte; one that is cut short makes ninja build again."""
+    data = files.read(name, _LARGEST)
+    at = len(_DEPS_HEADER) + 4
+    if not data.startswith(_DEPS_HEADER) or len(data) < at:
+        raise EntryInvalid("build-unfinished")
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        length = size & ~_IS_DEPS
+        if length % 4 or length < (12 if size & _IS_DEPS else 8):
+            raise EntryInvalid("build-unfinished")
+        at += 4 + length
+    if at != len(data):
+        raise EntryInvalid("build-unfinished")

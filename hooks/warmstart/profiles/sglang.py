@@ -1,0 +1,87 @@
+"""SGLang's caches (cache-formats, section 5: read in SGLang 0.5.23, no GPU was at hand).
+
+`SGLANG_CACHE_DIR` is the base below which SGLang points other tools, where the job does not: `triton/`, `inductor/`,
+`tilelang/`, `deep_gemm/`, and again Inductor's and Triton's below `torch_compile_cache/<hash>/rank_<r>_<dp>/`. Their
+profiles judge them. SGLang's own entries:
+`jit/<sm>/<module>/build-<16 hex>/deps-<16 hex>`: `sgl_deps.json`, rows of anchor, path below it and SHA-256, and
+`<module>.so`; published by rename, and named after the hash of the rows, which a job computes again before it takes it;
+`cute_aot/<sha256>.o`.
+
+Never harvested: `.staging-*`, `*.lock`, `nv/` (the driver's cache), FlashInfer's directory (it needs the constant
+path), the index of its own compile cache.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from warmstart.profiles.contract import Profile
+from warmstart.profiles.nested import Places
+
+if TYPE_CHECKING:
+    from warmstart.profiles.entry_files import EntryFiles
+
+_RANKS = r"torch_compile_cache/[0-9a-f]{8,64}/rank_[0-9]{1,6}_[0-9]{1,6}"
+_PLACES = Places(
+    (
+        ("triton/", "triton"),
+        ("inductor/", "inductor"),
+        ("tilelang/", "tilelang"),
+        ("deep_gemm/", "deepgemm"),
+        (rf"{_RANKS}/inductor_cache/", "inductor"),
+        (rf"{_RANKS}/triton_cache/", "triton"),
+    )
+)
+_DEPS = "sgl_deps.json"
+_MODULE = (
+    r"(jit/[A-Za-z0-9_.-]{1,60}/([A-Za-z0-9_]{1,150})/build-[0-9a-f]{16}/deps-[0-9a-f]{16})/"
+    r"(?:sgl_deps\.json|\2\.so)"
+)
+_OBJECT = r"(cute_aot/[0-9a-f]{64}\.o)"
+
+
+def entry_of(path: str) -> str | None:
+    """Return a module's directory, an object's path, or another tool's entry."""
+    match = re.fullmatch(_MODULE, path) or re.fullmatch(_OBJECT, path)
+    return match[1] if match else _PLACES.entry_of(path)
+
+
+def validate(files: EntryFiles) -> None:
+    """Prove that a module has the dependencies that its name says and a whole library, or an object is whole.
+
+    Catches: a missing file, a truncated or zeroed library or object, any change to the rows. Can't catch: changed
+    bytes inside code or data; rows that belong to another library.
+    """
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import elf, plain, self_hash
+
+    if _PLACES.holds(files.entry):
+        _PLACES.validate(files)
+    elif files.entry.startswith("cute_aot/"):
+        elf.check(files, files.entry, elf.RELOCATABLE)
+    elif len(files.names) == 2:
+        for name in files.names:
+            if not name.endswith(f"/{_DEPS}"):
+                elf.check(files, name, elf.SHARED)
+            elif f"deps-{self_hash.of_parts(plain.read_rows(files, name))}" != files.entry.rpartition("/")[2]:
+                raise EntryInvalid("name-not-hash")
+    else:
+        raise EntryInvalid("incomplete")
+
+
+PROFILE = Profile(
+    name="sglang",
+    subdir="sglang",
+    variables={
+        "SGLANG_CACHE_DIR": "{dir}",
+        "SGLANG_DG_CACHE_DIR": "{dir}/deep_gemm",
+        "SGLANG_JIT_CACHE_DIR": "{dir}/jit",
+        "SGLANG_CUTE_AOT_CACHE_DIR": "{dir}/cute_aot",
+    },
+    relocation="rewrite",
+    facts=("image", "gpu", "cpu"),
+    entry_of=entry_of,
+    validate=validate,
+    relocate=_PLACES.relocate,
+)

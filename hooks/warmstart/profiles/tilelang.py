@@ -1,0 +1,74 @@
+"""TileLang's cache of compiled kernels (cache-formats, section 8: read in TileLang 0.1.15, no GPU was at hand).
+
+`<version>/<platform>/kernels/<sha256>/` is one entry: sources, `kernel_lib.so`, `params.json`, and `manifest.json` with
+the size and SHA-256 of the others. It is made in `.staging/` and renamed.
+
+Never harvested: `.staging/`, `.<name>.tmp`; results of the autotuner (cloudpickle: code that looks like data); what
+older releases left without a manifest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from warmstart.profiles.contract import Profile
+
+if TYPE_CHECKING:
+    from warmstart.profiles.entry_files import EntryFiles
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}"
+_KEY = r"[0-9][A-Za-z0-9_.+-]{0,60}/linux-[a-z0-9_]{1,20}/kernels/[0-9a-f]{64}"
+_FILE = rf"({_KEY})/{_NAME}\.(?:cu|c|cpp|so|cubin|json|py)"
+_MANIFEST = "manifest.json"
+
+
+def entry_of(path: str) -> str | None:
+    """Return `<version>/<platform>/kernels/<sha256>` for the files of one kernel."""
+    match = re.fullmatch(_FILE, path)
+    return match[1] if match else None
+
+
+def validate(files: EntryFiles) -> None:
+    """Prove that the files are those of the manifest, byte for byte.
+
+    Catches: any change to any file but the manifest, any that is missing or too many; libraries are checked as ELF,
+    too. Can't catch: a manifest that was made anew for other files.
+    """
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import elf, plain, self_hash
+
+    manifest = f"{files.entry}/{_MANIFEST}"
+    if manifest not in files.names:
+        raise EntryInvalid("incomplete")
+    data = plain.read_json(files, manifest)
+    listed = data.get("files")
+    if data.get("version") != 1 or not isinstance(listed, dict) or not listed:
+        raise EntryInvalid("field-malformed")
+    here = {name.rpartition("/")[2] for name in files.names} - {_MANIFEST}
+    if here != listed.keys():
+        raise EntryInvalid("incomplete" if listed.keys() - here else "unexpected-file")
+    for name, said in listed.items():
+        if self_hash.size_and_sha256(files, f"{files.entry}/{name}") != _said(said):
+            raise EntryInvalid("hash-differs")
+        if name.endswith(".so"):
+            elf.check(files, f"{files.entry}/{name}", elf.SHARED)
+
+
+def _said(fields: object) -> tuple[object, object]:
+    from warmstart.profiles.entry_files import EntryInvalid
+
+    if not isinstance(fields, dict):
+        raise EntryInvalid("field-malformed")
+    return fields.get("size"), fields.get("sha256")
+
+
+PROFILE = Profile(
+    name="tilelang",
+    subdir="tilelang",
+    variables={"TILELANG_CACHE_DIR": "{dir}"},
+    relocation="relocatable",
+    facts=("image", "gpu", "cpu"),
+    entry_of=entry_of,
+    validate=validate,
+)

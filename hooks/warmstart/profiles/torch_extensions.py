@@ -1,0 +1,58 @@
+"""Extensions that `torch.utils.cpp_extension.load` builds (cache-formats, section 6; tried with torch 2.13, C++).
+
+`<name>/` is one entry: `<name>.so` (or `<name>_v<n>.so` after changes within one process), objects, `build.ninja`,
+ninja's log and dependencies, and sources that torch wrote there. ninja compares absolute paths, command lines and
+mtimes, so an entry is of use only at the path where it was made, with its mtimes.
+
+Never harvested: `lock`: torch takes its existence for a running build, and a stale one hangs every later job.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from warmstart.profiles.contract import Profile
+
+if TYPE_CHECKING:
+    from warmstart.profiles.entry_files import EntryFiles
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}"
+_FILE = rf"({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|{_NAME}\.(?:so|o|cpp|cu|cuh|h|hpp))"
+
+
+def entry_of(path: str) -> str | None:
+    """Return the extension's directory for what a build needs to be found up to date."""
+    match = re.fullmatch(_FILE, path)
+    return match[1] if match else None
+
+
+def validate(files: EntryFiles) -> None:
+    """Prove that a build ended, and that its library and objects are whole.
+
+    Catches: a library that was being linked, or cut short later (ninja takes it as it is); objects or the log
+    missing. Can't catch: changed bytes inside code; sources that changed after the build (ninja sees those).
+    """
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import ninja, plain
+
+    name = files.entry
+    libraries = [file.rpartition("/")[2] for file in files.names if file.endswith(".so")]
+    if not libraries or not all(re.fullmatch(rf"{re.escape(name)}(?:_v[0-9]+)?\.so", file) for file in libraries):
+        raise EntryInvalid("incomplete")
+    for library in libraries:
+        ninja.check_build(files, name, library)
+    for file in files.names:
+        if file.endswith((".cpp", ".cu", ".cuh", ".h", ".hpp")):
+            plain.check_text(files, file)
+
+
+PROFILE = Profile(
+    name="torch-extensions",
+    subdir="torch-extensions",
+    variables={"TORCH_EXTENSIONS_DIR": "{dir}"},
+    relocation="constant-path",
+    facts=("image", "cpu", "gpu"),
+    entry_of=entry_of,
+    validate=validate,
+)

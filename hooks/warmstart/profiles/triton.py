@@ -1,0 +1,196 @@
+"""Triton's cache of compiled kernels (cache-formats, section 1; tried with Triton 3.1, 3.2, 3.4 and 3.9).
+
+`<key>/` is one entry, one of
+a kernel: `<k>.json` (metadata), `<k>.cubin`, what it was made from, and `__grp__<k>.json`, which names the others and
+is written last; a host module, `<m>.cpython-311-x86_64-linux-gnu.so`; the timings of one autotuner,
+`<f>.autotune.json`. The key of a kernel is the hash in its metadata, in an alphabet that changed twice.
+
+The group names its files by absolute path since Triton 3.0. Moved and not rewritten it is a miss, or, where the
+old place still exists, the files are taken from there. So the validator looks at base names only, and `relocate`
+puts in the job's own path.
+
+Never harvested: `tmp.pid_*` directories; modules without an ABI in their name (before 3.4: neither name nor key tells
+Python versions apart); caches of Triton 2; `.hsaco` (AMD: no fact says which GPU it is).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from warmstart.host.files import opened_dir, read_small, replace_file
+from warmstart.profiles.contract import Profile
+
+if TYPE_CHECKING:
+    from warmstart.profiles.entry_files import EntryFiles
+
+# Base32 since 3.3, URL-safe base64 in 3.2, hexadecimal in 3.0 and 3.1; without the padding.
+_KEY = r"(?:[A-Z2-7]{52}|[A-Za-z0-9_-]{43}|[0-9a-f]{64})"
+_NAME = r"[A-Za-z0-9_]{1,150}"
+_TEXTS = ("source", "ttir", "ttgir", "llir", "ptx")
+_KERNEL = rf"(?:__grp__)?{_NAME}\.json|{_NAME}\.(?:{'|'.join(_TEXTS)}|cubin)"
+_MODULE = rf"{_NAME}\.cpython-[0-9]{{2,4}}[a-z]{{0,3}}-[a-z0-9_]{{1,30}}-linux-gnu\.so"
+_FILE = rf"({_KEY})/(?:{_KERNEL}|{_MODULE}|{_NAME}\.autotune\.json)"
+_GROUP = "__grp__"
+_LARGEST_GROUP = 1 << 20
+
+
+def entry_of(path: str) -> str | None:
+    """Return the key directory of a kernel's, a module's or an autotuner's file."""
+    match = re.fullmatch(_FILE, path)
+    return match[1] if match else None
+
+
+def validate(files: EntryFiles) -> None:
+    """Prove that a kernel's group is whole and of one writer, and that its parts are about one kernel.
+
+    Catches: a kernel whose writer died; a truncated cubin (Triton counts it as a hit), metadata or group
+    (older releases die of it); files of another kernel or architecture; a file that a second process wrote after
+    the group. Can't catch: changed bytes inside code and text; two writers whose files are all older than the
+    last group; a module that was built from another source.
+    """
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import elf, plain
+
+    names = [name.rpartition("/")[2] for name in files.names]
+    groups = [name for name in names if name.startswith(_GROUP)]
+    if groups:
+        if len(groups) > 1:
+            raise EntryInvalid("unexpected-file")
+        _check_kernel(files, groups[0])
+    elif len(names) == 1 and names[0].endswith(".so"):
+        elf.check(files, files.names[0], elf.SHARED)
+    elif len(names) == 1 and names[0].endswith(".autotune.json"):
+        timings = plain.read_json(files, files.names[0])
+        if not isinstance(timings.get("configs_timings"), list):
+            raise EntryInvalid("field-malformed")
+    else:
+        raise EntryInvalid("incomplete")
+
+
+def _check_kernel(files: EntryFiles, group: str) -> None:
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import cubin, plain
+
+    stem = group[len(_GROUP) : -len(".json")]
+    _check_group(files, group)
+    here = {name.rpartition("/")[2] for name in files.names}
+    if not {f"{stem}.json", f"{stem}.cubin"} <= here:
+        raise EntryInvalid("incomplete")
+    for name in here - {group}:
+        if name.rpartition(".")[0] != stem:
+            raise EntryInvalid("unexpected-file")
+    kernel, arch = _check_metadata(files, stem)
+    for kind in _TEXTS:
+        if f"{stem}.{kind}" in here:
+            plain.check_text(files, f"{files.entry}/{stem}.{kind}")
+    if f"{stem}.ptx" in here:
+        _check_ptx(files, f"{files.entry}/{stem}.ptx", kernel, arch)
+    cubin.check(files, f"{files.entry}/{stem}.cubin", arch=arch, kernel=kernel)
+
+
+def _check_group(files: EntryFiles, group: str) -> None:
+    """Require that the group names exactly the other files, each in a directory of the key's name."""
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import plain
+
+    path = f"{files.entry}/{group}"
+    children = plain.read_json(files, path).get("child_paths")
+    if not isinstance(children, dict):
+        raise EntryInvalid("field-malformed")
+    for name, child in children.items():
+        if not isinstance(child, str) or child.split("/")[-2:] != [posixpath.basename(files.entry), name]:
+            raise EntryInvalid("field-malformed")
+    named = {f"{files.entry}/{name}" for name in children}
+    here = {*files.names} - {path}
+    if not named <= here:
+        raise EntryInvalid("incomplete")
+    if named != here:
+        raise EntryInvalid("unexpected-file")
+    written = files.mtime_ns(path)
+    if any(files.mtime_ns(name) > written for name in here):
+        raise EntryInvalid("two-writers")
+
+
+def _check_metadata(files: EntryFiles, stem: str) -> tuple[str, int]:
+    """Return the kernel's name and architecture."""
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import plain
+
+    data = plain.read_json(files, f"{files.entry}/{stem}.json")
+    if posixpath.basename(files.entry) not in _keys(data.get("hash")):
+        raise EntryInvalid("name-not-hash")
+    target = data.get("target")
+    name = data.get("name")
+    if not isinstance(target, dict) or not isinstance(name, str) or name[:150] != stem:
+        raise EntryInvalid("field-malformed")
+    numbers = [target.get("arch"), target.get("warp_size"), data.get("shared"), data.get("num_warps")]
+    if target.get("backend") != "cuda" or not all(type(number) is int and number >= 0 for number in numbers):
+        raise EntryInvalid("field-malformed")
+    arch: int = target["arch"]
+    return name, arch
+
+
+def _keys(digest: object) -> set[str]:
+    """Return the names that releases of Triton give to the directory of this hash."""
+    import base64
+
+    if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        return set()
+    raw = bytes.fromhex(digest)
+    letters = [base64.b32encode(raw), base64.urlsafe_b64encode(raw)]
+    return {digest, *(text.decode().rstrip("=") for text in letters)}
+
+
+def _check_ptx(files: EntryFiles, path: str, kernel: str, arch: int) -> None:
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import plain
+
+    text = files.read(path, plain.LARGEST_TEXT)
+    target = re.search(rb"^\.target sm_([0-9]+)[af]?\b", text, re.MULTILINE)
+    if not target or int(target[1][:9]) != arch or f".entry {kernel}(".encode() not in text:
+        raise EntryInvalid("other-target")
+
+
+def relocate(directory: int, path: str, entries: list[str]) -> None:
+    """Make the groups of seeded entries name their files below `path`, the job's own directory.
+
+    Runs as the job's uid, to whom the files belong already, and puts each group in place whole. A group that
+    is no group is left alone: for Triton it is a miss.
+    """
+    for entry in entries:
+        with ExitStack() as opened:
+            at = directory
+            for part in entry.split("/"):
+                at = opened.enter_context(opened_dir(part, at))
+            for name in os.listdir(at):
+                if name.startswith(_GROUP) and name.endswith(".json"):
+                    _rewrite(at, name, f"{path}/{entry}")
+
+
+def _rewrite(directory: int, group: str, path: str) -> None:
+    try:
+        old = json.loads(read_small(group, _LARGEST_GROUP, directory))
+    except (ValueError, RecursionError):
+        return
+    children = old.get("child_paths") if isinstance(old, dict) else None
+    if isinstance(children, dict):
+        new = {"child_paths": {name: f"{path}/{name}" for name in children}}
+        if new != old:
+            replace_file(directory, group, json.dumps(new).encode(), 0o644, durable=False)
+
+
+PROFILE = Profile(
+    name="triton",
+    subdir="triton",
+    variables={"TRITON_CACHE_DIR": "{dir}"},
+    relocation="rewrite",
+    facts=("image", "gpu", "machine"),
+    entry_of=entry_of,
+    validate=validate,
+    relocate=relocate,
+)

@@ -1,0 +1,100 @@
+"""vLLM's compile cache (cache-formats, section 4: read in vLLM 0.33; its artifacts tried with torch 2.13 on CPU).
+
+Entries:
+`torch_compile_cache/<10 hex>/rank_<r>_<dp>/<prefix>`: what one rank compiled of one part of a model:
+`vllm_compile_cache.py`, a Python literal that names the artifacts, the artifacts, and two listings of the graph. That
+directory's name is vLLM's only check, so its files come from one job;
+`torch_compile_cache/torch_aot_compile/<64 hex>/rank_<r>_<dp>/model`: one pickle;
+`inductor_cache/` and `triton_cache/` beside these, `deep_gemm/`: other tools' entries, by their own profiles.
+
+Never harvested: `cache_key_factors.json` (it holds values of the job's variables); `gpu_p2p_access_cache_for_*.json`
+and `startup_plan/` (true for one node or one run); `assets/`, `modelinfos/`, `flashinfer_autotune_cache/`;
+artifacts of the `unpacked` format, which are directories that ranks write into.
+
+The key has paths and contents of the traced sources, so the namespace needs the image. vLLM sets Inductor's
+directory itself, and Triton's where the job has none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from warmstart.profiles.contract import Profile
+from warmstart.profiles.nested import Places
+
+if TYPE_CHECKING:
+    from warmstart.profiles.entry_files import EntryFiles
+
+_RANK = r"rank_[0-9]{1,6}_[0-9]{1,6}(?:_dev[0-9]{1,6})?"
+_RANKS = rf"torch_compile_cache/(?:[0-9a-f]{{10}}/{_RANK}|torch_aot_compile/[0-9a-f]{{64}}(?:/{_RANK})?)"
+_PLACES = Places(
+    (
+        (rf"{_RANKS}/inductor_cache/", "inductor"),
+        (rf"{_RANKS}/triton_cache/", "triton"),
+        ("deep_gemm/", "deepgemm"),
+    )
+)
+_INDEX = "vllm_compile_cache.py"
+_ARTIFACT = r"artifact_[A-Za-z0-9_]{1,150}"
+_PART = (
+    rf"(torch_compile_cache/[0-9a-f]{{10}}/{_RANK}/(?!inductor_cache/|triton_cache/)[a-z0-9_]{{1,64}})/"
+    rf"(?:vllm_compile_cache\.py|computation_graph\.py|transformed_code\.py|{_ARTIFACT})"
+)
+_MODEL = rf"(torch_compile_cache/torch_aot_compile/[0-9a-f]{{64}}/{_RANK}/model)"
+
+
+def entry_of(path: str) -> str | None:
+    """Return a rank's directory of one part, a model's path, or another tool's entry."""
+    match = re.fullmatch(_PART, path) or re.fullmatch(_MODEL, path)
+    return match[1] if match else _PLACES.entry_of(path)
+
+
+def validate(files: EntryFiles) -> None:
+    """Prove that a part's index and all artifacts that it names are whole, or a model one whole pickle.
+
+    Catches: a part whose job died before its index; an artifact that is missing or changed anywhere (torch's
+    own CRC-32); a truncated model. Can't catch: a listing that is cut short (vLLM does not read them again);
+    changed bytes inside a model's strings; a directory that belongs to another graph.
+    """
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import literal, pickle_framing, plain, torch_bytes
+
+    if _PLACES.holds(files.entry):
+        _PLACES.validate(files)
+        return
+    if files.entry.endswith("/model") and files.names == (files.entry,):
+        pickle_framing.check(files, files.entry, pickles=1)
+        return
+    index = f"{files.entry}/{_INDEX}"
+    if index not in files.names:
+        raise EntryInvalid("incomplete")
+    artifacts = [name for name in files.names if re.fullmatch(_ARTIFACT, name.rpartition("/")[2])]
+    named = _artifacts(literal.read_dict(files, index))
+    if not named or not named <= {name.rpartition("/")[2] for name in artifacts}:
+        raise EntryInvalid("incomplete")
+    for name in artifacts:
+        torch_bytes.check_artifact(files, name)
+    for name in {*files.names} - {index, *artifacts}:
+        plain.check_text(files, name)
+
+
+def _artifacts(value: object) -> set[str]:
+    """Return the base names of the artifacts that the values of an index name, whose form varies with the release."""
+    if isinstance(value, str):
+        name = value.rpartition("/")[2]
+        return {name} if re.fullmatch(_ARTIFACT, name) else set()
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+    return {name for item in items for name in _artifacts(item)}
+
+
+PROFILE = Profile(
+    name="vllm",
+    subdir="vllm",
+    variables={"VLLM_CACHE_ROOT": "{dir}"},
+    relocation="rewrite",
+    facts=("image", "gpu", "cpu"),
+    entry_of=entry_of,
+    validate=validate,
+    relocate=_PLACES.relocate,
+)

@@ -1,0 +1,144 @@
+"""Triton's entries from one job's cache to another's: harvested, seeded, and naming the second job's path.
+
+Root and squashfs-tools are needed, a cluster is not: the steps run as in a hook, with real uids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.profiles.samples import TRITON_RELEASES, triton_kernel
+from tests.unit.samples import a_context, a_policy, a_record
+from warmstart.host.files import ensure_path
+from warmstart.host.worker import Identity
+from warmstart.profiles import triton
+from warmstart.steps import harvest, seed, workspace
+from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.seed import SeedFailed
+
+UID = 64201
+SCOPE = f"user-{UID}-ws-alice"
+MTIME = 1_700_000_000_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def capable() -> None:
+    """Skip, or fail in CI, where this can't be tried."""
+    if os.geteuid() != 0 or not shutil.which("mksquashfs"):
+        if os.environ.get("CI") == "true":
+            pytest.fail("needs root and squashfs-tools")
+        pytest.skip("needs root and squashfs-tools")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Give a directory that every uid can enter."""
+    path = Path(tempfile.mkdtemp(prefix="warmstart-relocation-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def a_run(root: Path, run_id: str) -> Context:
+    """Return the context of a run whose workspace is made, with a directory for Triton."""
+    record = a_record(
+        run_id=run_id,
+        uid=UID,
+        gid=UID,
+        workspace=f"{root}/workspace",
+        publish_scope=SCOPE,
+        read_scopes=[SCOPE],
+    )
+    ensure_path(f"{root}/store/artifacts", 0o700)
+    policy = a_policy(root, validate_user=Identity("nobody", 65534, 65534))
+    context = a_context(root, record=record, policy=policy)
+    outcome = workspace.run(context, workspace.Options(("triton",)))
+    return context._replace(record=record._replace(environment=outcome.environment))
+
+
+def seeded(context: Context) -> tuple[Context, Outcome]:
+    """Seed; return the context of the steps that follow."""
+    outcome = seed.run(context, seed.Options(("triton",)))
+    return context._replace(record=context.record._replace(**outcome.record)), outcome
+
+
+def cache_of(context: Context) -> Path:
+    """Return Triton's directory in the job's cache."""
+    return Path(context.record.environment["WARMSTART_CACHE"]) / "triton"
+
+
+def published(root: Path) -> None:
+    """Let a first job compile the kernels of all releases, and harvest it."""
+    context, _ = seeded(a_run(root, "aaaaaaaa"))
+    for release in TRITON_RELEASES:
+        for name, content in triton_kernel(release).items():
+            path = cache_of(context) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+            os.utime(path, ns=(MTIME, MTIME))
+            for made in (path, path.parent):
+                os.chown(made, UID, UID)
+    options = harvest.Options(30, 1 << 30, 1000)
+    outcome = harvest.run(context, options)
+    assert (outcome.detail["entries"], outcome.degraded) == (len(TRITON_RELEASES), [])
+
+
+def test_a_second_job_finds_its_own_path_in_each_group(root: Path) -> None:
+    """Every file of a seeded group is named below the second job's cache, is there, and is the job's user's."""
+    published(root)
+    context, outcome = seeded(a_run(root, "bbbbbbbb"))
+    assert outcome.degraded == []
+    groups = list(cache_of(context).glob("*/__grp__*.json"))
+    assert len(groups) == len(TRITON_RELEASES)
+    for group in groups:
+        assert group.stat().st_uid == UID
+        for name, path in json.loads(group.read_bytes())["child_paths"].items():
+            assert Path(path) == group.parent / name
+            assert Path(path).is_file()
+
+
+def test_what_cannot_be_relocated_is_not_seeded_at_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that names another job's path is worse than none: the profile is cold, by the disk's fault alone."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    published(root)
+    monkeypatch.setattr(triton, "replace_file", full)
+    context, outcome = seeded(a_run(root, "bbbbbbbb"))
+    assert [type(error) for error in outcome.degraded] == [SeedFailed]
+    assert "No space left" in str(outcome.degraded[0])
+    assert not cache_of(context).exists() or not list(cache_of(context).iterdir())
+    assert context.record.seeded["triton"].entries == []
+
+
+def test_a_directory_that_the_users_other_job_swaps_is_not_followed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between extraction and relocation the user may put a link in place: nothing outside is written."""
+    published(root)
+    outside = root / "outside"
+    outside.mkdir()
+    os.chown(outside, UID, UID)
+    victim = outside / "__grp__k.json"
+    victim.write_text('{"child_paths": {"k": "/old/k"}}')
+    os.chown(victim, UID, UID)
+    relocate = seed._relocate  # the moment between two calls has no other name
+
+    def swapped(context: Context, profile: str, cache: int, entries: list[str], budget: object) -> None:
+        directory = cache_of(context) / entries[0]
+        shutil.rmtree(directory)
+        directory.symlink_to(outside)
+        relocate(context, profile, cache, entries, budget)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(seed, "_relocate", swapped)
+    _, outcome = seeded(a_run(root, "bbbbbbbb"))
+    assert [type(error) for error in outcome.degraded] == [SeedFailed]
+    assert victim.read_text() == '{"child_paths": {"k": "/old/k"}}'

@@ -1,0 +1,36 @@
+"""A job that compiles with JAX on CPU and prints one JSON line with JAX's own cache counters.
+
+A second process takes what it finds in JAX_COMPILATION_CACHE_DIR.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+# Everything is worth keeping here: by default JAX keeps what took a second to compile.
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+import jax
+import jax.numpy as jnp
+
+
+def main() -> None:
+    """Compile and call one function, and report."""
+    seen: dict[str, int] = {}
+    jax.monitoring.register_event_listener(lambda event, **_: seen.update({event: seen.get(event, 0) + 1}))
+    started = time.perf_counter()
+    values = jax.jit(lambda x: jnp.sort(jnp.tanh(x @ x)).sum())(jnp.ones((64, 64)))
+    values.block_until_ready()
+    report = {
+        "tool": "jax",
+        "seconds": round(time.perf_counter() - started, 3),
+        "cache_hits": seen.get("/jax/compilation_cache/cache_hits", 0),
+        "cache_misses": seen.get("/jax/compilation_cache/cache_misses", 0),
+    }
+    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
+
+
+if __name__ == "__main__":
+    main()

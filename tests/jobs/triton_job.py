@@ -1,0 +1,46 @@
+"""A job that compiles with Triton for a GPU that need not be there, and prints one JSON line with its cache's hits.
+
+Only the compiler runs: no kernel is launched. A second process takes both kernels from TRITON_CACHE_DIR.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+ARCHITECTURES = (80, 90)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def add_kernel(x, y, out, n, block: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Add two vectors."""
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    inside = at < n
+    tl.store(out + at, tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside), mask=inside)
+
+
+def main() -> None:
+    """Compile for each architecture and report."""
+    hits: list[bool] = []
+    triton.knobs.compilation.listener = lambda **seen: hits.append(seen["cache_hit"])
+    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "block": "constexpr"}
+    started = time.perf_counter()
+    for arch in ARCHITECTURES:
+        source = ASTSource(fn=add_kernel, signature=signature, constexprs={"block": 256})
+        triton.compile(source, target=GPUTarget("cuda", arch, 32))
+    report = {
+        "tool": "triton",
+        "seconds": round(time.perf_counter() - started, 3),
+        "cache_hits": sum(hits),
+        "cache_misses": len(hits) - sum(hits),
+    }
+    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
+
+
+if __name__ == "__main__":
+    main()

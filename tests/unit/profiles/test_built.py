@@ -1,0 +1,79 @@
+"""What ninja built: torch's extensions and FlashInfer's kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.profiles.conftest import Judge
+from tests.unit.profiles.samples import relocatable, shared
+
+SHARED = shared()
+LOG = b"# ninja log v5\n0\t36721\t1795207062665183497\tmain.o\te8c90a8ab269e656\n"
+LOG += b"36721\t37197\t17\tx.so\t33753f2231f7f121\n"
+DEPS = b"# ninjadeps\n" + (4).to_bytes(4, "little") + (12).to_bytes(4, "little") + b"main.o\0\0" + b"\xff" * 4
+DEPS += (0x80000000 | 12).to_bytes(4, "little") + bytes(12)
+BUILT = {
+    "build.ninja": b"build x.so: link main.o\n",
+    ".ninja_log": LOG,
+    ".ninja_deps": DEPS,
+    "main.o": relocatable(),
+    "x.so": SHARED,
+}
+OPS = ".cache/flashinfer/0.7.2/90a"
+
+
+def extension(**changes: bytes | None) -> dict[str, bytes]:
+    """Return an extension `x` as torch builds it, with changed files (`main_o` is `main.o`); None takes one away."""
+    files: dict[str, bytes | None] = {**BUILT, "main.cpp": b"int x;\n"}
+    files |= {name if name[0] == "." else name.replace("_", "."): content for name, content in changes.items()}
+    return {f"x/{name}": content for name, content in files.items() if content is not None}
+
+
+def operation(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return FlashInfer's op `x`."""
+    return {f"{OPS}/cached_ops/x/{name}": content for name, content in files.items()} | {
+        f"{OPS}/generated/x/x.cu": b"__global__ void f();\n"
+    }
+
+
+@pytest.mark.parametrize(
+    ("profile", "files"),
+    [
+        ("torch-extensions", extension()),
+        ("torch-extensions", extension(main_cpp=None)),
+        ("flashinfer", operation(BUILT)),
+    ],
+)
+def test_builds_that_ended_are_valid(verdict: Judge, profile: str, files: dict[str, bytes]) -> None:
+    """A library, its objects and what ninja needs to find them up to date."""
+    assert verdict(profile, files) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (extension(x_so=None), "incomplete"),
+        (extension(main_o=None), "incomplete"),
+        (extension(build_ninja=None), "incomplete"),
+        (extension(**{".ninja_log": None}), "incomplete"),
+        (extension(**{".ninja_log": LOG[: LOG.rindex(b"36721")]}), "build-unfinished"),
+        (extension(**{".ninja_log": LOG[:-1]}), "build-unfinished"),
+        (extension(**{".ninja_log": b""}), "build-unfinished"),
+        (extension(**{".ninja_deps": DEPS[:-1]}), "build-unfinished"),
+        (extension(**{".ninja_deps": b"# ninjadeps\n"}), "build-unfinished"),
+        (extension(x_so=SHARED[: len(SHARED) // 2]), "elf-truncated"),
+        (extension(x_so=b""), "elf-truncated"),
+        (extension(main_o=SHARED), "elf-malformed"),
+        (extension(other_o=relocatable()), "build-unfinished"),
+        (extension(other_so=SHARED), "incomplete"),
+        (extension(main_cpp=b""), "text-malformed"),
+    ],
+)
+def test_builds_that_were_killed_are_refused(verdict: Judge, files: dict[str, bytes], reason: str) -> None:
+    """Without a line in ninja's log an output was being written; ninja itself would take a cut library."""
+    assert verdict("torch-extensions", files) == reason
+
+
+def test_generated_sources_alone_are_no_operation(verdict: Judge) -> None:
+    """FlashInfer generates before it builds."""
+    assert verdict("flashinfer", {f"{OPS}/generated/x/x.cu": b"x"}) == "incomplete"

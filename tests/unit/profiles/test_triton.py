@@ -1,0 +1,192 @@
+"""Triton's entries, on real ones of four releases: whole groups about one kernel, at the job's own path."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.profiles.conftest import MTIME, Judge
+from tests.unit.profiles.samples import TRITON_RELEASES, shared, triton_kernel
+from warmstart.profiles import registry
+from warmstart.profiles.judge import judge
+from warmstart.profiles.relocation import relocate
+
+KERNEL = triton_kernel("3.9")
+KEY = next(iter(KERNEL)).partition("/")[0]
+GROUP, META, CUBIN, PTX = (
+    f"{KEY}/{name}" for name in ("__grp__add_kernel.json", "add_kernel.json", "add_kernel.cubin", "add_kernel.ptx")
+)
+MODULE = f"{KEY}/cuda_utils.cpython-311-x86_64-linux-gnu.so"
+
+
+def edited(content: bytes, **changes: object) -> bytes:
+    """Return a JSON object with other values; None takes a key away."""
+    data = json.loads(content) | changes
+    return json.dumps({key: value for key, value in data.items() if value is not None}).encode()
+
+
+@pytest.mark.parametrize("release", TRITON_RELEASES)
+def test_what_each_release_wrote_is_valid(verdict: Judge, release: str) -> None:
+    """Three forms of the key, two ABIs of the cubin, with and without `.source`."""
+    assert verdict("triton", triton_kernel(release)) is None
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{MODULE: shared()}, {f"{KEY}/f.autotune.json": b'{"key": [], "configs_timings": [[{"num_warps": 4}, [0.1]]]}'}],
+    ids=["module", "timings"],
+)
+def test_modules_and_timings_are_entries(verdict: Judge, files: dict[str, bytes]) -> None:
+    """A key directory without a group is a host module's or an autotuner's."""
+    assert verdict("triton", files) is None
+
+
+@pytest.mark.parametrize("name", sorted({*KERNEL} - {GROUP}))
+def test_a_group_without_one_of_its_files_is_refused(verdict: Judge, name: str) -> None:
+    """What the group names must be there, each single file."""
+    files = {other: content for other, content in KERNEL.items() if other != name}
+    assert verdict("triton", files) == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        (GROUP, b"", "json-malformed"),
+        (GROUP, KERNEL[GROUP][:-2], "json-malformed"),
+        (GROUP, b'{"child_paths": ["add_kernel.cubin"]}', "field-malformed"),
+        (GROUP, edited(KERNEL[GROUP], child_paths={"add_kernel.json": "/etc/shadow"}), "field-malformed"),
+        (GROUP, edited(KERNEL[GROUP], child_paths={"x": f"/c/{KEY}/../x"}), "field-malformed"),
+        (GROUP, edited(KERNEL[GROUP], child_paths={"add_kernel.json": f"/c/{KEY}/add_kernel.json"}), "unexpected-file"),
+        (META, KERNEL[META][:100], "json-malformed"),
+        (META, edited(KERNEL[META], hash="0" * 64), "name-not-hash"),
+        (META, edited(KERNEL[META], hash=None), "name-not-hash"),
+        (META, edited(KERNEL[META], hash=7), "name-not-hash"),
+        (META, edited(KERNEL[META], target=None), "field-malformed"),
+        (META, edited(KERNEL[META], target={"backend": "hip", "arch": 90, "warp_size": 64}), "field-malformed"),
+        (META, edited(KERNEL[META], target={"backend": "cuda", "arch": 90, "warp_size": 32}), "other-target"),
+        (META, edited(KERNEL[META], target={"backend": "cuda", "arch": True, "warp_size": 32}), "field-malformed"),
+        (META, edited(KERNEL[META], shared=-1), "field-malformed"),
+        (META, edited(KERNEL[META], name="other"), "field-malformed"),
+        (CUBIN, b"", "elf-truncated"),
+        (CUBIN, KERNEL[CUBIN][:-1], "elf-truncated"),
+        (CUBIN, KERNEL[CUBIN] + b"\0", "elf-malformed"),
+        (CUBIN, shared(), "elf-malformed"),
+        (CUBIN, next(v for k, v in triton_kernel("3.4").items() if k.endswith(".cubin")), "other-target"),
+        (CUBIN, KERNEL[CUBIN].replace(b".text.add_kernel", b".text.sub_kernel"), "other-target"),
+        (PTX, KERNEL[PTX].replace(b"sm_120", b"sm_90"), "other-target"),
+        (PTX, KERNEL[PTX].replace(b".entry add_kernel(", b".entry sub_kernel("), "other-target"),
+        (PTX, b"", "text-malformed"),
+        (f"{KEY}/add_kernel.ttir", b"\xff\xfe", "text-malformed"),
+        (f"{KEY}/__grp__sub_kernel.json", KERNEL[GROUP], "unexpected-file"),
+        (f"{KEY}/sub_kernel.cubin", KERNEL[CUBIN], "unexpected-file"),
+        (MODULE, shared(), "unexpected-file"),
+    ],
+)
+def test_a_mixed_or_damaged_kernel_is_refused(verdict: Judge, name: str, content: bytes, reason: str) -> None:
+    """Groups of hostile paths, metadata of another kernel, machine code that is cut short or for another GPU."""
+    assert verdict("triton", {**KERNEL, name: content}) == reason
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({META: KERNEL[META], CUBIN: KERNEL[CUBIN]}, "incomplete"),
+        ({MODULE: b""}, "elf-truncated"),
+        ({MODULE: shared(), f"{KEY}/f.autotune.json": b"{}"}, "incomplete"),
+        ({f"{KEY}/f.autotune.json": b"{}"}, "field-malformed"),
+    ],
+)
+def test_what_is_no_group_is_refused(verdict: Judge, files: dict[str, bytes], reason: str) -> None:
+    """A writer that died before the group, and things that do not belong together."""
+    assert verdict("triton", files) == reason
+
+
+def test_a_file_younger_than_its_group_is_a_second_writers(verdict: Judge, stage: Path, stage_fd: int) -> None:
+    """Two processes' files in one group gave wrong numbers without an error (triton#11319)."""
+    assert verdict("triton", KERNEL) is None
+    os.utime(stage / CUBIN, ns=(MTIME, MTIME + 1))
+    assert judge("triton", stage_fd, {KEY: list(KERNEL)}) == {KEY: "two-writers"}
+    os.utime(stage / GROUP, ns=(MTIME, MTIME + 1))
+    assert judge("triton", stage_fd, {KEY: list(KERNEL)}) == {KEY: None}
+
+
+def test_no_truncated_cubin_passes(verdict: Judge) -> None:
+    """The program headers are last: cut anywhere, some are lost."""
+    content = KERNEL[CUBIN]
+    for length in [*range(0, len(content), 97), len(content) - 1]:
+        assert verdict("triton", {**KERNEL, CUBIN: content[:length]}) == "elf-truncated", length
+
+
+def test_relocated_groups_name_the_jobs_own_path(tmp_path: Path) -> None:
+    """Every group of the seeded entries names its files below the job's directory; other content stays."""
+    cache = tmp_path / "cache"
+    entries = []
+    for release in TRITON_RELEASES:
+        for name, content in triton_kernel(release).items():
+            path = cache / "triton" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            entries.append(name.partition("/")[0])
+    broken = cache / "triton" / KEY / "__grp__broken.json"
+    broken.write_bytes(b"[")
+    fd = os.open(cache, os.O_RDONLY)
+    try:
+        relocate("triton", fd, "/job/cache", sorted(set(entries)))
+    finally:
+        os.close(fd)
+    for release in TRITON_RELEASES:
+        files = triton_kernel(release)
+        for name, content in files.items():
+            found = (cache / "triton" / name).read_bytes()
+            if "__grp__" not in name:
+                assert found == content
+                continue
+            children = json.loads(found)["child_paths"]
+            assert {*children.values()} == {f"/job/cache/triton/{other}" for other in files if other != name}
+            assert all(path.endswith(f"/{child}") for child, path in children.items())
+    assert broken.read_bytes() == b"["
+    assert not list(cache.rglob("*.tmp"))
+
+
+def test_a_group_that_is_at_its_path_is_not_written(tmp_path: Path) -> None:
+    """Where the job's path is constant, relocating changes nothing on the disk."""
+    path = tmp_path / "triton" / KEY / "__grp__k.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"child_paths": {"k.cubin": f"/job/triton/{KEY}/k.cubin"}}))
+    before = path.stat()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        relocate("triton", fd, "/job", [KEY])
+    finally:
+        os.close(fd)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_linked_entry_is_not_followed(tmp_path: Path) -> None:
+    """The user's other jobs may swap a directory for a link meanwhile: nothing is written through it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    group = outside / "__grp__k.json"
+    group.write_text('{"child_paths": {"k": "/old/k"}}')
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / KEY).symlink_to(outside)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match=KEY):
+            relocate("triton", fd, "/job", [KEY])
+    finally:
+        os.close(fd)
+    assert group.read_text() == '{"child_paths": {"k": "/old/k"}}'
+
+
+def test_a_profile_that_relocates_as_it_is_is_left_alone(tmp_path: Path) -> None:
+    """Relocating needs no directory where the profile has nothing to rewrite."""
+    assert registry.get("numba").relocate is None
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        relocate("numba", fd, "/job", ["x"])
+    finally:
+        os.close(fd)
