@@ -6,20 +6,19 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cluster import config, mounts, processes, teardown
-from tests.cluster.accounts import IMPORT, STORE, VALIDATE, Accounts, lookup
-from tests.cluster.registry import Registry, build_image
+from tests.cluster import config, mounts, processes
+from tests.cluster.accounts import IMPORT, STORE, VALIDATE, lookup
+from tests.cluster.registry import build_image
+from tests.integration.image_place import KIND, Place, files, in_child, opened_place, processes_of, result
 from warmstart.host import children
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.worker import Identity
 from warmstart.images import flight, scratch, superblock, validity
 from warmstart.images.asked import Obtained, Site
 from warmstart.images.importers.choice import choose
@@ -29,75 +28,12 @@ from warmstart.images.possession import ImageNotOurs
 from warmstart.images.reference import Reference, parse
 from warmstart.store.layout import StoreFailed, StoreFull
 
-MACHINE = os.uname().machine
-
-
-class Place(NamedTuple):
-    """A directory with the accounts that own its parts, and a registry with `team/tool:1`."""
-
-    base: Path
-    accounts: Accounts
-    registry: Registry
-    layout: Path
-
-    def identity(self, name: str) -> Identity:
-        """Return an account as warmstart sees it."""
-        account = self.accounts[name]
-        return Identity(name, account.uid, account.gid)
-
-    def new_store(self, name: str) -> Path:
-        """Return an empty store of the store's owner."""
-        return self.own(self.base / name)
-
-    def own(self, path: Path) -> Path:
-        """Make a directory that is the store owner's."""
-        path.mkdir(exist_ok=True)
-        os.chown(path, self.accounts[STORE].uid, self.accounts[STORE].gid)
-        return path
-
-    def site(self, store: Path, **changes: Any) -> Site:  # noqa: ANN401 - fields of Site
-        """Return node n1's view of a store; its worker has not been started yet."""
-        made = Site(
-            store=str(store),
-            worker=Worker(self.identity(STORE)),
-            importer=partial(Oci, self.identity(IMPORT), (self.registry.url,)),
-            validator=self.identity(VALIDATE),
-            tag_ttl=600.0,
-            workspace=str(self.base / "workspace"),
-            node="n1",
-            run_id="r1",
-            job_id=7,
-        )
-        return made._replace(**changes)
-
-    def image(self, name: str = "team/tool:1") -> Reference:
-        """Return a reference into the registry."""
-        return parse(f"{self.registry.url}/{name}")
-
-    def left_in_scratch(self) -> list[str]:
-        """Return what imports left on the node."""
-        return os.listdir(self.base / "workspace" / "n1")
-
 
 @pytest.fixture(scope="module")
 def place(capable_host: None) -> Iterator[Place]:
     """Return a registry, accounts and a directory for this module."""
-    base = Path(tempfile.mkdtemp(prefix="warmstart-images-", dir="/var/tmp"))
-    base.chmod(0o755)
-    (base / "log").mkdir()
-    watchdog = teardown.watch(base)
-    accounts = Accounts(base / "homes")
-    try:
-        layout = build_image(base / "image", {"/etc/hello": "hello\n", "/etc/shadow": "secret\n"})
-        _hide(layout, base / "hidden")
-        with Registry(base) as registry:
-            made = Place(base, accounts, registry, layout)
-            registry.push(layout, "latest", "team/tool:1")
-            yield made
-    finally:
-        teardown.tear_down(base)
-        accounts.close()
-        teardown.stop_watching(watchdog)
+    with opened_place() as made:
+        yield made
 
 
 @pytest.fixture
@@ -114,66 +50,13 @@ def site(place: Place, store: Path) -> Iterator[Site]:
         yield made
 
 
-def _hide(layout: Path, directory: Path) -> None:
-    """Add a program to the image that its owner can't read, as RHEL's sudo."""
-    directory.mkdir()
-    program = directory / "sudo"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o4111)
-    argv = ["umoci", "insert", "--image", f"{layout}:latest", str(program), "/bin/sudo"]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
-
-
-def files(store: Path) -> list[str]:
-    """Return all files of a store but its locks, sorted."""
-    found = (str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
-    return sorted(name for name in found if not name.endswith(".lock"))
-
-
-def in_child(function: Callable[[], object]) -> tuple[int, int]:
-    """Run a function in a forked child; returns its pid and a descriptor that gives its result as JSON."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        return pid, reader
-    try:
-        os.write(writer, json.dumps(function()).encode())
-    finally:
-        os._exit(0)
-
-
-def result(child: tuple[int, int]) -> Any:  # noqa: ANN401 - whatever the function returned
-    """Return what a child's function returned, None if it did not."""
-    pid, reader = child
-    with os.fdopen(reader, "rb") as stream:
-        data = stream.read()
-    os.waitpid(pid, 0)
-    return json.loads(data) if data else None
-
-
-def processes_of(uid: int) -> list[int]:
-    """Return the pids of an account's processes, zombies left out."""
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-            if alive and entry.stat().st_uid == uid:
-                pids.append(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return pids
-
-
 def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Path) -> None:
     """The first one imports, the second one finds it; what is in the store is the image, whole and read-only."""
     first = flight.obtain(place.image(), site, after(60))
     assert first.how == "imported"
     assert flight.obtain(place.image(), site, after(60)) == first._replace(how="reused")
     hexes = first.digest.removeprefix("sha256:")
-    name = f"images/{hexes}.{MACHINE}"
+    name = f"images/{hexes}.{KIND}"
     assert files(store)[:2] == [f"{name}.json", f"{name}.sqsh"]
     status = os.stat(first.path)
     assert (status.st_uid, status.st_mode & 0o7777) == (place.accounts[STORE].uid, 0o444)
@@ -198,25 +81,6 @@ def test_a_digest_needs_no_registry_once_it_is_there(place: Place, site: Site) -
     found = flight.obtain(place.image(f"team/tool@{digest}"), site, after(60))
     assert (found.how, found.digest) == ("reused", digest)
     assert place.registry.requests("GET", "manifests") == asked
-
-
-def test_a_moved_tag_is_noticed_after_its_time(place: Place, store: Path) -> None:
-    """Before its ttl the tag leads to what it was, afterwards to what the registry says."""
-    layout = build_image(place.base / "moving", {"/etc/version": "1\n"})
-    old = place.registry.push(layout, "latest", "team/moving:1")
-    with place.site(store).worker as worker:
-        site = place.site(store, worker=worker)
-        assert flight.obtain(place.image("team/moving:1"), site, after(60)).digest == old
-        newer = build_image(place.base / "moved", {"/etc/version": "2\n"})
-        new = place.registry.push(newer, "latest", "team/moving:1")
-        assert new != old
-        again = flight.obtain(place.image("team/moving:1"), site, after(60))
-        assert (again.digest, again.how) == (old, "reused")
-        expired = site._replace(tag_ttl=0.0)
-        moved = flight.obtain(place.image("team/moving:1"), expired, after(60))
-        assert (moved.digest, moved.how) == (new, "imported")
-        kept = flight.obtain(place.image("team/moving:1"), expired, after(60))
-        assert (kept.digest, kept.how) == (new, "reused")
 
 
 def test_what_is_not_there_is_not_found(place: Place, site: Site) -> None:
@@ -421,9 +285,9 @@ def test_a_damaged_image_is_moved_aside_and_imported_again(place: Place, site: S
     os.truncate(first.path, 4096)
     again = flight.obtain(place.image(), site, after(60))
     assert (again.how, again.size) == ("imported", first.size)
-    assert again.quarantined.startswith("cut short: 4096 of ")
+    assert again.missing.quarantined.startswith("cut short: 4096 of ")
     assert [name for name in files(store) if "quarantine" in name and name.endswith(".sqsh")]
-    assert flight.obtain(place.image(), site, after(60)).quarantined == ""
+    assert flight.obtain(place.image(), site, after(60)).missing.quarantined == ""
 
 
 def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path) -> None:
@@ -502,7 +366,7 @@ def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: P
     """Eight on the store for a tag, four for a digest, none of which lists a directory, however many images."""
     found = flight.obtain(place.image(), site, after(60))
     for number in range(500):
-        (store / "images" / f"{number:064x}.{MACHINE}.sqsh").touch()
+        (store / "images" / f"{number:064x}.{KIND}.sqsh").touch()
     trace = place.base / "trace"
     counts = {}
     for name in ("team/tool:1", f"team/tool@{found.digest}"):

@@ -11,10 +11,22 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity, Worker
 from warmstart.images import lookup
 from warmstart.images.reference import Reference
+from warmstart.policy.compiled import Images
 from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
     from warmstart.images.importers.contract import Importer
+
+
+class Charged(NamedTuple):
+    """Whose quotas an import counts in; nobody's if the policy's own rules name the image."""
+
+    user: str = ""
+    uid: int = -1
+    account: str = ""
+
+
+NOBODY = Charged()
 
 
 class Site(NamedTuple):
@@ -24,11 +36,23 @@ class Site(NamedTuple):
     worker: Worker  # as the store's owner
     importer: Callable[[], Importer]  # called when an image is missing: a warm hook does not load it
     validator: Identity
-    tag_ttl: float  # seconds
+    rules: Images  # the policy's
+    recipe: str  # of the importer (importers/choice.py): names what its options change in the bytes
     workspace: str
+    uses: str  # directory of this node's own notes of what it used (uses.py)
     node: str
     run_id: str
     job_id: int
+    charged: Charged = NOBODY
+
+
+class Missing(NamedTuple):
+    """How an image that was not there came to be, for the audit."""
+
+    quarantined: str = ""  # what was wrong with the file that was found first and moved aside
+    lockless: str = ""  # why a lock could not be had
+    evicted: tuple[str, ...] = ()  # what had to go for it
+    left_out: str = ""  # why what another launcher left was not adopted
 
 
 class Obtained(NamedTuple):
@@ -37,32 +61,39 @@ class Obtained(NamedTuple):
     path: str
     digest: str  # sha256:…, what the registry calls its content
     size: int  # bytes
-    how: str  # "reused" | "waited" (for another's import) | "imported"
+    how: str  # "reused" | "waited" (for another's import) | "imported" | "adopted" | "stale" (no registry answered)
     waited_s: float
-    quarantined: str = ""  # what was wrong with the file that was found first and moved aside
+    missing: Missing = Missing()
 
 
 class Wanted(NamedTuple):
     """A reference, and the names that stand for it in the store."""
 
     reference: Reference
-    machine: str  # uname's
+    kind: str  # uname's machine, and the importer's recipe
     key: str  # of the tag
-    lock: str  # of the import: each kind of machine imports for itself
-    not_before: float  # seconds since the epoch; an older answer of the registry does not count
+    lock: str  # of the import: each kind is imported for itself
+    times: list[float]  # seconds since the epoch: from when on a registry's answer, and its silence, count
 
 
 def wanted(reference: Reference, site: Site) -> Wanted:
     """Name what a reference stands for, now and on this node."""
-    key, machine = lookup.key_of(reference.canonical()), os.uname().machine
-    return Wanted(reference, machine, key, f"{key}.{machine}", time.time() - site.tag_ttl)
+    return named(reference, site.rules, site.recipe)
+
+
+def named(reference: Reference, rules: Images, recipe: str) -> Wanted:
+    """Name what a reference stands for, by the policy's rules and the recipe of its importer."""
+    key, kind = lookup.key_of(reference.canonical()), f"{os.uname().machine}.{recipe}"
+    now = time.time()
+    times = [now - rules.tag_ttl, now - rules.remember_failures]
+    return Wanted(reference, kind, key, f"{key}.{kind}", times)
 
 
 def find(wanted: Wanted, site: Site, deadline: Deadline, digest: str = "") -> lookup.Found:
     """Look the image up, by `digest` if it is given; {} if it is not there."""
     digest = digest or wanted.reference.digest
     with store_errors(f"look-up of {wanted.reference.canonical()}"):
-        arguments = (site.store, wanted.key, digest, wanted.machine, wanted.not_before)
+        arguments = (site.store, wanted.key, digest, wanted.kind, wanted.times)
         return site.worker.call(lookup.find, *arguments, deadline=deadline) or {}
 
 
@@ -70,4 +101,4 @@ def obtained(found: lookup.Found, how: str) -> Obtained | None:
     """Return what was found as an answer; None if nothing was, or nothing whole."""
     if not found or found["invalid"]:
         return None
-    return Obtained(found["path"], found["digest"], found["size"], how, 0.0)
+    return Obtained(found["path"], found["digest"], found["size"], "stale" if found["stale"] else how, 0.0)

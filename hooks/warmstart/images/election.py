@@ -8,6 +8,7 @@ only what waiters are told.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from warmstart.host.files import read_small, unlink_if_there
@@ -17,24 +18,34 @@ from warmstart.store.locks import Held, try_lock
 from warmstart.store.publish import replace
 
 LOCKS = "locks"
+PRODUCER = ".producer"
 LONGEST = 4096
 
 _held: dict[str, Held] = {}
 
 
-def begin(store: str, key: str, producer: dict[str, Any], owner: str) -> bool:
-    """Become the producer, if nobody is; `producer` says host, pid, job and since when."""
+def begin(store: str, key: str, producer: dict[str, Any], owner: str) -> dict[str, str] | None:
+    """Become the producer, if nobody is; `producer` says host, pid, job and since when.
+
+    The answer's `lockless` says why there is no lock, "" if there is one; None when somebody else has it.
+    """
     with opened_folder(store, LOCKS, 0o700) as folder:
         held = try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
         if held is None:
-            return False
+            return None
         _held[key] = held
         try:
-            replace(folder, owner, f"{key}.producer", json.dumps(producer).encode(), 0o600)
+            _write(folder, key, producer, owner)
         except OSError:
             _held.pop(key).release()
             raise
-    return True
+    return {"lockless": held.lockless}
+
+
+def announce(store: str, key: str, producer: dict[str, Any], owner: str) -> None:
+    """Say what the producer does now: its `doing`."""
+    with opened_folder(store, LOCKS, 0o700) as folder:
+        _write(folder, key, producer, owner)
 
 
 def end(store: str, key: str) -> None:
@@ -44,16 +55,33 @@ def end(store: str, key: str) -> None:
         return
     try:
         with opened_folder(store, LOCKS, 0o700) as folder:
-            unlink_if_there(f"{key}.producer", folder)
+            unlink_if_there(key + PRODUCER, folder)
     finally:
         held.release()
+
+
+def forget_dead(store: str) -> None:
+    """Remove what producers said of themselves that died before they could."""
+    with opened_folder(store, LOCKS, 0o700) as folder:
+        for name in os.listdir(folder):
+            key = name.removesuffix(PRODUCER)
+            if key == name or (held := try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")) is None:
+                continue
+            try:
+                unlink_if_there(name, folder)
+            finally:
+                held.release()
 
 
 def producer_of(store: str, key: str) -> dict[str, Any]:
     """Return what the producer said of itself; {} when nobody knows."""
     try:
         with opened_folder(store, LOCKS, 0o700) as folder:
-            data = json.loads(read_small(f"{key}.producer", LONGEST, folder))
+            data = json.loads(read_small(key + PRODUCER, LONGEST, folder))
     except (FileNotFoundError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def _write(folder: int, key: str, producer: dict[str, Any], owner: str) -> None:
+    replace(folder, owner, key + PRODUCER, json.dumps(producer).encode(), 0o600)

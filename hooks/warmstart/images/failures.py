@@ -1,8 +1,10 @@
 """Failures that would not end better if tried again at once, kept for a short time so that waiters hear them.
 
 Without this, N waiters on a name that does not exist would ask the registry one after another. Only what a
-registry said for sure is kept (no such image, no access): what may be over soon is not, nor what is a node's
-or the store's. Runs as the store's owner, in the worker.
+registry said for sure is kept (no such image, no access): what may be over soon is not, nor what is a node's,
+the store's, or one user's (a quota). A failure is kept beside the images that it is about, and those are asked for
+with the same credentials by all: the shared ones with none, private ones in stores of their own (private.py). So
+one user's 401 is nobody else's. Runs as the store's owner, in the worker.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from warmstart.images.publishing import opened_folder
 from warmstart.store.publish import replace
 
 FAILED = "failed"
-KEPT_S = 30.0
+DEFINITIVE = frozenset({"image-not-found", "image-forbidden"})
 LONGEST = 16384
 
 
@@ -29,13 +31,13 @@ def remember(store: str, key: str, code: str, fields: dict[str, str], owner: str
         replace(folder, owner, key + META, data.encode())
 
 
-def recall(store: str, key: str) -> dict[str, Any] | None:
-    """Return `code` and `fields` of a failure that is young enough, or None."""
+def recall(store: str, key: str, kept_s: float) -> dict[str, Any] | None:
+    """Return `code` and `fields` of a failure that is at most `kept_s` seconds old, or None."""
     try:
         with opened_folder(store, FAILED) as folder:
             data = json.loads(read_small(key + META, LONGEST, folder))
         age = time.time() - float(data["at"])
-        if -CLOCK_SKEW <= age < KEPT_S:
+        if -CLOCK_SKEW <= age < kept_s:
             return {"code": str(data["code"]), "fields": dict(data["fields"])}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass  # none, or not what `remember` wrote: as good as none

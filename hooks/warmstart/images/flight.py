@@ -9,7 +9,7 @@
               the lock? ─▶ no: sleep a little, look again            (waiters: no lock, no queue)
                    │ yes
                    ▼
-              look again → resolve → import → take → validate → publish → point
+              look again → adopt, or resolve → import → take → validate → publish → point
 
 Hot until the image is missing: what an import needs is imported then. The store is asked through its worker
 only. Events are the caller's.
@@ -18,10 +18,13 @@ only. Events are the caller's.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
+from warmstart.images import uses
 from warmstart.images.asked import Obtained, Site, Wanted, find, obtained, wanted
+from warmstart.images.lookup import image_name
 from warmstart.images.reference import Reference
 
 FIRST_PAUSE_S = 0.05
@@ -41,12 +44,36 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """Return the image, importing it or waiting for whoever does.
 
     Raises `ImageNotFound`, `ImageForbidden` (also those that another hook met just now), `RegistryUnreachable`,
-    `ImportFailed`, `ImageWaitExpired`, `ImageInvalid`, `ImageNotOurs`, `StoreFull`, `StoreFailed`, `WorkerSilent`,
-    `ScratchUnusable`, `ScratchBroken`, `ProgramMissing`, `ProgramTooSlow`.
+    `ImageQuotaExceeded`, `ImportFailed`, `ImageWaitExpired`, `ImageInvalid`, `ImageNotOurs`, `StoreFull`,
+    `StoreFailed`, `WorkerSilent`, `ScratchUnusable`, `ScratchBroken`, `ProgramMissing`, `ProgramTooSlow`.
     """
     started = time.monotonic()
     want = wanted(reference, site)
-    return obtained(find(want, site, deadline), "reused") or _wait_or_import(want, site, deadline, started)
+    image = obtained(find(want, site, deadline), "reused")
+    if image and site.rules.verify == "full":
+        image = _proved(image, want, site, deadline)
+    image = image or _wait_or_import(want, site, deadline, started)
+    name = image_name(image.digest, want.kind)
+    if uses.is_noted(site.uses, name):
+        return image
+    _mark(name, site, deadline)
+    # Somebody may have evicted it before the mark was there.
+    if find(want, site, deadline, image.digest):
+        return image
+    return _wait_or_import(want, site, deadline, started)
+
+
+def _proved(image: Obtained, want: Wanted, site: Site, deadline: Deadline) -> Obtained | None:
+    from warmstart.images import production
+
+    return None if production.discard_damaged(image, want, site, deadline) else image
+
+
+def _mark(name: str, site: Site, deadline: Deadline) -> None:
+    """Tell the store that this node uses the image; a store that takes no mark still serves it."""
+    with suppress(OSError, StoreError):
+        site.worker.call(uses.mark, site.store, name, site.node, deadline=deadline)
+        uses.note(site.uses, name)
 
 
 def _wait_or_import(want: Wanted, site: Site, deadline: Deadline, started: float) -> Obtained:
@@ -58,8 +85,8 @@ def _wait_or_import(want: Wanted, site: Site, deadline: Deadline, started: float
     pause, how, waited_s = FIRST_PAUSE_S, "reused", 0.0
     while True:
         production.raise_remembered(want, site, deadline)
-        if production.begin(want, site, deadline):
-            return production.produce(want, site, deadline, how)._replace(waited_s=waited_s)
+        if producer := production.begin(want, site, deadline):
+            return production.produce(producer, how)._replace(waited_s=waited_s)
         if last_look.expired():
             raise _expired(want, production.describe_producer(want, site), waited_s)
         # S311: keeps waiters of many nodes apart; no secret

@@ -1,16 +1,20 @@
 """Where images lie in the store, and the warm look-up. Runs as the store's owner, in the worker. Hot path.
 
     images/                                   0755
-        <hex64>.<machine>.sqsh                0444: the image whose registry digest is sha256:<hex64>
-        <hex64>.<machine>.json                what is known of it (publishing.py)
+        <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
+        <hex64>.<machine>.<recipe>.json       what is known of it (publishing.py)
+        adopted-<hex64>.<machine>.<recipe>.*  an image that another launcher made; <hex64> is its own SHA-256
         tags/<key>.json                       the digest that a tag had, and when
+        used/<name>/<node>                    when a node last used it, to the day (uses.py)
+        pinned/<name>                         never evicted (space.py)
+        checked/<name>.json                   the last reading of all its bytes (validity.py)
         locks/                                0700: election.py
         failed/                               failures.py
-        quarantine/                           0700: what was no whole image any more (publishing.py)
+        quarantine/                           0700: what was no whole image any more, with the reason
 
 `machine` is uname's: one digest may stand for a list of images, and which of them an import picks depends on
-the node's CPU. A look-up costs eight system calls on the store for a tag and four for a digest, whatever is in
-it, and lists no directory.
+the node's CPU. `recipe` is the importer and the version of its options: they change the bytes, too. A look-up costs
+eight system calls on the store for a tag and four for a digest, whatever is in it, and lists no directory.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ IMAGES = "images"
 TAGS = "tags"
 IMAGE = ".sqsh"
 META = ".json"
-LONGEST_KEY = 160
+ADOPTED = "adopted:"  # in front of the SHA-256 of an image that no registry's digest stands for
+LONGEST_KEY = 150
 LONGEST_POINTER = 4096
 CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is one that would never get old
 
@@ -47,23 +52,29 @@ def key_of(canonical: str) -> str:
     return f"long-{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 
-def image_name(digest: str, machine: str) -> str:
-    """Return the name, without its ending, of the image of a digest (`sha256:HEX`) for a machine."""
-    return f"{digest.removeprefix('sha256:')}.{machine}"
+def image_name(digest: str, kind: str) -> str:
+    """Return the name, without its ending, of the image of a digest (`sha256:HEX`, `adopted:HEX`).
+
+    `kind` is machine and recipe.
+    """
+    return f"{digest.removeprefix('sha256:').replace(':', '-')}.{kind}"
 
 
-def find(store: str, key: str, digest: str, machine: str, not_before: float) -> Found | None:
+def find(store: str, key: str, digest: str, kind: str, times: list[float]) -> Found | None:
     """Return the image of a reference, if it is in the store; None if it has to be imported.
 
-    `digest` is the reference's own, or "" for a tag: then `tags/<key>.json` says it, if it was written at
-    `not_before` (seconds since the epoch) or later. The answer has `path`, `digest`, `size`, and `invalid`: what
-    is wrong with the file, "" if nothing. Raises `OSError` for a store that does not answer.
+    `digest` is the reference's own, or "" for a tag: then `tags/<key>.json` says it. `times`, seconds since the
+    epoch: an answer of the registry counts if it is not older than the first; an older one counts, too, if the
+    registry was asked in vain since the second. The answer has `path`, `digest`, `size`, `stale` (whether it is of the
+    second kind), and `invalid`: what is wrong with the file, "" if nothing. Raises `OSError` for a store that does
+    not answer.
     """
+    stale = False
     if not digest:
-        digest = _tag_digest(os.path.join(store, IMAGES, TAGS, key + META), not_before)
+        digest, stale = _tag_digest(os.path.join(store, IMAGES, TAGS, key + META), times)
     if not digest:
         return None
-    path = os.path.join(store, IMAGES, image_name(digest, machine) + IMAGE)
+    path = os.path.join(store, IMAGES, image_name(digest, kind) + IMAGE)
     try:
         fd = os.open(path, REGULAR)
     except FileNotFoundError:
@@ -73,7 +84,7 @@ def find(store: str, key: str, digest: str, machine: str, not_before: float) -> 
         problem = what_is_wrong(fd, status)
     finally:
         os.close(fd)
-    return {"path": path, "digest": digest, "size": status.st_size, "invalid": problem}
+    return {"path": path, "digest": digest, "size": status.st_size, "stale": stale, "invalid": problem}
 
 
 def what_is_wrong(fd: int, status: os.stat_result) -> str:
@@ -87,12 +98,12 @@ def what_is_wrong(fd: int, status: os.stat_result) -> str:
     return ""
 
 
-def _tag_digest(path: str, not_before: float) -> str:
-    """Return what a tag's pointer says, "" if there is none, if it is too old, or damaged."""
+def _tag_digest(path: str, times: list[float]) -> tuple[str, bool]:
+    """Return what a tag's pointer says, and whether that is stale; "" if it is none, too old, or damaged."""
     try:
         fd = open_regular(path)
     except FileNotFoundError:
-        return ""
+        return "", False
     try:
         data = os.read(fd, LONGEST_POINTER)
     finally:
@@ -100,7 +111,16 @@ def _tag_digest(path: str, not_before: float) -> str:
     try:
         pointer = json.loads(data)
         digest, resolved = str(pointer["digest"]), float(pointer["resolved"])
-    except (ValueError, KeyError, TypeError):
-        return ""
-    fresh = not_before <= resolved <= time.time() + CLOCK_SKEW
-    return digest if fresh and is_digest(digest) else ""
+        unanswered = float(pointer.get("unanswered", 0))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", False
+    latest = time.time() + CLOCK_SKEW
+    fresh = times[0] <= resolved <= latest
+    counts = fresh or (resolved <= latest and times[1] <= unanswered <= latest)
+    good = counts and (is_digest(digest) or is_adopted(digest))
+    return (digest, not fresh) if good else ("", False)
+
+
+def is_adopted(digest: str) -> bool:
+    """Tell whether this names an adopted image, which no reference by digest does."""
+    return digest.startswith(ADOPTED) and is_digest("sha256:" + digest.removeprefix(ADOPTED))

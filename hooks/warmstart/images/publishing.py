@@ -16,12 +16,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from warmstart.host.files import DIRECTORY, REGULAR, ensure_dir, opened_dir, unlink_if_there, write_all
-from warmstart.images.lookup import IMAGE, IMAGES, META, TAGS, what_is_wrong
+from warmstart.host.files import (
+    DIRECTORY,
+    REGULAR,
+    ensure_dir,
+    opened_dir,
+    read_small,
+    unlink_if_there,
+    write_all,
+)
+from warmstart.images.lookup import IMAGE, IMAGES, LONGEST_POINTER, META, TAGS, what_is_wrong
 from warmstart.images.superblock import ImageInvalid
 from warmstart.store.publish import TEMP_PREFIX, publish, replace, temp_file
 
 QUARANTINE = "quarantine"
+FOLDERS = (TAGS, "locks", "failed", "pinned", "checked", QUARANTINE)
+PRIVATE = frozenset({"locks", QUARANTINE})
 FORMAT = 1
 CHUNK = 1 << 20
 # A temp of a live producer is written to all the time; where two mounts share no locks, an age protects it.
@@ -76,16 +86,29 @@ def publish_image(store: str, fd: int, name: str, owner: str, meta: dict[str, An
 
 def point(store: str, key: str, digest: str, resolved: float, owner: str) -> None:
     """Write down which digest a tag had at `resolved`, seconds since the epoch."""
-    data = json.dumps({"format": FORMAT, "digest": digest, "resolved": resolved})
+    _point(store, key, {"digest": digest, "resolved": resolved}, owner)
+
+
+def point_unanswered(store: str, key: str, owner: str) -> None:
+    """Write down that the registry was asked about a tag just now, in vain."""
+    _point(store, key, {**last_pointer(store, key), "unanswered": time.time()}, owner)
+
+
+def last_pointer(store: str, key: str) -> dict[str, Any]:
+    """Return what is known of a tag, however old: `digest` and `resolved`; {} if nothing is."""
     with opened_folder(store, TAGS) as tags:
-        replace(tags, owner, key + META, data.encode())
+        try:
+            found = json.loads(read_small(key + META, LONGEST_POINTER, tags))
+            return {"digest": str(found["digest"]), "resolved": float(found["resolved"])}
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return {}
 
 
-def quarantine(store: str, name: str) -> bool:
+def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
     """Move an image aside that is no whole one, for somebody to look at; False if there was none.
 
     A job that has it open or mounted keeps its inode. If another node had replaced it by a good one
-    meanwhile, that one goes back.
+    meanwhile, that one goes back: one with another inode than `inode`, or, without that, with a good superblock.
     """
     aside = f"{name}.{time.time_ns()}"
     with opened_folder(store) as images, opened_folder(store, QUARANTINE, 0o700) as folder:
@@ -93,13 +116,14 @@ def quarantine(store: str, name: str) -> bool:
             os.rename(name + IMAGE, aside + IMAGE, src_dir_fd=images, dst_dir_fd=folder)
         except FileNotFoundError:
             return False
-        if _is_whole(folder, aside + IMAGE):
+        if _is_another(folder, aside + IMAGE, inode):
             with suppress(FileExistsError):
                 os.link(aside + IMAGE, name + IMAGE, src_dir_fd=folder, dst_dir_fd=images, follow_symlinks=False)
             os.unlink(aside + IMAGE, dir_fd=folder)
             return False
         with suppress(FileNotFoundError):
             os.rename(name + META, aside + META, src_dir_fd=images, dst_dir_fd=folder)
+        replace(folder, "quarantine", f"{aside}.reason", reason.encode())
     return True
 
 
@@ -117,6 +141,22 @@ def sweep(store: str, key: str) -> int:
             if name.startswith(prefix) and _age(images, name) > ABANDONED_S:
                 swept += unlink_if_there(name, images)
     return swept
+
+
+def sweep_all(store: str) -> int:
+    """Remove every temp that no live producer writes to any more; returns how many there were."""
+    swept = 0
+    for folder in ("", *FOLDERS):
+        with opened_folder(store, folder, 0o700 if folder in PRIVATE else 0o755) as opened:
+            for name in os.listdir(opened):
+                if name.startswith(TEMP_PREFIX) and _age(opened, name) > ABANDONED_S:
+                    swept += unlink_if_there(name, opened)
+    return swept
+
+
+def _point(store: str, key: str, pointer: dict[str, Any], owner: str) -> None:
+    with opened_folder(store, TAGS) as tags:
+        replace(tags, owner, key + META, json.dumps({"format": FORMAT, **pointer}).encode())
 
 
 def _copy(source: int, target: int, size: int) -> str:
@@ -138,9 +178,11 @@ def _check_space(images: int, size: int) -> None:
         raise OSError(errno.ENOSPC, f"the image has {size} bytes, {space.f_bavail * space.f_frsize} are free")
 
 
-def _is_whole(folder: int, name: str) -> bool:
+def _is_another(folder: int, name: str, inode: int) -> bool:
     fd = os.open(name, REGULAR, dir_fd=folder)
     try:
+        if inode:
+            return os.fstat(fd).st_ino != inode
         return not what_is_wrong(fd, os.fstat(fd))
     finally:
         os.close(fd)

@@ -60,7 +60,7 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity) -> Iterat
         parent_fd = os.open(parent, DIRECTORY)
     try:
         with disk_errors(parent):
-            _remove_abandoned(parent_fd)
+            remove_abandoned(parent_fd)
             name, outer = _make_locked(parent_fd, run_id)
         try:
             with disk_errors(parent):
@@ -76,6 +76,13 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity) -> Iterat
             os.close(outer)
     finally:
         os.close(parent_fd)
+
+
+def remove_left(node: int, run_id: str, deadline: Deadline) -> None:
+    """Remove what imports of a hook that was killed left in `<workspace>/<node>/`; no import of that run is alive."""
+    for name in os.listdir(node):
+        if name.startswith(f"{PREFIX}{run_id}."):
+            remove_tree(node, name, deadline)
 
 
 def _make_locked(parent: int, run_id: str) -> tuple[str, int]:
@@ -101,7 +108,8 @@ def _make_inner(path: str, outer: int, identity: Identity) -> Scratch:
     return Scratch(f"{path}/{name}", fd)
 
 
-def _remove_abandoned(parent: int) -> None:
+def remove_abandoned(parent: int) -> None:
+    """Remove what imports of dead hooks left in a node's open workspace directory."""
     deadline: Deadline = after(REMOVAL_S)
     for name in os.listdir(parent):
         if not name.startswith(PREFIX):

@@ -1,19 +1,35 @@
-"""Depth `list`: every inode and directory of an image can be read. Before publishing (design, image store).
+"""How an image is proved whole, in three depths (design, image store); docs/images.md says what each one catches.
 
-The parser is unsquashfs, under the validating account, without network, privileges or files of its own, on a
-descriptor of the inode that will be copied. Depth `superblock` is `lookup.what_is_wrong`.
+`superblock` is `lookup.what_is_wrong`: 96 bytes and the size, at every use.
+`list`: every inode and directory can be read, before publishing. The parser is unsquashfs, under the validating
+account, without network, privileges or files of its own, on a descriptor of the inode that will be copied.
+`full`: the bytes are those that were published, by the recorded SHA-256. In the store's worker; hashing parses nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import time
+from typing import Any
+
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import open_regular, read_small
 from warmstart.host.worker import Identity
+from warmstart.images.inventory import known_of
+from warmstart.images.lookup import IMAGE, IMAGES, META, what_is_wrong
+from warmstart.images.publishing import FORMAT, opened_folder
 from warmstart.images.superblock import ImageInvalid
+from warmstart.store.publish import replace
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
 MOST_MEMORY = 4 << 30
+CHECKED = "checked"
+CHUNK = 1 << 20
+LONGEST = 4096
 
 
 def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
@@ -35,3 +51,56 @@ def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
     )
     if ended.status != 0:
         raise ImageInvalid(problem=f"unsquashfs can't list it: {ended.complaint()}")
+
+
+def check_bytes(store: str, name: str, owner: str, again: bool = False) -> dict[str, Any]:
+    """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
+
+    A good result is remembered by inode, size, mtime and ctime, and read again only if `again`. Returns `problem`
+    ("" for a whole image), `inode`, and `remembered`. An image whose producer died before it wrote down the hash
+    gets it now. `FileNotFoundError` if there is no such image.
+    """
+    with opened_folder(store) as images:
+        fd = open_regular(name + IMAGE, images)
+        try:
+            status = os.fstat(fd)
+            answer = {"problem": what_is_wrong(fd, status), "inode": status.st_ino, "remembered": False}
+            if not answer["problem"] and not again and _is_checked(store, name, status):
+                return {**answer, "remembered": True}
+            sha256 = "" if answer["problem"] else _sha256(fd)
+        finally:
+            os.close(fd)
+        if answer["problem"]:
+            return answer
+        known = known_of(os.path.join(store, IMAGES, name + META))
+        if "sha256" not in known:
+            late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
+            replace(images, owner, name + META, json.dumps(late).encode())
+        elif known["sha256"] != sha256:
+            return {**answer, "problem": f"its SHA-256 is {sha256} and not {known['sha256']}"}
+    with opened_folder(store, CHECKED) as folder:
+        data = {"stamp": _stamp(status), "at": time.time()}
+        replace(folder, owner, name + META, json.dumps(data).encode())
+    return answer
+
+
+def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
+    with opened_folder(store, CHECKED) as folder:
+        try:
+            found = json.loads(read_small(name + META, LONGEST, folder))
+        except (FileNotFoundError, ValueError):
+            return False
+    return isinstance(found, dict) and found.get("stamp") == _stamp(status)
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _sha256(fd: int) -> str:
+    digest = hashlib.sha256()
+    at = 0
+    while data := os.pread(fd, CHUNK, at):
+        digest.update(data)
+        at += len(data)
+    return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +11,23 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity, Worker
 from warmstart.images.asked import Site
 from warmstart.images.importers.contract import Importer
+from warmstart.policy.compiled import Images, Keep
 
+KEEP = Keep(high=99, low=98, floor=0, lease=600, user=0, account=0)
+RULES = Images(
+    importer="auto",
+    registries=(),
+    insecure=(),
+    tag_ttl=600,
+    wait=60,
+    remember_failures=30,
+    verify="superblock",
+    lock="private",
+    names="",
+    adopt=(),
+    keep=KEEP,
+)
+KIND = f"{os.uname().machine}.none1"
 NOBODY = Identity("nobody", 65534, 65534)
 
 
@@ -44,8 +61,10 @@ def site(store: Path, workspace: Path) -> Site:
         worker=cast(Worker, InlineWorker()),
         importer=lambda: cast(Importer, NoImporter()),
         validator=NOBODY,
-        tag_ttl=600.0,
+        rules=RULES,
+        recipe="none1",
         workspace=str(workspace),
+        uses=str(store.parent / "uses"),
         node="n1",
         run_id="r1",
         job_id=7,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +14,19 @@ import pytest
 from tests.unit.images import inline
 from tests.unit.images.sample import image
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import election, failures, flight, production
+from warmstart.images import election, failures, flight, production, uses
 from warmstart.images.asked import Obtained, Site, Wanted, find, obtained
 from warmstart.images.importers.contract import ImageNotFound, RegistryUnreachable
 from warmstart.images.lookup import key_of
+from warmstart.images.producer import Flight
 from warmstart.images.reference import parse
+from warmstart.images.space import ImageQuotaExceeded
 from warmstart.store.layout import StoreFailed
-from warmstart.store.locks import try_lock
+from warmstart.store.locks import Held, try_lock
 
 HEX = "ab" * 32
 BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
-LOCK = f"{key_of(BY_DIGEST.canonical())}.{os.uname().machine}"
+LOCK = f"{key_of(BY_DIGEST.canonical())}.{inline.KIND}"
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def put_image(site: Site) -> None:
     """Publish the sample image."""
     images = Path(site.store) / "images"
     images.mkdir(exist_ok=True)
-    (images / f"{HEX}.{os.uname().machine}.sqsh").write_bytes(image())
+    (images / f"{HEX}.{inline.KIND}.sqsh").write_bytes(image())
 
 
 def nothing_to_import(*_: object) -> NoReturn:
@@ -60,13 +62,16 @@ def test_a_warm_image_costs_one_call(site: Site) -> None:
     put_image(site)
     found = flight.obtain(BY_DIGEST, site, after(5))
     assert (found.how, found.digest, found.size, found.waited_s) == ("reused", f"sha256:{HEX}", 4096, 0.0)
-    assert site.worker.calls == ["find"]  # type: ignore[attr-defined]
+    assert site.worker.calls == ["find", "mark", "find"]  # type: ignore[attr-defined]
+    flight.obtain(BY_DIGEST, site, after(5))
+    assert site.worker.calls[3:] == ["find"]  # type: ignore[attr-defined]
 
 
 def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing image is imported by whoever gets the lock, and the lock is free afterwards."""
 
-    def make(want: Wanted, site: Site, deadline: Deadline, *_: object) -> Obtained:
+    def make(producer: Flight) -> Obtained:
+        want, site, deadline = producer[:3]
         assert try_lock(f"{site.store}/images/locks", f"{LOCK}.lock") is None
         put_image(site)
         image = obtained(find(want, site, deadline), "imported")
@@ -104,7 +109,7 @@ def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatc
     """An image that was published between the look-up and the lock is not imported again."""
     begin = production.begin
 
-    def late(want: Wanted, site: Site, deadline: Deadline) -> bool:
+    def late(want: Wanted, site: Site, deadline: Deadline) -> Flight | None:
         put_image(site)
         return begin(want, site, deadline)
 
@@ -146,13 +151,13 @@ def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch
 def test_failures_are_forgotten(site: Site) -> None:
     """A failure counts for half a minute; one from far in the future, or a damaged one, does not."""
     failures.remember(site.store, LOCK, "image-not-found", {"image": "x"}, "test")
-    assert failures.recall(site.store, LOCK) == {"code": "image-not-found", "fields": {"image": "x"}}
+    assert failures.recall(site.store, LOCK, 30) == {"code": "image-not-found", "fields": {"image": "x"}}
     path = Path(site.store) / "images" / "failed" / f"{LOCK}.json"
     for content in ("[]", "{", json.dumps({"at": time.time() - 31, "code": "c", "fields": {}}),
                     json.dumps({"at": time.time() + 9999, "code": "c", "fields": {}})):  # fmt: skip
         path.chmod(0o644)
         path.write_text(content)
-        assert failures.recall(site.store, LOCK) is None
+        assert failures.recall(site.store, LOCK, 30) is None
 
 
 def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
@@ -161,3 +166,89 @@ def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
     with pytest.raises(StoreFailed):
         flight.obtain(BY_DIGEST, site, after(5))
     assert not Path(site.store).exists()
+
+
+def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal that is about the user and not about the image is told to nobody else."""
+
+    def refused(*_: object) -> NoReturn:
+        raise ImageQuotaExceeded(bytes=1, whose="alice", taken=1, quota=1)
+
+    monkeypatch.setattr(production, "_import", refused)
+    with pytest.raises(ImageQuotaExceeded):
+        flight.obtain(BY_DIGEST, site, after(5))
+    assert failures.recall(site.store, LOCK, 30) is None
+
+
+def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `remember_failures` over, the registry is asked again."""
+    failures.remember(site.store, LOCK, "image-not-found", {"image": "reg.io/a"}, "test")
+    with pytest.raises(ImageNotFound):
+        flight.obtain(BY_DIGEST, site, after(5))
+    monkeypatch.setattr(production, "_import", nothing_to_import)
+    with pytest.raises(AssertionError, match="imported"):
+        flight.obtain(BY_DIGEST, site._replace(rules=inline.RULES._replace(remember_failures=0)), after(5))
+
+
+@pytest.mark.usefixtures("others_lock")
+def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
+    """What the producer announced last stands in the error."""
+    who = {"host": "n9", "pid": 99, "job": 8, "since": "x", "doing": "checking 3 MiB"}
+    election.announce(site.store, LOCK, who, "test")
+    with pytest.raises(flight.ImageWaitExpired) as raised:
+        flight.obtain(BY_DIGEST, site, after(0.01))
+    assert str(raised.value.fields["producer"]).endswith("since x, now checking 3 MiB")
+
+
+def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOLCK: the import goes on, and its answer has the reason for one warning."""
+
+    def none(*_: object, **__: object) -> Held:
+        return Held(contextlib.nullcontext(), "No locks available")
+
+    def make(producer: Flight) -> Obtained:
+        put_image(site)
+        return found_by(producer)
+
+    monkeypatch.setattr(Held, "release", lambda _: None)
+    monkeypatch.setattr(election, "try_lock", none)
+    monkeypatch.setattr(production, "_import", make)
+    assert flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == "No locks available"
+    assert flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == ""
+
+
+def found_by(producer: Flight) -> Obtained:
+    """Look the image up as an import does at its end."""
+    image = obtained(find(producer.want, producer.site, producer.deadline), "imported")
+    assert image
+    return image
+
+
+def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `verify: full` a byte that the superblock does not tell of is enough to import again."""
+    put_image(site)
+    name = f"{HEX}.{inline.KIND}"
+    (Path(site.store) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
+    monkeypatch.setattr(production, "_import", nothing_to_import)
+    assert flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
+    with pytest.raises(AssertionError, match="imported"):
+        flight.obtain(BY_DIGEST, site._replace(rules=inline.RULES._replace(verify="full")), after(5))
+    (reason,) = (Path(site.store) / "images" / "quarantine").glob("*.reason")
+    assert "SHA-256" in reason.read_text()
+
+
+def test_an_image_that_goes_while_its_use_is_marked_is_imported(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that marks its use looks again: an eviction may have been faster."""
+    put_image(site)
+    mark = uses.mark
+
+    def evicted_first(store: str, name: str, node: str) -> None:
+        (Path(store) / "images" / f"{name}.sqsh").unlink(missing_ok=True)
+        mark(store, name, node)
+
+    monkeypatch.setattr(uses, "mark", evicted_first)
+    monkeypatch.setattr(production, "_import", nothing_to_import)
+    with pytest.raises(AssertionError, match="imported"):
+        flight.obtain(BY_DIGEST, site, after(5))

@@ -36,12 +36,13 @@ def point(store: Path, pointer: object) -> None:
 
 def find(store: Path, digest: str = "", machine: str = "x86_64", age: float = 600) -> lookup.Found | None:
     """Look the sample image up, accepting pointers up to `age` seconds old."""
-    return lookup.find(str(store), KEY, digest, machine, time.time() - age)
+    return lookup.find(str(store), KEY, digest, machine, [time.time() - age, time.time() - 30])
 
 
 def test_finds_by_tag_and_by_digest(store: Path) -> None:
     """Both ways lead to the same file, with its size."""
-    expected = {"path": f"{store}/images/{HEX}.x86_64.sqsh", "digest": DIGEST, "size": 4096, "invalid": ""}
+    path = f"{store}/images/{HEX}.x86_64.sqsh"
+    expected = {"path": path, "digest": DIGEST, "size": 4096, "stale": False, "invalid": ""}
     assert find(store) == expected
     assert find(store, DIGEST) == expected
 
@@ -91,6 +92,7 @@ def test_tells_what_is_wrong_with_an_image(store: Path) -> None:
         "path": str(path),
         "digest": DIGEST,
         "size": 2048,
+        "stale": False,
         "invalid": "cut short: 2048 of 3000 bytes",
     }
     path.unlink()
@@ -128,3 +130,28 @@ def test_long_references_have_short_keys() -> None:
     first, second = f"reg.io/{'a' * 250}:1", f"reg.io/{'a' * 250}:2"
     assert len(lookup.key_of(first)) < 100
     assert lookup.key_of(first) != lookup.key_of(second)
+
+
+def test_an_old_answer_counts_while_the_registry_is_silent(store: Path) -> None:
+    """An expired pointer serves as stale if the registry was just asked in vain, and not for longer."""
+    now = time.time()
+    point(store, {"digest": DIGEST, "resolved": now - 1000, "unanswered": now - 10})
+    found = find(store)
+    assert found is not None
+    assert found["stale"] is True
+    point(store, {"digest": DIGEST, "resolved": now - 1000, "unanswered": now - 40})
+    assert find(store) is None
+    point(store, {"digest": DIGEST, "resolved": now + 10_000, "unanswered": now})
+    assert find(store) is None
+
+
+def test_an_adopted_image_answers_tags_only(store: Path) -> None:
+    """Its name begins differently from every digest's, and a damaged one leads nowhere."""
+    (store / "images" / f"{HEX}.x86_64.sqsh").rename(store / "images" / f"adopted-{HEX}.x86_64.sqsh")
+    point(store, {"digest": f"adopted:{HEX}", "resolved": time.time()})
+    found = find(store)
+    assert found is not None
+    assert found["path"].endswith(f"/adopted-{HEX}.x86_64.sqsh")
+    assert find(store, DIGEST) is None
+    point(store, {"digest": "adopted:../../x", "resolved": time.time()})
+    assert find(store) is None

@@ -38,8 +38,10 @@ class Programs:
         env: Mapping[str, str],
         cwd: str,
         network: bool,
+        capabilities: Sequence[str],
     ) -> Ended:
         """Record and answer."""
+        assert not capabilities
         assert identity == IMPORTER.identity
         assert cwd == "/scratch"
         assert set(env.values()) == {"/scratch"}

@@ -110,16 +110,16 @@ def test_a_broken_image_is_moved_aside(store: Path, source: int) -> None:
     path = store / "images" / f"{NAME}.sqsh"
     path.chmod(0o600)
     os.truncate(path, 100)
-    assert publishing.quarantine(str(store), NAME) is True
-    assert [name.split("/")[1] for name in names(store)] == ["quarantine", "quarantine"]
-    assert publishing.quarantine(str(store), NAME) is False
+    assert publishing.quarantine(str(store), NAME, "cut short") is True
+    assert [name.split("/")[1] for name in names(store)] == ["quarantine"] * 3
+    assert publishing.quarantine(str(store), NAME, "cut short") is False
 
 
 def test_a_good_image_is_not_moved_aside(store: Path, source: int) -> None:
     """If the image was replaced by a whole one meanwhile, that one stays, the same inode under the same name."""
     publish(store, source)
     before = (store / "images" / f"{NAME}.sqsh").stat().st_ino
-    assert publishing.quarantine(str(store), NAME) is False
+    assert publishing.quarantine(str(store), NAME, "cut short") is False
     assert (store / "images" / f"{NAME}.sqsh").stat().st_ino == before
     assert len(names(store)) == 2
 

@@ -87,3 +87,14 @@ def test_any_one_changed_field_is_survived(data: st.DataObject) -> None:
     except ImageInvalid:
         return
     assert block.inode_table < block.directory_table < block.id_table < block.bytes_used <= PADDED
+
+
+@given(st.binary(min_size=1, max_size=92), st.integers(4, 95), st.integers(0, 1 << 16))
+def test_a_good_one_overwritten_anywhere_raises_only_its_own_error(noise: bytes, at: int, size: int) -> None:
+    """With the magic kept, so that every later check is reached: refused, or all of it lies inside the file."""
+    data = packed()[:at] + noise + packed()[at + len(noise) :]
+    try:
+        block = parse(data[:96], size)
+    except ImageInvalid:
+        return
+    assert block.inode_table < block.directory_table <= block.id_table < block.bytes_used <= size

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import unlink_if_there, write_all
+from warmstart.host.files import opened_dir, unlink_if_there, write_all
 from warmstart.host.worker import Identity
+from warmstart.images.credentials import Login, for_enroot, lent
 from warmstart.images.importers import oci
-from warmstart.images.importers.attempts import PAUSES_S, patiently
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.programs import PAUSES_S, patiently, run
 from warmstart.images.reference import DOCKER_HUB, Reference, is_digest
 from warmstart.images.scratch import Scratch, ScratchUnusable, disk_errors
 
-ENROOT = "/usr/bin/enroot"
 DIGESTS_SINCE = 4  # `enroot digest`, and NAME@DIGEST in references
 CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs2ovlfs, `make setcap`
 RESULT = "image.sqsh"
@@ -35,6 +36,8 @@ QUICK_S = 30.0  # for all but an import
 _STATUS = re.compile(r"returned error(?: code)?: ([0-9]{3})")
 _CURL = re.compile(r"curl: \(([0-9]{1,3})\)")
 _WORDS = ("[ERROR]", "curl: (", "mksquashfs", "enroot-", "failed to", "Checksum mismatch")
+# Its last words where a registry with basic authentication refuses: what curl says then, enroot's awk swallows.
+_REFUSED = ("Authenticating with user:", "Using credentials from file:")
 _NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")
 _LATER = frozenset({408, 429, *range(500, 600)})
 # curl(1): proxy, host, connect, partial, timeout, TLS, nothing or a broken answer, certificate, HTTP/2.
@@ -46,7 +49,8 @@ class Enroot(NamedTuple):
 
     identity: Identity
     insecure: tuple[str, ...] = ()
-    program: str = ENROOT
+    program: str = "/usr/bin/enroot"
+    login: Login | None = None  # at the registry of the image, for one that the policy has it for
     name: str = "enroot"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
@@ -63,16 +67,19 @@ class Enroot(NamedTuple):
         return lines[0]
 
     def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
-        """Fetch by digest, unpack and pack, all of which is one `enroot import`."""
+        """Fetch by digest, unpack and pack, all of which is one `enroot import`.
+
+        Without a digest, what the tag means now: for a user's own import, whose credentials skopeo has not.
+        """
         old = self._version(reference, scratch, deadline) < DIGESTS_SINCE
-        exact = reference._replace(tag="", digest=digest)
+        exact = reference._replace(tag="", digest=digest) if digest else reference
         uri = _uri(exact, ":" if old else "@")
         self._asking(reference, ["import", "--output", f"{scratch.path}/{RESULT}", uri], scratch, deadline)
         return RESULT
 
     def _resolve_without(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
         if os.access(oci.SKOPEO, os.X_OK):
-            return oci.Oci(self.identity, self.insecure).resolve(reference, scratch, deadline)
+            return oci.Oci(self.identity, self.insecure, self.login).resolve(reference, scratch, deadline)
         from warmstart.images.importers import endpoint
 
         def ask() -> str:
@@ -107,13 +114,19 @@ class Enroot(NamedTuple):
 
         with disk_errors(scratch.path):
             _bound_transfers(scratch)
-            return patiently(attempt, deadline, PAUSES_S)
+            if self.login is None:
+                return patiently(attempt, deadline, PAUSES_S)
+            with (
+                _config(scratch, self.identity) as config,
+                lent(config, self.identity, ".credentials", for_enroot(self.login)),
+            ):
+                return patiently(attempt, deadline, PAUSES_S)
 
     def _run(
         self, arguments: list[str], scratch: Scratch, deadline: Deadline, more: Mapping[str, str]
     ) -> children.Ended:
-        return children.run_alone(
-            [oci.PRLIMIT, f"--fsize={oci.LARGEST_FILE}", "--core=0", "--", self.program, *arguments],
+        return run(
+            [self.program, *arguments],
             deadline=deadline,
             identity=self.identity,
             env={**_settings(scratch.path, os.path.dirname(self.program)), **more},
@@ -121,6 +134,16 @@ class Enroot(NamedTuple):
             network=True,
             capabilities=CAPABILITIES,
         )
+
+
+@contextmanager
+def _config(scratch: Scratch, identity: Identity) -> Iterator[Scratch]:
+    """Make the directory where enroot looks for credentials."""
+    with suppress(FileExistsError):
+        os.mkdir("config", 0o700, dir_fd=scratch.fd)
+    with opened_dir("config", scratch.fd) as fd:
+        os.fchown(fd, identity.uid, identity.gid)
+        yield Scratch(f"{scratch.path}/config", fd)
 
 
 def _uri(reference: Reference, before_digest: str = "@") -> str:
@@ -165,7 +188,7 @@ def _failure(reference: Reference, ended: children.Ended, scratch: Scratch) -> W
     curl = int(found.group(1)) if (found := _CURL.search(problem)) else 0
     if status == 404:
         return ImageNotFound(image=image)
-    if status in (401, 403):
+    if status in (401, 403) or any(words in ended.complaint() for words in _REFUSED):
         return ImageForbidden(image=image, problem=problem)
     if status in _LATER or curl in _OUTAGES:
         return RegistryUnreachable(image=image, problem=problem)
@@ -176,6 +199,6 @@ def _words(ended: children.Ended) -> str:
     """Return the first line of its stderr that says what went wrong: what follows it are consequences."""
     lines = ended.stderr.decode("utf-8", "replace").splitlines()
     for line in lines:
-        if any(word in line for word in _WORDS):
+        if not line.startswith("[INFO]") and any(word in line for word in _WORDS):
             return "".join(c if c.isprintable() else "?" for c in line)[:500]
     return ended.complaint() if lines else f"status {ended.status}"

@@ -13,8 +13,9 @@ from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity
-from warmstart.images.importers.attempts import PAUSES_S, patiently
+from warmstart.images.credentials import Login, for_skopeo, lent
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.programs import PAUSES_S, patiently, run
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.scratch import Scratch, ScratchUnusable
 
@@ -22,20 +23,22 @@ SKOPEO = "/usr/bin/skopeo"
 UMOCI = "/usr/bin/umoci"
 CHMOD = "/bin/chmod"
 MKSQUASHFS = "/usr/bin/mksquashfs"
-PRLIMIT = "/usr/bin/prlimit"
 
 LAYOUT = "layout"
 TAG = "import"
 ROOTFS = "rootfs"
 RESULT = "image.sqsh"
-LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
+AUTHFILE = "auth.json"
 RESOLVE_S = 30.0  # skopeo itself waits and asks again when it is told to come back later (429)
 
 # What skopeo prints, from containers/image and Go's net: the first match of a row decides, top row first.
 _NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large")
 # Docker Hub says "denied" and "unauthorized" in one breath for a repository that it does not have.
 _HIDDEN = ("requested access to the resource is denied",)
-_FORBIDDEN = ("unauthorized", "authentication required", "denied:", "statuscode: 401", "statuscode: 403")
+_FORBIDDEN = (
+    *("unauthorized", "authentication required", "denied:", "statuscode: 401", "statuscode: 403"),
+    "status code from registry 403",
+)
 _NOT_FOUND = (
     *("manifest unknown", "name unknown", "not found", "statuscode: 404"),
     *("no image found in manifest list", "no image found in image index"),  # none for this node's CPU
@@ -53,12 +56,14 @@ class Oci(NamedTuple):
 
     identity: Identity
     insecure: tuple[str, ...] = ()
+    login: Login | None = None  # at the registry of the image, for one that the policy has it for
     name: str = "oci"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
         """Ask the registry for the digest of the reference's manifest, or of its list of manifests."""
         inspect = [
-            *("inspect", "--no-creds", f"--tls-verify={self._verified(reference)}", "--format", "{{.Digest}}"),
+            *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(reference)}"),
+            *("--format", "{{.Digest}}"),
             f"docker://{reference.canonical()}",
         ]
         ended = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S)
@@ -70,7 +75,7 @@ class Oci(NamedTuple):
     def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
         """Fetch, unpack, pack."""
         copy = [
-            *("copy", "--src-no-creds", f"--src-tls-verify={self._verified(reference)}"),
+            *("copy", self._credentials("--src-no-creds", scratch), f"--src-tls-verify={self._verified(reference)}"),
             *(f"docker://{reference.at(digest)}", f"oci:{LAYOUT}:{TAG}"),
         ]
         self._skopeo(reference, copy, scratch, deadline, deadline.left())
@@ -99,17 +104,23 @@ class Oci(NamedTuple):
                 raise _failure(reference, SKOPEO, ended, scratch)
             return ended
 
-        return patiently(attempt, deadline, PAUSES_S)
+        if self.login is None:
+            return patiently(attempt, deadline, PAUSES_S)
+        with lent(scratch, self.identity, AUTHFILE, for_skopeo(self.login)):
+            return patiently(attempt, deadline, PAUSES_S)
 
     def _run(self, argv: list[str], scratch: Scratch, deadline: Deadline, *, network: bool) -> children.Ended:
-        return children.run_alone(
-            [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv],
+        return run(
+            argv,
             deadline=deadline,
             identity=self.identity,
             env={"HOME": scratch.path, "TMPDIR": scratch.path, "XDG_RUNTIME_DIR": scratch.path},
             cwd=scratch.path,
             network=network,
         )
+
+    def _credentials(self, without: str, scratch: Scratch) -> str:
+        return f"--authfile={scratch.path}/{AUTHFILE}" if self.login else without
 
     def _verified(self, reference: Reference) -> str:
         return "false" if reference.registry in self.insecure else "true"

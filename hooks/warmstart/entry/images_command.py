@@ -1,0 +1,251 @@
+"""`warmstart images`: what the image store has, and the few things that people do to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from warmstart.audit import events
+from warmstart.entry.image_store import NOT_DONE, Entry, Store, changed, opened
+from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn, working
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.images import flight, production, publishing, space, validity
+from warmstart.images.asked import Obtained, Site
+from warmstart.images.progress import size
+from warmstart.images.reference import Reference
+from warmstart.paths import Installation
+from warmstart.steps.image import tell
+
+IMPORT_S = 6 * 3600.0
+HASHING_S = 6 * 3600.0
+OWNER = "people"
+COLUMNS = ("image", "reference", "size", "importer", "last use (UTC)", "nodes", "kept")
+
+
+@click.group()
+def images() -> None:
+    """Show and keep the image store: list, verify, import, pin, evict."""
+
+
+@images.command(name="list")
+@json_option
+@click.pass_obj
+def list_images(installation: Installation, as_json: bool) -> None:
+    """List all images, the one that was used least recently first.
+
+    Exit status: 0; 2 wrong usage, or the store cannot be read.
+    """
+    with opened(installation) as store:
+        found = store.inventory()
+    if as_json:
+        show_json(found)
+        return
+    show_table(COLUMNS, (_row(entry) for entry in found))
+    say(f"{len(found)} images, {size(sum(entry['bytes'] for entry in found))}")
+
+
+@images.command()
+@click.argument("image")
+@json_option
+@click.pass_obj
+def show(installation: Installation, image: str, as_json: bool) -> None:
+    """Show all that is known of one image: a reference, a digest, or the beginning of its name.
+
+    Exit status: 0; 1 there is none, or more than one; 2 wrong usage, or the store cannot be read.
+    """
+    with opened(installation) as store:
+        found = store.the(image)
+    if as_json:
+        show_json(found)
+    else:
+        rows = [(key, _shown(key, value)) for key, value in found.items() if value not in ("", -1)]
+        show_table(("key", "value"), rows)
+
+
+@images.command(name="import")
+@click.argument("reference")
+@json_option
+@click.pass_obj
+def import_image(installation: Installation, reference: str, as_json: bool) -> None:
+    """Have an image in the store, importing it if it is not there; as a job's prolog does. For root.
+
+    Exit status: 0 it is there; 1 it cannot be had; 2 wrong usage.
+    """
+    with changed(installation) as store, _told(as_json):
+        wanted = store.reference(reference)
+        with working(f"importing {wanted.canonical()}"):
+            image = _timed(store, wanted, flight.obtain)
+        _report(image, as_json)
+
+
+@images.command()
+@click.argument("reference")
+@json_option
+@click.pass_obj
+def adopt(installation: Installation, reference: str, as_json: bool) -> None:
+    """Take over the image that another launcher left for REFERENCE in one of the policy's directories. For root.
+
+    However old it is; jobs take over only what is no older than images.tag_ttl.
+
+    Exit status: 0 it is in the store; 1 there is nothing that may be taken; 2 wrong usage.
+    """
+    with changed(installation) as store, _told(as_json):
+        wanted = store.reference(reference)
+        with working(f"adopting {wanted.canonical()}"):
+            image = _timed(store, wanted, production.adopt_now)
+        _report(image, as_json)
+
+
+@images.command()
+@click.argument("image", nargs=-1)
+@click.option("--again", is_flag=True, help="Read also what has not changed since it was last read.")
+@json_option
+@click.pass_obj
+def verify(installation: Installation, image: tuple[str, ...], again: bool, as_json: bool) -> None:
+    """Read every byte of images (default: all) and compare with what was published. For root.
+
+    A damaged image is moved to the store's quarantine; the next job that wants it imports it again.
+
+    Exit status: 0 all are whole; 1 at least one was not; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        chosen = [store.the(name) for name in image] or store.inventory()
+        names = [entry["name"] for entry in chosen]
+        results = [_verify(store, name, again) for name in progress(names, "reading", quiet=as_json)]
+    if as_json:
+        show_json(results)
+    else:
+        show_table(("image", "result"), [(row["name"], row["problem"] or row["how"]) for row in results])
+    if any(row["problem"] for row in results):
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+@images.command()
+@click.argument("image")
+@click.pass_obj
+def pin(installation: Installation, image: str) -> None:
+    """Keep an image whatever happens. For root.
+
+    Exit status: 0; 1 there is no such image; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        name = store.the(image)["name"]
+        store.call(space.pin, name, OWNER)
+        store.tell(events.IMAGE_PINNED, name=name)
+    say(f"{name}: pinned")
+
+
+@images.command()
+@click.argument("image")
+@click.pass_obj
+def unpin(installation: Installation, image: str) -> None:
+    """Let a pinned image go when its time comes. For root.
+
+    Exit status: 0; 1 there is no such image, or it was not pinned; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        name = store.the(image)["name"]
+        done = store.call(space.unpin, name)
+        if done:
+            store.tell(events.IMAGE_UNPINNED, name=name)
+    say(f"{name}: {'not pinned any more' if done else 'was not pinned'}")
+    if not done:
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+@images.command()
+@click.argument("image", nargs=-1)
+@click.option("--force", is_flag=True, help="Also what is pinned, or may be used by a live job.")
+@json_option
+@click.pass_obj
+def evict(installation: Installation, image: tuple[str, ...], force: bool, as_json: bool) -> None:
+    """Remove images; without a name, what the policy's watermarks say has to go now. For root.
+
+    Exit status: 0; 1 at least one that was named is protected, or there is too little room; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        rules = store.policy.images
+        if not image:
+            gone, kept = _make_room(store), list[str]()
+        else:
+            names = [store.the(name)["name"] for name in image]
+            arguments = (rules.keep.lease, rules.names, force)
+            gone = [name for name in names if store.call(space.evict, name, *arguments)]
+            kept = [name for name in names if name not in gone]
+        for name in gone:
+            store.tell(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
+    if as_json:
+        show_json({"evicted": gone, "kept": kept})
+    else:
+        rows = [*((name, "evicted") for name in gone), *((name, "protected") for name in kept)]
+        show_table(("image", "result"), rows)
+    if kept:
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+@contextmanager
+def _told(as_json: bool) -> Iterator[None]:
+    """Say an error of an import, and leave with status 1."""
+    try:
+        yield
+    except WarmstartError as error:
+        if as_json:
+            show_json({"error": error.as_audit()})
+        else:
+            warn(f"{error}\n{error.hint}")
+        raise click.exceptions.Exit(NOT_DONE) from None
+
+
+def _timed(store: Store, wanted: Reference, function: Callable[[Reference, Site, Deadline], Obtained]) -> Obtained:
+    started = time.monotonic()
+    image = function(wanted, store.site(), after(IMPORT_S))
+    assert store.audit is not None
+    tell(store.audit, wanted.canonical(), image, time.monotonic() - started)
+    return image
+
+
+def _report(image: Obtained, as_json: bool) -> None:
+    if as_json:
+        show_json({"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how})
+    else:
+        say(f"{image.how}: {image.path}")
+
+
+def _verify(store: Store, name: str, again: bool) -> Entry:
+    found = store.call(validity.check_bytes, name, OWNER, again, seconds=HASHING_S)
+    if found["problem"]:
+        store.call(publishing.quarantine, name, found["problem"], found["inode"])
+        store.tell(events.IMAGE_QUARANTINED, image=name, digest="", reason=found["problem"])
+    how = "whole, as it was when it was last read" if found["remembered"] else "whole"
+    return {"name": name, "problem": found["problem"], "how": "quarantined" if found["problem"] else how}
+
+
+def _make_room(store: Store) -> list[str]:
+    rules = store.policy.images
+    nobody = {"uid": -1, "user": "", "account": ""}
+    evicted: list[str] = store.call(space.make_room, 0, rules.keep._asdict(), nobody, rules.names)
+    return evicted
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    name = entry["name"].partition(".")[0]
+    short = f"{name[:20]}…" if len(name) > 20 else name
+    nodes = len(entry["nodes"]) or None
+    when = _time(entry["last_use"])
+    return (short, entry["reference"], size(entry["bytes"]), entry["importer"], when, nodes, entry["protected"])
+
+
+def _shown(key: str, value: Any) -> object:  # noqa: ANN401 - what an inventory has
+    if key in ("published", "last_use"):
+        return _time(value)
+    return ", ".join(value) if isinstance(value, list) else value
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M")

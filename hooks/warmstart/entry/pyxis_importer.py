@@ -1,0 +1,134 @@
+"""pyxis's importer: `get URI` prints the path of a squashfs, `release` gives up what `get` made.
+
+Runs as the job's user, in the job's environment. It reads root's policy and root's store, and believes nothing
+else: variables only say which of the user's own files to use (his job's workspace, his enroot credentials).
+What the store does not have, he imports for himself (images/own_scope.py). Protocol: pyxis 0.23 and later,
+importers/README.md: one line on stdout; stderr reaches the user only on failure; `release` may come twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import NamedTuple
+
+from warmstart.entry.in_force import in_force
+from warmstart.errors import PolicyError, WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.worker import Identity
+from warmstart.images import lookup, own_scope
+from warmstart.images.asked import named
+from warmstart.images.importers.choice import choose, recipe
+from warmstart.images.reference import Reference, check_allowed, parse
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+
+IMPORT_S = 3600.0
+USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
+_LOGIN = re.compile(r"docker://([A-Za-z0-9._$-]{1,128})@(?=[^@]*#)")
+
+
+class Asked(NamedTuple):
+    """A URI's fields; `login` is the user name in enroot's `USER@REGISTRY#…`, "" mostly."""
+
+    reference: Reference
+    login: str
+
+
+def main(prefix: str, arguments: list[str]) -> int:
+    """Do what pyxis asks for; return the exit status."""
+    os.umask(0o077)
+    try:
+        match arguments:
+            case ["get", uri]:
+                path = get(Installation(prefix), uri)
+            case ["release"]:
+                own_scope.release(_step())
+                return 0
+            case _:
+                print(USAGE, file=sys.stderr)  # noqa: T201 - pyxis shows it
+                return 2
+    except WarmstartError as error:
+        _say(f"{error}\nwarmstart: {error.hint}")
+        return 1
+    print(path)  # noqa: T201 - the protocol
+    return 0
+
+
+def get(installation: Installation, uri: str) -> str:
+    """Return the path of the image: the store's if it has it, else the user's own, imported now."""
+    asked, policy = ask(uri), _policy(installation)
+    found = ""
+    if policy is not None:
+        check_allowed(asked.reference, policy.images.registries)
+        # With a user name, somebody wants what his own credentials show him, and not what all may see.
+        found = "" if asked.login else in_store(asked.reference, policy)
+    found = found or own_scope.handed_over(_job_tmp(installation), asked.reference)
+    return found or _import(installation, asked, policy)
+
+
+def _policy(installation: Installation) -> Policy | None:
+    """Return the policy in force; without one, or switched off, this is no more than pyxis's own import."""
+    if os.path.exists(installation.off_switch):
+        return None
+    try:
+        return in_force(installation).policy
+    except PolicyError as error:
+        _say(f"without a policy ({error})")
+        return None
+
+
+def ask(uri: str) -> Asked:
+    """Parse what the user gave to --container-image; pyxis puts `docker://` in front of it."""
+    login = match.group(1) if (match := _LOGIN.match(uri)) else ""
+    return Asked(parse(f"docker://{uri[match.end() :]}" if match else uri), login)
+
+
+def in_store(reference: Reference, policy: Policy) -> str:
+    """Return the path of the store's image, "" if there is none; without a lock, as the user."""
+    want = named(reference, policy.images, recipe(policy.images.importer))
+    digest = reference.digest
+    try:
+        found = lookup.find(policy.paths.store, want.key, digest, want.kind, want.times)
+    except OSError as error:
+        _say(f"the image store does not answer: {error.strerror}")
+        return ""
+    return str(found["path"]) if found and not found["invalid"] else ""
+
+
+def _import(installation: Installation, asked: Asked, policy: Policy | None) -> str:
+    uid, gid = os.getuid(), os.getgid()
+    _say(f"{asked.reference.canonical()} is not served by this cluster's store; importing it for you alone")
+    name, insecure = (policy.images.importer, policy.images.insecure) if policy else ("auto", ())
+    importer = choose(name, Identity(f"uid {uid}", uid, gid), insecure)
+    where = own_scope.place(_job_tmp(installation), _step())
+    return own_scope.obtain(asked.reference, where, importer, asked.login, after(IMPORT_S))
+
+
+def _say(text: str) -> None:
+    print(f"warmstart: {text}", file=sys.stderr)  # noqa: T201 - pyxis shows it if the step fails
+
+
+def _step() -> str:
+    """Return JOB.STEP; whoever forges it mixes up his own files."""
+    parts = (os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", ""))
+    return ".".join(part if part.isascii() and part.isdecimal() else "none" for part in parts)
+
+
+def _job_tmp(installation: Installation) -> str:
+    """Return the TMPDIR in the job's workspace, "" if it has none: its view says so, which only its user reads."""
+    job = _step().partition(".")[0]
+    try:
+        nodes = sorted(os.listdir(installation.var))  # SLURMD_NODENAME may still be the batch host's
+    except OSError:
+        return ""
+    for node in nodes:
+        try:
+            with open(f"{installation.node(node).view}/{job}/environment", encoding="utf-8") as file:
+                lines = file.read(4096).splitlines()
+        except (OSError, ValueError):
+            continue
+        if len(lines) >= 3 and lines[2].endswith("/cache"):
+            return f"{lines[2].removesuffix('/cache')}/tmp"
+    return ""

@@ -1,0 +1,91 @@
+"""Take over an image that another launcher left, by copy (threats, row 2). Runs as the store's owner, in the worker.
+
+Only from directories that the policy names and nobody but the owners it names, the store's owner and root can write,
+and only files of those owners. The bytes are copied to an inode of root's on this node; that one is validated
+and published as an import's result is. An adopted image is known by its own SHA-256, which no registry's digest
+stands for, so it answers references by tag only.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from typing import Any
+
+from warmstart.host.files import open_regular, opened_dir, write_all
+from warmstart.images.beside import IMAGE
+
+CHUNK = 1 << 20
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def fetch(target: int, places: list[list[Any]], names: list[str], not_before: float) -> dict[str, Any]:
+    """Copy the first image that may be taken into the descriptor `target`.
+
+    `places` are pairs of a directory and its owners' uids; a file counts if it was last changed at `not_before`
+    (seconds since the epoch) or later. Returns `path`, `sha256`, `bytes`, `changed`, {} if there is none; or
+    `problem` for one that is there and may not be taken.
+    """
+    problem = ""
+    for directory, owners in places:
+        for name in names:
+            try:
+                return _fetch(target, directory, name + IMAGE, [0, os.geteuid(), *owners], not_before)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                problem = f"{directory}/{name}{IMAGE}: {error.strerror}"
+                os.ftruncate(target, 0)
+    return {"problem": problem} if problem else {}
+
+
+def _fetch(target: int, directory: str, name: str, owners: list[int], not_before: float) -> dict[str, Any]:
+    with opened_dir(directory) as folder:
+        fd = open_regular(name, folder)
+        try:
+            _check_directories(directory, folder, owners)
+            status = os.fstat(fd)
+            if status.st_uid not in owners or status.st_mode & _OTHERS or status.st_nlink != 1:
+                raise _refusal(f"is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}")
+            if status.st_mtime < not_before:
+                raise FileNotFoundError  # older than a tag may be: as good as none
+            sha256 = _copy(fd, target)
+            if _stamp(os.fstat(fd)) != _stamp(status):
+                raise _refusal("changed while it was read")
+        finally:
+            os.close(fd)
+    path = os.path.join(directory, name)
+    return {"path": path, "sha256": sha256, "bytes": status.st_size, "changed": status.st_mtime}
+
+
+def _check_directories(directory: str, folder: int, owners: list[int]) -> None:
+    status = os.fstat(folder)
+    if status.st_uid not in owners or status.st_mode & _OTHERS:
+        raise _refusal("is in a directory that others can write")
+    parent = os.path.dirname(directory)
+    while True:
+        status = os.stat(parent, follow_symlinks=False)
+        # In a sticky directory nobody can put another thing in the place of what an owner has there.
+        if status.st_uid not in owners or (status.st_mode & _OTHERS and not status.st_mode & stat.S_ISVTX):
+            raise _refusal(f"is below {parent}, which others can write")
+        if parent == "/":
+            return
+        parent = os.path.dirname(parent)
+
+
+def _copy(source: int, target: int) -> str:
+    digest = hashlib.sha256()
+    while data := os.read(source, CHUNK):
+        digest.update(data)
+        write_all(target, data)
+    return digest.hexdigest()
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _refusal(problem: str) -> OSError:
+    return OSError(errno.EPERM, problem)

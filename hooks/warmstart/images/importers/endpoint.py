@@ -1,0 +1,157 @@
+"""The digest of a tag by the registry's manifest endpoint: for enroot 3.x, which can't ask, without skopeo.
+
+OCI distribution specification, pulling manifests; token authentication as Docker's registry has it, anonymous.
+Runs in a worker that is the import account. No redirect is followed, and where a registry sends us for a token is
+never this node, its links or a cloud's metadata service (threats, row 11): checked on the address that is used.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import re
+import socket
+import ssl
+from typing import NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.worker import Identity, Worker, WorkerSilent
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.reference import DOCKER_HUB, Reference, is_digest
+
+MANIFESTS = (
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+)
+LONGEST_ANSWER = 1 << 20
+_PARAMETER = re.compile(r'([a-z]+)="([^"]*)"')
+
+
+class Peer(NamedTuple):
+    """Whom to ask: HOST or HOST:PORT, `plain` without TLS; `elsewhere`: not the registry that the policy names."""
+
+    host: str
+    plain: bool
+    seconds: float
+    elsewhere: bool = False
+
+
+class Answer(NamedTuple):
+    """What one request brought; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def resolve(reference: Reference, identity: Identity, insecure: tuple[str, ...], deadline: Deadline) -> str:
+    """Return the digest of a tag; raises what `Importer.resolve` raises."""
+    plain = reference.registry in insecure
+    try:
+        with Worker(identity) as worker:
+            return str(worker.call(ask, list(reference), plain, max(deadline.left(), 0.1), deadline=deadline))
+    except WorkerSilent as error:
+        raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
+
+
+def ask(fields: list[str], plain: bool, seconds: float) -> str:
+    """Ask the registry of a reference, `plain`: without TLS; in the worker."""
+    reference = Reference(*fields)
+    try:
+        answer = _manifest(reference, plain, seconds, {})
+        if answer.status == http.client.UNAUTHORIZED and (token := _token(answer, plain, seconds)):
+            answer = _manifest(reference, plain, seconds, {"Authorization": f"Bearer {token}"})
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise RegistryUnreachable(image=reference.canonical(), problem=ascii(str(error))[:200]) from error
+    return _digest(reference, answer)
+
+
+def _manifest(reference: Reference, plain: bool, seconds: float, more: dict[str, str]) -> Answer:
+    host = "registry-1.docker.io" if reference.registry == DOCKER_HUB else reference.registry
+    path = f"/v2/{reference.repository}/manifests/{reference.tag}"
+    return _request("HEAD", Peer(host, plain, seconds), path, {"Accept": ", ".join(MANIFESTS), **more})
+
+
+def _digest(reference: Reference, answer: Answer) -> str:
+    image, problem = reference.canonical(), f"status {answer.status}"
+    if answer.status == http.client.NOT_FOUND:
+        raise ImageNotFound(image=image)
+    if answer.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+        raise ImageForbidden(image=image, problem=problem)
+    if answer.status == http.client.TOO_MANY_REQUESTS or answer.status >= http.client.INTERNAL_SERVER_ERROR:
+        raise RegistryUnreachable(image=image, problem=problem)
+    digest = answer.headers.get("docker-content-digest", "")
+    if answer.status != http.client.OK or not is_digest(digest):
+        raise ImportFailed(image=image, program="its registry", problem=f"{problem}, digest {digest[:80]!a}")
+    return digest
+
+
+def _token(answer: Answer, plain: bool, seconds: float) -> str:
+    """Return an anonymous token from where the registry sends us, "" if it offers none."""
+    scheme, _, rest = answer.headers.get("www-authenticate", "").partition(" ")
+    parameters = dict(_PARAMETER.findall(rest))
+    realm = urlsplit(parameters.pop("realm", ""))
+    if scheme.lower() != "bearer" or not realm.hostname or realm.scheme not in ("https", "http" if plain else "https"):
+        return ""
+    query = urlencode({name: parameters[name] for name in ("service", "scope") if name in parameters})
+    peer = Peer(realm.netloc.rpartition("@")[2], realm.scheme == "http", seconds, elsewhere=True)
+    given = _request("GET", peer, f"{realm.path or '/'}?{query}", {})
+    data = json.loads(given.body) if given.status == http.client.OK else {}
+    token = data.get("token") or data.get("access_token") or "" if isinstance(data, dict) else ""
+    return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""
+
+
+def _request(method: str, peer: Peer, path: str, headers: dict[str, str]) -> Answer:
+    name, port = _split(peer.host, 80 if peer.plain else 443)
+    connection = http.client.HTTPConnection(name, port, timeout=peer.seconds)
+    connected = _connect(name, port, peer)
+    try:
+        connection.sock = connected if peer.plain else _encrypted(connected, name)
+        connection.request(method, path, headers={"User-Agent": "warmstart", **headers})
+        response = connection.getresponse()
+        found = {key.lower(): value for key, value in response.getheaders()}
+        return Answer(response.status, found, response.read(LONGEST_ANSWER))
+    finally:
+        connection.close()
+        connected.close()
+
+
+def _encrypted(connected: socket.socket, name: str) -> ssl.SSLSocket:
+    return ssl.create_default_context().wrap_socket(connected, server_hostname=name)
+
+
+def _split(host: str, default: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{host}")
+    return parts.hostname or "", parts.port or default
+
+
+def _connect(name: str, port: int, peer: Peer) -> socket.socket:
+    problem: OSError = OSError("it has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+        if peer.elsewhere and not is_public(str(address[0])):
+            problem = OSError(f"its token service is at {address[0]}, where no registry may send us")
+            continue
+        made = socket.socket(family, kind, protocol)
+        made.settimeout(peer.seconds)
+        try:
+            made.connect(address)
+        except OSError as error:
+            made.close()
+            problem = error
+        else:
+            return made
+    raise problem
+
+
+def is_public(address: str) -> bool:
+    """Tell whether a registry may send us there: not this node, not its links, not a metadata service."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(ip, "ipv4_mapped", None)
+    if mapped is not None:
+        ip = mapped
+    metadata = ipaddress.ip_address("fd00:ec2::254")
+    return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast or ip == metadata)

@@ -1,0 +1,377 @@
+"""The `enroot` importer in its sandbox: real accounts, registry and mksquashfs; enroot's stand-in (tests/fakes)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.cluster import config, processes, teardown
+from tests.cluster.accounts import ALICE, BOB, IMPORT, VALIDATE, Account, Accounts, lookup
+from tests.cluster.registry import Registry, build_image
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.worker import Identity, become
+from warmstart.images import own_scope, possession, scratch, validity
+from warmstart.images.credentials import Login
+from warmstart.images.importers import endpoint
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.enroot import Enroot
+from warmstart.images.reference import Reference, parse
+
+PASSWORD = "open-sesame"
+HTPASSWD = "carol:$2y$05$abcdefghijklmnopqrstuutXu9KzOt.1yBoZUeFWoT/914/JfszCO\n"  # bcrypt of it
+FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
+VERSIONS = ("3.4.1", "4.1.2")
+
+
+class Place(NamedTuple):
+    """A directory with accounts, a registry with `team/tool:1`, and one enroot for each version."""
+
+    base: Path
+    accounts: Accounts
+    registry: Registry
+    digest: str
+
+    def identity(self, name: str = IMPORT) -> Identity:
+        """Return an account as warmstart sees it."""
+        return Identity(name, self.accounts[name].uid, self.accounts[name].gid)
+
+    def program(self, version: str) -> Path:
+        """Return the enroot of a version."""
+        return self.base / f"enroot-{version}" / "enroot"
+
+    def importer(self, version: str) -> Enroot:
+        """Return the importer with that enroot."""
+        return Enroot(self.identity(), (self.registry.url,), str(self.program(version)))
+
+    def image(self, name: str = "team/tool:1") -> Reference:
+        """Return a reference into the registry."""
+        return parse(f"{self.registry.url}/{name}")
+
+    def left_in_scratch(self) -> list[str]:
+        """Return what imports left on the node."""
+        return os.listdir(self.base / "workspace" / "n1")
+
+
+@pytest.fixture(scope="module")
+def place(capable_host: None) -> Iterator[Place]:
+    """Return a registry, accounts and enroots for this module."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-enroot-", dir="/var/tmp"))
+    base.chmod(0o755)
+    (base / "log").mkdir()
+    watchdog = teardown.watch(base)
+    accounts = Accounts(base / "homes")
+    try:
+        for version in VERSIONS:
+            directory = base / f"enroot-{version}"
+            directory.mkdir()
+            shutil.copy(FAKE, directory / "enroot")
+            (directory / "version").write_text(f"{version}\n")
+        layout = build_image(base / "image", {"/etc/hello": "hello\n"})
+        with Registry(base) as registry:
+            yield Place(base, accounts, registry, _push_as_docker(registry, layout, "team/tool:1"))
+    finally:
+        teardown.tear_down(base)
+        accounts.close()
+        teardown.stop_watching(watchdog)
+
+
+def _push_as_docker(registry: Registry, layout: Path, name: str) -> str:
+    """Push in Docker's format: Debian's docker-registry shows enroot's requests no other. Returns the digest."""
+    digest = layout / "docker-digest"
+    subprocess.run(
+        ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", "--format=v2s2",
+         f"--digestfile={digest}", f"oci:{layout}:latest", f"docker://{registry.url}/{name}"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return digest.read_text().strip()
+
+
+def _imported(place: Place, version: str, reference: Reference, digest: str = "") -> list[str]:
+    """Import as a producer does, take the image and prove it; return the names in it."""
+    importer = place.importer(version)
+    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work:
+        digest = digest or importer.resolve(reference, work, after(30))
+        assert digest == place.digest
+        result = importer.import_image(reference, digest, work, after(60))
+        fd = possession.take(work.fd, result, importer.identity.uid)
+        try:
+            validity.check_listing(fd, place.identity(VALIDATE), after(30))
+            listed = subprocess.run(
+                ["unsquashfs", "-l", f"/proc/self/fd/{fd}"], check=True, capture_output=True, text=True, pass_fds=[fd]
+            ).stdout
+        finally:
+            os.close(fd)
+    assert place.left_in_scratch() == []
+    return [line.removeprefix("squashfs-root") for line in listed.splitlines()]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_imports_what_the_registry_has(place: Place, version: str) -> None:
+    """By a tag that is resolved, and by a digest: one whole image, the import account's, and nothing left behind."""
+    for reference in (place.image(), place.image(f"team/tool@{place.digest}")):
+        names = _imported(place, version, reference, reference.digest)
+        assert {"/etc/hello", "/etc/rc", "/bin/busybox"} <= set(names)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_not_there_is_not_found(place: Place, version: str) -> None:
+    """Enroot says 1 for every failure; the class comes from what it printed."""
+    importer = place.importer(version)
+    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work:
+        with pytest.raises(ImageNotFound):
+            importer.resolve(place.image("team/tool:nope"), work, after(30))
+        with pytest.raises(ImageNotFound):
+            importer.import_image(place.image("team/nope:1"), place.digest, work, after(30))
+
+
+def test_a_registry_that_is_down_is_unreachable(place: Place) -> None:
+    """Nobody listens there."""
+    down = f"127.0.0.1:{config.free_ports(1)[0]}"
+    importer = place.importer("4.1.2")._replace(insecure=(down,))
+    with (
+        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work,
+        pytest.raises(RegistryUnreachable),
+    ):
+        importer.resolve(parse(f"{down}/team/tool:1"), work, after(1))
+
+
+def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None:
+    """Without being listed the registry is spoken to in TLS, which this one does not."""
+    importer = place.importer("4.1.2")._replace(insecure=())
+    with (
+        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work,
+        pytest.raises(RegistryUnreachable),
+    ):
+        importer.resolve(place.image(), work, after(1))
+
+
+def test_the_endpoint_says_what_skopeo_says(place: Place) -> None:
+    """The registry's own answer, asked as the import account, for nodes with an old enroot and no skopeo."""
+    found = endpoint.resolve(place.image(), place.identity(), (place.registry.url,), after(30))
+    assert found == place.digest
+    with pytest.raises(ImageNotFound):
+        endpoint.resolve(place.image("team/nope:1"), place.identity(), (place.registry.url,), after(30))
+
+
+def test_a_missing_enroot_is_said(place: Place) -> None:
+    """A node where it is not installed does not look like a registry's outage."""
+    importer = place.importer("4.1.2")._replace(program="/nonexistent/enroot")
+    with (
+        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work,
+        pytest.raises(ImportFailed, match="/nonexistent/enroot"),
+    ):
+        importer.resolve(place.image(), work, after(30))
+
+
+def _plant(place: Place, marker: Path) -> dict[str, str]:
+    """Give alice an enroot configuration whose netrc is a program; returns her environment."""
+    alice: Account = place.accounts[ALICE]
+    directory = alice.home / ".config" / "enroot"
+    directory.mkdir(parents=True, exist_ok=True)
+    host = place.registry.url.partition(":")[0]
+    (directory / ".credentials").write_text(f"machine {host} login alice password $(id>{marker}; echo x)\n")
+    os.chown(alice.home, alice.uid, alice.gid)
+    return {
+        **alice.environment(),
+        "ENROOT_CONFIG_PATH": str(directory),
+        "XDG_CONFIG_HOME": str(directory.parent),
+        "ENROOT_ALLOW_HTTP": "y",
+        "ENROOT_CACHE_PATH": str(alice.home / "cache"),
+        "ENROOT_DATA_PATH": str(alice.home / "data"),
+        "ENROOT_RUNTIME_PATH": str(alice.home / "runtime"),
+        "BASH_ENV": str(directory / ".credentials"),
+    }
+
+
+def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threats, row 1: what would run as whoever imports is not even read, although all of our environment names it."""
+    marker = place.base / "evaluated"
+    marker.touch()
+    marker.chmod(0o666)
+    environment = _plant(place, marker)
+    bait = [str(place.program("4.1.2")), "digest", f"docker://{place.registry.url}#team/tool:1"]
+    processes.run_as(place.accounts[ALICE], bait, environment={**environment, "BASH_ENV": ""})
+    assert f"uid={place.accounts[ALICE].uid}" in marker.read_text()  # the trap works for those who step into it
+    marker.write_text("")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for version in VERSIONS:
+        _imported(place, version, place.image())
+    assert marker.read_text() == ""
+
+
+def test_nothing_survives_a_killed_import(place: Place) -> None:
+    """SIGKILL while half of an image lies under its final name: processes and temp go, the next import works."""
+    pause = place.program("4.1.2").parent / "pause"
+    pause.touch()
+    uid = place.accounts[IMPORT].uid
+    child = os.fork()
+    if not child:
+        try:
+            _imported(place, "4.1.2", place.image())
+        except WarmstartError:
+            os._exit(1)
+        os._exit(0)
+    try:
+        processes.wait_until("the half image", lambda: bool(_scratch_files(place, "image.sqsh")), 30)
+        assert _scratch_files(place, "enroot.*")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pause.unlink()
+    processes.wait_until("the programs' end", lambda: not _processes_of(uid), 10)
+    assert _scratch_files(place, "enroot.*")  # what enroot leaks …
+    _imported(place, "4.1.2", place.image())  # … the next import removes
+
+
+@pytest.fixture(scope="module")
+def private(place: Place) -> Iterator[Reference]:
+    """Return an image of a registry that demands a user and a password."""
+    port = config.free_ports(1)[0]
+    home = place.base / "private"
+    account = lookup("docker-registry", home)
+    home.mkdir()
+    (home / "htpasswd").write_text(HTPASSWD)
+    (home / "data").mkdir()
+    os.chown(home / "data", account.uid, account.gid)
+    (home / "config.yml").write_text(
+        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {home}/data}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\nauth: {{htpasswd: {{realm: r, path: {home}/htpasswd}}}}\n"
+    )
+    argv = ["/usr/bin/docker-registry", "serve", str(home / "config.yml")]
+    server = processes.start(place.base, "private", argv, account=account)
+    try:
+        processes.wait_until("the private registry", lambda: config.listening(port), 30)
+        subprocess.run(
+            ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--dest-tls-verify=false",
+             f"--dest-creds=carol:{PASSWORD}", f"docker://{place.image().canonical()}",
+             f"docker://127.0.0.1:{port}/team/secret:1"],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+        yield parse(f"127.0.0.1:{port}/team/secret:1")
+    finally:
+        processes.stop(server)
+
+
+def _as_user(place: Place, user: str, reference: Reference, login: str = "", version: str = "4.1.2") -> str:
+    """Import into a user's own scope, as him; return the path, or `ERROR: …`."""
+    account = place.accounts[user]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            become(Identity(user, account.uid, account.gid))
+            os.environ["ENROOT_CONFIG_PATH"] = str(account.home / ".config" / "enroot")
+            importer = Enroot(Identity(user, account.uid, account.gid), (reference.registry,))
+            importer = importer._replace(program=str(place.program(version)))
+            where = own_scope.place(str(account.home), "7.0")
+            try:
+                answer = own_scope.obtain(reference, where, importer, login, after(60))
+            except WarmstartError as error:
+                answer = f"ERROR: {error.code} {error}"
+            os.write(writer, answer.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        answer = stream.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+def _credentials(place: Place, user: str, text: str) -> None:
+    directory = place.accounts[user].home / ".config" / "enroot"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / ".credentials").write_text(text)
+    (directory / ".credentials").chmod(0o600)
+    for path in (directory / ".credentials", directory, directory.parent):
+        os.chown(path, place.accounts[user].uid, place.accounts[user].gid)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_private_image_is_imported_as_its_user(place: Place, private: Reference, version: str) -> None:
+    """With his own credentials, all of whose text is evaluated as him alone; with none the registry refuses."""
+    home, host = place.accounts[ALICE].home, private.registry.partition(":")[0]
+    marker = home / f"evaluated-{version}"
+    _credentials(
+        place, ALICE,
+        f"machine {host} login mallory password wrong\n"
+        f"machine {host} login carol password $(id -u >{marker}; echo {PASSWORD})\n",
+    )  # fmt: skip
+    shutil.rmtree(home / own_scope.FOLDER, ignore_errors=True)
+    path = Path(_as_user(place, ALICE, private, "carol", version))
+    assert path.parent == home / own_scope.FOLDER
+    assert (path.owner(), path.stat().st_mode & 0o077) == (ALICE, 0)
+    assert marker.read_text().strip() == str(place.accounts[ALICE].uid)
+    assert [name for name in os.listdir(path.parent) if name.startswith(".import-")] == []
+    assert _as_user(place, BOB, private).startswith("ERROR: image-forbidden")
+
+
+def test_the_shared_import_gets_no_private_image(place: Place, private: Reference) -> None:
+    """The import account has no credentials, whatever users have planted where it might look."""
+    for version in VERSIONS:
+        importer = place.importer(version)._replace(insecure=(private.registry,))
+        with (
+            scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work,
+            pytest.raises(ImageForbidden),
+        ):
+            importer.import_image(private, place.digest, work, after(30))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Reference, version: str) -> None:
+    """Both programs log in with what lies in the import's own directory for as long as they ask, and no longer."""
+    login = Login(private.registry, "carol", PASSWORD)
+    importer = place.importer(version)._replace(insecure=(private.registry,), login=login)
+    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work:
+        digest = importer.resolve(private, work, after(30))  # 3.x: by skopeo
+        assert importer.import_image(private, digest, work, after(60)) in os.listdir(work.fd)
+        assert [path.name for path in Path(work.path).rglob("*") if path.name in (".credentials", "auth.json")] == []
+        wrong = importer._replace(login=login._replace(secret="wrong"))
+        with pytest.raises(ImageForbidden):
+            wrong.import_image(private, digest, work, after(30))
+        assert [path.name for path in Path(work.path).rglob("*") if path.name in (".credentials", "auth.json")] == []
+
+
+def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
+    """While one step imports, another one's deadline tells so; afterwards it is given the same image."""
+    home = place.accounts[ALICE].home
+    shutil.rmtree(home / own_scope.FOLDER, ignore_errors=True)
+    first = _as_user(place, ALICE, place.image())
+    os.unlink(first)
+    lock = os.open(first.removesuffix(".sqsh") + ".lock", os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with opened_dir(str(Path(first).parent)) as directory:
+            waiting = own_scope.alone(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
+            with pytest.raises(own_scope.OwnImportBusy), waiting:
+                pass
+    finally:
+        os.close(lock)
+    assert _as_user(place, ALICE, place.image()) == first
+
+
+def _scratch_files(place: Place, pattern: str) -> list[Path]:
+    return list((place.base / "workspace" / "n1").glob(f"import.*/*/{pattern}"))
+
+
+def _processes_of(uid: int) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if entry.parent.stat().st_uid == uid and entry.read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(entry.parent.name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found

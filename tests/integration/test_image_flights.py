@@ -1,0 +1,183 @@
+"""Many processes on one cold image, in a store that refuses root: one import, and nobody waits behind a waiter."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import mounts, processes
+from tests.cluster.accounts import IMPORT, STORE
+from tests.integration.image_place import Place, Ready, in_child, leftovers, opened_place, result, squashfs
+from tests.unit.images.inline import RULES
+from warmstart.host.deadline import after
+from warmstart.host.worker import Worker
+from warmstart.images import flight, validity
+from warmstart.images.asked import Site
+from warmstart.images.flight import ImageWaitExpired
+from warmstart.policy.compiled import Adopt
+
+SLOW_S = 1.5
+GENEROUS_S = 10.0  # far above what is measured; a wait that grew with N took a minute at 64
+
+# The InferenceX launchers' pattern (reference: runners/launch_*.sh), with what they import counted.
+LAUNCHER = r"""
+exec 9>"$FILE.lock"
+flock -w 60 9 || exit 1
+if ! unsquashfs -l "$FILE" > /dev/null 2>&1; then
+    rm -f "$FILE"
+    echo imported >> "$COUNT"
+    sleep 0.5
+    cp "$IMAGE" "$FILE"
+fi
+exec unsquashfs -l "$FILE" > /dev/null
+"""
+
+
+@pytest.fixture(scope="module")
+def place(capable_host: None) -> Iterator[Place]:
+    """Return accounts and a directory for this module, with a squashfs to import."""
+    with opened_place() as made:
+        squashfs(made.base / "ready.sqsh", 400_000)
+        yield made
+
+
+@pytest.fixture
+def squashed(place: Place, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Return an empty store that refuses every uid but its owner's."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    source = place.new_store(f"{name}-source")
+    with mounts.squashed(place.base, source, place.base / name, place.accounts[STORE]) as target:
+        yield target
+
+
+def site_of(place: Place, store: Path, number: int, **rules: object) -> Site:
+    """Return the view of one of several nodes, with the slow importer."""
+    importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"), SLOW_S)
+    changed = RULES._replace(**rules)  # type: ignore[arg-type]
+    return place.site(store, importer=importer, run_id=f"r{number}", node=f"n{number % 4}", rules=changed)
+
+
+def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
+    """Obtain the image as a hook does; returns how, when it was there, and how often the store was asked."""
+    asked = 0
+    call = Worker.call
+
+    def counted(self: Worker, *arguments: Any, **more: Any) -> Any:  # noqa: ANN401
+        nonlocal asked
+        asked += 1
+        return call(self, *arguments, **more)
+
+    Worker.call = counted  # type: ignore[method-assign]  # this process is a fork of the test's
+    with site.worker:
+        found = flight.obtain(place.image(name), site, after(90))
+    return {"how": found.how, "path": found.path, "at": time.time(), "asked": asked, "waited": found.waited_s}
+
+
+def as_owner(place: Place, path: str) -> bytes:
+    """Read an image as the store's owner, whom alone a squashed store serves."""
+    account = pwd.getpwnam(STORE)
+    argv = ["cat", path]
+    return subprocess.run(argv, check=True, capture_output=True, user=account.pw_uid, group=account.pw_gid).stdout
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_one_import_however_many_want_it(place: Place, squashed: Path, count: int) -> None:
+    """Exactly one imports; the last one is released soon after the first, whether there are 8 or 64."""
+    jobs = [partial(obtain, site_of(place, squashed, number), place, "team/cold:1") for number in range(count)]
+    results = [result(child) for child in [in_child(job) for job in jobs]]
+    assert [row["how"] for row in results].count("imported") == 1
+    assert {row["how"] for row in results} <= {"imported", "waited", "reused"}
+    ends = sorted(row["at"] for row in results)
+    waits = [row["asked"] for row in results if row["how"] == "waited"]
+    print(f"{count} processes: first to last {ends[-1] - ends[0]:.2f} s; calls of a waiter: at most {max(waits)}")  # noqa: T201
+    assert ends[-1] - ends[0] < GENEROUS_S
+    assert as_owner(place, results[0]["path"]) == (place.base / "ready.sqsh").read_bytes()
+
+
+def test_launchers_and_hooks_exclude_each_other(place: Place) -> None:
+    """Eight launchers with flock(1) and eight hooks want one image: one import altogether, whoever is first."""
+    store, names = place.new_store("beside-store"), place.own(place.base / "names")
+    account = place.accounts[STORE]
+    count = place.own(place.base / "counts") / "imports"
+    reference = place.image("team/mixed:1")
+    file = names / f"{reference.canonical().translate(str.maketrans('/:', '__'))}.sqsh"
+    ready = str(place.base / "ready.sqsh")
+    environment = {"FILE": str(file), "COUNT": str(count), "IMAGE": ready, "PATH": "/usr/bin:/bin"}
+    adopt = (Adopt(str(names), (account.uid,)),)
+    hooks, launchers = [], []
+    for number in range(8):
+        site = site_of(place, store, number, lock="beside", names=str(names), adopt=adopt)
+        hooks.append(in_child(partial(obtain, site, place, "team/mixed:1")))
+        launchers.append(
+            subprocess.Popen(["bash", "-c", LAUNCHER], env=environment, user=account.uid, group=account.gid)
+        )
+    assert [launcher.wait(60) for launcher in launchers] == [0] * 8
+    results = [result(child) for child in hooks]
+    by_launchers = count.read_text().count("imported") if count.exists() else 0
+    by_hooks = [row["how"] for row in results].count("imported")
+    print(f"imports: {by_launchers} by launchers, {by_hooks} by hooks")  # noqa: T201
+    assert by_launchers + by_hooks == 1
+    assert file.read_bytes() == (place.base / "ready.sqsh").read_bytes()
+    assert Path(results[0]["path"]).read_bytes() == file.read_bytes()
+    assert Path(f"{file}.lock").exists()
+
+
+def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
+    """Two mounts of one directory, each with locks of its own: perhaps two imports, and one whole image."""
+    source = place.new_store("unshared-source")
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(mounts.squashed(place.base, source, place.base / name, place.accounts[STORE]))
+            for name in ("mount-a", "mount-b")
+        ]
+        jobs = [partial(obtain, site_of(place, stores[n % 2], n), place, "team/twice:1") for n in range(12)]
+        results = [result(child) for child in [in_child(job) for job in jobs]]
+        imports = [row["how"] for row in results].count("imported")
+        print(f"imports over two mounts without common locks: {imports}")  # noqa: T201
+        assert imports in (1, 2)
+        for row in results:
+            assert as_owner(place, row["path"]) == (place.base / "ready.sqsh").read_bytes()
+        with Worker(place.identity(STORE)) as worker:
+            name = os.path.basename(results[0]["path"]).removesuffix(".sqsh")
+            assert worker.call(validity.check_bytes, str(stores[0]), name, "t", deadline=after(30))["problem"] == ""
+    assert leftovers(source) == []
+
+
+def test_a_waiter_hears_how_far_the_producer_is(place: Place, squashed: Path) -> None:
+    """The expired waiter's error names the producer and says what it does, with the bytes so far."""
+    image = str(place.base / "ready.sqsh")
+    slow = partial(Ready, place.identity(IMPORT), image, 60.0, f"cp {image} image.sqsh;")
+
+    def hang() -> None:
+        site = place.site(squashed, importer=slow, job_id=42)
+        with site.worker:
+            flight.obtain(place.image("team/slow:1"), site, after(60))
+
+    child = in_child(hang)
+    try:
+        source = squashed.with_name(f"{squashed.name}-source")
+        processes.wait_until("the producer", lambda: any(source.rglob("*.producer")), 20)
+        said = ""
+
+        def hears() -> bool:
+            nonlocal said
+            site = place.site(squashed, run_id="r2")
+            with site.worker, pytest.raises(ImageWaitExpired) as raised:
+                flight.obtain(place.image("team/slow:1"), site, after(1.1))
+            said = str(raised.value)
+            return "KiB so far" in said
+
+        processes.wait_until("the producer's words", hears, 30)
+        assert "for job 42 since" in said
+    finally:
+        os.kill(child[0], 9)
+        result(child)

@@ -1,0 +1,152 @@
+"""Registries that fail: each failure has its class, and nothing partial is left; in a store that refuses root."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import config, mounts, processes
+from tests.cluster.accounts import IMPORT, STORE
+from tests.cluster.registry import build_image
+from tests.integration import stub_registry
+from tests.integration.image_place import Place, files, leftovers, opened_place
+from tests.unit.images.inline import RULES
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.images import flight, production
+from warmstart.images.asked import Site
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.oci import Oci
+from warmstart.images.reference import Reference, parse
+from warmstart.images.scratch import Scratch
+
+
+@pytest.fixture(scope="module")
+def place(capable_host: None) -> Iterator[Place]:
+    """Return a registry, accounts and a directory for this module."""
+    with opened_place() as made:
+        yield made
+
+
+@pytest.fixture
+def source(place: Place, request: pytest.FixtureRequest) -> Path:
+    """Return the directory behind the squashed mount of this test's store."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return place.new_store(f"{name}-source")
+
+
+@pytest.fixture
+def site(place: Place, source: Path) -> Iterator[Site]:
+    """Return node n1's view of an empty store that refuses every uid but its owner's."""
+    target = source.with_name(source.name.removesuffix("-source"))
+    with mounts.squashed(place.base, source, target, place.accounts[STORE]):
+        made = place.site(target)
+        with made.worker:
+            yield made
+
+
+@contextmanager
+def stub(how: str) -> Iterator[str]:
+    """Give HOST:PORT of a registry that answers everything in one way."""
+    port = config.free_ports(1)[0]
+    server = subprocess.Popen([sys.executable, stub_registry.__file__, str(port), how])
+    try:
+        processes.wait_until("the stub registry", lambda: config.listening(port), 10)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("401", ImageForbidden),
+        ("403", ImageForbidden),
+        ("404", ImageNotFound),
+        ("429", RegistryUnreachable),
+        ("503", RegistryUnreachable),
+        ("slow", RegistryUnreachable),
+        ("html", ImportFailed),
+        ("cut", RegistryUnreachable),
+    ],
+)
+def test_each_failure_has_its_class(
+    place: Place, site: Site, source: Path, how: str, kind: type[WarmstartError]
+) -> None:
+    """The user's mistake, the registry's outage, or nonsense; nothing but a remembered refusal is in the store."""
+    with stub(how) as registry:
+        importer = partial(Oci, place.identity(IMPORT), (registry,))
+        with pytest.raises(kind):
+            flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), after(3))
+    assert leftovers(source) == []
+    assert place.left_in_scratch() == []
+    assert [name for name in files(source) if "failed/" not in name] == []
+    assert bool(files(source)) == (kind in (ImageForbidden, ImageNotFound))
+
+
+class Interrupted(Oci):
+    """An importer whose registry falls silent between the tag and the layers."""
+
+    place: Place
+
+    def import_image(self, reference: Reference, digest: str, work: Scratch, deadline: Deadline) -> str:
+        """Fetch from a stopped registry."""
+        with self.place.registry.silent():
+            return super().import_image(reference, digest, work, deadline)
+
+
+def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, source: Path) -> None:
+    """It is an outage, nothing partial is left, and the next import succeeds."""
+    Interrupted.place = place
+    broken = site._replace(importer=partial(Interrupted, place.identity(IMPORT), (place.registry.url,)))
+    with pytest.raises(RegistryUnreachable):
+        flight.obtain(place.image(), broken, after(3))
+    assert files(source) == []
+    assert place.left_in_scratch() == []
+    assert flight.obtain(place.image(), site, after(60)).how == "imported"
+
+
+def test_a_silent_registry_leaves_the_last_known_image(
+    place: Place, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expired tag of a silent registry means what it last meant; others are not made to wait for the silence."""
+    monkeypatch.setattr(production, "RESOLVE_KNOWN_S", 1.0)
+    old = flight.obtain(place.image(), site, after(60))
+    expired = site._replace(rules=RULES._replace(tag_ttl=0))
+    with place.registry.silent():
+        assert flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
+        monkeypatch.setattr(production, "begin", None)  # nobody asks again
+        assert flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
+        with pytest.raises(TypeError):  # but for a short time only
+            flight.obtain(place.image(), site._replace(rules=RULES._replace(tag_ttl=0, remember_failures=0)), after(5))
+    monkeypatch.undo()
+    impatient = site._replace(rules=RULES._replace(tag_ttl=0, remember_failures=0))
+    assert flight.obtain(place.image(), impatient, after(30)).how == "reused"
+
+
+def test_a_silent_registry_without_a_last_image_is_an_outage(place: Place, site: Site) -> None:
+    """There is nothing to fall back to."""
+    with place.registry.silent(), pytest.raises(RegistryUnreachable):
+        flight.obtain(place.image("team/never:1"), site, after(3))
+
+
+def test_a_tag_that_moved_is_picked_up_after_its_ttl_and_not_before(place: Place, site: Site) -> None:
+    """Before: the old image and no question to the registry. After: the new one."""
+    old = place.registry.push(build_image(place.base / "old", {"/v": "1\n"}), "latest", "team/moving:1")
+    image = place.image("team/moving:1")
+    assert flight.obtain(image, site, after(60)).digest == old
+    new = place.registry.push(build_image(place.base / "new", {"/v": "2\n"}), "latest", "team/moving:1")
+    asked = place.registry.requests("GET", "team/moving/manifests")
+    found = flight.obtain(image, site, after(60))
+    assert (found.digest, found.how) == (old, "reused")
+    assert place.registry.requests("GET", "team/moving/manifests") == asked
+    found = flight.obtain(image, site._replace(rules=RULES._replace(tag_ttl=0)), after(60))
+    assert (found.digest, found.how) == (new, "imported")
+    assert flight.obtain(image, site, after(60)) == found._replace(how="reused")

@@ -1,0 +1,161 @@
+"""Private images: the site's credentials fetch them for those they are bound to, and nobody else has anything of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import config, processes
+from tests.cluster.accounts import ALICE, BOB, STORE, lookup
+from tests.cluster.registry import build_image
+from tests.cluster.site import Site
+
+PASSWORD = "open-sesame"
+HTPASSWD = "carol:$2y$05$abcdefghijklmnopqrstuutXu9KzOt.1yBoZUeFWoT/914/JfszCO\n"  # bcrypt of it
+
+
+@pytest.fixture(scope="module")
+def private(installed: Site) -> Iterator[str]:
+    """Return HOST:PORT of a registry that demands a user and a password, and has `team/secret:1`."""
+    base = installed.cluster.base
+    port = config.free_ports(1)[0]
+    home = base / "private-registry"
+    (home / "data").mkdir(parents=True)
+    account = lookup("docker-registry", home)
+    (home / "htpasswd").write_text(HTPASSWD)
+    os.chown(home / "data", account.uid, account.gid)
+    (home / "config.yml").write_text(
+        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {home}/data}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\nauth: {{htpasswd: {{realm: r, path: {home}/htpasswd}}}}\n"
+    )
+    argv = ["/usr/bin/docker-registry", "serve", str(home / "config.yml")]
+    server = processes.start(base, "private-registry", argv, account=account)
+    try:
+        processes.wait_until("the private registry", lambda: config.listening(port), 30)
+        layout = build_image(home / "image", {"/etc/secret": "secret\n"})
+        subprocess.run(
+            ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false",
+             f"--dest-creds=carol:{PASSWORD}", f"oci:{layout}:latest", f"docker://127.0.0.1:{port}/team/secret:1"],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+        yield f"127.0.0.1:{port}"
+    finally:
+        processes.stop(server)
+
+
+@pytest.fixture
+def team(site: Site, private: str) -> Site:
+    """Return the site with credentials at that registry, bound to alice."""
+    file = site.etc / "credentials.json"
+    auth = base64.b64encode(f"carol:{PASSWORD}".encode()).decode()
+    file.write_text(json.dumps({"auths": {private: {"auth": auth}}}))
+    file.chmod(0o600)
+    site.write_policy()
+    policy = site.etc / "policy.yaml"
+    text = policy.read_text()
+    more = f"""\
+  credentials:
+    file: {file}
+    repositories: [{{name: team, repository: "{private}/team/*", match: {{user: {ALICE}}}}}]
+"""
+    text = text.replace(f'["{site.registry}"]', f'["{site.registry}", "{private}"]')
+    policy.write_text(text.replace("  tag_ttl: 24h\n", f"  tag_ttl: 24h\n{more}"))
+    return site
+
+
+def prepared(site: Site, image: str, user: str, job_id: int) -> dict[str, str]:
+    """Run the prolog of a job that asks for an image; return what its task prolog prints, and `verdict`."""
+    variables = site.variables(job_id, user=user, SLURM_JOB_COMMENT=f"warmstart: image={image}")
+    done = site.run_hook("prolog", variables)
+    assert done.returncode == 0, done.stderr
+    view = site.var / "n1" / "view" / str(job_id)
+    if (view / "verdict").exists():
+        return {"verdict": (view / "verdict").read_text()}
+    lines = (view / "environment").read_text().splitlines()[3:]
+    return dict(line.removeprefix("!").split("=", 1) for line in lines)
+
+
+def read_by(site: Site, user: str, path: str | Path) -> bool:
+    """Tell whether a user can read a file."""
+    return processes.run_as(site.cluster.account(user), ["/usr/bin/head", "-c1", str(path)]).returncode == 0
+
+
+def test_whoever_it_is_bound_to_has_a_copy_of_his_own(team: Site, private: str) -> None:
+    """Fetched once, kept where only the store's owner goes, copied for the job; the next job finds it there."""
+    image = f"{private}/team/secret:1"
+    for job_id, event in ((7001, "image.imported"), (7002, "image.reused")):
+        path = Path(prepared(team, image, ALICE, job_id)["WARMSTART_IMAGE"])
+        try:
+            assert path.parent.parent == team.workspace / "n1"
+            assert (path.owner(), path.stat().st_mode & 0o7777) == (ALICE, 0o400)
+            listed = subprocess.run(["unsquashfs", "-l", path], check=True, capture_output=True, text=True).stdout
+            assert "/etc/secret" in listed
+            assert read_by(team, ALICE, path)
+            assert not read_by(team, BOB, path)
+            assert [found["event"] for found in team.events(job_id, event)] == [event]
+            if job_id == 7002:
+                importer = team.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer"
+                environment = {"SLURM_JOB_ID": "7002", "SLURM_STEP_ID": "0"}
+                argv = [str(importer), "get", f"docker://{image}"]
+                got = processes.run_as(team.cluster.account(ALICE), argv, environment=environment)
+                assert got.stdout == f"{path}\n", got.stderr
+        finally:
+            team.run_hook("epilog", team.variables(job_id))
+        assert not path.exists()
+    kept = list((team.store / "private").rglob("*.sqsh"))
+    assert [path.relative_to(team.store).parts[:3] for path in kept] == [("private", "team", "images")]
+    assert (team.store / "private").stat().st_mode & 0o7777 == 0o700
+    assert (team.store / "private").owner() == STORE
+    for user in (ALICE, BOB):
+        assert not read_by(team, user, kept[0])
+
+
+def test_nobody_else_gets_it_by_tag_or_digest(team: Site, private: str) -> None:
+    """Threats, row 10: a hit in a scope that the job can't read is a miss, and the site's credentials are not his."""
+    mine = Path(prepared(team, f"{private}/team/secret:1", ALICE, 7003)["WARMSTART_IMAGE"])
+    try:
+        (kept,) = (team.store / "private").rglob("*.sqsh")
+        digest = f"sha256:{kept.name.partition('.')[0]}"
+        for job_id, reference in ((7004, "team/secret:1"), (7005, f"team/secret@{digest}")):
+            try:
+                verdict = prepared(team, f"{private}/{reference}", BOB, job_id)
+                assert "refuses access" in verdict["verdict"], verdict
+            finally:
+                team.run_hook("epilog", team.variables(job_id, user=BOB))
+        # His refusal is not remembered for those who may.
+        again = prepared(team, f"{private}/team/secret:1", ALICE, 7006)
+        assert "WARMSTART_IMAGE" in again, again
+        team.run_hook("epilog", team.variables(7006))
+    finally:
+        team.run_hook("epilog", team.variables(7003))
+    assert not mine.exists()
+
+
+def test_credentials_are_nowhere(team: Site, private: str) -> None:
+    """Not in the audit, the store, the policy's compiled form, nor what is left of the import."""
+    shown = prepared(team, f"{private}/team/secret:1", ALICE, 7003)
+    team.run_hook("epilog", team.variables(7003))
+    secret = base64.b64encode(f"carol:{PASSWORD}".encode()).decode()
+    places = [json.dumps(shown), json.dumps(team.audit()), (team.var / "policy.json").read_text()]
+    places += [path.read_text() for path in team.store.rglob("*.json")]
+    assert not [text[:80] for text in places if PASSWORD in text or secret in text]
+    assert [name for name in os.listdir(team.workspace / "n1") if name.startswith("import.")] == []
+
+
+def test_a_file_that_others_can_read_is_not_used(team: Site, private: str) -> None:
+    """The job is told in a sentence that says nothing of the file's content."""
+    (team.etc / "credentials.json").chmod(0o644)
+    for path in (team.store / "private").rglob("*.sqsh"):
+        path.unlink()
+    try:
+        verdict = prepared(team, f"{private}/team/secret:1", ALICE, 7003)["verdict"]
+    finally:
+        team.run_hook("epilog", team.variables(7003))
+    assert "is not root's alone (0600)" in verdict
+    assert PASSWORD not in verdict

@@ -1,0 +1,270 @@
+"""pyxis-importer, called as pyxis calls it: as the job's user, with the job's environment, in and outside of jobs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+
+# pyxis 0.24, pyxis_slurmstepd.c: what it keeps from an importer; everything else of the job's environment passes.
+DENIED = frozenset({
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_TASK_PID", "PMIX_RANK"),
+    *("PMI_FD", "ENROOT_LIBRARY_PATH", "ENROOT_SYSCONF_PATH", "ENROOT_RUNTIME_PATH", "ENROOT_CACHE_PATH"),
+    *("ENROOT_DATA_PATH", "ENROOT_TEMP_PATH", "ENROOT_ZSTD_OPTIONS", "ENROOT_TRANSFER_RETRIES"),
+    *("ENROOT_CONNECT_TIMEOUT", "ENROOT_MAX_CONNECTIONS", "ENROOT_ALLOW_HTTP"),
+})  # fmt: skip
+Get = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def as_pyxis(site: Site, *arguments: str, user: str = ALICE, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the importer as pyxis does in a step of job 7007: the stepd's own PATH, the job's environment, PYXIS_*."""
+    account = site.cluster.account(user)
+    job = {**account.environment(), "SLURM_JOB_ID": "7007", "SLURM_STEP_ID": "0", **environment}
+    env = {name: value for name, value in job.items() if name not in DENIED}
+    return subprocess.run(
+        [site.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer", *arguments],
+        env={**env, "PATH": "/usr/bin:/bin", "PYXIS_VERSION": "0.24.0", "SLURM_JOB_UID": str(account.uid)},
+        user=account.uid,
+        group=account.gid,
+        extra_groups=[],
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        cwd="/",
+        timeout=120,
+    )  # fmt: skip
+
+
+def got(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the one path that a `get` printed."""
+    assert done.returncode == 0, done.stderr
+    path, newline, rest = done.stdout.partition("\n")
+    assert (newline, rest) == ("\n", "")
+    return path
+
+
+def stored(site: Site) -> set[str]:
+    """Return the images in the store."""
+    images = site.store / "images"
+    return {path.name for path in images.glob("*.sqsh")} if images.is_dir() else set()
+
+
+@pytest.fixture
+def in_store(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
+    """Return an image that the prolog of job 7007 has imported for alice; the job is on node n1."""
+    image = fresh_image()
+    variables = site.variables(7007, SLURM_JOB_COMMENT=f"warmstart: image={image}")
+    done = site.run_hook("prolog", variables)
+    assert done.returncode == 0, done.stderr
+    yield image
+    site.run_hook("epilog", variables)
+
+
+@pytest.fixture
+def own_places(site: Site) -> Iterator[dict[str, Path]]:
+    """Return what the users have in /var/tmp, removed before and after."""
+    places = {user: Path(f"/var/tmp/warmstart-images-{site.cluster.account(user).uid}") for user in (ALICE, BOB)}
+    for path in places.values():
+        shutil.rmtree(path, ignore_errors=True)
+    yield places
+    for path in places.values():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def test_an_image_of_the_store_is_served_as_it_is(site: Site, in_store: str) -> None:
+    """What the prolog put there is found by every way to write it, readable for the user, with nothing imported."""
+    registry, _, name = in_store.partition("/")
+    before = stored(site)
+    path = got(as_pyxis(site, "get", f"docker://{in_store}"))
+    assert path == got(as_pyxis(site, "get", f"docker://{registry}#{name}"))
+    assert path == got(as_pyxis(site, "get", f"docker://{in_store}", user=BOB))
+    assert Path(path).parent == site.store / "images"
+    digest = f"sha256:{Path(path).name.partition('.')[0]}"
+    assert path == got(as_pyxis(site, "get", f"docker://{in_store.rpartition(':')[0]}@{digest}"))
+    assert stored(site) == before
+    for _ in range(2):
+        assert as_pyxis(site, "release").returncode == 0
+    assert Path(path).exists()
+
+
+def test_no_variable_is_believed(site: Site, in_store: str, tmp_path: Path) -> None:
+    """Variables that name other policies, stores, modules and programs change nothing."""
+    marker = tmp_path / "ran"
+    tmp_path.chmod(0o777)
+    for name in ("json.py", "sitecustomize.py", "usercustomize.py"):
+        (tmp_path / name).write_text(f"open({str(marker)!r}, 'w')\n")
+    lies = {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONHOME": str(tmp_path),
+        "PYTHONSTARTUP": str(tmp_path / "json.py"),
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "WARMSTART_IMAGE": "/etc/passwd",
+        "WARMSTART_IMAGES": "/etc/passwd",
+        "WARMSTART_CACHE": str(tmp_path),
+        "WARMSTART_STORE": str(tmp_path),
+        "WARMSTART_POLICY": str(tmp_path / "policy.yaml"),
+        "SLURMD_NODENAME": "../../../../tmp",
+        "SLURM_JOB_ID": "../../8",
+        "SLURM_STEP_ID": "../x",
+        "BASH_ENV": str(tmp_path / "json.py"),
+        "ENROOT_CONFIG_PATH": str(tmp_path),
+    }
+    assert got(as_pyxis(site, "get", f"docker://{in_store}", **lies)) == got(
+        as_pyxis(site, "get", f"docker://{in_store}")
+    )
+    assert as_pyxis(site, "release", **lies).returncode == 0
+    assert not marker.exists()
+
+
+def test_a_broken_policy_and_a_cold_one(site: Site, in_store: str) -> None:
+    """The last good policy serves a user as it serves the hooks, and where there is none his own import does."""
+    path = got(as_pyxis(site, "get", f"docker://{in_store}"))
+    (site.etc / "policy.yaml").write_text("version: nonsense\n")
+    assert got(as_pyxis(site, "get", f"docker://{in_store}")) == path
+    site.write_policy()
+    (site.etc / "conf.d" / "50-new.yaml").write_text("rules: []\n")  # no hook has compiled it yet
+    try:
+        assert got(as_pyxis(site, "get", f"docker://{in_store}")) == path
+    finally:
+        (site.etc / "conf.d" / "50-new.yaml").unlink()
+
+
+def test_what_the_store_lacks_is_the_jobs_own(
+    site: Site, in_store: str, registry: Registry, fresh_image: Callable[[], str], own_places: Mapping[str, Path]
+) -> None:
+    """Imported as the user into his job's workspace, once for all its steps; the store gets nothing of it."""
+    other, before = fresh_image(), stored(site)
+    first = as_pyxis(site, "get", f"docker://{other}")
+    path = Path(got(first))
+    assert "not served by this cluster's store" in first.stderr
+    tmp = path.parent.parent
+    assert (path.parent.name, tmp.name, tmp.parent.parent) == ("warmstart-images", "tmp", site.workspace / "n1")
+    assert path.owner() == ALICE
+    listed = subprocess.run(["unsquashfs", "-l", path], check=True, capture_output=True, text=True).stdout
+    assert "squashfs-root/etc/number" in listed
+    asked = registry.requests("GET", other.partition("/")[2].partition(":")[0])
+    assert got(as_pyxis(site, "get", f"docker://{other}", SLURM_STEP_ID="1")) == str(path)
+    assert registry.requests("GET", other.partition("/")[2].partition(":")[0]) == asked
+    assert as_pyxis(site, "release").returncode == 0
+    assert path.exists()  # a later step of the job may want it; it goes with the workspace
+    assert [name for name in os.listdir(path.parent) if name.startswith(".import-")] == []
+    assert stored(site) == before
+    # A neighbour's job finds nothing of it: his own import is his own.
+    stranger = as_pyxis(site, "get", f"docker://{other}", user=BOB, SLURM_JOB_ID="7008")
+    assert Path(got(stranger)).parent == own_places[BOB]
+    assert as_pyxis(site, "release", user=BOB, SLURM_JOB_ID="7008").returncode == 0
+
+
+def test_a_job_without_a_workspace_has_a_place_too(
+    site: Site, own_places: Mapping[str, Path], fresh_image: Callable[[], str]
+) -> None:
+    """Below /var/tmp, for the step alone; `release` removes it, and a second time finds nothing to do."""
+    image = fresh_image()
+    path = Path(got(as_pyxis(site, "get", f"docker://{image}", SLURM_JOB_ID="7009")))
+    assert (path.parent, path.name.partition(".")[0]) == (own_places[ALICE], "7009")
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert as_pyxis(site, "release", SLURM_JOB_ID="7009", SLURM_STEP_ID="1").returncode == 0
+    assert path.exists()
+    for _ in range(2):
+        assert as_pyxis(site, "release", SLURM_JOB_ID="7009").returncode == 0
+        assert os.listdir(own_places[ALICE]) == []
+
+
+def test_a_place_that_somebody_else_has_taken_is_refused(
+    site: Site, own_places: Mapping[str, Path], fresh_image: Callable[[], str], tmp_path: Path
+) -> None:
+    """Bob made alice's directory, or a link there: she is told, and nothing of hers is written into it."""
+    bob = site.cluster.account(BOB)
+    image = fresh_image()
+    own_places[ALICE].mkdir(mode=0o777)
+    os.chown(own_places[ALICE], bob.uid, bob.gid)
+    refused = as_pyxis(site, "get", f"docker://{image}", SLURM_JOB_ID="7009")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"{own_places[ALICE]} is not yours alone" in refused.stderr
+    own_places[ALICE].rmdir()
+    own_places[ALICE].symlink_to(tmp_path)
+    refused = as_pyxis(site, "get", f"docker://{image}", SLURM_JOB_ID="7009")
+    assert refused.returncode == 1
+    assert os.listdir(tmp_path) == []
+    own_places[ALICE].unlink()
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("docker://registry.invalid/a:1", "registry registry.invalid is not one that this cluster allows"),
+        ("docker://UPPER", "is not an image reference"),
+        ("dockerd://local", "is not an image reference"),
+        ("docker://a$(id)@b#c", "is not an image reference"),
+    ],
+)
+def test_says_in_a_sentence_what_it_refuses(site: Site, uri: str, words: str) -> None:
+    """Pyxis shows a failed importer's stderr: one sentence and what to do, no traceback, nothing on stdout."""
+    done = as_pyxis(site, "get", uri)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert all(line.startswith("warmstart: ") for line in done.stderr.splitlines())
+
+
+def test_a_wrong_call_is_told_how(site: Site) -> None:
+    """What pyxis never does ends with 2."""
+    for arguments in ((), ("get",), ("get", "a", "b"), ("release", "x"), ("put", "x")):
+        done = as_pyxis(site, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("usage: ")
+
+
+def test_an_image_that_does_not_exist_is_the_users_mistake(
+    site: Site, own_places: Mapping[str, Path], registry: Registry
+) -> None:
+    """The importer's own error reaches the user, and nothing is left."""
+    done = as_pyxis(site, "get", f"docker://{registry.url}/test/nope:1", SLURM_JOB_ID="7009")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "does not exist" in done.stderr
+    assert [name for name in os.listdir(own_places[ALICE]) if not name.endswith(".lock")] == []
+
+
+def test_switched_off_it_is_no_more_than_pyxis_itself(
+    site: Site, in_store: str, own_places: Mapping[str, Path]
+) -> None:
+    """With the file `off` nothing of the store is used, and jobs with images still run."""
+    (site.etc / "off").touch()
+    try:
+        done = as_pyxis(site, "get", f"docker://{in_store}", SLURM_JOB_ID="7009")
+    finally:
+        (site.etc / "off").unlink()
+    # Without a policy nobody says that this registry speaks plain http; the import itself was tried.
+    assert done.returncode == 1
+    assert "importing it for you alone" in done.stderr
+    assert own_places[ALICE].is_dir()
+
+
+def test_in_a_real_job(site: Site, fresh_image: Callable[[], str]) -> None:
+    """In a batch job that named one image at submission and meets another in a step; nothing is left afterwards."""
+    named, other = fresh_image(), fresh_image()
+    importer = site.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer"
+    script = f"""#!/bin/sh
+set -e
+path=$({importer} get docker://{named})
+[ "$path" = "$WARMSTART_IMAGE" ] && echo same
+own=$({importer} get docker://{other} 2>/dev/null)
+/usr/bin/unsquashfs -cat "$own" etc/number
+{importer} release; {importer} release
+case $own in "$TMPDIR"/*) echo in the workspace;; esac
+"""
+    job = site.cluster.submit(script, ALICE, f"--comment=warmstart: image={named}", "--nodelist=n1")
+    ended = site.finish(job)
+    assert ended.state == "COMPLETED", ended
+    output = (site.cluster.account(ALICE).home / f"slurm-{job}.out").read_text().split("\n")
+    assert (output[0], output[2]) == ("same", "in the workspace")
+    assert output[1].isdecimal()

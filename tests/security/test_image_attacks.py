@@ -1,0 +1,183 @@
+"""Attacks on the image store, each of which fails (threats, rows 2, 11, 15, 16). Row 11's others: test_images.py."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.accounts import ALICE, IMPORT, STORE
+from tests.integration.image_place import Place, Ready, opened_place, squashfs
+from tests.unit.images.inline import KEEP, RULES
+from warmstart.host.deadline import after
+from warmstart.images import flight, production, space
+from warmstart.images.asked import Charged, Obtained, Site
+from warmstart.policy.compiled import Adopt
+
+NAME = "team/popular:1"
+
+
+@pytest.fixture(scope="module")
+def place(capable_host: None) -> Iterator[Place]:
+    """Return accounts and a directory for this module, with a good image and an evil one."""
+    with opened_place() as made:
+        squashfs(made.base / "ready.sqsh", 40_000)
+        squashfs(made.base / "evil.sqsh", 40_000)
+        yield made
+
+
+@pytest.fixture
+def launchers(place: Place, request: pytest.FixtureRequest) -> Path:
+    """Return a directory of launchers' images that is the store's owner's."""
+    path = place.own(place.base / f"launchers-{request.node.name.partition('[')[0]}-{time.monotonic_ns()}")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def site(place: Place, launchers: Path) -> Iterator[Site]:
+    """Return node n1's view of an empty store, with a policy that adopts from and locks beside the launchers'."""
+    importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"))
+    adopt = (Adopt(str(launchers), (place.accounts[STORE].uid,)),)
+    rules = RULES._replace(adopt=adopt, lock="beside", names=str(launchers))
+    made = place.site(place.new_store(f"store-{launchers.name}"), importer=importer, rules=rules)
+    with made.worker:
+        yield made
+
+
+def left(place: Place, launchers: Path, owner: str) -> Path:
+    """Leave the evil image where a launcher would have left the popular one."""
+    name = place.image(NAME).canonical().translate(str.maketrans("/:", "__"))
+    path = launchers / f"{name}.sqsh"
+    path.write_bytes((place.base / "evil.sqsh").read_bytes())
+    account = place.accounts[owner]
+    os.chown(path, account.uid, account.gid)
+    path.chmod(0o644)
+    return path
+
+
+def is_good(image: Obtained, place: Place) -> bool:
+    """Tell whether the store has the registry's image, and not what somebody left."""
+    return Path(image.path).read_bytes() == (place.base / "ready.sqsh").read_bytes()
+
+
+def test_a_strangers_image_is_nobodys_image(place: Place, launchers: Path, site: Site) -> None:
+    """Row 2: a user's file under a popular image's name is not adopted, and it is said why."""
+    launchers.chmod(0o1777)
+    left(place, launchers, ALICE)
+    found = flight.obtain(place.image(NAME), site, after(30))
+    assert (found.how, is_good(found, place)) == ("imported", True)
+    assert "sqsh: " in found.missing.left_out
+
+
+def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(place: Place, launchers: Path, site: Site) -> None:
+    """Row 2: where others can write, they can put a trusted owner's other file under this name."""
+    launchers.chmod(0o777)
+    left(place, launchers, STORE)
+    found = flight.obtain(place.image(NAME), site, after(30))
+    assert (found.how, is_good(found, place)) == ("imported", True)
+
+
+def test_an_adopted_image_is_a_copy_and_answers_no_digest(place: Place, launchers: Path, site: Site) -> None:
+    """Row 2: its owner can't rewrite what was taken over, and a digest reference is imported from the registry."""
+    theirs = left(place, launchers, STORE)
+    found = flight.obtain(place.image(NAME), site, after(30))
+    assert (found.how, is_good(found, place)) == ("adopted", False)
+    theirs.write_bytes(b"rewritten")
+    assert Path(found.path).read_bytes() == (place.base / "evil.sqsh").read_bytes()
+    assert found.digest.startswith("adopted:")
+    digest = found.digest.removeprefix("adopted:")
+    by_digest = flight.obtain(place.image(f"team/popular@sha256:{digest}"), site, after(30))
+    assert (by_digest.how, is_good(by_digest, place)) == ("imported", True)
+    assert by_digest.path != found.path
+
+
+def test_a_half_image_is_not_adopted(place: Place, launchers: Path, site: Site) -> None:
+    """A launcher's partial file is validated like any other, and the image is imported."""
+    os.truncate(left(place, launchers, STORE), 8192)
+    found = flight.obtain(place.image(NAME), site, after(30))
+    assert (found.how, is_good(found, place)) == ("imported", True)
+    assert "unsquashfs can't list it" in found.missing.left_out
+
+
+def test_an_old_image_waits_for_a_person(place: Place, launchers: Path, site: Site) -> None:
+    """What is older than a tag may be is not adopted by a job; an admin may."""
+    os.utime(left(place, launchers, STORE), (time.time() - 100_000,) * 2)
+    assert flight.obtain(place.image(NAME), site, after(30)).how == "imported"
+    assert production.adopt_now(place.image(NAME), site, after(30)).how == "adopted"
+    with pytest.raises(production.NothingToAdopt):
+        production.adopt_now(place.image("team/other:1"), site, after(30))
+
+
+def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, site: Site) -> None:
+    """`team/popular` and `team_popular` are one file to launchers: what a user asked for gets no name there."""
+    reference = place.image("team/popular_1:x")
+    alices = site._replace(charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))
+    assert flight.obtain(reference, alices, after(30)).how == "imported"
+    assert [path.name for path in launchers.iterdir() if path.is_symlink()] == []
+    named = flight.obtain(place.image(NAME), site, after(30))
+    assert [os.readlink(path) for path in launchers.iterdir() if path.is_symlink()] == [named.path]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory", "held", "held for reading"])
+def test_a_hostile_lock_costs_a_moment(place: Place, launchers: Path, site: Site, kind: str) -> None:
+    """Row 16: a FIFO, a link, a directory, somebody who never lets go: the import goes on without it, and says so."""
+    launchers.chmod(0o1777)
+    name = place.image(NAME).canonical().translate(str.maketrans("/:", "__"))
+    lock = launchers / f"{name}.sqsh.lock"
+    holder: Any = None
+    if kind == "fifo":
+        os.mkfifo(lock, 0o666)
+    elif kind == "link":
+        lock.symlink_to("/etc/passwd")
+    elif kind == "directory":
+        lock.mkdir()
+    else:
+        lock.touch()
+        os.chown(lock, place.accounts[ALICE].uid, -1)
+        lock.chmod(0o644)
+        holder = lock.open("rb")
+        fcntl.flock(holder, fcntl.LOCK_SH if kind == "held for reading" else fcntl.LOCK_EX)
+    found = flight.obtain(place.image(NAME), site, after(8))
+    assert (found.how, is_good(found, place)) == ("imported", True)
+    assert f"{name}.sqsh.lock" in found.missing.lockless
+    if holder:
+        holder.close()
+
+
+def test_a_users_quota_is_that_users_matter(place: Place, site: Site) -> None:
+    """Row 15: over its quota a user is refused; the next user, who wants the same image, is not told the refusal."""
+    size = (place.base / "ready.sqsh").stat().st_size
+    rules = RULES._replace(keep=KEEP._replace(user=size + 100))
+    alice = site._replace(rules=rules, charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))
+    assert flight.obtain(place.image("team/a:1"), alice, after(30)).how == "imported"
+    with pytest.raises(space.ImageQuotaExceeded):
+        flight.obtain(place.image("team/a:2"), alice, after(30))
+    bob = site._replace(rules=rules, charged=Charged("ws-bob", 64202, ""))
+    assert flight.obtain(place.image("team/a:2"), bob, after(30)).how == "imported"
+
+
+def test_a_mount_of_an_image_outlives_its_quarantine(place: Place, site: Site) -> None:
+    """An image in use is never removed under a job: quarantine is a rename, and the mount goes on reading."""
+    found = flight.obtain(place.image(NAME), site, after(30))
+    target = place.base / "mounted"
+    target.mkdir()
+    subprocess.run(["mount", "-t", "squashfs", "-o", "loop,ro,nosuid,nodev", found.path, target], check=True)
+    try:
+        with open(found.path, "r+b") as stream:
+            stream.seek(-1, os.SEEK_END)
+            stream.write(b"x")
+        full = site._replace(rules=site.rules._replace(verify="full"))
+        again = flight.obtain(place.image(NAME), full, after(30))
+        assert (again.how, is_good(again, place)) == ("imported", True)
+        assert len(list(target.iterdir())) == 20
+        assert (target / "d0" / "file").stat().st_size == 2000
+    finally:
+        subprocess.run(["umount", target], check=True)

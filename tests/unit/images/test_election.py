@@ -1,0 +1,51 @@
+"""The lock of an import: what it does where there are no locks, and what dead producers leave."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import filelock
+import pytest
+
+from warmstart.images import election
+
+WHO = {"host": "n1", "pid": 1, "job": 7, "since": "x"}
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE])
+def test_a_file_system_without_locks_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Everybody becomes the producer, and is told why."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    for _ in range(2):
+        begun = election.begin(str(tmp_path), "key", WHO, "t")
+        assert begun is not None
+        assert begun["lockless"]
+    election.end(str(tmp_path), "key")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOSPC])
+def test_a_failing_store_is_no_reason_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """What is no lack of locks is the store's failure, and nobody imports on it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "broken")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with pytest.raises(OSError, match="broken"):
+        election.begin(str(tmp_path), "key", WHO, "t")
+
+
+def test_a_live_producers_word_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
+    """Only whoever has the lock is believed to live."""
+    assert election.begin(str(tmp_path), "live", WHO, "t") == {"lockless": ""}
+    (tmp_path / "images" / "locks" / "dead.producer").write_text("{}")
+    election.forget_dead(str(tmp_path))
+    assert [path.name for path in (tmp_path / "images" / "locks").glob("*.producer")] == ["live.producer"]
+    assert election.producer_of(str(tmp_path), "live") == WHO
+    election.end(str(tmp_path), "live")
+    assert election.producer_of(str(tmp_path), "live") == {}

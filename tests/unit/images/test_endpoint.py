@@ -1,0 +1,136 @@
+"""The manifest endpoint, asked by hand: against a small registry on loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from warmstart.errors import WarmstartError
+from warmstart.images.importers import endpoint
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+
+DIGEST = f"sha256:{'cd' * 32}"
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Answers /v2/STATUS/… with that status; `token` wants a token first; `elsewhere` redirects."""
+
+    asked: list[str] = []  # noqa: RUF012 - of the class, reset for each test
+    realm = ""
+
+    def do_HEAD(self) -> None:
+        """Answer for a manifest."""
+        self.asked.append(self.path)
+        name = self.path.split("/")[2]
+        authorized = self.headers["Authorization"] == "Bearer given"
+        status = (200 if authorized else 401) if name == "token" else int(name)
+        self.send_response(status)
+        if name == "token":
+            self.send_header("WWW-Authenticate", f'Bearer realm="{self.realm}",service="s",scope="repository:a:pull"')
+        if status == 307:
+            self.send_header("Location", "/v2/200/manifests/1")
+        if status in (200, 206):
+            self.send_header("Docker-Content-Digest", DIGEST if status == 200 else "sha256:../../x")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        """Give a token."""
+        self.asked.append(self.path)
+        body = b'{"token": "given"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        """Say nothing."""
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """Return HOST:PORT of a registry."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    host = f"127.0.0.1:{server.server_port}"
+    Registry.asked, Registry.realm = [], f"http://{host}/token"
+    yield host
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def ask(registry: str, name: str) -> str:
+    """Ask for the digest of NAME:1."""
+    return endpoint.ask([registry, name, "1", ""], plain=True, seconds=5.0)
+
+
+def test_the_digest_is_in_a_header(registry: str) -> None:
+    """One HEAD request, no body."""
+    assert ask(registry, "200") == DIGEST
+    assert Registry.asked == ["/v2/200/manifests/1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("404", ImageNotFound),
+        ("403", ImageForbidden),
+        ("401", ImageForbidden),
+        ("429", RegistryUnreachable),
+        ("503", RegistryUnreachable),
+        ("206", ImportFailed),
+        ("307", ImportFailed),
+    ],
+)
+def test_says_whose_fault_it_is(registry: str, name: str, kind: type[WarmstartError]) -> None:
+    """A status is a class; a redirect is not followed, and what is no digest is not taken for one."""
+    with pytest.raises(kind):
+        ask(registry, name)
+    assert len(Registry.asked) == 1
+
+
+def test_no_registry_sends_us_to_this_node(registry: str) -> None:
+    """A realm on loopback is never asked: the attack that would reach a node's own services."""
+    with pytest.raises(RegistryUnreachable, match="where no registry may send us"):
+        ask(registry, "token")
+    assert Registry.asked == ["/v2/token/manifests/1"]
+
+
+def test_a_token_is_fetched_where_that_is_allowed(registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With loopback taken for a public address: service and scope are passed on, the token comes back."""
+    monkeypatch.setattr(endpoint, "is_public", lambda _: True)
+    assert ask(registry, "token") == DIGEST
+    assert Registry.asked[1] == "/token?service=s&scope=repository%3Aa%3Apull"
+
+
+def test_nobody_there_is_an_outage(registry: str) -> None:
+    """A closed port is the registry's outage, not a bug."""
+    port = int(registry.rpartition(":")[2])
+    with pytest.raises(RegistryUnreachable):
+        endpoint.ask([f"127.0.0.1:{port}", "a", "1", ""], plain=False, seconds=5.0)  # TLS to what speaks none
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("1.1.1.1", True),
+        ("10.1.2.3", True),
+        ("2606:4700::1111", True),
+        ("127.0.0.1", False),
+        ("127.8.8.8", False),
+        ("::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("169.254.169.254", False),
+        ("::ffff:169.254.169.254", False),
+        ("fe80::1%eth0", False),
+        ("fd00:ec2::254", False),
+        ("0.0.0.0", False),
+    ],
+)
+def test_where_a_registry_may_send_us(address: str, public: bool) -> None:
+    """Loopback, link-local and metadata addresses are out, in every spelling; a site's own network is in."""
+    assert endpoint.is_public(address) is public

@@ -1,0 +1,260 @@
+"""The `enroot` importer: exact command lines for 3.x and 4.x, its own settings, and whose fault each complaint is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from warmstart.errors import WarmstartError
+from warmstart.host import children
+from warmstart.host.children import Ended
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.worker import Identity
+from warmstart.images.importers import choice, endpoint, enroot, oci
+from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.enroot import Enroot
+from warmstart.images.reference import Reference, parse
+from warmstart.images.scratch import Scratch, ScratchUnusable
+
+DIGEST = f"sha256:{'ab' * 32}"
+IDENTITY = Identity("warmstart-import", 64211, 64211)
+IMPORTER = Enroot(IDENTITY, ("reg.io:5000",))
+Answer = Callable[[Sequence[str]], Ended]
+
+
+class Programs:
+    """Stands in for `children.run_alone`: answers `enroot version` itself, records and answers the rest."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = str(directory)
+        self.version = "4.1.2"
+        self.started: list[list[str]] = []
+        self.env: Mapping[str, str] = {}
+        self.answer: Answer = lambda _: Ended(0, f"{DIGEST}\n".encode(), b"")
+
+    def run_alone(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline: Deadline,  # noqa: ARG002
+        identity: Identity,
+        env: Mapping[str, str],
+        cwd: str,
+        network: bool,
+        capabilities: Sequence[str] = (),
+    ) -> Ended:
+        """Record and answer."""
+        assert (identity, cwd, network) == (IDENTITY, self.directory, True)
+        assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
+        if argv[4] == oci.SKOPEO:
+            assert not capabilities
+        else:
+            assert (argv[4], tuple(capabilities)) == ("/usr/bin/enroot", ("sys_admin", "mknod"))
+        if argv[5] == "version":
+            return Ended(0, f"{self.version}\n".encode(), b"")
+        self.env = env
+        self.started.append(list(argv[4:]))
+        return self.answer(argv[4:])
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
+    """Return the stand-in, in place, with no pauses between attempts."""
+    stand_in = Programs(tmp_path)
+    monkeypatch.setattr(children, "run_alone", stand_in.run_alone)
+    monkeypatch.setattr(enroot, "PAUSES_S", (0.0, 0.0))
+    return stand_in
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Scratch]:
+    """Return a directory to work in."""
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield Scratch(str(tmp_path), fd)
+    os.close(fd)
+
+
+def saying(stderr: str) -> Answer:
+    """Return an answer that fails as enroot does: with 1, after lines of progress."""
+    text = f"[INFO] Querying registry for permission grant\n{stderr}\n"
+    return lambda _: Ended(1, b"", text.encode())
+
+
+def test_asks_enroot_for_the_digest(programs: Programs, scratch: Scratch) -> None:
+    """From 4.0 on `enroot digest` says it; http is allowed for listed registries alone."""
+    assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), scratch, after(9)) == DIGEST
+    assert programs.env["ENROOT_ALLOW_HTTP"] == "y"
+    assert IMPORTER.resolve(parse("ubuntu"), scratch, after(9)) == DIGEST
+    assert "ENROOT_ALLOW_HTTP" not in programs.env
+    assert programs.started == [
+        ["/usr/bin/enroot", "digest", "docker://reg.io:5000#a:1"],
+        ["/usr/bin/enroot", "digest", "docker://registry-1.docker.io#library/ubuntu:latest"],
+    ]
+
+
+@pytest.mark.parametrize(("version", "sign"), [("3.4.1", ":"), ("3.5.0", ":"), ("4.0.1", "@"), ("4.1.2", "@")])
+def test_imports_by_digest(programs: Programs, scratch: Scratch, version: str, sign: str) -> None:
+    """3.x can't parse NAME@DIGEST, and takes a digest where a tag stands."""
+    programs.version = version
+    result = IMPORTER.import_image(parse("reg.io/team/a:1"), DIGEST, scratch, after(9))
+    uri = f"docker://reg.io#team/a{sign}{DIGEST}"
+    assert programs.started == [["/usr/bin/enroot", "import", "--output", f"{scratch.path}/{result}", uri]]
+
+
+def test_imports_a_tag_where_nobody_resolved_it(programs: Programs, scratch: Scratch) -> None:
+    """A user's own import leaves that to enroot, which has his credentials."""
+    IMPORTER.import_image(parse("reg.io/team/a:1"), "", scratch, after(9))
+    assert programs.started[0][-1] == "docker://reg.io#team/a:1"
+
+
+def test_every_path_is_its_own(programs: Programs, scratch: Scratch) -> None:
+    """Nothing that enroot reads, writes or sources lies outside of the scratch, whatever our own environment says."""
+    IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
+    env = dict(programs.env)
+    assert env.pop("PATH") == "/usr/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    assert env.pop("SHELL") == "/bin/bash"
+    assert env.pop("ENROOT_SQUASH_OPTIONS").split()[-4:] == ["-comp", "zstd", "-Xcompression-level", "3"]
+    assert env.pop("ENROOT_MAX_PROCESSORS").isdecimal()
+    names = {"HOME", "TMPDIR", *(f"ENROOT_{name}_PATH" for name in ("RUNTIME", "CONFIG", "CACHE", "DATA", "TEMP"))}
+    assert set(env) == names
+    assert all(path == scratch.path or path.startswith(f"{scratch.path}/") for path in env.values())
+    assert len(set(env.values())) == 5
+
+
+def test_an_old_enroot_resolves_through_skopeo(
+    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3.x knows no `digest`: skopeo is asked where it is installed."""
+    programs.version = "3.4.1"
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    assert IMPORTER.resolve(parse("reg.io/a:1"), scratch, after(9)) == DIGEST
+    assert [argv[0] for argv in programs.started] == [oci.SKOPEO]
+
+
+def test_and_else_through_the_registrys_own_endpoint(
+    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without skopeo the manifest endpoint is asked, again if it is out for a moment."""
+    programs.version = "3.4.1"
+    out = [RegistryUnreachable(image="a", problem="p")]
+
+    def ask(reference: Reference, identity: Identity, insecure: tuple[str, ...], deadline: Deadline) -> str:
+        assert (identity, insecure) == (IDENTITY, ("reg.io:5000",))
+        if out:
+            raise out.pop()
+        return DIGEST
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(endpoint, "resolve", ask)
+    assert IMPORTER.resolve(parse("reg.io/a:1"), scratch, after(9)) == DIGEST
+    assert programs.started == []
+
+
+@pytest.mark.parametrize("printed", [b"", b"sha256:../x\n", f"{DIGEST}\n{DIGEST}\n".encode(), b"Usage: enroot\n"])
+def test_an_answer_that_is_no_digest_is_refused(programs: Programs, scratch: Scratch, printed: bytes) -> None:
+    """What it prints becomes a file name, so it is checked; 3.x ends its usage with status 0."""
+    programs.answer = lambda _: Ended(0, printed, b"")
+    with pytest.raises(ImportFailed):
+        IMPORTER.resolve(parse("reg.io/a"), scratch, after(9))
+
+
+def test_a_program_that_is_no_enroot_is_said(programs: Programs, scratch: Scratch) -> None:
+    """A version that can't be read ends the import before the registry is asked."""
+    programs.version = "unknown"
+    with pytest.raises(ImportFailed):
+        IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
+
+
+URL = "http://reg.io/v2/team/429/manifests/503"
+# Seen with enroot 3.4.1 and 4.1.2, curl 7.88.1, docker-registry 2.8; statuses as common.sh renders them.
+SAID = [
+    (f"[ERROR] URL {URL} returned error code: 404 Not Found", ImageNotFound),
+    (f"[ERROR] URL {URL} returned error code: 401 Unauthorized", ImageForbidden),
+    (f"[ERROR] URL {URL} returned error code: 403 Forbidden", ImageForbidden),
+    (f"[ERROR] URL {URL} returned error code: 429 ", RegistryUnreachable),
+    (f"[ERROR] URL {URL} returned error code: 502 Bad Gateway", RegistryUnreachable),
+    (f"[ERROR] URL {URL} returned error code: 400 Bad Request", ImportFailed),
+    ("curl: (7) Failed to connect to 127.0.0.1 port 1 after 0 ms: Couldn't connect to server", RegistryUnreachable),
+    ("curl: (6) Could not resolve host: nohost.invalid", RegistryUnreachable),
+    ("curl: (28) Operation too slow. Less than 1 bytes/sec transferred the last 30 seconds", RegistryUnreachable),
+    ("[INFO] Authenticating with user: <anonymous>", ImageForbidden),
+    ("[INFO] Authenticating with user: a\n[INFO] Using credentials from file: /x/.credentials", ImageForbidden),
+    (
+        f"[INFO] Using credentials from file: /x/enroot-y/.credentials\n[ERROR] URL {URL} returned error code: 401",
+        ImageForbidden,
+    ),
+    ("curl: (22) The requested URL returned error: 404", ImageNotFound),
+    ("curl: (22) The requested URL returned error: 503", RegistryUnreachable),
+    ("curl: (60) SSL certificate problem: self-signed certificate", RegistryUnreachable),
+    ("curl: (23) Failure writing output to destination\ntee: x: No space left on device", ScratchUnusable),
+    ("[ERROR] Could not parse digest information from http://reg.io/v2/team/429/manifests/503", ImportFailed),
+    ("enroot-mksquashovlfs: failed to create mount namespace: Operation not permitted", ImportFailed),
+    ("something that nobody has seen yet", ImportFailed),
+]
+
+
+@pytest.mark.parametrize(("stderr", "kind"), SAID)
+def test_says_whose_fault_it_is(programs: Programs, scratch: Scratch, stderr: str, kind: type[WarmstartError]) -> None:
+    """The class comes from curl's and the registry's numbers, not from names; only outages are tried again."""
+    programs.answer = saying(stderr)
+    with pytest.raises(WarmstartError) as raised:
+        IMPORTER.import_image(parse("reg.io/team/429:503"), DIGEST, scratch, after(9))
+    assert type(raised.value) is kind
+    assert len(programs.started) == (3 if kind is RegistryUnreachable else 1)
+
+
+def test_the_first_complaint_counts(programs: Programs, scratch: Scratch) -> None:
+    """What fails after a failed download is a consequence."""
+    programs.answer = saying("curl: (56) Recv failure: Connection reset by peer\n[ERROR] Could not process JSON input")
+    with pytest.raises(RegistryUnreachable):
+        IMPORTER.resolve(parse("reg.io/a"), scratch, after(9))
+
+
+def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch: Scratch) -> None:
+    """Enroot refuses a file that is there, so the next attempt finds none."""
+    seen: list[bool] = []
+
+    def half(argv: Sequence[str]) -> Ended:
+        seen.append(os.path.exists(argv[3]))
+        Path(argv[3]).write_text("half")
+        return saying("curl: (18) transfer closed")(argv) if len(seen) < 2 else Ended(0, b"", b"")
+
+    programs.answer = half
+    IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
+    assert seen == [False, False]
+
+
+def slow(argv: Sequence[str]) -> Ended:
+    """Be killed at the deadline."""
+    raise children.ProgramTooSlow(program=argv[0])
+
+
+def test_a_question_without_an_answer_is_an_outage(programs: Programs, scratch: Scratch) -> None:
+    """The registry is what is slow then, and it is asked again."""
+    programs.answer = slow
+    with pytest.raises(RegistryUnreachable):
+        IMPORTER.resolve(parse("reg.io/a"), scratch, after(9))
+    assert len(programs.started) == 3
+
+
+def test_a_slow_import_is_not_begun_again(programs: Programs, scratch: Scratch) -> None:
+    """It may be slow for many reasons, and its time is over."""
+    programs.answer = slow
+    with pytest.raises(children.ProgramTooSlow):
+        IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
+    assert len(programs.started) == 1
+
+
+def test_auto_is_enroot_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`auto` looks for the program; the names are what they say; others are refused."""
+    monkeypatch.setattr(choice, "ENROOT", str(tmp_path / "enroot"))
+    assert choice.choose("auto", IDENTITY, ()).name == "oci"
+    (tmp_path / "enroot").touch()
+    assert choice.choose("auto", IDENTITY, ()).name == "enroot"
+    assert choice.choose("oci", IDENTITY, ()).name == "oci"
+    assert choice.choose("enroot", IDENTITY, ()).identity == IDENTITY
+    with pytest.raises(ValueError, match="docker"):
+        choice.choose("docker", IDENTITY, ())

@@ -1,0 +1,87 @@
+"""Private images: a store of their own, and a copy for each job."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.images import inline
+from warmstart.host.deadline import after
+from warmstart.host.worker import Identity, Worker
+from warmstart.images import private
+from warmstart.images.asked import Obtained, Site
+from warmstart.images.private import Heir, ImageCopyFailed
+from warmstart.images.reference import parse
+from warmstart.store.layout import StoreFailed
+
+IMAGE = parse("reg.io/team/a:1")
+NAME = "reg.io+team+a=1.sqsh"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Return a site whose store's owner is whoever runs the test."""
+    (tmp_path / "store").mkdir()
+    with Worker(Identity("me", os.getuid(), os.getgid())) as worker:
+        yield inline.site(tmp_path / "store", tmp_path / "workspace")._replace(worker=worker)
+
+
+@pytest.fixture
+def heir(tmp_path: Path) -> Heir:
+    """Return a job's run directory."""
+    (tmp_path / "run").mkdir(mode=0o711)
+    return Heir(str(tmp_path / "run"), os.getuid(), os.getgid())
+
+
+def stored(tmp_path: Path, data: bytes) -> Obtained:
+    """Return an image with these bytes."""
+    (tmp_path / "image").write_bytes(data)
+    return Obtained(str(tmp_path / "image"), f"sha256:{'ab' * 32}", len(data), "reused", 0.0)
+
+
+def test_has_a_store_of_its_own(site: Site) -> None:
+    """Made for the owner alone, and only its path is another: nothing of other launchers goes in or out."""
+    apart = private.site_of(site, "team", after(9))
+    assert apart.store == f"{site.store}/private/team"
+    assert (apart.rules.lock, apart.rules.names, apart.rules.adopt) == ("private", "", ())
+    for path in (apart.store, os.path.dirname(apart.store)):
+        assert os.stat(path).st_mode & 0o7777 == 0o700
+    assert private.site_of(site, "team", after(9)) == apart
+
+
+def test_a_store_that_is_not_mounted_is_not_made(site: Site, tmp_path: Path) -> None:
+    """Nothing is created where the store should be."""
+    with pytest.raises(StoreFailed):
+        private.site_of(site._replace(store=str(tmp_path / "absent")), "team", after(9))
+    assert not (tmp_path / "absent").exists()
+
+
+def test_the_job_gets_a_copy(site: Site, heir: Heir, tmp_path: Path) -> None:
+    """Its own and read-only; a second time replaces the first one."""
+    for data in (b"a" * 3_000_000, b"b"):
+        path = Path(private.hand_over(stored(tmp_path, data), IMAGE, heir, site, after(9)))
+        assert (path, path.read_bytes()) == (Path(heir.run) / NAME, data)
+        assert path.stat().st_mode & 0o7777 == 0o400
+    assert os.listdir(heir.run) == [NAME]
+
+
+def test_nothing_is_left_of_a_copy_that_failed(site: Site, heir: Heir, tmp_path: Path) -> None:
+    """An image that has gone is the store's failure, a disk that is full the node's shortage."""
+    gone = stored(tmp_path, b"x")._replace(path=str(tmp_path / "gone"))
+    with pytest.raises(StoreFailed):
+        private.hand_over(gone, IMAGE, heir, site, after(9))
+    with pytest.raises(ImageCopyFailed):
+        private.hand_over(stored(tmp_path, b"x"), IMAGE, heir._replace(run=str(tmp_path / "no")), site, after(9))
+    full = stored(tmp_path, b"x" * (2 << 20))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(ImageCopyFailed, match="File too large"):
+            private.hand_over(full, IMAGE, heir, site, after(9))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(heir.run) == []
