@@ -22,3 +22,13 @@ def first(hostlist: str) -> str:
         number = ranges.split(",", 1)[0].split("-", 1)[0]
         host = before + number + after
     return host
+
+
+def has_several(hostlist: str) -> bool:
+    """Tell whether there is more than one host: `n1,n2` and `n[1-2]`, not `n1` nor `n[7]-ib`."""
+    depth = 0
+    for character in hostlist:
+        depth += (character == "[") - (character == "]")
+        if character == "," or (character == "-" and depth):
+            return True
+    return False

@@ -1,0 +1,33 @@
+"""Slurm's EpilogSlurmctld: remove the job's spec, and move what both hooks have audited into their log.
+
+It runs beside the nodes' epilogs, which read nothing of the spec. If it never comes, a spec is out of date by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from warmstart.entry.slurmctld import Run, run_hook
+from warmstart.errors import WarmstartError
+from warmstart.paths import Controller
+from warmstart.slurm import controller
+
+
+def main(prefix: str) -> int:
+    """Run the hook for the job that the environment describes."""
+    status = run_hook("epilog-slurmctld", prefix, _remove)
+    _move_journals(Controller(prefix))
+    return status
+
+
+def _remove(run: Run) -> None:
+    run.store(controller.remove)
+
+
+def _move_journals(installation: Controller) -> None:
+    try:
+        from warmstart.audit.sink import drain
+
+        drain(installation.journal, installation.audit)
+    except WarmstartError as error:  # they stay where they are, for the next one
+        print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it

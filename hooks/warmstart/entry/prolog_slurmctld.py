@@ -1,0 +1,55 @@
+"""Slurm's PrologSlurmctld: write down for the nodes what slurmd does not tell them. Always ends with 0.
+
+It has ended before any prolog of the job starts on a node (reference: slurm.conf(5), PrologSlurmctld).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from warmstart.audit import events
+from warmstart.entry.slurmctld import Run, run_hook
+from warmstart.slurm import controller, spec
+
+if TYPE_CHECKING:
+    from warmstart.slurm import lookup
+
+
+def main(prefix: str) -> int:
+    """Run the hook for the job that the environment describes."""
+    return run_hook("prolog-slurmctld", prefix, _write)
+
+
+def _write(run: Run) -> None:
+    started = time.monotonic()
+    written = controller.spec_of(run.job, os.environ)
+    source = "nobody" if written.qos is None else "slurm"
+    # First without the look-up: if that takes too long or we are killed, nodes have all the rest.
+    run.store(controller.publish, spec.as_json(written))
+    if written.qos is None and "qos" in run.keys.attributes:
+        from warmstart.slurm import lookup
+
+        try:
+            answer = lookup.qos(_asked(run), run.deadline)
+        except lookup.LookUpFailed as error:
+            run.audit.emit(events.SPEC_FAILED, error=error.as_audit())
+        else:
+            source = answer.source
+            run.store(controller.publish, spec.as_json(written._replace(qos=answer.qos)))
+    took = round((time.monotonic() - started) * 1000, 3)
+    run.audit.emit(events.SPEC_WRITTEN, path=run.path, qos=source, duration_ms=took)
+
+
+def _asked(run: Run) -> lookup.Asked:
+    from warmstart.slurm.lookup import Asked
+
+    return Asked(
+        job_id=run.job.id,
+        name=controller.name_for_scontrol(run.job, os.environ),
+        scontrol=run.policy.paths.scontrol,
+        slurm_conf=run.keys.conf,
+        libraries=run.pyslurm,
+        identity=run.keys.user,
+    )

@@ -1,0 +1,105 @@
+"""What slurmctld's two hooks share: they run as SlurmUser on the controller, and always end with 0.
+
+A PrologSlurmctld that fails requeues its job, again and again without limit; one that dies of a signal counts as
+successful (reference: prep_slurmctld.c, seen on 22.05). So nothing here is worth a status, and whatever happens at
+any moment, a spec that a node sees is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.errors import PolicyError, WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.worker import Identity, Worker
+from warmstart.job import Job, from_environment
+from warmstart.paths import Controller
+from warmstart.policy.compiled import Policy, Slurmctld
+from warmstart.policy.refresh import current
+from warmstart.slurm.spec import SpecUnusable, path_of
+
+
+class Run(NamedTuple):
+    """One run of one of the two hooks."""
+
+    job: Job
+    policy: Policy
+    keys: Slurmctld
+    path: str  # of the job's spec
+    audit: Journal
+    worker: Worker  # as SlurmUser: the shared file system may hang
+    deadline: Deadline  # of the whole run
+    pyslurm: str
+
+    def store(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function of `slurm.controller` on the spec; `SpecUnusable`, `WorkerSilent`."""
+        try:
+            self.worker.call(function, self.path, *arguments, deadline=self.deadline)
+        except OSError as error:
+            raise SpecUnusable(path=self.path, problem=error.strerror or "unwritable") from error
+
+
+def run_hook(name: str, prefix: str, work: Callable[[Run], None]) -> int:
+    """Run `work` for the job that the environment describes; always 0."""
+    try:
+        os.umask(0o022)
+        installation = Controller(prefix)
+        if not os.path.exists(installation.off_switch):
+            host = os.uname().nodename.partition(".")[0]  # Slurm names no node here
+            job = from_environment({**os.environ, "SLURMD_NODENAME": host})
+            _audited(name, installation, job, work)
+    except WarmstartError as error:
+        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it
+    except Exception:  # noqa: BLE001 - a failure requeues the job for ever
+        print(_traceback(), file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it
+    return 0
+
+
+def _audited(name: str, installation: Controller, job: Job, work: Callable[[Run], None]) -> None:
+    started = time.monotonic()
+    journal = Journal(installation.journal, {**job.as_audit(), "hook": name, "run_id": os.urandom(4).hex()})
+    journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
+    outcome = "ok"
+    try:
+        _work(installation, job, journal, work)
+    except PolicyError as error:
+        outcome = "failed"
+        journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
+    except WarmstartError as error:
+        outcome = "failed"
+        journal.emit(events.SPEC_FAILED, error=error.as_audit())
+    except Exception:  # noqa: BLE001 - a bug: audited, never a status
+        outcome = "failed"
+        journal.emit(events.HOOK_CRASHED, traceback=_traceback())
+    took = round((time.monotonic() - started) * 1000, 3)
+    journal.finish(outcome=outcome, status=0, duration_ms=took)
+
+
+def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[Run], None]) -> None:
+    policy, rejected = current(installation)
+    if rejected is not None:
+        journal.emit(events.POLICY_REJECTED, error=rejected.as_audit(), in_force="the last good one")
+    keys = policy.slurmctld
+    if keys is None:
+        return
+    path = path_of(keys.spec_directory, job.cluster, job.id)
+    with Worker(_slurm_user(keys.user, path)) as worker:
+        work(Run(job, policy, keys, path, journal, worker, after(keys.deadline), installation.pyslurm))
+
+
+def _slurm_user(user: Identity, path: str) -> Identity:
+    if os.geteuid() not in (0, user.uid):
+        raise SpecUnusable(path=path, problem=f"this hook runs as uid {os.geteuid()}, not as {user.name}")
+    return user
+
+
+def _traceback() -> str:
+    import traceback
+
+    return traceback.format_exc()

@@ -1,0 +1,229 @@
+"""The ledger of this host's reserved ports, and the test that nobody listens on one.
+
+    <var>/ports/<port>      root, 0600: whose it is; one directory for all slurmds of a host, which share its ports
+
+A port is a live job's from its prolog to its epilog on the head node. Entries of another boot are nobody's:
+their jobs are gone. What the bind test can't see, another program's bind after it, the ledger doesn't promise
+(threats, row 18).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from warmstart.errors import PolicyError, ResourceError
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import DIRECTORY, ensure_dir, read_small, unlink_if_there, write_all
+
+EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
+LONGEST_ENTRY = 4096
+PAUSE = 0.01
+# Knuth's multiplicative hash: consecutive job ids begin far apart.
+SPREAD = 2654435761
+
+
+class PortsExhausted(ResourceError):
+    """Every port of the range is reserved or in use."""
+
+    code = "rendezvous-exhausted"
+    template = "too few free ports between {low} and {high} on this node"
+    hint = "what listens there (ss -ltnp)? else widen the range in the policy"
+
+
+class PortsOverQuota(ResourceError):
+    """One user may hold so many ports of a host."""
+
+    code = "rendezvous-over-quota"
+    template = "the user's jobs hold {held} rendezvous ports of this node; {more} more would exceed {per_user}"
+    hint = "fewer jobs at once with this head node, or ask for rendezvous.per_user to be raised"
+
+
+class RangeEphemeral(PolicyError):
+    """The kernel gives ports of this range to clients, so a reserved one may be taken at any moment."""
+
+    code = "rendezvous-range-ephemeral"
+    template = "rendezvous ports {low}-{high} overlap this node's ephemeral range {first}-{last}"
+    hint = "change the range in the policy, or net.ipv4.ip_local_port_range on the node"
+
+
+class LedgerBusy(ResourceError):
+    """Another hook of this host holds the ledger's lock."""
+
+    code = "rendezvous-ledger-busy"
+    template = "another hook of this host is at work on {directory}"
+    hint = "is the node overloaded, or its disk very slow?"
+
+
+class Holder(NamedTuple):
+    """For which run of which job ports are reserved, on which of the host's nodes."""
+
+    node: str
+    job_id: int
+    run_id: str
+    uid: int
+    boot_id: str
+
+
+class Wanted(NamedTuple):
+    """How many ports of which range (both ends included), and how many one user may hold on this host."""
+
+    low: int
+    high: int
+    number: int
+    per_user: int
+
+
+def reserve(directory: str, holder: Holder, wanted: Wanted, restarts: int, deadline: Deadline) -> list[int]:
+    """Reserve ports that nobody else has and nobody uses; all or none. Root's directory is made if it lacks.
+
+    `restarts` tells the runs of a job apart: a run that is prepared twice tries the same ports first, and the
+    next run others, which what is left of the run before can't hold. Raises this module's errors, and `OSError`.
+    """
+    check_range(wanted.low, wanted.high)
+    ensure_dir(directory, 0o700)
+    with _locked(directory, deadline) as ledger:
+        taken = _taken(ledger, holder)
+        held = sum(other.uid == holder.uid for other in taken.values())
+        if held + wanted.number > wanted.per_user:
+            raise PortsOverQuota(held=held, more=wanted.number, per_user=wanted.per_user)
+        ports: list[int] = []
+        try:
+            for port in _candidates(wanted, holder.job_id, restarts):
+                if port not in taken and is_free(port) and _enter(ledger, port, holder):
+                    ports.append(port)
+                if len(ports) == wanted.number:
+                    return ports
+            raise PortsExhausted(low=wanted.low, high=wanted.high)
+        except BaseException:
+            for port in ports:
+                unlink_if_there(str(port), ledger)
+            raise
+
+
+def held_by(directory: str, node: str, job_id: int) -> list[int]:
+    """Return the ports of a job on a node, whichever run reserved them."""
+    try:
+        ledger = os.open(directory, DIRECTORY)
+    except FileNotFoundError:
+        return []
+    try:
+        return sorted(port for port, holder in _entries(ledger) if holder and holder[:2] == (node, job_id))
+    finally:
+        os.close(ledger)
+
+
+def release(directory: str, node: str, job_id: int, deadline: Deadline) -> None:
+    """Give back every port of a job on a node; `LedgerBusy` at the deadline."""
+    with _locked(directory, deadline) as ledger:
+        for port in held_by(directory, node, job_id):
+            unlink_if_there(str(port), ledger)
+
+
+def is_free(port: int) -> bool:
+    """Tell whether nobody has bound the TCP port, on any address of either family; it is not kept."""
+    import socket  # slow to import; only the head node of a job that wants ports comes here
+
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - the test is of every address
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((address, port))  # without SO_REUSEADDR: connections that linger count, too
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6
+                raise
+    return True
+
+
+def check_range(low: int, high: int) -> None:
+    """Raise `RangeEphemeral` where the kernel gives clients ports of this range."""
+    own = ephemeral()
+    if own and low <= own[1] and own[0] <= high:
+        raise RangeEphemeral(low=low, high=high, first=own[0], last=own[1])
+
+
+def ephemeral() -> tuple[int, int] | None:
+    """Return the range that the kernel gives to clients (ip(7), ip_local_port_range), both ends included."""
+    try:
+        with open(EPHEMERAL, encoding="ascii") as file:
+            first, last = file.read().split()
+            return int(first), int(last)
+    except (OSError, ValueError):
+        return None
+
+
+def _candidates(wanted: Wanted, job_id: int, restarts: int) -> Iterator[int]:
+    size = wanted.high - wanted.low + 1
+    start = ((job_id + restarts) * SPREAD) % (1 << 32) % size
+    for step in range(size):
+        yield wanted.low + (start + step) % size
+
+
+def _taken(ledger: int, holder: Holder) -> dict[int, Holder]:
+    """Return the live entries; remove the rest: of an earlier boot, of an earlier run of this job, damaged."""
+    live = {}
+    for port, other in _entries(ledger):
+        ours = other is not None and other[:2] == holder[:2]
+        if other is None or ours or other.boot_id != holder.boot_id:
+            unlink_if_there(str(port), ledger)
+        else:
+            live[port] = other
+    return live
+
+
+def _entries(ledger: int) -> Iterator[tuple[int, Holder | None]]:
+    for name in os.listdir(ledger):
+        if name.isdigit():
+            yield int(name), _read(ledger, name)
+
+
+def _read(ledger: int, name: str) -> Holder | None:
+    """Return whose a port is; None for an entry whose writer died before it was whole, or that has just gone."""
+    try:
+        return Holder(**json.loads(read_small(name, LONGEST_ENTRY, ledger)))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _enter(ledger: int, port: int, holder: Holder) -> bool:
+    """Make the port ours; False when it is somebody's. The name decides and not the lock, which saves work only."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(str(port), flags, 0o600, dir_fd=ledger)
+    except FileExistsError:
+        return False
+    try:
+        write_all(fd, json.dumps(holder._asdict()).encode())
+    except OSError:
+        unlink_if_there(str(port), ledger)
+        raise
+    finally:
+        os.close(fd)
+    return True
+
+
+@contextmanager
+def _locked(directory: str, deadline: Deadline) -> Iterator[int]:
+    """Keep the host's other hooks out: two of one user's would both be below the limit, else."""
+    fd = os.open(directory, DIRECTORY)
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if deadline.expired():
+                    raise LedgerBusy(directory=directory) from None
+                time.sleep(PAUSE)
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,76 @@
+"""What slurmctld's hooks do with a job's spec: make it of their environment, publish it whole, remove it.
+
+As SlurmUser, on the controller; nothing of root's is read or written. Facts: the environment of PrologSlurmctld is
+`job_common_env_vars` in Slurm's src/slurmctld/job_mgr.c: it has job name and array ids, and the QOS from 25.11 on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+
+from warmstart.host.files import replace_file, unlink_if_there
+from warmstart.job import Job
+from warmstart.slurm.spec import Spec, opened
+
+LONGEST_TEXT = 4096  # of a job name or comment; slurmctld itself caps comments at 1024
+
+
+def spec_of(job: Job, environ: Mapping[str, str]) -> Spec:
+    """Return the spec of the job that a hook's environment describes."""
+    return Spec(
+        cluster=job.cluster,
+        job_id=job.id,
+        uid=job.uid,
+        restarts=job.restarts,
+        written=time.time(),
+        job_name=_bounded(environ.get("SLURM_JOB_NAME")),
+        array=array_task(environ),
+        comment=_bounded(job.comment),
+        qos=_bounded(job.qos),
+    )
+
+
+def array_task(environ: Mapping[str, str]) -> str:
+    """Return `JOBID_TASKID`, or "" for a job that is not of an array."""
+    return _pair(environ, "SLURM_ARRAY_JOB_ID", "_", "SLURM_ARRAY_TASK_ID")
+
+
+def name_for_scontrol(job: Job, environ: Mapping[str, str]) -> str:
+    """Return the name under which scontrol shows this job and no other.
+
+    For the bare id of an array's last task, or of a heterogeneous job's leader, it shows all of them.
+    """
+    component = _pair(environ, "SLURM_HET_JOB_ID", "+", "SLURM_HET_JOB_OFFSET")
+    return array_task(environ) or component or str(job.id)
+
+
+def publish(path: str, text: str) -> None:
+    """Put a spec in its place, whole or not at all; `OSError`. Run as SlurmUser."""
+    directory, name = os.path.split(path)
+    with opened(directory, os.geteuid()) as folder:
+        # Not synced: a power failure of the file server ends no job, and a spec that is gone grants nothing.
+        replace_file(folder, name, text.encode(), 0o644, durable=False)
+
+
+def remove(path: str) -> bool:
+    """Remove a spec and what killed hooks of the same job left half-written; return whether there was one."""
+    directory, name = os.path.split(path)
+    with opened(directory, os.geteuid()) as folder:
+        for left in os.listdir(folder):
+            if left.startswith(f".{name}.") and left.endswith(".tmp"):
+                unlink_if_there(left, folder)
+        return unlink_if_there(name, folder)
+
+
+def _bounded(text: str | None) -> str | None:
+    """Return a text; None for one that is too long to be true: a cut one would match what the whole does not."""
+    return text if text is None or len(json.dumps(text)) <= LONGEST_TEXT else None
+
+
+def _pair(environ: Mapping[str, str], first: str, between: str, second: str) -> str:
+    pair = environ.get(first, ""), environ.get(second, "")
+    plain = all(number.isascii() and number.isdigit() and len(number) <= 10 for number in pair)
+    return between.join(pair) if plain else ""

@@ -1,0 +1,168 @@
+"""A job's spec: what the controller's own hook knows of a job and a node does not, and when a node believes it.
+
+The file lies on the shared file system, `<directory>/<cluster>.<job id>.json`. A node believes it only where nobody
+but SlurmUser (and root) can have written it, and only about this job, this run of it, lately (threats, row 14). It is
+read by a process of the store's owner: a file system that hangs then hangs nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from warmstart.errors import StoreError
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import DIRECTORY, REGULAR
+from warmstart.host.worker import Worker
+from warmstart.job import Job
+
+FORMAT = 1
+LONGEST = 64 << 10
+# Between PrologSlurmctld and a node's prolog nodes may boot (ResumeTimeout); clocks may differ a little.
+STALE = 3600.0
+SKEW = 300.0
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_IN_CLUSTER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+class SpecUnusable(StoreError):
+    """There is no spec for the job, or none that can be believed: rules that need one grant nothing."""
+
+    code = "spec-unusable"
+    template = "job spec {path}: {problem}"
+    hint = "does PrologSlurmctld run, as slurmctld.user of the policy? docs/slurmctld-hooks.md"
+
+
+class Spec(NamedTuple):
+    """One run of one job. `None`: the controller's hook did not know it, which is not the same as ""."""
+
+    cluster: str
+    job_id: int
+    uid: int
+    restarts: int
+    written: float  # seconds since the epoch, by the controller's clock
+    job_name: str | None
+    array: str | None  # "" or JOBID_TASKID
+    comment: str | None
+    qos: str | None
+
+
+def path_of(directory: str, cluster: str, job_id: int) -> str:
+    """Return the spec's path; `SpecUnusable` for a cluster whose name is not a plain one."""
+    if not cluster or not _IN_CLUSTER.issuperset(cluster):
+        raise SpecUnusable(path=directory, problem=f"{cluster!a} is no name of a cluster")
+    return f"{directory}/{cluster}.{job_id}.json"
+
+
+def informed(job: Job, directory: str, owner: int, store: Worker, deadline: Deadline) -> Job:
+    """Return the job with what its spec adds; `SpecUnusable`, or `WorkerSilent` at the deadline."""
+    path = path_of(directory, job.cluster, job.id)
+    try:
+        spec = _spec(store.call(read, path, owner, deadline=deadline))
+    except OSError as error:
+        raise SpecUnusable(path=path, problem=error.strerror or "unreadable") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise SpecUnusable(path=path, problem="is not what the controller's hook writes") from error
+    if problem := _not_of(job, spec, time.time()):
+        raise SpecUnusable(path=path, problem=problem)
+    return job._replace(
+        qos=spec.qos if job.qos is None else job.qos,
+        job_name=spec.job_name,
+        array=spec.array,
+        comment=job.comment if job.comment_told else spec.comment or "",
+    )
+
+
+def read(path: str, owner: int) -> dict[str, Any]:
+    """Return a spec's JSON; `OSError` unless nobody but `owner` and root could have written it."""
+    directory, name = os.path.split(path)
+    with opened(directory, owner) as folder:
+        fd = os.open(name, REGULAR, dir_fd=folder)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise _refusal("is not a regular file")
+        if status.st_nlink != 1:
+            raise _refusal(f"has {status.st_nlink} links")
+        if status.st_uid != owner:
+            raise _refusal(f"belongs to uid {status.st_uid}, not to slurmctld.user")
+        if status.st_mode & _OTHERS:
+            raise _refusal("can be written by others")
+        if status.st_size > LONGEST:
+            raise _refusal(f"is larger than {LONGEST} bytes")
+        return _object(os.read(fd, LONGEST))
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def opened(directory: str, owner: int) -> Iterator[int]:
+    """Open the directory of specs; `OSError` where a link leads to it or others can write it or one above it."""
+    fd = os.open("/", DIRECTORY)
+    try:
+        parts = [part for part in directory.split("/") if part]
+        _require_ours(os.fstat(fd), owner, "/", above=True)
+        for number, part in enumerate(parts, 1):
+            below = os.open(part, DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+            _require_ours(os.fstat(fd), owner, part, above=number < len(parts))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def as_json(spec: Spec) -> str:
+    """Return the file's content."""
+    return json.dumps({"format": FORMAT, **spec._asdict()})
+
+
+def _require_ours(status: os.stat_result, owner: int, name: str, *, above: bool) -> None:
+    if status.st_uid not in (0, owner):
+        raise _refusal(f"its directory {name} belongs to uid {status.st_uid}")
+    # In a sticky directory above nobody can move what is ours; into the specs' own one nobody else may put a name.
+    if status.st_mode & _OTHERS and not (above and status.st_mode & stat.S_ISVTX):
+        raise _refusal(f"its directory {name} can be written by others")
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _refusal("is not JSON") from error
+    if not isinstance(value, dict):
+        raise _refusal("is not a JSON object")
+    return value
+
+
+def _spec(data: dict[str, Any]) -> Spec:
+    if data.pop("format") != FORMAT:
+        raise ValueError("another version wrote it")
+    numbers = [data[key] for key in ("job_id", "uid", "restarts")]
+    texts = [data[key] for key in ("job_name", "array", "comment", "qos") if data[key] is not None]
+    if not all(type(number) is int for number in numbers) or type(data["written"]) not in (int, float):
+        raise TypeError("a number is none")
+    if not all(isinstance(text, str) for text in (data["cluster"], *texts)):
+        raise TypeError("a text is none")
+    return Spec(**{**data, "written": float(data["written"])})
+
+
+def _not_of(job: Job, spec: Spec, now: float) -> str:
+    """Return why a well-formed spec is not this run's; "" if it is."""
+    if (spec.cluster, spec.job_id, spec.uid) != (job.cluster, job.id, job.uid):
+        return f"is of job {spec.job_id} of uid {spec.uid} in cluster {spec.cluster!a}"
+    if spec.restarts != job.restarts:
+        return f"is of run {spec.restarts} of the job, and this is run {job.restarts}"
+    age = now - spec.written
+    # Not `age > STALE or …`: a NaN must not pass.
+    return "" if -SKEW <= age <= STALE else f"was written {age:.0f} s ago"
+
+
+def _refusal(problem: str) -> OSError:
+    return OSError(errno.EPERM, problem)

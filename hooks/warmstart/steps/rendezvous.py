@@ -1,0 +1,194 @@
+"""Step `rendezvous`: one address and port for all nodes of a job (docs/rendezvous.md).
+
+The head node reserves ports in its host's ledger and tells the others through the store; they look there until
+the deadline. What can't be had is a verdict or degrades, by the rule: a port that is not surely the job's own
+is never handed out. The ports stay reserved until the job's epilog on the head node, whatever became of its
+prolog: another node may know them already. `release` gives them back.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
+from warmstart.host import ports as ledger
+from warmstart.host.deadline import Deadline
+from warmstart.host.ports import Holder, Wanted
+from warmstart.host.worker import Json
+from warmstart.policy.compiled import Rendezvous
+from warmstart.record import Record, writing_state
+from warmstart.steps.contract import Context, Outcome
+from warmstart.store import rendezvous as meeting
+
+NAME = "rendezvous"
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
+SECONDS_FOR_STORE = 2.0
+
+
+class NodeShared(ResourceError):
+    """A neighbour could take a reserved port before the job binds it."""
+
+    code = "rendezvous-node-shared"
+    template = "no rendezvous port: the job does not have its first node {node} for itself"
+    hint = "submit with --exclusive; or the administrators allow it with rendezvous.shared_nodes"
+
+
+class NoAnswer(StoreError):
+    """The head node said nothing in time."""
+
+    code = "rendezvous-late"
+    template = "no rendezvous port from the head node {head} within {seconds} s"
+    hint = "did its prolog fail or start late (PrologFlags=Alloc)? do the nodes share the store?"
+
+
+class HeadRefused(ResourceError):
+    """The head node could not reserve a port."""
+
+    code = "rendezvous-refused"
+    template = "the head node {head} has no rendezvous port for the job: {reason}"
+    hint = "the head node's own events say more"
+
+
+class AnswerUnusable(PolicyError):
+    """The head node's answer is not one that this release writes."""
+
+    code = "rendezvous-unreadable"
+    template = "the rendezvous answer {name} can't be used: {problem}"
+    hint = "do all nodes have the same release of warmstart?"
+
+
+class Required(UserError):
+    """The rule lets no such job run without a rendezvous."""
+
+    code = "rendezvous-required"
+    template = "{reason}; jobs here do not run without a rendezvous port"
+    hint = "submit it again later; tell the administrators if it lasts"
+
+
+class Options(NamedTuple):
+    """What the rule gives, and what this node is to do."""
+
+    rule: Rendezvous
+    further: int  # ports besides MASTER_PORT
+    name: str  # of the answer in the store
+    restarts: int
+    head: bool  # whether this node reserves
+    others: bool  # whether there are nodes to tell
+    alone: bool  # whether the job has the head node for itself; of interest there only
+    address: str  # the head node, as far as this node knows: in a heterogeneous job "" but on the leader's nodes
+    nodelist: str  # the same of its job's nodes
+
+
+def run(context: Context, options: Options) -> Outcome:
+    """Reserve, or find out what the head node reserved; what can't be had degrades, or is the rule's verdict."""
+    try:
+        outcome = _reserve(context, options) if options.head else _join(context, options)
+    except WarmstartError as error:
+        outcome = Outcome("skipped", degraded=[error])
+    if options.head and options.others:
+        outcome = outcome._replace(record={"meeting": options.name})  # also when it says that there is nothing
+    return outcome._replace(degraded=[_by_rule(error, options) for error in outcome.degraded])
+
+
+def _by_rule(error: WarmstartError, options: Options) -> WarmstartError:
+    if options.rule.required and not isinstance(error, NodeError):
+        return Required(reason=str(error))
+    return error
+
+
+def _reserve(context: Context, options: Options) -> Outcome:
+    try:
+        ports = _ports(context, options)
+    except WarmstartError as error:
+        with suppress(WarmstartError, OSError):  # the others time out
+            _publish(context, options, refused=str(error))
+        raise
+    context.audit.emit(events.RENDEZVOUS_RESERVED, address=options.address, ports=ports)
+    # If it fails, it may have arrived all the same: the ports stay ours, and this node does without like the others.
+    _publish(context, options, ports=ports)
+    return _told(context.record, options.address, ports)
+
+
+def _ports(context: Context, options: Options) -> list[int]:
+    record, rule = context.record, options.rule
+    if not (options.alone or rule.shared_nodes):
+        raise NodeShared(node=record.node)
+    holder = Holder(record.node, record.job_id, record.run_id, record.uid, record.boot_id)
+    wanted = Wanted(rule.low, rule.high, 1 + options.further, rule.per_user)
+    with writing_state(context.paths.ports):
+        return ledger.reserve(context.paths.ports, holder, wanted, options.restarts, _deadline(context, options))
+
+
+def _publish(context: Context, options: Options, **answer: object) -> None:
+    if not options.others:
+        return
+    record = context.record
+    whose = {"uid": record.uid, "cluster": record.cluster, "nodelist": options.nodelist}
+    context.store.call(
+        meeting.publish,
+        context.policy.paths.store,
+        options.name,
+        f"{record.node}-{record.run_id}",
+        {**whose, "address": options.address, **answer},
+        deadline=_deadline(context, options),
+    )
+
+
+def _join(context: Context, options: Options) -> Outcome:
+    started = time.monotonic()
+    answer = _answer(context, options)
+    if "refused" in answer:
+        raise HeadRefused(head=answer.get("address"), reason=answer["refused"])
+    address, ports = answer.get("address"), _ports_in(answer)
+    if not isinstance(address, str) or len(ports) <= options.further:
+        raise AnswerUnusable(name=options.name, problem="it has no address, or too few ports")
+    waited = round((time.monotonic() - started) * 1000, 3)
+    context.audit.emit(events.RENDEZVOUS_JOINED, address=address, ports=ports, waited_ms=waited)
+    return _told(context.record, address, ports)
+
+
+def _answer(context: Context, options: Options) -> dict[str, Json]:
+    """Return the answer of this run's head node; `NoAnswer` at the deadline, the store's errors at once."""
+    deadline, store = _deadline(context, options), context.policy.paths.store
+    slow = context.deadline.within(options.rule.wait + SECONDS_FOR_STORE)  # the last look needs some time itself
+    pause = FIRST_PAUSE
+    while True:
+        answer = context.store.call(meeting.look, store, options.name, deadline=slow)
+        if answer is not None and _is_for(context, options, answer):
+            return dict(answer)
+        if deadline.expired():
+            head = options.address or "of the leading component"
+            raise NoAnswer(head=head, seconds=options.rule.wait)
+        time.sleep(min(pause, deadline.left()))
+        pause = min(pause * 1.5, LONGEST_PAUSE)
+
+
+def _is_for(context: Context, options: Options, answer: dict[str, Json]) -> bool:
+    """Tell whether it is this job's, and not that of an earlier job with the same id."""
+    whose = (answer.get("uid"), answer.get("cluster"), answer.get("nodelist") if options.nodelist else "")
+    return whose == (context.record.uid, context.record.cluster, options.nodelist)
+
+
+def _ports_in(answer: dict[str, Json]) -> list[int]:
+    ports = answer.get("ports")
+    return [port for port in ports if isinstance(port, int)] if isinstance(ports, list) else []
+
+
+def _told(record: Record, address: str, ports: list[int]) -> Outcome:
+    first, *further = ports
+    environment = {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(first),
+        # Tells task-prolog whose the two above are: sbatch hands an outer job's to the inner one.
+        "WARMSTART_RENDEZVOUS": f"{record.view_id}:{address}:{first}",
+    }
+    if further:
+        environment["WARMSTART_PORTS"] = ",".join(map(str, further))
+    return Outcome("changed", detail={"address": address, "ports": ports}, environment=environment)
+
+
+def _deadline(context: Context, options: Options) -> Deadline:
+    return context.deadline.within(options.rule.wait)

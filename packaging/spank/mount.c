@@ -1,0 +1,125 @@
+/* The job's cache at the constant path, in a mount namespace of the task's own. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "warmstart.h"
+
+#define DIGITS "0123456789"
+#define PROC_PATH 64
+
+/* JOB.RUN as the prolog names a run's directory: digits, a dot, eight hexadecimal digits. */
+static bool is_run(const char *name, size_t length)
+{
+	size_t digits = strspn(name, DIGITS);
+
+	return digits > 0 && length == digits + 9 && name[digits] == '.' &&
+	       strspn(name + digits + 1, DIGITS "abcdef") >= 8;
+}
+
+/* Open WORKSPACE/NODE/JOB.RUN/cache if `cache` is such a path. Everything above is root's and the cache is the
+ * job owner's, so whatever the owner wrote into his view, he gets a cache that is his own or none. */
+static int open_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid)
+{
+	char parent[PATH_MAX], run[NAME_MAX + 1];
+	const char *name;
+	size_t length;
+	int above, directory, fd;
+	int written = snprintf(parent, sizeof(parent), "%s/%s", settings->workspace, node);
+
+	errno = EINVAL;
+	if (written < 0 || written >= (int)sizeof(parent) || strncmp(cache, parent, (size_t)written) != 0)
+		return -1;
+	if (cache[written] != '/')
+		return -1;
+	name = cache + written + 1;
+	length = strcspn(name, "/");
+	if (length > NAME_MAX || !is_run(name, length) || strcmp(name + length, "/cache") != 0)
+		return -1;
+	memcpy(run, name, length);
+	run[length] = '\0';
+	above = open_trusted(parent);
+	if (above < 0)
+		return -1;
+	directory = open_beneath(above, run, 0);
+	close(above);
+	if (directory < 0)
+		return -1;
+	fd = open_beneath(directory, "cache", uid);
+	close(directory);
+	return fd;
+}
+
+static int open_target(const char *path)
+{
+	int fd = open_trusted(path);
+
+	if (fd >= 0 || errno != ENOENT)
+		return fd;
+	/* A node that came up without it. Its parents are checked on the second walk; root made it either way. */
+	if (mkdir(path, 0755) < 0 && errno != EEXIST)
+		return -1;
+	return open_trusted(path);
+}
+
+static int mount_at(int source, int target)
+{
+	char from[PROC_PATH], to[PROC_PATH];
+
+	snprintf(from, sizeof(from), "/proc/self/fd/%d", source);
+	snprintf(to, sizeof(to), "/proc/self/fd/%d", target);
+	return mount(from, to, "none", MS_BIND, NULL);
+}
+
+/* A bind mount has its source's flags; add ours to them. */
+static int restrict_mount(const char *path, int source)
+{
+	struct statvfs found;
+	unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV;
+
+	if (fstatvfs(source, &found) < 0)
+		return -1;
+	flags |= (found.f_flag & ST_RDONLY ? MS_RDONLY : 0) | (found.f_flag & ST_NOEXEC ? MS_NOEXEC : 0);
+	return mount("none", path, "none", flags, NULL);
+}
+
+int bind_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid)
+{
+	int source, target, failed;
+
+	/* Descriptors from before unshare() belong to the old namespace; so first ask whether it is worth one. */
+	source = open_cache(settings, node, cache, uid);
+	if (source < 0)
+		return -1;
+	close(source);
+	/* Slave: what the node mounts and unmounts later still arrives here, and nothing of ours leaves. */
+	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", "none", MS_REC | MS_SLAVE, NULL) < 0)
+		return -1;
+	source = open_cache(settings, node, cache, uid);
+	if (source < 0)
+		return -1;
+	target = open_target(settings->cache);
+	if (target < 0) {
+		failed = errno;
+		close(source);
+		errno = failed;
+		return -1;
+	}
+	failed = mount_at(source, target) < 0 ? errno : 0;
+	/* By path: a descriptor from before the mount leads beneath it. Only root can change what is on this path. */
+	if (failed == 0 && restrict_mount(settings->cache, source) < 0) {
+		failed = errno;
+		umount2(settings->cache, MNT_DETACH);
+	}
+	close(target);
+	close(source);
+	errno = failed;
+	return failed == 0 ? 0 : -1;
+}

@@ -1,0 +1,11 @@
+# make spank: the optional SPANK plugin, against the installed Slurm headers (Debian: libslurm-dev). It works with
+# the major.minor release of Slurm that it was built for. Always built anew: PREFIX is compiled in.
+SPANK_SOURCES := $(addprefix packaging/spank/,warmstart.c options.c view.c trusted.c mount.c)
+SPANK_CFLAGS  := -std=gnu11 -O2 -g -Wall -Wextra -Werror -Wconversion -Wshadow -fPIC -fvisibility=hidden
+SPANK_CFLAGS  += -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+
+.PHONY: spank
+spank: ## the optional SPANK plugin, build/spank/warmstart.so (packaging/spank/README.md)
+	@mkdir -p build/spank
+	$(CC) $(SPANK_CFLAGS) -DWARMSTART_STATE='"$(VAR)"' -shared -Wl,-z,relro,-z,now \
+		-o build/spank/warmstart.so $(SPANK_SOURCES)

@@ -1,0 +1,128 @@
+/* The job's view: STATE/NODE/view/JOB/environment, which its prolog rendered and its owner can rewrite. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "warmstart.h"
+
+#define LARGEST (1 << 20)
+#define FILE_FLAGS (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+
+static bool is_name(const char *text)
+{
+	return *text != '\0' && *text != '.' && strlen(text) <= NAME_MAX && strchr(text, '/') == NULL;
+}
+
+static int open_view(const struct settings *settings, const char *node, const char *job, uid_t uid)
+{
+	char path[PATH_MAX];
+	int views, view, file;
+
+	if (!is_name(node) || !is_name(job)) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (snprintf(path, sizeof(path), "%s/%s/view", settings->state, node) >= (int)sizeof(path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	views = open_trusted(path);
+	if (views < 0)
+		return -1;
+	view = open_beneath(views, job, uid);
+	close(views);
+	if (view < 0)
+		return -1;
+	file = openat(view, "environment", FILE_FLAGS);
+	close(view);
+	return file;
+}
+
+static char *read_all(int fd, uid_t uid)
+{
+	struct stat found;
+	char *text;
+	ssize_t got;
+	size_t used = 0;
+
+	if (fstat(fd, &found) < 0)
+		return NULL;
+	if (!S_ISREG(found.st_mode) || found.st_uid != uid || found.st_size > LARGEST) {
+		errno = EPERM;
+		return NULL;
+	}
+	text = malloc((size_t)found.st_size + 2);
+	if (text == NULL)
+		return NULL;
+	while (used < (size_t)found.st_size) {
+		got = read(fd, text + used, (size_t)found.st_size - used);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		used += (size_t)got;
+	}
+	/* A NUL of the owner's own ends the line that it is in. Two of ours end the last line and the list. */
+	text[used] = '\0';
+	text[used + 1] = '\0';
+	for (size_t i = 0; i < used; i++)
+		if (text[i] == '\n')
+			text[i] = '\0';
+	return text;
+}
+
+int view_read(const struct settings *settings, const char *node, const char *job, uid_t uid, struct view *view)
+{
+	const char **header[] = {&view->workspace, &view->constant, &view->cache};
+	int fd = open_view(settings, node, job, uid);
+	char *line;
+
+	if (fd < 0)
+		return -1;
+	line = view->text = read_all(fd, uid);
+	close(fd);
+	if (line == NULL)
+		return -1;
+	for (size_t i = 0; i < sizeof(header) / sizeof(*header); i++) {
+		if (*line == '\0') { /* none of the three is ever empty, so the text has ended */
+			view_free(view);
+			errno = EINVAL;
+			return -1;
+		}
+		*header[i] = line;
+		line += strlen(line) + 1;
+	}
+	view->variables = line;
+	return 0;
+}
+
+char *view_variable(char *line, struct variable *variable)
+{
+	char *next, *equals, *name;
+
+	for (; *line != '\0'; line = next) {
+		next = line + strlen(line) + 1;
+		variable->forced = *line == '!';
+		name = line + variable->forced;
+		equals = strchr(name, '=');
+		if (equals == NULL || equals == name || isdigit((unsigned char)*name))
+			continue;
+		*equals = '\0';
+		variable->name = name;
+		variable->value = equals + 1;
+		return next;
+	}
+	return NULL;
+}
+
+void view_free(struct view *view)
+{
+	free(view->text);
+	*view = (struct view){0};
+}

@@ -1,0 +1,261 @@
+"""One address and port for all nodes of a job, on real Slurm: never two live jobs', never a foreign listener's."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.site import Site
+
+LOW, HIGH = 20000, 20039
+MEET = """\
+rules:
+  - name: meeting
+    rendezvous: {{ports: {low}-{high}, per_user: 40, shared_nodes: {shared}, wait: {wait}, required: {required}}}
+"""
+OVERLAPPING = 60
+SHOW = 'echo "$SLURM_PROCID $MASTER_ADDR:$MASTER_PORT $WARMSTART_PORTS"'
+# The head's batch step takes the port as a launcher does. Nothing of an earlier job may hold it.
+BIND = """\
+#!/bin/sh
+exec /usr/bin/python3 -IS -c 'import os, socket, time
+with socket.create_server(("", int(os.environ["MASTER_PORT"]))):
+    time.sleep(0.3)'
+"""
+SLEEP = '#!/bin/sh\necho "$MASTER_ADDR:$MASTER_PORT"\nexec sleep 600\n'
+
+
+def allow(site: Site, **changes: object) -> None:
+    """Put a policy in force that gives jobs a rendezvous and nothing else."""
+    fields = {"low": LOW, "high": HIGH, "shared": "true", "wait": "20s", "required": "false", **changes}
+    paths = {key: str(fields[key]) for key in ("workspace",) if key in fields}
+    site.write_policy(rules=MEET.format(**fields), **paths)
+
+
+@pytest.fixture
+def meeting(site: Site) -> Iterator[Site]:
+    """Give the site under such a policy; afterwards nothing is reserved and nothing announced."""
+    allow(site)
+    yield site
+    site.cluster.wait_idle()
+    assert (reserved(site), announced(site)) == ([], [])
+
+
+def reserved(site: Site) -> list[str]:
+    """Return the host's ledger."""
+    return names(site.var / "ports")
+
+
+def announced(site: Site) -> list[str]:
+    """Return the store's answers."""
+    return names(site.store / "rendezvous")
+
+
+def names(directory: Path) -> list[str]:
+    """Return what lies in a directory that may not be there."""
+    return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+def lines(output: str) -> list[str]:
+    """Return what tasks printed of themselves, without their numbers."""
+    return sorted(line.partition(" ")[2] for line in output.splitlines() if line[:1].isdigit())
+
+
+def codes(site: Site, job_id: int) -> list[tuple[str, str]]:
+    """Return (node, code) of what failed for a job."""
+    return [(event["node"], event["error"]["code"]) for event in site.events(job_id, "step.failed")]
+
+
+def test_all_tasks_of_a_job_see_the_same(meeting: Site) -> None:
+    """Batch step and srun tasks on three nodes; the further ports that the job asked for."""
+    script = f"#!/bin/sh\n{SHOW}\nsrun --ntasks-per-node=2 sh -c '{SHOW}'\n"
+    job = meeting.cluster.wait(
+        meeting.cluster.submit(script, ALICE, "--nodes=3", "--ntasks-per-node=2", "--comment=warmstart: ports=2")
+    )
+    assert job.state == "COMPLETED"
+    (event,) = meeting.events(job.job_id, "rendezvous.reserved")
+    first, *further = event["ports"]
+    assert event["node"] == job.nodes[0]
+    assert lines(job.output) == [f"{job.nodes[0]}:{first} {','.join(map(str, further))}"] * 7
+    assert {event["node"] for event in meeting.events(job.job_id, "rendezvous.joined")} == set(job.nodes[1:])
+
+
+def test_steps_of_salloc_see_it(meeting: Site) -> None:
+    """A job without a batch script."""
+    done = meeting.cluster.run(["salloc", "--quiet", "--nodes=2", "srun", "sh", "-c", SHOW], BOB)
+    assert done.returncode == 0
+    seen = lines(done.stdout)
+    assert len(seen) == 2
+    assert len(set(seen)) == 1
+    assert LOW <= int(seen[0].rpartition(":")[2]) <= HIGH
+
+
+def test_components_of_a_heterogeneous_job_meet_at_the_leader(meeting: Site) -> None:
+    """Two jobs for Slurm, one address and port for both, released by the leader's epilog."""
+    components = "#SBATCH --nodelist=n1\n#SBATCH hetjob\n#SBATCH --nodelist=n3,n4\n"
+    script = f"#!/bin/sh\n{components}srun --het-group=0,1 sh -c '{SHOW}'\n"
+    job_id = meeting.cluster.submit(script, ALICE)
+    wait_until("the job's end", lambda: not meeting.cluster.admin("squeue", "--noheader").strip(), 60)
+    output = (meeting.cluster.account(ALICE).home / f"slurm-{job_id}.out").read_text()
+    (event,) = meeting.events(job_id, "rendezvous.reserved")
+    assert lines(output) == [f"n1:{event['ports'][0]} "] * 3
+    joined = meeting.events(job_id + 1, "rendezvous.joined")
+    assert sorted(event["node"] for event in joined) == ["n3", "n4"]
+
+
+def test_a_job_of_one_node_has_none_unless_it_asks(meeting: Site) -> None:
+    """And with one, what its user set stays."""
+    script = f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n"
+    run = meeting.cluster
+    quiet = run.wait(run.submit(script, ALICE, "--nodelist=n2"))
+    asking = run.wait(run.submit(script, ALICE, "--nodelist=n2", "--comment=warmstart: ports=0"))
+    own = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "29500"}
+    set_by_user = run.wait(run.submit(script, ALICE, "--nodelist=n2", "--comment=warmstart: ports=0", env=own))
+    port = meeting.events(asking.job_id, "rendezvous.reserved")[0]["ports"][0]
+    assert [lines(job.output) for job in (quiet, asking, set_by_user)] == [
+        [": "],
+        [f"n2:{port} "],
+        ["elsewhere:29500 "],
+    ]
+
+
+@pytest.fixture
+def foreign() -> Iterator[set[int]]:
+    """Give ports of the range that programs of this host listen on."""
+    with ExitStack() as stack:
+        listening = range(LOW, HIGH + 1, 4)
+        for port in listening:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        yield set(listening)
+
+
+def overlap(site: Site, count: int) -> tuple[list[dict[str, Any]], int]:
+    """Run so many overlapping 2-node jobs; return their events and how many of them failed."""
+    options = ("--nodes=2", "--ntasks=2", f"--array=1-{count}", "--time=5")
+    array = site.cluster.submit(BIND, ALICE, *options)
+    wait_until("the jobs' end", lambda: not site.cluster.admin("squeue", "--noheader").strip(), 5.0 * count)
+    site.cluster.wait_idle()
+    states = site.cluster.admin("scontrol", "show", "job", str(array))
+    events = [event for event in site.audit("--since", "1h") if event["event"].startswith("rendezvous.")]
+    return events, count - states.count("JobState=COMPLETED")
+
+
+def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    """Return (port, when) of every port that was given to a job before the one that had it gave it back."""
+    history: dict[int, list[tuple[str, str]]] = {}
+    for event in events:
+        if event["event"] != "rendezvous.joined":
+            for port in event["ports"]:
+                history.setdefault(port, []).append((event["ts"], event["event"].partition(".")[2]))
+    return [
+        (port, after[0])
+        for port, steps in history.items()
+        for before, after in pairwise(sorted(steps, key=lambda step: (step[0], step[1] != "released")))
+        if before[1] == after[1]
+    ]
+
+
+def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign: set[int]) -> None:
+    """Overlapping jobs on four nodes of one host; each binds its port, and each is given back."""
+    known = len(meeting.audit("--event", "rendezvous.reserved"))
+    events, failed = overlap(meeting, OVERLAPPING)
+    given = [event for event in events if event["event"] == "rendezvous.reserved"][known:]
+    assert failed == 0
+    assert len({event["job_id"] for event in given}) == OVERLAPPING
+    assert not {port for event in given for port in event["ports"]} & foreign
+    assert collisions(events) == []
+    told = {event["job_id"]: event["ports"] for event in given}
+    joined = {event["job_id"]: event["ports"] for event in events if event["event"] == "rendezvous.joined"}
+    assert {job: joined.get(job) for job in told} == told
+
+
+def test_a_requeued_job_meets_anew(meeting: Site) -> None:
+    """Its first run's port is given back, its second run tries others."""
+    cluster = meeting.cluster
+    job_id = cluster.submit(SLEEP, ALICE, "--nodes=2", "--requeue", "--open-mode=append")
+    wait_until("the first run", lambda: cluster.job(job_id).output.count("\n") == 1, 60)
+    cluster.requeue(job_id)
+    cluster.wait_for(job_id, {"PENDING"})
+    cluster.wait_idle()
+    assert (reserved(meeting), announced(meeting)) == ([], [])
+    # Not within the second of the requeue: slurmd refuses credentials as old as the revocation.
+    cluster.admin("scontrol", "update", f"jobid={job_id}", "starttime=now+2")
+    wait_until("the second run", lambda: cluster.job(job_id).output.count(":2") == 2, 60)
+    assert announced(meeting) == [f"warmstart.{job_id}.1.json"]
+    cluster.cancel(job_id)
+    cluster.wait(job_id)
+    cluster.wait_idle()
+    first, second = (event["ports"] for event in meeting.events(job_id, "rendezvous.reserved"))
+    assert first != second
+    for event in ("joined", "released"):
+        assert [event["ports"] for event in meeting.events(job_id, f"rendezvous.{event}")] == [first, second]
+
+
+def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
+    """Its prolog fails on a read-only disk: the head has its port, and the other way round there is a deadline."""
+    apart = meeting.cluster.base / "apart"
+    apart.mkdir()
+    allow(meeting, wait="1s", workspace=apart)
+    fields = {"SLURM_NODELIST": "n[2-3]", "SLURM_JOB_NUM_NODES": "2"}
+    second = {"SLURM_NODELIST": "n[3-4]", "SLURM_JOB_NUM_NODES": "2"}
+    with mounts.tmpfs(apart / "n3") as small, mounts.read_only(small):
+        broken = [meeting.run_hook("prolog", meeting.variables(920001, node="n3", **fields))]
+        head = meeting.run_hook("prolog", meeting.variables(920001, node="n2", **fields))
+        broken.append(meeting.run_hook("prolog", meeting.variables(920002, node="n3", **second)))
+        other = meeting.run_hook("prolog", meeting.variables(920002, node="n4", **second))
+    assert [done.returncode for done in (*broken, head, other)] == [1, 1, 0, 0]
+    assert len(meeting.events(920001, "rendezvous.reserved")) == 1
+    assert [code for code in codes(meeting, 920002) if code[0] == "n4"] == [("n4", "rendezvous-late")]
+    for job_id, node in ((920001, "n2"), (920001, "n3"), (920002, "n3"), (920002, "n4")):
+        assert meeting.run_hook("epilog", meeting.variables(job_id, node=node)).returncode == 0
+
+
+def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:
+    """Its record says nothing of the port, or is gone: the epilog frees it all the same."""
+    variables = meeting.variables(920003, SLURM_JOB_COMMENT="warmstart: ports=3")
+    assert meeting.run_hook("prolog", variables).returncode == 0
+    assert len(reserved(meeting)) == 4
+    (meeting.var / "n1" / "state" / "920003" / "record.json").unlink()
+    assert meeting.run_hook("epilog", variables).returncode == 0
+    assert [event["hook"] for event in meeting.events(920003, "run.unknown")] == ["epilog"]
+    assert len(meeting.events(920003, "rendezvous.released")) == 1
+    for lost in (meeting.workspace / "n1").iterdir():  # without a record they are `tend`'s
+        shutil.rmtree(lost)
+    shutil.rmtree(meeting.var / "n1" / "view" / "920003")
+
+
+@pytest.mark.parametrize("required", ["true", "false"])
+def test_a_shared_head_node_has_no_port(meeting: Site, required: str) -> None:
+    """Without `shared_nodes` the job is told why, and runs without or not at all."""
+    allow(meeting, shared="false", required=required)
+    script = f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n"
+    options = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1")
+    job = meeting.cluster.wait(meeting.cluster.submit(script, ALICE, *options))
+    assert job.state == ("FAILED" if required == "true" else "COMPLETED")
+    assert "does not have its first node" in job.output
+    assert lines(job.output) == ([] if required == "true" else [": "])
+
+
+def test_without_the_store_nobody_has_a_port(meeting: Site) -> None:
+    """The head can't tell and the others can't find: all do without, told so, and the port is given back."""
+    store = meeting.store.rename(meeting.store.with_name("away"))
+    try:
+        job = meeting.cluster.wait(meeting.cluster.submit(f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n", ALICE, "--nodes=2"))
+    finally:
+        store.rename(meeting.store)
+    assert job.state == "COMPLETED"
+    assert lines(job.output) == [": "]
+    assert {code for _, code in codes(meeting, job.job_id)} == {"store-failed"}

@@ -1,0 +1,312 @@
+"""The SPANK plugin: its task callbacks as root under memory checkers, its options on a real cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from tests import spank
+from tests.cluster.accounts import ALICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.cluster.site import Site
+
+JOB, OTHER = 64201, 64202  # uids; they need no account
+VALGRIND = (
+    "valgrind",
+    "--quiet",
+    "--vgdb=no",
+    "--error-exitcode=99",
+    "--leak-check=full",
+    "--show-leak-kinds=definite,possible",
+)
+
+
+class Node(NamedTuple):
+    """What the plugin finds on a node: state, workspace, the constant path; and the program that calls it."""
+
+    base: Path
+    command: tuple[str, ...]
+
+    @property
+    def constant(self) -> Path:
+        """The constant path."""
+        return self.base / "constant"
+
+    def make_cache(self, run: str, uid: int) -> Path:
+        """Make the cache of a run, the job's own, with a marker in it."""
+        cache = self.base / "workspace" / "n1" / run / "cache"
+        cache.mkdir(parents=True)
+        (cache / "marker").write_text(f"{uid}\n")
+        cache.chmod(0o700)
+        for path in (cache, cache / "marker"):
+            os.chown(path, uid, uid)
+        return cache
+
+    def write_view(self, *lines: object, job: int = 7, uid: int = JOB) -> Path:
+        """Write what the prolog renders, or what the view's owner made of it."""
+        directory = self.base / "state" / "n1" / "view" / str(job)
+        directory.mkdir(parents=True)
+        (directory / "environment").write_text("".join(f"{line}\n" for line in lines))
+        for path in (directory / "environment", directory):
+            os.chown(path, uid, uid)
+        return directory / "environment"
+
+    def task(self, **environment: str) -> list[str]:
+        """Start a task of job 7; return what the harness says of it, without what the checker said."""
+        paths = {"state": self.base / "state", "workspace": self.base / "workspace", "cache": self.constant}
+        arguments = [f"{key}={value}" for key, value in paths.items()]
+        slurm = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "ASAN_OPTIONS": "detect_leaks=1"}
+        done = subprocess.run(
+            [*self.command, "task", str(JOB), "7", *arguments],
+            env={**slurm, **environment}, capture_output=True, text=True, check=False, cwd="/",
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def harnesses(capable_host: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...]]:
+    """Build the plugin for each checker; skip, or fail in CI, where that can't be."""
+    wanting = spank.missing() or ("" if shutil.which("valgrind") else "no valgrind")
+    if wanting and os.environ.get("CI") == "true":
+        pytest.fail(wanting)
+    if wanting:
+        pytest.skip(wanting)
+    directory = tmp_path_factory.mktemp("spank")
+    return {
+        "sanitizers": (str(spank.build(directory, sanitize=True)),),
+        "valgrind": (*VALGRIND, str(spank.build(directory, sanitize=False))),
+    }
+
+
+@pytest.fixture(params=["sanitizers", "valgrind"])
+def node(request: pytest.FixtureRequest, harnesses: dict[str, tuple[str, ...]]) -> Iterator[Node]:
+    """Give a node whose directories are root's, and which the job's uid can reach."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-spank-", dir="/var/tmp"))
+    base.chmod(0o755)
+    yield Node(base, harnesses[request.param])
+    assert str(base) not in Path("/proc/self/mountinfo").read_text()
+    shutil.rmtree(base)
+
+
+ONCE = pytest.mark.parametrize("node", ["sanitizers"], indirect=True)  # valgrind is slow to start
+
+
+def view_of(node: Node, cache: Path) -> list[str]:
+    """Return the view's lines as the prolog renders them where the policy says `constant_path: spank`."""
+    paths = [str(node.base / "workspace"), str(node.constant), str(cache)]
+    return [*paths, f"NUMBA_CACHE_DIR={node.constant}/numba", "PLAIN=a b", f"!WARMSTART_CACHE={node.constant}"]
+
+
+def mounts(node: Node, lines: list[str]) -> list[str]:
+    """Return the task's mounts at the constant path."""
+    return [line for line in lines if line.startswith("/proc/self/mountinfo:") and f" {node.constant} " in line]
+
+
+def test_the_cache_is_at_the_constant_path(node: Node) -> None:
+    """One mount, nosuid and nodev, in the task alone; the variables say so, and the job reads its own cache there."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    node.write_view(*view_of(node, cache))
+    lines = node.task()
+    (mount,) = mounts(node, lines)
+    assert "nosuid,nodev" in mount
+    assert {f"NUMBA_CACHE_DIR={node.constant}/numba", "PLAIN=a b", f"WARMSTART_CACHE={node.constant}"} <= set(lines)
+    assert f"{node.constant}/marker: {JOB}" in lines
+    assert not (node.constant / "marker").exists()
+
+
+def test_what_the_user_set_stays(node: Node) -> None:
+    """But not a path into a cache or workspace, which was inherited, and not what is warmstart's own."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    node.write_view(*view_of(node, cache), "STALE=ours", "LONG=ours")
+    stale = f"{node.base}/workspace/n1/6.00000000/cache"
+    own = {"PLAIN": "mine", "STALE": stale, "NUMBA_CACHE_DIR": f"{node.constant}/x", "LONG": "x" * 9000}
+    lines = node.task(**own, WARMSTART_CACHE="mine")
+    assert {"PLAIN=mine", "STALE=ours", f"NUMBA_CACHE_DIR={node.constant}/numba", f"LONG={'x' * 9000}"} <= set(lines)
+    assert f"WARMSTART_CACHE={node.constant}" in lines
+
+
+def test_another_jobs_rendezvous_is_not_the_users(node: Node) -> None:
+    """It was inherited by a job that was submitted from inside; what the user set himself stays."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    ours = ["MASTER_ADDR=n1", "MASTER_PORT=20001", "!WARMSTART_RENDEZVOUS=7:n1:20001"]
+    view = node.write_view(*view_of(node, cache), *ours)
+    others = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}
+    assert {"MASTER_ADDR=n1", "MASTER_PORT=20001"} <= set(node.task(**others, WARMSTART_RENDEZVOUS="6:n9:29999"))
+    for known in ("7:n9:29999", "6:n8:1", ""):
+        assert {"MASTER_ADDR=n9", "MASTER_PORT=29999"} <= set(node.task(**others, WARMSTART_RENDEZVOUS=known))
+    view.write_text("".join(f"{line}\n" for line in view_of(node, cache)))
+    lines = node.task(**others, WARMSTART_RENDEZVOUS="77:n9:29999")
+    assert not [line for line in lines if line.startswith("MASTER_")]
+
+
+def test_without_a_mount_the_jobs_own_path_is_used(node: Node) -> None:
+    """Something that is not root's lies where the constant path should be: the task starts all the same."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    node.write_view(*view_of(node, cache))
+    node.constant.mkdir()
+    os.chown(node.constant, OTHER, OTHER)
+    lines = node.task()
+    assert mounts(node, lines) == []
+    assert {f"NUMBA_CACHE_DIR={cache}/numba", f"WARMSTART_CACHE={cache}", f"{cache}/marker: {JOB}"} <= set(lines)
+
+
+def test_a_job_without_a_view_is_left_alone(node: Node) -> None:
+    """No mount, no variable, no word."""
+    said = ("info:", "error:", "/proc/", "WARMSTART_", "NUMBA_")
+    assert not [line for line in node.task() if line.startswith(said)]
+    assert not node.constant.exists()
+
+
+@ONCE
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "/etc",
+        "{workspace}/n1/8.0a1b2c3d/cache",  # another user's
+        "{workspace}/n1/7.0a1b2c3d/cache/inside",
+        "{workspace}/n1/7.0a1b2c3d/cache/../../8.0a1b2c3d/cache",
+        "{workspace}/n1/../n1/7.0a1b2c3d/cache",
+        "{workspace}/n1/9.0a1b2c3d/cache",  # a link to another user's
+        "{workspace}/n1/7.0A1B2C3D/cache",
+        "{workspace}/n1/7.0a1b2c3d0/cache",
+        "{workspace}x/n1/7.0a1b2c3d/cache",
+        "{workspace}/n2/7.0a1b2c3d/cache",
+        "x" * 70000,
+    ],
+)
+def test_a_forged_view_reaches_nothing_of_others(node: Node, claim: str) -> None:
+    """The view's owner can name any path: only a cache that is his own is ever mounted."""
+    node.make_cache("7.0a1b2c3d", JOB)
+    foreign = node.make_cache("8.0a1b2c3d", OTHER)
+    linked = node.base / "workspace" / "n1" / "9.0a1b2c3d"
+    linked.mkdir()
+    (linked / "cache").symlink_to(foreign)
+    node.write_view(*view_of(node, Path("/")))
+    lines = view_of(node, Path("/"))
+    lines[2] = claim.format(workspace=node.base / "workspace")
+    (node.base / "state/n1/view/7/environment").write_text("".join(f"{line}\n" for line in lines))
+    said = node.task()
+    assert mounts(node, said) == []
+    assert f"{OTHER}" not in "".join(line for line in said if "marker" in line)
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+    os.chown(path, JOB, JOB)
+
+
+def _link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def _foreign(path: Path) -> None:
+    os.chown(path, OTHER, OTHER)
+
+
+def _huge(path: Path) -> None:
+    with path.open("a") as file:
+        file.truncate(1 << 30)
+
+
+@ONCE
+@pytest.mark.parametrize("change", [_fifo, _link, _foreign, _huge])
+def test_a_view_that_is_no_view_is_not_read(node: Node, change: Callable[[Path], None]) -> None:
+    """A FIFO does not hang the task, a link is not followed, another's file is not believed."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    change(node.write_view(*view_of(node, cache)))
+    lines = node.task()
+    assert mounts(node, lines) == []
+    assert not any(line.startswith("WARMSTART_CACHE=") for line in lines)
+    assert lines[0].startswith("info: warmstart: cannot read the job's view: ")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n\n", b"/w", b"/w\n/c\n", b"\0" * 99, b"/w\n/c\n/x\nA\n=b\n1=c\n!=d\nB=1"]
+)
+def test_odd_views_are_read_to_their_end(node: Node, content: bytes) -> None:
+    """Whatever its bytes are: at most whole variables come of it, and nothing is mounted."""
+    node.write_view().write_bytes(content)
+    lines = node.task()
+    assert mounts(node, lines) == []
+    assert [line for line in lines if line == "B=1"] == (["B=1"] if content.endswith(b"B=1") else [])
+
+
+def test_the_leaders_id_names_the_view_of_a_component(node: Node) -> None:
+    """In a heterogeneous job only the environment has that id; another user's view is not read by it."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    node.write_view(*view_of(node, cache), job=6)
+    assert len(mounts(node, node.task(SLURM_JOB_ID="6"))) == 1
+    node.write_view(*view_of(node, cache), job=5, uid=OTHER)
+    for forged in ("5", "../view/6", "", "6\n"):
+        assert mounts(node, node.task(SLURM_JOB_ID=forged)) == []
+
+
+# --- on a real cluster
+
+
+@pytest.fixture
+def plugin(site: Site) -> Iterator[None]:
+    """Load the plugin into the site's cluster; skip where it can't be built."""
+    if spank.missing():
+        pytest.skip(spank.missing())
+    with spank.loaded(site):
+        yield
+
+
+SHOW = 'echo "cache=$WARMSTART_CACHE inductor=$TORCHINDUCTOR_CACHE_DIR"'
+NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
+def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: str) -> None:
+    """Help texts, and a sentence instead of a job."""
+    shown = site.cluster.run([command, "--help"], ALICE).stdout
+    assert all(option in shown for option in ("--warm-image=REF", "--warm-profile=NAMES", "--no-warm"))
+    what = "--wrap=true" if command == "sbatch" else "/bin/true"
+    done = site.cluster.run([command, "--warm-profile=numba;id", what], ALICE)
+    assert done.returncode != 0
+    assert "the value of --warm-profile holds a character that it may not hold; write NAME or NAME,NAME" in done.stderr
+
+
+@pytest.mark.usefixtures("plugin")
+def test_options_reach_the_prolog(site: Site) -> None:
+    """A profile beside the rules' own, nothing at all, and an image that the policy refuses, as a verdict."""
+    site.write_policy(NUMBA)
+    wishes = ("", "--warm-profile=inductor", "--no-warm", "--warm-image=other.example.com/a:1")
+    jobs = [site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, *filter(None, [wish])) for wish in wishes]
+    outputs = [site.cluster.wait(job_id).output for job_id in jobs]
+    assert [("cache=/" in output, "inductor=/" in output) for output in outputs] == [
+        (True, False),
+        (True, True),
+        (False, False),
+        (False, False),
+    ]
+    assert "other.example.com" in outputs[3]
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_job_from_a_host_without_the_plugin(site: Site) -> None:
+    """Its commands do not know the options; the job runs and has its cache at the constant path."""
+    site.write_policy(constant="spank")
+    etc = site.cluster.base / "etc"
+    (etc / "without.conf").write_text("")
+    text = (etc / "slurm.conf").read_text().replace(str(etc / "plugstack.conf"), str(etc / "without.conf"))
+    (etc / "submit.conf").write_text(text)
+    elsewhere = {"SLURM_CONF": str(etc / "submit.conf")}
+    refused = site.cluster.run(["sbatch", "--no-warm", "/bin/true"], ALICE, env=elsewhere)
+    assert "unrecognized option" in refused.stderr
+    job_id = site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, env=elsewhere)
+    assert site.cluster.wait(job_id).output.startswith(f"cache={site.constant} ")

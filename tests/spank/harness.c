@@ -1,0 +1,172 @@
+/* Runs the plugin without Slurm: what spank.h promises is answered from here. Tests read what it prints.
+ *
+ *   harness submit OPTION[=VALUE]...       as sbatch would; prints the job control environment
+ *   harness task UID JOB ARGUMENT...       as slurmstepd would, with the plugin's arguments; the task's
+ *                                          environment is this process's own; prints what it then is, the
+ *                                          mounts at cache=, and what the file `marker` in WARMSTART_CACHE holds
+ */
+#define _GNU_SOURCE
+#include <slurm/spank.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct spank_option *registered[8];
+static size_t count;
+static spank_context_t context;
+static uid_t job_uid;
+static uint32_t job_id;
+
+spank_err_t spank_option_register(spank_t spank, struct spank_option *option)
+{
+	(void)spank;
+	registered[count++] = option;
+	return ESPANK_SUCCESS;
+}
+
+spank_context_t spank_context(void)
+{
+	return context;
+}
+
+spank_err_t spank_job_control_setenv(spank_t spank, const char *name, const char *value, int overwrite)
+{
+	(void)spank;
+	(void)overwrite;
+	printf("SPANK_%s=%s\n", name, value);
+	return ESPANK_SUCCESS;
+}
+
+spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
+{
+	va_list arguments;
+
+	(void)spank;
+	va_start(arguments, item);
+	if (item == S_JOB_UID)
+		*va_arg(arguments, uid_t *) = job_uid;
+	else if (item == S_JOB_ID)
+		*va_arg(arguments, uint32_t *) = job_id;
+	va_end(arguments);
+	return ESPANK_SUCCESS;
+}
+
+spank_err_t spank_getenv(spank_t spank, const char *name, char *buffer, int length)
+{
+	const char *value = getenv(name);
+
+	(void)spank;
+	if (value == NULL)
+		return ESPANK_ENV_NOEXIST;
+	return snprintf(buffer, (size_t)length, "%s", value) >= length ? ESPANK_NOSPACE : ESPANK_SUCCESS;
+}
+
+spank_err_t spank_setenv(spank_t spank, const char *name, const char *value, int overwrite)
+{
+	(void)spank;
+	return setenv(name, value, overwrite) == 0 ? ESPANK_SUCCESS : ESPANK_ERROR;
+}
+
+spank_err_t spank_unsetenv(spank_t spank, const char *name)
+{
+	(void)spank;
+	return unsetenv(name) == 0 ? ESPANK_SUCCESS : ESPANK_ERROR;
+}
+
+static void say(const char *level, const char *format, va_list arguments)
+{
+	printf("%s: ", level);
+	vprintf(format, arguments);
+	printf("\n");
+}
+
+void slurm_error(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	say("error", format, arguments);
+	va_end(arguments);
+}
+
+void slurm_info(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	say("info", format, arguments);
+	va_end(arguments);
+}
+
+static int submit(int argc, char **argv)
+{
+	char *value;
+	int refused = 0;
+
+	context = S_CTX_ALLOCATOR;
+	slurm_spank_init(NULL, 0, NULL);
+	for (int i = 0; i < argc; i++) {
+		value = strchr(argv[i], '=');
+		if (value != NULL)
+			*value++ = '\0';
+		for (size_t n = 0; n < count; n++)
+			if (strcmp(registered[n]->name, argv[i]) == 0)
+				refused |= registered[n]->cb(registered[n]->val, value, 0);
+	}
+	if (!refused)
+		refused = slurm_spank_init_post_opt(NULL, 0, NULL);
+	slurm_spank_exit(NULL, 0, NULL);
+	return refused ? 1 : 0;
+}
+
+static void print_lines(const char *path, const char *with)
+{
+	char line[8192];
+	FILE *file = fopen(path, "r");
+
+	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+		if (strstr(line, with) != NULL)
+			printf("%s: %s", path, line);
+	if (file != NULL)
+		fclose(file);
+}
+
+static int task(int argc, char **argv)
+{
+	const char *cache = "", *job_cache;
+	char marker[8192], mounted[8192];
+
+	context = S_CTX_REMOTE;
+	job_uid = (uid_t)strtoul(argv[0], NULL, 10);
+	job_id = (uint32_t)strtoul(argv[1], NULL, 10);
+	slurm_spank_init(NULL, argc - 2, argv + 2);
+	slurm_spank_init_post_opt(NULL, argc - 2, argv + 2);
+	slurm_spank_task_init_privileged(NULL, argc - 2, argv + 2);
+	for (int i = 2; i < argc; i++)
+		if (strncmp(argv[i], "cache=", 6) == 0)
+			cache = argv[i] + 6;
+	if (setresgid(job_uid, job_uid, job_uid) != 0 || setresuid(job_uid, job_uid, job_uid) != 0)
+		return 2;
+	slurm_spank_task_init(NULL, argc - 2, argv + 2);
+	slurm_spank_exit(NULL, argc - 2, argv + 2);
+	for (char **variable = environ; *variable != NULL; variable++)
+		printf("%s\n", *variable);
+	snprintf(mounted, sizeof(mounted), " %s ", cache);
+	print_lines("/proc/self/mountinfo", mounted);
+	job_cache = getenv("WARMSTART_CACHE");
+	snprintf(marker, sizeof(marker), "%s/marker", job_cache == NULL ? "" : job_cache);
+	print_lines(marker, "");
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "submit") == 0)
+		return submit(argc - 2, argv + 2);
+	if (argc > 3 && strcmp(argv[1], "task") == 0)
+		return task(argc - 2, argv + 2);
+	return 2;
+}

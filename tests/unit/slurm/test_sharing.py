@@ -1,0 +1,50 @@
+"""A job has its first node alone where Slurm says so, or where it has all of the node's processors."""
+
+import os
+
+import pytest
+
+from tests.unit.samples import a_job
+from warmstart.slurm.hostlist import has_several
+from warmstart.slurm.sharing import has_first_node_alone
+
+HERE = os.cpu_count() or 1
+
+
+@pytest.mark.parametrize(
+    ("cpus", "says", "alone"),
+    [
+        ("", "", False),
+        (f"{HERE}", "", True),
+        (f"{HERE}(x2),1", "", True),
+        (f"{HERE},1", "", True),
+        (f"{HERE + 1}", "", True),
+        (f"{HERE - 1}(x2)", "", False),
+        (f"{HERE}", "OK", False),
+        (f"{HERE}", "YES", False),
+        ("", "NO", True),
+        ("odd", "", False),
+    ],
+)
+def test_what_slurm_says_counts_first(cpus: str, says: str, alone: bool) -> None:
+    """Slurm's own word, else the processors; what is not known is shared."""
+    assert has_first_node_alone(a_job(cpus_per_node=cpus, oversubscribe=says)) is alone
+
+
+@pytest.mark.parametrize(
+    ("hostlist", "several"),
+    [
+        ("", False),
+        ("n1", False),
+        ("gpu-a-1", False),
+        ("n[7]-ib", False),
+        ("n1,n2", True),
+        ("n[1-2]", True),
+        ("n[1,3]", True),
+        ("rack[2]node[01-16]", True),
+        ("n[7],n8", True),
+    ],
+)
+def test_a_list_of_several_hosts(hostlist: str, several: bool) -> None:
+    """A dash is a range only in brackets."""
+    assert has_several(hostlist) is several

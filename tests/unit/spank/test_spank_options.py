@@ -1,0 +1,88 @@
+"""The SPANK plugin's options, as the submitting command sees them, under the address and undefined sanitizers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import spank
+from tests.unit.samples import a_job
+from warmstart import request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the plugin with sanitizers; skip, or fail in CI, where that can't be."""
+    wanting = spank.missing()
+    if wanting and os.environ.get("CI") == "true":
+        pytest.fail(wanting)
+    if wanting:
+        pytest.skip(wanting)
+    return spank.build(tmp_path_factory.mktemp("spank"), sanitize=True)
+
+
+def submitted(harness: Path, *options: str) -> tuple[int, list[str]]:
+    """Submit with these options; return the status and what Slurm was told."""
+    done = subprocess.run([harness, "submit", *options], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_options_reach_the_prolog(harness: Path) -> None:
+    """Each in a variable of its own; of one that is given twice, the last."""
+    options = ("warm-image=reg.example.com:5000/a:1", "warm-profile=triton", "no-warm", "warm-profile=numba,inductor")
+    assert submitted(harness, *options) == (
+        0,
+        ["SPANK_WARM_IMAGE=reg.example.com:5000/a:1", "SPANK_WARM_PROFILE=numba,inductor", "SPANK_NO_WARM=1"],
+    )
+    assert submitted(harness) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("warm-image", "needs a value"),
+        ("warm-image=", "needs a value"),
+        ("warm-image=" + "a" * 513, "is longer than 512 characters"),
+        ("warm-image=a b", "holds a character that it may not hold"),
+        ("warm-image=$(id)", "holds a character that it may not hold"),
+        ("warm-image=a\nSPANK_X=1", "holds a character that it may not hold"),
+        ("warm-image=\u00e4", "holds a character that it may not hold"),
+        ("warm-image=/etc/passwd", "does not begin with a letter or a digit"),
+        ("warm-image=-x", "does not begin with a letter or a digit"),
+        ("warm-profile=", "needs a value"),
+        ("warm-profile=numba;id", "holds a character that it may not hold"),
+        ("warm-profile=,numba", "has an empty name in its list"),
+        ("warm-profile=numba,", "has an empty name in its list"),
+        ("warm-profile=a,,b", "has an empty name in its list"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_a_sentence(harness: Path, option: str, problem: str) -> None:
+    """The command ends, nothing is handed to the job, and the user reads why; his text is not repeated."""
+    status, lines = submitted(harness, option, "warm-profile=numba")
+    name = option.partition("=")[0]
+    assert status == 1
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: warmstart: the value of --{name} {problem}; write ")
+
+
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=600)
+LIKELY = st.text("az09._:/@#+-,_", min_size=1, max_size=40)
+
+
+@given(image=WORDS | LIKELY, profiles=WORDS | LIKELY)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+def test_what_passes_here_passes_in_the_prolog(harness: Path, image: str, profiles: str) -> None:
+    """No job is queued for a value that its prolog would not understand."""
+    if submitted(harness, f"warm-image={image}")[0] == 0:
+        assert request.of(a_job(warm_image=image)).images == (image,)
+    if submitted(harness, f"warm-profile={profiles}")[0] == 0:
+        assert all(request.of(a_job(warm_profile=profiles)).profiles)
