@@ -21,7 +21,7 @@ setup: ## install what this machine lacks: Debian packages (as root) and a priva
 	@packaging/setup $(VENV) $(PYTHON) hooks cli test lint
 
 setup-tests: setup
-	@packaging/setup $(VENV) $(PYTHON) torch
+	@packaging/setup $(VENV) $(PYTHON) torch tools
 
 demo: setup ## a real four-node cluster and a registry on this machine; the same job cold and warm
 	@$(BIN)/python -m tests.demo
@@ -34,7 +34,7 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts
 	$(BIN)/ruff check hooks tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	shellcheck -x packaging/setup packaging/libexec/task-prolog.in .ci/run
+	shellcheck -x packaging/setup packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot .ci/run
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench
@@ -45,6 +45,8 @@ install: ## install below PREFIX (and DESTDIR); a policy that is there stays
 uninstall: ## remove what install made; policy and state stay
 	rm -rf "$(LIB)" "$(DESTDIR)$(PREFIX)/libexec/warmstart" "$(DESTDIR)$(PREFIX)/share/warmstart"
 	rm -f "$(DESTDIR)$(PREFIX)/bin/warmstart"
+
+include packaging/spank/spank.mk
 
 clean: ## remove build products; the venv stays
 	rm -rf build hooks/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

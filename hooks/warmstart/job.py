@@ -1,7 +1,9 @@
 """The job as Slurm describes it to a hook: parsed once, strictly, and never again from the environment.
 
 Verified (design, rule 5): id, uid, gid, user, node, partition, node list; Slurm sets them. Claimed:
-account (unless the site enforces associations), comment, constraints and every `SPANK_*`; users forge them.
+account and QOS (unless the site enforces associations), comment, job name, array, constraints and every `SPANK_*`;
+users forge them. What slurmd does not tell a prolog (job name, array, the QOS before 26.05) comes through the
+controller's spec (slurm.spec), or is None: not known, which is not the same as "".
 Facts: reference for names per version is Slurm's prolog_epilog.html, `_build_env` in prep_script_slurmd.c.
 """
 
@@ -17,6 +19,8 @@ _ALNUM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 _IN_USER = _ALNUM | frozenset("_.@+-")
 _IN_NODE = _ALNUM | frozenset("_.-")
 PYXIS_IMAGE = "SPANK__SLURM_SPANK_OPTION_pyxis_container_image"
+# What packaging/spank hands over; without the plugin a user can set them as well (CVE-2021-31215).
+WARM_IMAGE, WARM_PROFILE, NO_WARM = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE", "SPANK_NO_WARM"
 
 
 class JobUnreadable(PolicyError):
@@ -43,6 +47,21 @@ class Job(NamedTuple):
     constraints: str  # claimed
     comment: str  # claimed
     pyxis_image: str  # claimed
+    comment_told: bool = True  # slurmd tells the comment since 22.05
+    qos: str | None = None
+    job_name: str | None = None  # claimed
+    array: str | None = None  # JOBID_TASKID of an array's task
+    warm_image: str = ""  # claimed: --warm-image
+    warm_profile: str = ""  # claimed: --warm-profile
+    no_warm: bool = False  # claimed: --no-warm
+    restarts: int = 0  # the same on all nodes of one run
+    cpus_per_node: str = ""  # as Slurm writes it: 4(x2),2
+    oversubscribe: str = ""  # from 23.02 on; "NO": the nodes are the job's alone
+
+    @property
+    def constraint(self) -> str:
+        """What rules match on as `constraint`."""
+        return self.constraints
 
     @property
     def view_id(self) -> int:
@@ -78,6 +97,15 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         constraints=_unset(environ.get("SLURM_JOB_CONSTRAINTS", "")),
         comment=_unset(environ.get("SLURM_JOB_COMMENT", "")),
         pyxis_image=environ.get(PYXIS_IMAGE, ""),
+        warm_image=environ.get(WARM_IMAGE, ""),
+        warm_profile=environ.get(WARM_PROFILE, ""),
+        no_warm=bool(environ.get(NO_WARM)),
+        # The comment is there only where the job has one; the restart count came with it, and always is.
+        comment_told="SLURM_JOB_RESTART_COUNT" in environ,
+        qos=_unset(environ["SLURM_JOB_QOS"]) if "SLURM_JOB_QOS" in environ else None,
+        restarts=_number(environ, "SLURM_JOB_RESTART_COUNT") if environ.get("SLURM_JOB_RESTART_COUNT") else 0,
+        cpus_per_node=environ.get("SLURM_JOB_CPUS_PER_NODE", ""),
+        oversubscribe=environ.get("SLURM_JOB_OVERSUBSCRIBE", ""),
     )
 
 

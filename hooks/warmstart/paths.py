@@ -6,6 +6,7 @@ slurmds of one host could both use carries the node's name.
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 
@@ -44,6 +45,38 @@ class Installation(NamedTuple):
         return NodePaths(f"{self.var}/{node}")
 
 
+class Controller(Installation):
+    """What slurmctld's hooks have on the controller: the same policy, and a directory of SlurmUser's own."""
+
+    @property
+    def own(self) -> str:
+        """SlurmUser's, 0700; an administrator makes it. Without it hooks compile the policy each time.
+
+        Not in `var`: what lies there root believes.
+        """
+        return f"{self.var}-slurmctld"
+
+    @property
+    def compiled_policy(self) -> str:
+        """SlurmUser can't read root's, and does not need to."""
+        return f"{self.own}/policy.json"
+
+    @property
+    def journal(self) -> str:
+        """Audit events that are not in the controller's log yet."""
+        return f"{self.own}/journal"
+
+    @property
+    def audit(self) -> str:
+        """The controller's own audit log: root's is closed to SlurmUser."""
+        return f"{self.own}/audit.jsonl"
+
+    @property
+    def pyslurm(self) -> str:
+        """Where pyslurm is looked for."""
+        return f"{self.prefix}/lib/warmstart/slurm"
+
+
 class NodePaths(NamedTuple):
     """What one node keeps; all are root's, 0700 unless said."""
 
@@ -65,9 +98,29 @@ class NodePaths(NamedTuple):
         return f"{self.root}/stage"
 
     @property
+    def spool(self) -> str:
+        """Packed bundles that the store did not take yet."""
+        return f"{self.root}/spool"
+
+    @property
+    def upkeep(self) -> str:
+        """Bundles that upkeep of the store has unpacked, by one process at a time."""
+        return f"{self.root}/upkeep"
+
+    @property
     def bundles(self) -> str:
         """This node's copies of the store's bundles."""
         return f"{self.root}/bundles"
+
+    @property
+    def uses(self) -> str:
+        """When this node last told the store that it uses an image, one empty file each."""
+        return f"{self.root}/uses"
+
+    @property
+    def ports(self) -> str:
+        """The host's ledger of reserved ports: all its nodes share them."""
+        return f"{os.path.dirname(self.root)}/ports"
 
     @property
     def journal(self) -> str:

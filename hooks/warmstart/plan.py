@@ -1,7 +1,7 @@
 """Which steps apply to a job, in which order. Static: no discovery, nothing from the policy but options.
 
-prolog   workspace → image → seed → environment
-epilog   harvest → release
+prolog   workspace → rendezvous → image → seed → environment
+epilog   harvest → release → spool
 """
 
 from __future__ import annotations
@@ -16,10 +16,21 @@ from warmstart.images import reference as references
 from warmstart.images.reference import Reference
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy
-from warmstart.policy.match import Grant, combine, matching
+from warmstart.policy.match import Grant, combine, matching, private_repository
 from warmstart.profiles import registry
 from warmstart.record import Record
 from warmstart.runner import Prepared, Step
+from warmstart.slurm import hostlist
+
+SPOOL_SECONDS = 5.0
+
+
+class PortsNotOffered(UserError):
+    """The job asks for ports, or for so many, that no rule gives it."""
+
+    code = "ports-not-offered"
+    template = "the job asks for {asked} ports; it may have {most}"
+    hint = "ask the administrators for rendezvous.per_job, if your jobs need more"
 
 
 class ProfileNotOffered(UserError):
@@ -46,8 +57,21 @@ def groups(job: Job) -> list[str]:
     return names
 
 
-def profiles(job: Job, grant: Grant) -> list[str]:
+def profiles(policy: Policy, job: Job, grant: Grant) -> list[str]:
     """Return the job's profiles, those of the policy first; `ProfileNotOffered` for a wish that can't be met."""
+    return [name for name in _wanted(job, grant) if not _misplaced(policy, name)]
+
+
+def left_out(policy: Policy, job: Job, grant: Grant) -> list[str]:
+    """Return the profiles that the job would have if its caches were at a constant path on this node."""
+    return [name for name in _wanted(job, grant) if _misplaced(policy, name)]
+
+
+def _misplaced(policy: Policy, profile: str) -> bool:
+    return not policy.cache_place and registry.get(profile).relocation == "constant-path"
+
+
+def _wanted(job: Job, grant: Grant) -> list[str]:
     if grant.reason:
         return []
     wanted = request.of(job).profiles
@@ -70,17 +94,22 @@ def images(policy: Policy, job: Job, grant: Grant) -> list[Reference]:
 
 def prolog(policy: Policy, job: Job, grant: Grant) -> list[Step]:
     """Return the steps before `environment`, which `environment()` makes of what they found out."""
-    names, wanted = profiles(job, grant), images(policy, job, grant)
-    if not (names or wanted or grant.env):
+    names, wanted = profiles(policy, job, grant), images(policy, job, grant)
+    meeting = _rendezvous(job, grant)
+    if not (names or wanted or grant.env or meeting):
         return []
     from warmstart.steps import workspace
 
     subdirs = tuple(registry.get(name).subdir for name in names)
     steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(subdirs)))]
+    if meeting:
+        steps.append(meeting)  # before what takes long: the other nodes wait for it
     if wanted:
         from warmstart.steps import image
 
-        steps.append(Step(image.NAME, partial(image.run, options=image.Options(tuple(wanted)))))
+        by_policy = frozenset(references.parse(text) for text in grant.images)
+        options = image.Options(tuple(wanted), by_policy, _private(policy, job, wanted))
+        steps.append(Step(image.NAME, partial(image.run, options=options)))
     if names:
         from warmstart.steps import seed
 
@@ -88,13 +117,53 @@ def prolog(policy: Policy, job: Job, grant: Grant) -> list[Step]:
     return steps
 
 
-def environment(job: Job, grant: Grant, prepared: Prepared) -> Step:
+def _private(policy: Policy, job: Job, wanted: list[Reference]) -> tuple[tuple[Reference, str], ...]:
+    """Return which of the images the site's own credentials fetch for this job, and the name of their place."""
+    private = []
+    for reference in wanted:
+        repository = f"{reference.registry}/{reference.repository}"
+        if name := private_repository(policy, job, partial(groups, job), repository):
+            private.append((reference, name))
+    return tuple(private)
+
+
+def _rendezvous(job: Job, grant: Grant) -> Step | None:
+    """Return the step for jobs of several nodes, and for any that asks; `PortsNotOffered`."""
+    rule = grant.rendezvous
+    asked = None if grant.reason else request.of(job).ports
+    if asked is not None and (rule is None or asked > rule.per_job):
+        raise PortsNotOffered(asked=asked, most=rule.per_job if rule else "none")
+    several = job.het_id is not None or hostlist.has_several(job.nodelist)
+    if rule is None or not (several or asked is not None):
+        return None
+    from warmstart.slurm.sharing import has_first_node_alone
+    from warmstart.steps import rendezvous as step
+    from warmstart.store.rendezvous import name_of
+
+    # In a heterogeneous job all components meet at the leader's first node; the others' nodes don't know its name.
+    leading = job.id == job.view_id
+    address = (hostlist.first(job.nodelist) or job.node) if leading else ""
+    options = step.Options(
+        rule=rule,
+        further=asked or 0,
+        name=name_of(job.cluster, job.view_id, job.restarts),
+        restarts=job.restarts,
+        head=address == job.node,
+        others=several,
+        alone=has_first_node_alone(job),
+        address=address,
+        nodelist=job.nodelist if leading else "",
+    )
+    return Step(step.NAME, partial(step.run, options=options))
+
+
+def environment(policy: Policy, job: Job, grant: Grant, prepared: Prepared) -> Step:
     """Return the last step of a prolog."""
     from warmstart.steps import environment as step
 
     cache = prepared.context.record.environment.get("WARMSTART_CACHE", "")
     variables: dict[str, str] = {}
-    for name in profiles(job, grant) if cache else ():
+    for name in profiles(policy, job, grant) if cache else ():
         variables.update(registry.get(name).environment(cache))
     options = step.Options(variables, dict(grant.env), tuple(prepared.notices))
     return Step(step.NAME, partial(step.run, options=options))
@@ -102,7 +171,7 @@ def environment(job: Job, grant: Grant, prepared: Prepared) -> Step:
 
 def epilog(policy: Policy, record: Record) -> list[Step]:
     """Return the steps for what the record says there is."""
-    from warmstart.steps import release
+    from warmstart.steps import release, spool
 
     steps = []
     if record.head and record.publish_scope and record.environment.get("WARMSTART_CACHE"):
@@ -111,4 +180,5 @@ def epilog(policy: Policy, record: Record) -> list[Step]:
         options = harvest.Options(policy.harvest.budget, policy.harvest.max_size, policy.harvest.max_entries)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
+    steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))
     return steps

@@ -105,6 +105,7 @@ class Record(NamedTuple):
     read_scopes: list[str] = []  # noqa: RUF012
     environment: dict[str, str] = {}  # noqa: RUF012 - what the job will see
     verdict: str = ""
+    meeting: str = ""  # the store's file in which this node told the job's others the rendezvous
 
     @property
     def run_name(self) -> str:
@@ -200,6 +201,7 @@ def load(state: str, job_id: int) -> Record | None:
 
 
 def forget(state: str, job_id: int) -> None:
-    """Remove the record, if it is there; its directory goes with the lock."""
+    """Remove the record and what killed writers of it left, if they are there; the directory goes with the lock."""
     with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
-        unlink_if_there(NAME, fd)
+        for name in os.listdir(fd):
+            unlink_if_there(name, fd)

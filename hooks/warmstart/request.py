@@ -1,6 +1,7 @@
 """What the job itself asks for, in text that its user wrote: parsed strictly, believed in nothing else.
 
     #SBATCH --comment="warmstart: image=registry.example.com/team/app:1 profiles=numba"
+    #SBATCH --warm-image=registry.example.com/team/app:1 --warm-profile=numba      (packaging/spank)
 
 and the image that pyxis's `--container-image` names at allocation. A request gets no rights: images are
 checked against the policy's registries, profiles are seeded in the scope that the rules give.
@@ -14,16 +15,18 @@ from warmstart.errors import UserError
 from warmstart.job import Job
 
 TOKEN = "warmstart:"  # noqa: S105 - a word in a comment
+COMMENT = "the job's comment"
 LONGEST_VALUE = 512
+LONGEST_NUMBER = 5
 _IN_VALUE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/@#+,-")
 
 
 class RequestInvalid(UserError):
-    """The comment's `warmstart:` part is not what warmstart understands."""
+    """The comment's `warmstart:` part, or an option's value, is not what warmstart understands."""
 
     code = "request-invalid"
-    template = "the job's comment asks warmstart for {word!r}, which it does not understand"
-    hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME"'
+    template = "{where} asks warmstart for {word!r}, which it does not understand"
+    hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER"'
 
 
 class Request(NamedTuple):
@@ -31,6 +34,7 @@ class Request(NamedTuple):
 
     images: tuple[str, ...]
     profiles: tuple[str, ...]
+    ports: int | None = None  # besides the rendezvous port; None: it does not ask
 
 
 def of(job: Job) -> Request:
@@ -38,15 +42,27 @@ def of(job: Job) -> Request:
     # pyxis takes the path of a squashfs file, too: that is nothing to import.
     images = [job.pyxis_image] if job.pyxis_image and job.pyxis_image[0] not in "/." else []
     profiles: list[str] = []
+    ports = None
+    if job.warm_image:
+        images.append(_value("--warm-image", job.warm_image, job.warm_image))
+    if job.warm_profile:
+        profiles.extend(_value("--warm-profile", job.warm_profile, job.warm_profile).split(","))
     _, found, text = job.comment.partition(TOKEN)
     for word in text.split() if found else ():
         key, _, value = word.partition("=")
-        if not 0 < len(value) <= LONGEST_VALUE or not _IN_VALUE.issuperset(value):
-            raise RequestInvalid(word=word[:80])
+        _value(COMMENT, word, value)
         if key == "image":
             images.append(value)
         elif key == "profiles":
             profiles.extend(value.split(","))
+        elif key == "ports" and value.isdigit() and len(value) <= LONGEST_NUMBER:
+            ports = int(value)
         else:
-            raise RequestInvalid(word=word[:80])
-    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)))
+            raise RequestInvalid(where=COMMENT, word=word[:80])
+    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)), ports)
+
+
+def _value(where: str, word: str, value: str) -> str:
+    if not 0 < len(value) <= LONGEST_VALUE or not _IN_VALUE.issuperset(value):
+        raise RequestInvalid(where=where, word=word[:80])
+    return value

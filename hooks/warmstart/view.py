@@ -19,13 +19,13 @@ REMOVAL_SECONDS = 10.0
 
 def publish(directory: str, record: Record, files: dict[str, str]) -> None:
     """Make the view hold these files (name → text) and nothing else; `StateUnusable`, `StateFull`."""
-    fresh = f".new-{record.run_name}"
+    fresh = _fresh(record)
     with writing_state(directory), opened_dir(directory) as parent:
         remove_tree(parent, fresh, after(REMOVAL_SECONDS))
         os.mkdir(fresh, 0o700, dir_fd=parent)
         try:
             _fill(parent, fresh, record, files)
-            remove(directory, record.view_id)
+            remove_tree(parent, str(record.view_id), after(REMOVAL_SECONDS))
             os.rename(fresh, str(record.view_id), src_dir_fd=parent, dst_dir_fd=parent)
         except OSError:
             with suppress(OSError):
@@ -33,10 +33,15 @@ def publish(directory: str, record: Record, files: dict[str, str]) -> None:
             raise
 
 
-def remove(directory: str, view_id: int) -> None:
-    """Remove a job's view, if it is there."""
+def remove(directory: str, record: Record) -> None:
+    """Remove a job's view, and the one that its run had begun when it was killed, if they are there."""
     with opened_dir(directory) as parent:
-        remove_tree(parent, str(view_id), after(REMOVAL_SECONDS))
+        for name in (str(record.view_id), _fresh(record)):
+            remove_tree(parent, name, after(REMOVAL_SECONDS))
+
+
+def _fresh(record: Record) -> str:
+    return f".new-{record.run_name}"
 
 
 def _fill(parent: int, name: str, record: Record, files: dict[str, str]) -> None:

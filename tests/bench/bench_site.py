@@ -18,6 +18,7 @@ from tests.cluster.accounts import ALICE, STORE, Accounts
 from warmstart.host.deadline import after
 from warmstart.host.worker import Identity, Worker
 from warmstart.images import lookup, publishing
+from warmstart.images.importers import choice
 from warmstart.images.reference import parse
 
 IMAGE = "docker://reg.example.com/team/app:1"
@@ -49,7 +50,7 @@ class BenchSite(NamedTuple):
     def publish(self, digest: str) -> None:
         """Put the image into the store under a digest."""
         fd = os.open(self.image, os.O_RDONLY)
-        name = lookup.image_name(digest, os.uname().machine)
+        name = lookup.image_name(digest, f"{os.uname().machine}.{choice.recipe('auto')}")
         try:
             with Worker(self.owner, keep=(fd,)) as worker:
                 arguments = (str(self.base / "store"), fd, name, "bench", {"digest": digest})

@@ -54,15 +54,17 @@ class Cluster:
     """Context manager: entered it is up and idle, left it is gone.
 
     `prefix` is where warmstart is, or will be, installed: by default `base/warmstart`. Slurm looks
-    for the hooks when a job starts, so they may be installed into the running cluster.
+    for the hooks when a job starts, so they may be installed into the running cluster. With
+    `job_container` each job has a /tmp of its own (job_container/tmpfs).
     """
 
     nodes = config.NODES
 
-    def __init__(self, prefix: Path | None = None) -> None:
+    def __init__(self, prefix: Path | None = None, *, job_container: bool = False) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="warmstart-", dir="/var/tmp"))
         self.base.chmod(0o755)
         self.prefix = prefix or self.base / "warmstart"
+        self._job_container = job_container
         self._keep_logs = False
         self._daemons = Daemons(self.base)
         self._owner = os.getpid()
@@ -202,6 +204,11 @@ class Cluster:
         """Start a node's slurmd and wait until it listens."""
         self._daemons.start_slurmd(node)
 
+    def restart_slurmctld(self) -> None:
+        """Restart slurmctld, which reads slurm.conf again; PrologSlurmctld is taken from it only then (22.05)."""
+        self._daemons.restart_slurmctld()
+        processes.wait_until("an answer of slurmctld", self._answers, _START_S)
+
     # --- the host
 
     @property
@@ -264,7 +271,7 @@ class Cluster:
 
     def _start(self) -> None:
         self._accounts = Accounts(self.base / "home")
-        self._daemons.start(self.prefix)
+        self._daemons.start(self.prefix, job_container=self._job_container)
         idle = ["idle"] * len(self.nodes)
         processes.wait_until(
             "four idle nodes", lambda: [s.state for s in self.node_states().values()] == idle, _START_S
@@ -273,6 +280,13 @@ class Cluster:
     def _idle(self) -> bool:
         jobs = self.admin("squeue", "--noheader", "--format=%i", "--states=CF,R,CG,S")
         return not jobs.strip() and not self._daemons.running_hooks()
+
+    def _answers(self) -> bool:
+        try:
+            self.node_states()
+        except RuntimeError:
+            return False
+        return True
 
     def _end_jobs(self) -> None:
         """Let Slurm itself kill what still runs: it finds a job's processes better than we do."""

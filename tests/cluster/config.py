@@ -26,7 +26,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0
+SchedulerParameters=batch_sched_delay=0,bf_interval=2
 SlurmdParameters=config_overrides
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -49,6 +49,10 @@ PartitionName=ci Nodes=n[1-4] MaxTime=INFINITE State=UP
 """
 
 
+# Each node has a directory of its own for its jobs' namespaces, not below /tmp (fatal to slurmd 22.05).
+_JOB_CONTAINER = "JobContainerType=job_container/tmpfs\n"
+
+
 def free_ports(count: int) -> list[int]:
     """Return `count` free loopback ports, below the range that the kernel gives to clients.
 
@@ -68,10 +72,11 @@ def free_ports(count: int) -> list[int]:
     raise RuntimeError("no free ports between 30000 and 32700")
 
 
-def write(base: Path, prefix: Path) -> tuple[int, dict[str, int]]:
+def write(base: Path, prefix: Path, *, job_container: bool) -> tuple[int, dict[str, int]]:
     """Write etc/slurm.conf, and beside it the file that admins are told to include.
 
-    Returns slurmctld's port and each node's.
+    With `job_container` each job has a /tmp of its own (job_container/tmpfs). Returns slurmctld's port and
+    each node's.
     """
     host = socket.gethostname()
     controller, *ports = free_ports(1 + len(NODES))
@@ -82,8 +87,15 @@ def write(base: Path, prefix: Path) -> tuple[int, dict[str, int]]:
     etc = base / "etc"
     etc.mkdir()
     (etc / "plugstack.conf").touch()
-    (etc / "warmstart.conf").write_text(_RECOMMENDED.read_text().replace("@PREFIX@", str(prefix)))
-    (etc / "slurm.conf").write_text(_SLURM_CONF.format(base=base, host=host, controller_port=controller, nodes=nodes))
+    recommended = _RECOMMENDED.read_text().replace("@PREFIX@", str(prefix))
+    text = _SLURM_CONF.format(base=base, host=host, controller_port=controller, nodes=nodes)
+    if job_container:
+        recommended = recommended.replace("PrologFlags=Alloc,", "PrologFlags=Contain,Alloc,")
+        text += _JOB_CONTAINER
+        places = (f"NodeName={node} AutoBasePath=true BasePath={base}/containers/{node}\n" for node in NODES)
+        (etc / "job_container.conf").write_text("".join(places))
+    (etc / "warmstart.conf").write_text(recommended)
+    (etc / "slurm.conf").write_text(text)
     return controller, dict(zip(NODES, ports, strict=True))
 
 

@@ -28,6 +28,7 @@ class Daemons:
         self._conf = base / "etc" / "slurm.conf"
         self._node_ports: dict[str, int] = {}
         self._others: list[subprocess.Popen[bytes]] = []
+        self._slurmctld: tuple[subprocess.Popen[bytes], int] | None = None
         self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -40,11 +41,11 @@ class Daemons:
         """Whether there is a cluster to speak to."""
         return bool(self._slurmds)
 
-    def start(self, prefix: Path) -> None:
+    def start(self, prefix: Path, *, job_container: bool) -> None:
         """Write the configuration for hooks at `prefix` and start everything, slurmds last."""
         for name in ("log", "run", "spool", *(f"spool/{node}" for node in config.NODES)):
             (self._base / name).mkdir()
-        controller, self._node_ports = config.write(self._base, prefix)
+        controller, self._node_ports = config.write(self._base, prefix, job_container=job_container)
         self._start_munged()
         self._start_slurmctld(controller)
         for node in config.NODES:
@@ -66,6 +67,15 @@ class Daemons:
         process = self._slurmds.pop(node)
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+    def restart_slurmctld(self) -> None:
+        """Stop slurmctld as systemd does and start it anew; it reads slurm.conf again, state and jobs stay."""
+        assert self._slurmctld is not None, "the cluster is not started"
+        process, port = self._slurmctld
+        self._others.remove(process)
+        process.terminate()
+        process.wait(_START_S)
+        self._start_slurmctld(port)
 
     def running_hooks(self) -> bool:
         """Whether any slurmd has a child: in 22.05 its only children are hooks and new steps."""
@@ -91,12 +101,15 @@ class Daemons:
 
     def _start_slurmctld(self, port: int) -> None:
         slurm = lookup("slurm", self._base)
-        _own(self._base / "slurmctld", slurm, 0o700)
+        if not (self._base / "slurmctld").exists():
+            _own(self._base / "slurmctld", slurm, 0o700)
         log = self._base / "log" / "slurmctld.log"
         log.touch()
         os.chown(log, slurm.uid, slurm.gid)
         argv = ["/usr/sbin/slurmctld", "-D", "-f", str(self._conf)]
-        self._others.append(processes.start(self._base, "slurmctld", argv, account=slurm, environment=self.environment))
+        process = processes.start(self._base, "slurmctld", argv, account=slurm, environment=self.environment)
+        self._others.append(process)
+        self._slurmctld = process, port
         processes.wait_until("slurmctld", lambda: config.listening(port), _START_S)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.cluster import installation
 from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, JobResult
 
 _JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
@@ -21,10 +21,12 @@ version: 1
 paths:
   workspace: {workspace}
   store: {store}
+  cache: {cache}
   audit: {base}/audit/audit.jsonl
 store_user: warmstart
 import_user: warmstart-import
 validate_user: warmstart-validate
+constant_path: {constant}
 images:
   registries: ["{registry}"]
   insecure: ["{registry}"]
@@ -65,9 +67,15 @@ class Site:
     def write_policy(self, rules: str = RULES, **changes: str) -> None:
         """Put a policy in force; `rules` is its end, from `rules:` on, or any further keys."""
         base = self.cluster.base
-        fields = {"base": base, "workspace": self.workspace, "store": self.store, "registry": self.registry}
-        text = POLICY.format(**{**fields, "rules": rules, **changes})
+        paths = {"base": base, "workspace": self.workspace, "store": self.store, "cache": self.constant}
+        fields = {"registry": self.registry, "constant": "none", "rules": rules}
+        text = POLICY.format(**{**paths, **fields, **changes})
         installation.write_policy(self.cluster.prefix, text)
+
+    @property
+    def constant(self) -> Path:
+        """The constant path of the policy; nothing brings caches there unless the policy and Slurm say so."""
+        return self.cluster.base / "constant"
 
     @property
     def workspace(self) -> Path:
@@ -131,6 +139,12 @@ class Site:
         with self.start_hook(hook, variables, prefix) as process:
             stdout, stderr = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def finish(self, job_id: int, deadline_s: float = 240) -> JobResult:
+        """Wait until a job has ended, and until no hook runs any more."""
+        ended = self.cluster.wait(job_id, deadline_s)
+        self.cluster.wait_idle()
+        return ended
 
     def leftovers(self) -> list[str]:
         """Return what is left of jobs on the nodes: workspaces, records, views, journals, stages, imports."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
@@ -34,16 +36,16 @@ SHOW = 'echo "$WARMSTART_CACHE $TMPDIR $NUMBA_CACHE_DIR $TORCHINDUCTOR_CACHE_DIR
 
 
 @pytest.fixture
-def own_store(site: Site, request: pytest.FixtureRequest) -> Site:
-    """Return the site with an empty store for this test alone."""
-    site.write_policy(store=str(site.new_store(site.cluster.base / f"store.{request.node.originalname}")))
-    return site
+def own_store(site: Site, request: pytest.FixtureRequest) -> Path:
+    """Put an empty store in force for this test alone; return its path."""
+    store = site.new_store(site.cluster.base / f"store-{re.sub(r'[^a-z]+', '-', request.node.name)}")
+    site.write_policy(store=str(store))
+    return store
 
 
-def completed(site: Site, job_id: int, deadline_s: float = 240) -> JobResult:
+def completed(site: Site, job_id: int) -> JobResult:
     """Wait for a job and its epilogs; it has to be COMPLETED."""
-    ended = site.cluster.wait(job_id, deadline_s)
-    site.cluster.wait_idle()
+    ended = site.finish(job_id)
     assert ended.state == "COMPLETED", ended
     return ended
 
@@ -96,9 +98,8 @@ def test_four_jobs_of_two_users_share_one_import(
 
 
 @pytest.mark.parametrize("tool", ["numba", "inductor"])
-def test_the_second_node_is_warm_and_another_user_is_not(own_store: Site, tool: str) -> None:
+def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: Path, tool: str) -> None:
     """The tool's own counters: all misses on n1, all hits on n2; nothing of it reaches ws-bob on n3."""
-    site = own_store
     if tool == "inductor" and os.environ.get("CI") != "true" and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     first, cold = compiled(site, tool, ALICE, "n1")
@@ -117,12 +118,9 @@ def test_the_second_node_is_warm_and_another_user_is_not(own_store: Site, tool: 
         assert seeded(site, third) == 0
 
 
-def test_only_a_publisher_reaches_others(own_store: Site) -> None:
+def test_only_a_publisher_reaches_others(site: Site, own_store: Path) -> None:
     """In site scope ws-bob gets what ws-alice compiled in the partition that the rule names, and nothing else."""
-    site = own_store
-    site.write_policy(
-        SITE_SCOPE, store=str(site.cluster.base / f"store.{test_only_a_publisher_reaches_others.__name__}")
-    )
+    site.write_policy(SITE_SCOPE, store=str(own_store))
     private, _ = compiled(site, "numba", ALICE, "n1")
     assert {event["scope"] for event in site.events(private, "cache.harvested")} != {"site"}
     published, cold = compiled(site, "numba", ALICE, "n2", "--partition=ci")
@@ -180,9 +178,8 @@ def test_the_directories_are_the_jobs_alone(site: Site) -> None:
     assert {tuple(line[:3]) for line in lines} == {(str(alice.uid), str(alice.gid), "700")}
 
 
-def test_both_nodes_of_a_job_are_prepared_and_the_head_harvests(own_store: Site) -> None:
+def test_both_nodes_of_a_job_are_prepared_and_the_head_harvests(site: Site, own_store: Path) -> None:
     """A job of two nodes finds its cache on both; what comes back is the head node's."""
-    site = own_store
     numba = f"{site.cluster.python} {site.jobs}/numba_job.py"
     script = f"#!/bin/sh\nexec srun --ntasks-per-node=1 sh -c 'test -d $NUMBA_CACHE_DIR && {numba}'\n"
     job_id = site.cluster.submit(script, ALICE, "--nodelist=n1,n2", "--nodes=2")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
@@ -54,7 +57,7 @@ def test_an_epilog_without_a_prolog_in_slurm(site: Site) -> None:
     try:
         job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1")
         site.cluster.wait_for(job_id, {"RUNNING"})
-        wait_until("the job's script", lambda: (site.cluster.account(ALICE).home / f"slurm-{job_id}.out").exists(), 30)
+        wait_until("the job's script", (site.cluster.account(ALICE).home / f"slurm-{job_id}.out").exists, 30)
     finally:
         off.unlink()
     site.cluster.cancel(job_id)
@@ -77,6 +80,16 @@ def test_a_prolog_that_runs_twice(site: Site) -> None:
     assert quiet(site.run_hook("epilog", variables))
 
 
+def test_what_killed_writers_left(site: Site) -> None:
+    """Half-written records and views of a killed prolog, as `replace_file` and `view.publish` name them, go, too."""
+    variables = site.variables(910004)
+    assert quiet(site.run_hook("prolog", variables))
+    (run,) = os.listdir(site.workspace / "n1")
+    (site.var / "n1" / "state" / "910004" / ".record.json.999.tmp").touch()
+    (site.var / "n1" / "view" / f".new-{run}").mkdir()
+    assert quiet(site.run_hook("epilog", variables))
+
+
 def test_an_epilog_that_runs_twice_at_once(site: Site) -> None:
     """Two epilogs of one job at the same time: one harvests and releases, both end well."""
     variables = site.variables(910003)
@@ -95,7 +108,10 @@ def test_a_requeued_job_starts_anew(site: Site) -> None:
     wait_until("the first run", lambda: site.cluster.job(job_id).output.count("\n") == 1, 60)
     site.cluster.requeue(job_id)
     site.cluster.wait_for(job_id, {"PENDING"})
-    # Slurm holds a requeued job back for two minutes, until credentials have expired; an admin may shorten it.
+    # Slurm holds a requeued job back for two minutes, until its credential has expired. An admin may shorten
+    # that; but slurmd tells the new credential from the revoked one by the second.
+    requeued = time.time()
+    wait_until("another second", lambda: time.time() > requeued + 2, 10)
     site.cluster.admin("scontrol", "update", f"jobid={job_id}", "starttime=now")
     wait_until("the second run", lambda: site.cluster.job(job_id).output.count("/cache\n") == 2, 60)
     site.cluster.cancel(job_id)
@@ -145,6 +161,7 @@ def test_a_slurmd_that_is_killed_during_a_prolog(
     assert site.cluster.wait(after).state == "COMPLETED"
 
 
+JOB_IDS = count(910101)
 MOMENTS = {
     "the record is written": "{var}/n1/state/{job}/record.json",
     "the workspace is there": "{workspace}/n1/{job}.*/cache/numba",
@@ -156,11 +173,9 @@ MOMENTS = {
 
 
 @pytest.fixture
-def killed(
-    site: Site, request: pytest.FixtureRequest, fresh_image: Callable[[], str]
-) -> dict[str, str]:
+def killed(site: Site, request: pytest.FixtureRequest, fresh_image: Callable[[], str]) -> dict[str, str]:
     """Kill a prolog (SIGKILL, itself alone) at a moment of its import; return its variables."""
-    job = 910100 + list(MOMENTS).index(request.param)
+    job = next(JOB_IDS)
     variables = site.variables(job, SLURM_JOB_COMMENT=f"warmstart: image={fresh_image()}")
     pattern = MOMENTS[request.param].format(var=site.var, workspace=site.workspace, job=job).lstrip("/")
     with site.start_hook("prolog", variables) as process:

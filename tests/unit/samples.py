@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from tests.unit.images import inline
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
 from warmstart.host.worker import Identity, Worker
@@ -12,6 +13,8 @@ from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.steps.contract import Context
+
+CACHE = "/var/cache/warmstart"
 
 
 def a_job(**changes: object) -> Job:
@@ -71,14 +74,16 @@ def a_policy(root: Path, **changes: object) -> Policy:
     me = Identity("me", os.getuid(), os.getgid())
     policy = Policy(
         signature=(),
-        paths=compiled.Paths(f"{root}/workspace", f"{root}/store", f"{root}/audit.jsonl", "/usr/bin/scontrol"),
+        paths=compiled.Paths(f"{root}/workspace", f"{root}/store", f"{root}/audit.jsonl", "/usr/bin/scontrol", CACHE),
         store_user=me,
         import_user=me,
         validate_user=me,
         site_label="bare",
-        images=compiled.Images("auto", ("reg.example.com",), (), 3600, 60),
-        seed=compiled.Seed(10, 1 << 30),
-        harvest=compiled.Harvest(30, 1 << 30, 1000),
+        constant_path="none",
+        images=inline.RULES._replace(registries=("reg.example.com",), tag_ttl=3600),
+        seed=compiled.Seed(10, 1 << 30, 1 << 30),
+        harvest=compiled.Harvest(30, 1 << 30, 1000, 1 << 30),
+        tend=compiled.Tend(86400, 1 << 30, 1 << 30, 1 << 30),
         limits=compiled.Limits(1000),
         trust=compiled.Trust("claimed"),
         on_error=compiled.OnError(store="degrade", image="verdict", bug="allow"),

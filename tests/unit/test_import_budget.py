@@ -19,7 +19,9 @@ NEVER_WARM = frozenset(
 WARM = {
     "nothing applies": ("warmstart.entry.prolog", "warmstart.plan"),
     "a warm image": ("warmstart.steps.workspace", "warmstart.steps.image", "warmstart.steps.environment"),
+    "a job's spec": ("warmstart.slurm.spec",),
     "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
+    "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.sharing"),
     "an epilog without a record": ("warmstart.entry.epilog",),
 }
 

@@ -27,6 +27,30 @@ def test_tasks_of_a_heterogeneous_job_know_the_leaders_id() -> None:
     assert from_environment({**SLURM, "SLURM_JOB_ID": "8", "SLURM_HET_JOB_ID": "7"}).view_id == 7
 
 
+def test_what_tells_runs_and_shared_nodes_apart() -> None:
+    """As Slurm writes them; a first run's count is 0, as is that of a hook by hand."""
+    told = {"SLURM_JOB_RESTART_COUNT": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2", "SLURM_JOB_OVERSUBSCRIBE": "NO"}
+    job = from_environment({**SLURM, **told})
+    assert (job.cpus_per_node, job.oversubscribe) == ("4(x2),2", "NO")
+    assert [job.restarts, from_environment(SLURM).restarts] == [2, 0]
+
+
+def test_the_plugins_options_are_taken_as_they_come() -> None:
+    """They are claims; `request` judges them."""
+    job = from_environment({**SLURM, "SPANK_WARM_IMAGE": "a:1", "SPANK_WARM_PROFILE": "numba", "SPANK_NO_WARM": "1"})
+    assert (job.warm_image, job.warm_profile, job.no_warm) == ("a:1", "numba", True)
+    plain = from_environment(SLURM)
+    assert (plain.warm_image, plain.warm_profile, plain.no_warm) == ("", "", False)
+
+
+def test_what_slurmd_does_not_tell_is_not_known() -> None:
+    """Not the same as "none": the QOS before 26.05, job name and array never; the comment since 22.05."""
+    job = from_environment(SLURM)
+    assert (job.qos, job.job_name, job.array, job.comment_told) == (None, None, None, False)
+    job = from_environment({**SLURM, "SLURM_JOB_QOS": "(null)", "SLURM_JOB_RESTART_COUNT": "0"})
+    assert (job.qos, job.comment_told) == ("", True)
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [

@@ -20,13 +20,36 @@ from warmstart.request import RequestInvalid
 )
 def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profiles: tuple[str, ...]) -> None:
     """Words before the token are the user's own; after it come wishes, each once."""
-    assert request.of(a_job(comment=comment)) == (images, profiles)
+    assert request.of(a_job(comment=comment)) == (images, profiles, None)
+
+
+def test_ports_are_a_number() -> None:
+    """Those besides the rendezvous port; 0 asks for that one alone."""
+    assert request.of(a_job(comment="warmstart: ports=4 profiles=numba")).ports == 4
+    assert request.of(a_job(comment="warmstart: ports=0")).ports == 0
+    for word in ("ports=four", "ports=-1", "ports=", "ports=123456"):
+        with pytest.raises(request.RequestInvalid):
+            request.of(a_job(comment=f"warmstart: {word}"))
 
 
 def test_pyxis_names_its_image_first() -> None:
     """The image that the containers will start from leads."""
     job = a_job(comment="warmstart: image=b", pyxis_image="docker://a")
     assert request.of(job).images == ("docker://a", "b")
+
+
+def test_the_plugins_options_are_wishes_like_the_comments() -> None:
+    """--warm-image and --warm-profile come before the comment's words."""
+    job = a_job(comment="warmstart: image=b profiles=numba", warm_image="c", warm_profile="inductor,numba")
+    wished = request.of(job)
+    assert (wished.images, wished.profiles) == (("c", "b"), ("inductor", "numba"))
+
+
+@pytest.mark.parametrize("changes", [{"warm_image": "a b"}, {"warm_image": "a" * 513}, {"warm_profile": "numba;x"}])
+def test_forged_options_are_refused(changes: dict[str, str]) -> None:
+    """A user can set the plugin's variables without the plugin; the prolog reads them as strictly."""
+    with pytest.raises(RequestInvalid, match="--warm-"):
+        request.of(a_job(**changes))
 
 
 @given(st.text())

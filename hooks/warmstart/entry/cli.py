@@ -5,8 +5,12 @@ from __future__ import annotations
 import click
 
 from warmstart.entry.audit_command import audit
+from warmstart.entry.block_command import block, blocked, unblock
+from warmstart.entry.cache_command import cache
+from warmstart.entry.images_command import images
 from warmstart.entry.plan_command import plan
 from warmstart.entry.policy_command import policy
+from warmstart.entry.tend_command import tend
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 
@@ -21,8 +25,13 @@ def cli() -> None:
 
 
 cli.add_command(audit)
+cli.add_command(cache)
+cli.add_command(images)
 cli.add_command(plan)
 cli.add_command(policy)
+cli.add_command(tend)
+for command in (block, unblock, blocked):
+    cache.add_command(command)
 
 
 def main(prefix: str) -> None:

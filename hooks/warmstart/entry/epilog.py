@@ -28,6 +28,7 @@ def _finish(hook: Hook) -> None:
         record = hook.earlier_record()
         if record is None:
             hook.audit.emit(events.RUN_UNKNOWN)
+            _free_ports(hook)
             return
         try:
             seconds = hook.policy.harvest.budget + SECONDS_BESIDES
@@ -36,3 +37,14 @@ def _finish(hook: Hook) -> None:
             hook.close()
     if isinstance(failure, NodeError):
         raise failure
+
+
+def _free_ports(hook: Hook) -> None:
+    """Give back what a prolog reserved that then undid the rest, and its record."""
+    from warmstart.host.ports import held_by
+
+    if not held_by(hook.paths.ports, hook.job.node, hook.job.id):
+        return
+    from warmstart.steps import release  # slow to import: an epilog without a record seldom comes here
+
+    release.free_ports(hook.paths, hook.job.node, hook.job.id, hook.audit)

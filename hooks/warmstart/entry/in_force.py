@@ -31,7 +31,7 @@ class InForce(NamedTuple):
 def in_force(installation: Installation) -> InForce:
     """Return the policy; raises the `PolicyError` where there is no good one.
 
-    Only root reads the hooks' compiled form; for anybody else the site's files are compiled in memory.
+    Who may not read the hooks' compiled form (the site's files are not for all) has them compiled in memory.
     """
     kept = compiled.read(installation.compiled_policy)
     if kept is not None and compiled.is_current(kept):

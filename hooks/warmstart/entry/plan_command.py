@@ -16,6 +16,7 @@ from warmstart.job import Job
 from warmstart.paths import Installation
 
 REFUSED = 1
+SHOWN = ("partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
 NO_JOB = 1  # a job id is never asked of anything here
 
 
@@ -23,6 +24,10 @@ NO_JOB = 1  # a job id is never asked of anything here
 @click.option("--user", help="Whose job; you by default.")
 @click.option("--partition", default="", help="The job's partition; without one no rule on partitions matches.")
 @click.option("--account", default="", help="The job's account.")
+@click.option("--qos", default="", help="The job's QOS.")
+@click.option("--job-name", default="", help="The job's name.")
+@click.option("--array", default="", help="JOBID_TASKID, for a task of an array.")
+@click.option("--constraint", default="", help="What the job gives to --constraint.")
 @click.option("--node", help="The node that it runs on; this one by default.")
 @click.option("--comment", default="", help='The job\'s comment, e.g. "warmstart: image=… profiles=…".')
 @click.option("--image", default="", help="What the job gives to --container-image.")
@@ -34,6 +39,10 @@ def plan(
     user: str | None,
     partition: str,
     account: str,
+    qos: str,
+    job_name: str,
+    array: str,
+    constraint: str,
     node: str | None,
     comment: str,
     image: str,
@@ -47,7 +56,7 @@ def plan(
     Exit status: 0 the job would run; 1 it would be refused; 2 wrong usage, or no policy can be read.
     """
     job = _owned_by(user)._replace(partition=partition, account=account, comment=comment, pyxis_image=image)
-    job = job._replace(node=node or job.node)
+    job = job._replace(node=node or job.node, qos=qos, job_name=job_name, array=array, constraints=constraint)
     try:
         policy = in_force(installation)
     except PolicyError as error:
@@ -85,7 +94,7 @@ def _print(found: dict[str, Any], policy: InForce, off_switch: str) -> None:
     if policy.problem:
         warn(f"{policy.problem}\nthe last good policy stays in force")
     job = found["job"]
-    asked = ", ".join(f"{key} {job[key]}" for key in ("partition", "account", "node", "comment") if job[key])
+    asked = ", ".join(f"{key} {job[key]}" for key in SHOWN if job[key])
     say(f"Job of {job['user']} (uid {job['uid']}): {asked}\nPolicy: {policy.origin}")
     rules = [
         (rule["name"], "yes" if rule["matched"] else "no", rule["reason"], rule["place"]) for rule in found["rules"]
@@ -110,6 +119,12 @@ def _print_parts(found: dict[str, Any]) -> None:
             for row in found["profiles"]
         ]
         show_table(("profile", "wanted by", "variables"), rows)
+    if found["left_out"]:
+        say(f"Left out, for this node has no constant path (policy: constant_path): {', '.join(found['left_out'])}")
+    if found["rendezvous"]:
+        rule = found["rendezvous"]
+        where = "also on shared nodes" if rule["shared_nodes"] else "on a first node that is the job's alone"
+        say(f"Jobs of several nodes get MASTER_ADDR and MASTER_PORT ({rule['low']}-{rule['high']}), {where}.")
     if found["environment"]:
         show_table(("variable", "value set by the policy"), list(found["environment"].items()))
     if found["steps"]["prolog"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timezone
+from typing import Any
 
 import click
 
@@ -120,12 +121,26 @@ def _compiled_at(path: str) -> str | None:
 def _values(policy: Policy) -> Json:
     """Return everything but the rules, in the policy's own shape."""
     accounts = {key: getattr(policy, key).name for key in ("store_user", "import_user", "validate_user")}
-    sections = ("paths", "images", "seed", "harvest", "limits", "trust", "on_error")
+    sections = ("paths", "images", "seed", "harvest", "tend", "limits", "trust", "on_error")
     return {
         **accounts,
         "site_label": policy.site_label,
-        **{key: dict(getattr(policy, key)._asdict()) for key in sections},
+        "constant_path": policy.constant_path,
+        "slurmctld": _slurmctld(policy),
+        **{key: _plain(getattr(policy, key)) for key in sections},
     }
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    """Return a section with all that is in it as mappings and lists."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: _plain(item) for key, item in value._asdict().items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _slurmctld(policy: Policy) -> Json | None:
+    keys = policy.slurmctld
+    return {**keys._asdict(), "user": keys.user.name, "attributes": list(keys.attributes)} if keys else None
 
 
 def _rule(rule: Rule) -> Json:

@@ -19,6 +19,7 @@ from warmstart.profiles import registry
 from warmstart.record import Record
 
 Json = dict[str, object]
+DESCRIBED = ("user", "uid", "partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
 CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known when the job has a run id
 
 
@@ -28,14 +29,16 @@ def preview(policy: Policy, job: Job) -> Json:
     grant = combine(policy, matches, job)
     steps, verdict = _steps(policy, job, grant)
     return {
-        "job": {key: getattr(job, key) for key in ("user", "uid", "partition", "account", "node", "comment")},
+        "job": {key: getattr(job, key) for key in DESCRIBED},
         "nothing_because": grant.reason,
         "verdict": verdict.as_audit() if verdict else None,
         "rules": [_rule(match) for match in matches],
         "images": _images(policy, job, grant),
-        "profiles": _profiles(job, grant),
+        "profiles": _profiles(policy, job, grant),
+        "left_out": _left_out(policy, job, grant),
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
+        "rendezvous": grant.rendezvous._asdict() if grant.rendezvous else None,
         "limits": {
             "images.wait": policy.images.wait,
             **{f"seed.{key}": value for key, value in policy.seed._asdict().items()},
@@ -94,9 +97,9 @@ def _image(text: str, source: str, registries: tuple[str, ...] | None) -> Json:
     return {"image": shown, "from": source, "allowed": not problem, "reason": problem}
 
 
-def _profiles(job: Job, grant: Grant) -> list[Json]:
+def _profiles(policy: Policy, job: Job, grant: Grant) -> list[Json]:
     try:
-        names = plan.profiles(job, grant)
+        names = plan.profiles(policy, job, grant)
     except UserError:
         names = grant.profiles  # the job's wish is the verdict
     return [
@@ -107,6 +110,13 @@ def _profiles(job: Job, grant: Grant) -> list[Json]:
         }
         for name in names
     ]
+
+
+def _left_out(policy: Policy, job: Job, grant: Grant) -> list[str]:
+    try:
+        return plan.left_out(policy, job, grant)
+    except UserError:
+        return []  # the job's wish is the verdict
 
 
 def switched_off(off_switch: str) -> bool:

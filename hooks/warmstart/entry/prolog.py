@@ -9,7 +9,7 @@ from warmstart import plan, view
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
-from warmstart.errors import UserError, WarmstartError
+from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.record import Record
 from warmstart.runner import run_prolog
@@ -50,8 +50,11 @@ def _prepare(hook: Hook) -> None:
 
 
 def _run(hook: Hook, record: Record) -> None:
+    hook = _informed(hook)
     grant = plan.grant(hook.policy, hook.job)
     steps = plan.prolog(hook.policy, hook.job, grant)
+    for name in plan.left_out(hook.policy, hook.job, grant):
+        hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason="needs a constant path (policy: constant_path)")
     if not steps:
         records.forget(hook.paths.state, hook.job.id)
         return
@@ -62,7 +65,22 @@ def _run(hook: Hook, record: Record) -> None:
     )
     records.save(hook.paths.state, record)
     prepared = run_prolog(hook.context(record, _seconds(hook)), steps)
-    run_prolog(prepared.context, [plan.environment(hook.job, grant, prepared)])
+    run_prolog(prepared.context, [plan.environment(hook.policy, hook.job, grant, prepared)])
+
+
+def _informed(hook: Hook) -> Hook:
+    """Complete the job by what the controller wrote down, where a rule (or an old slurmd) needs it."""
+    job, keys = hook.job, hook.policy.slurmctld
+    if keys is None or (job.comment_told and all(getattr(job, name) is not None for name in keys.attributes)):
+        return hook
+    from warmstart.slurm import spec
+
+    try:
+        told = spec.informed(job, keys.spec_directory, keys.user.uid, hook.store, after(keys.deadline))
+    except StoreError as error:  # rules that need it grant nothing
+        hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
+        return hook
+    return hook._replace(job=told)
 
 
 def _seconds(hook: Hook) -> float:
@@ -101,30 +119,41 @@ def _supersede(hook: Hook) -> None:
         return
     hook.audit.emit(events.RUN_SUPERSEDED, earlier_run=earlier.run_id, rebooted=earlier.boot_id != _boot_id())
     try:
+        release.free_ports(hook.paths, earlier.node, earlier.job_id, hook.audit)
         release.release(hook.paths, earlier, after(SECONDS_TO_UNDO))
+        release.withdraw(hook.store, hook.policy.paths.store, earlier)
     except WarmstartError as error:  # busy: the new run has a directory of its own
         hook.audit.emit(events.STEP_FAILED, step=release.NAME, error=error.as_audit())
 
 
 def _tell(hook: Hook, record: Record, error: UserError) -> None:
     """Leave the verdict where the job's task prolog finds it."""
-    record = record._replace(verdict=str(error), workspace=hook.policy.paths.workspace)
+    workspace, meeting = hook.policy.paths.workspace, _so_far(hook, record).meeting
+    record = record._replace(verdict=str(error), workspace=workspace, meeting=meeting)
     records.save(hook.paths.state, record)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
     view.publish(hook.paths.view, record, {"verdict": text})
 
 
 def _refuse_for_bug(hook: Hook, record: Record) -> None:
-    text = "warmstart: an internal error; this cluster's policy lets no job run then\n"
-    view.publish(hook.paths.view, record, {"verdict": text})
+    reason = "an internal error; this cluster's policy lets no job run then"
+    records.save(hook.paths.state, record._replace(verdict=reason))  # else the epilog would leave the view
+    view.publish(hook.paths.view, record, {"verdict": f"warmstart: {reason}\n"})
 
 
 def _undo(hook: Hook, record: Record) -> None:
     """Leave nothing half-applied: the job finds either all of its preparation or none."""
     from warmstart.steps import release
 
-    made = record._replace(workspace=hook.policy.paths.workspace)
+    made = _so_far(hook, record)._replace(workspace=hook.policy.paths.workspace)
     try:
+        # Ports stay reserved until the epilog: another node may have been told them.
         release.release(hook.paths, made, after(SECONDS_TO_UNDO))
+        release.withdraw(hook.store, hook.policy.paths.store, made)
     except (WarmstartError, OSError) as error:  # the failure that brought us here matters more
         hook.audit.emit(events.STEP_FAILED, step=release.NAME, error={"reason": str(error)})
+
+
+def _so_far(hook: Hook, record: Record) -> Record:
+    """Return the record as the steps that were done left it."""
+    return hook.earlier_record() or record

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn, TypeVar
 
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +24,8 @@ from warmstart.errors import WarmstartError
 
 UNUSABLE = 2  # also click's status for a wrong command line
 WIDE = 200  # columns, where the output is no terminal
+
+_T = TypeVar("_T")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
@@ -41,6 +45,21 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     _console().print(table)
 
 
+def progress(things: Sequence[_T], what: str, *, quiet: bool) -> Iterable[_T]:
+    """Return the things, with a bar on a terminal's stderr that follows those that are done."""
+    return track(things, f"{what}…", console=Console(stderr=True), transient=True, disable=quiet or not _is_watched())
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show on a terminal's stderr that something goes on, for the length of a `with`."""
+    if not _is_watched():
+        yield
+        return
+    with Console(stderr=True).status(Text(visible(text))):
+        yield
+
+
 def show_json(value: object) -> None:
     """Print one JSON value on one line, in ASCII."""
     click.echo(json.dumps(value))
@@ -58,6 +77,10 @@ def fail(error: WarmstartError | OSError, hint: str = "") -> NoReturn:
     if hint:
         warn(hint)
     raise click.exceptions.Exit(UNUSABLE)
+
+
+def _is_watched() -> bool:
+    return sys.stderr.isatty()
 
 
 def _console() -> Console:

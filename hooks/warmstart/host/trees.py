@@ -11,6 +11,7 @@ from warmstart.host.files import DIRECTORY, mount_id
 
 # Deeper directories are moved up before they are entered: descriptors are few, and a job can nest 4,000 deep.
 DEEPEST = 48
+MOST_MOUNTS = 16  # one over the other; more are left for the next call
 
 
 class _Removal(NamedTuple):
@@ -22,8 +23,9 @@ class _Removal(NamedTuple):
 def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
     """Remove `name` below `dir_fd` with all its content; nothing there is fine.
 
-    `EXDEV` where something is mounted inside (nothing below that mount is touched), `ETIME` at the
-    deadline: what is left stays under its name, and the next call goes on.
+    What is mounted inside (a job can mount a FUSE file system of its own) is detached and not touched:
+    `EXDEV` where that fails. `ETIME` at the deadline: what is left stays under its name, and the next call
+    goes on.
     """
     mount = mount_id(dir_fd)
     try:
@@ -54,6 +56,10 @@ def _empty(removal: _Removal, fd: int, depth: int) -> None:
         except (IsADirectoryError, PermissionError):
             # Linux answers EISDIR, POSIX allows EPERM: either way it is a directory, or rmdir says why not.
             _remove_directory(removal, fd, name, depth)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            os.close(_reached(name, fd, removal.mount, 0))  # a file that something is mounted on
 
 
 def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> None:
@@ -63,7 +69,8 @@ def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> 
         return
     try:
         if depth >= DEEPEST:
-            os.rename(name, f".up-{os.fstat(fd).st_ino}", src_dir_fd=parent, dst_dir_fd=removal.top)
+            # A name that the job could not have taken.
+            os.rename(name, f".up-{os.urandom(8).hex()}", src_dir_fd=parent, dst_dir_fd=removal.top)
             return
         _empty(removal, fd, depth + 1)
     finally:
@@ -72,15 +79,27 @@ def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> 
 
 
 def _open(name: str, parent: int, mount: str) -> int:
-    """Open a directory on this mount; `EXDEV` on another one.
-
-    With O_PATH first: opening the root of a FUSE file system asks its daemon, which is the job's and may
-    never answer.
-    """
-    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    """Open a directory of this mount for listing."""
+    path = _reached(name, parent, mount, os.O_DIRECTORY)
     try:
-        if mount_id(path) != mount:
-            raise OSError(errno.EXDEV, "something is mounted there", name)
         return os.open(".", DIRECTORY, dir_fd=path)
     finally:
         os.close(path)
+
+
+def _reached(name: str, parent: int, mount: str, more: int) -> int:
+    """Return an O_PATH descriptor of what is on this mount, after what is mounted over it; `EXDEV`.
+
+    O_PATH asks nobody: opening the root of a FUSE file system asks its daemon, which may never answer.
+    """
+    for _ in range(MOST_MOUNTS):
+        path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC | more, dir_fd=parent)
+        if mount_id(path) == mount:
+            return path
+        from warmstart.host.mounts import detach
+
+        gone = detach(path)
+        os.close(path)
+        if not gone:
+            break
+    raise OSError(errno.EXDEV, "something is mounted there", name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+from warmstart.host.ports import ephemeral
 from warmstart.host.worker import Identity
 from warmstart.policy.explain import Fault, Loc, dotted, nearest
 from warmstart.policy.model import PolicyModel, Rule
@@ -20,6 +21,11 @@ NEVER_INSIDE = (
     ("store", "workspace"),
     ("audit", "store"),
     ("audit", "workspace"),
+    ("audit", "cache"),
+    ("cache", "store"),
+    ("store", "cache"),
+    ("cache", "workspace"),
+    ("workspace", "cache"),
 )
 # Under job_container/tmpfs a job cannot see what lies there, and anybody can take a name there first.
 NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
@@ -31,6 +37,11 @@ def faults(model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> 
         *_paths(model),
         *_accounts(model, find_user),
         *_registries(model),
+        *_image_directories(model),
+        *_adopted(model, find_user),
+        *_credentials(model),
+        *_keep(model),
+        *_slurmctld(model, find_user),
         *_rule_names(model),
         *(
             _fault(("rules", number, *found.loc), found.problem, found.at_key)
@@ -44,10 +55,12 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     """Yield one rule's faults, their locs relative to the rule."""
     yield from _profiles(rule, profiles)
     yield from _scope(rule, model)
+    yield from _spec(rule, model)
     yield from _publish(rule)
     yield from _publishers(rule, model, find_user)
     yield from _images(rule, model)
     yield from _environment(rule)
+    yield from _rendezvous(rule, model)
 
 
 def _fault(loc: Loc, problem: str, at_key: bool = False) -> Fault:
@@ -63,12 +76,7 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
         for bad in NEVER_BELOW:
             if _within(path, bad):
                 yield _fault(loc, f"may not lie below {bad}")
-    for inner, outer in (
-        ("workspace", "store"),
-        ("store", "workspace"),
-        ("audit", "store"),
-        ("audit", "workspace"),
-    ):
+    for inner, outer in NEVER_INSIDE:
         if _within(paths[inner], paths[outer]):
             yield _fault(("paths", inner), f"may not lie in paths.{outer} ({paths[outer]})")
 
@@ -98,6 +106,80 @@ def _registries(model: PolicyModel) -> Iterator[Fault]:
             yield _fault(("images", "insecure", number), f"{registry} is not in images.registries")
 
 
+def _image_directories(model: PolicyModel) -> Iterator[Fault]:
+    """Where other launchers keep images is outside of what is ours alone."""
+    images = model.images
+    if images.lock == "beside" and images.names is None:
+        yield _fault(("images", "lock"), "beside needs images.names: the directory where the launchers' locks lie")
+    named: list[tuple[Loc, str]] = [(("names",), images.names)] if images.names else []
+    named += [(("adopt", number, "directory"), item.directory) for number, item in enumerate(images.adopt)]
+    for rest, path in named:
+        loc: Loc = ("images", *rest)
+        if os.path.normpath(path) != path:
+            yield _fault(loc, f"write {os.path.normpath(path)}, without '..', '//' or a trailing '/'")
+        for key, ours in (("store", model.paths.store), ("workspace", model.paths.workspace)):
+            if _within(path, ours) or _within(ours, path):
+                yield _fault(loc, f"and paths.{key} ({ours}) may not contain each other")
+
+
+def _adopted(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
+    for number, item in enumerate(model.images.adopt):
+        for place, name in enumerate(item.owners):
+            if find_user(name) is None:
+                yield _fault(("images", "adopt", number, "owners", place), f"no user {name!r} on this node")
+
+
+def _keep(model: PolicyModel) -> Iterator[Fault]:
+    keep = model.images.keep
+    if keep.low >= keep.high:
+        yield _fault(("images", "keep", "low"), f"{keep.low}% is not below keep.high, {keep.high}%")
+    if keep.floor > 100 - keep.high:
+        yield _fault(("images", "keep", "floor"), f"{keep.floor}% is never free below keep.high, {keep.high}%")
+    if keep.account is not None and model.trust.account != "enforced":
+        problem = "needs trust.account: enforced; else users spend another account's space"
+        yield _fault(("images", "keep", "account"), problem)
+
+
+def _slurmctld(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
+    directory, user = model.slurmctld.spec_directory, model.slurmctld.user
+    if directory is None:
+        return
+    loc = ("slurmctld", "spec_directory")
+    if os.path.normpath(directory) != directory:
+        yield _fault(loc, f"write {os.path.normpath(directory)}, without '..', '//' or a trailing '/'")
+    for key in ("store", "workspace", "cache"):
+        if _within(directory, getattr(model.paths, key)):
+            yield _fault(loc, f"may not lie in paths.{key}: {user} owns it and all that is above it, or root does")
+    if find_user(user) is None:
+        yield _fault(("slurmctld", "user"), f"no account {user!r} on this node")
+
+
+def _credentials(model: PolicyModel) -> Iterator[Fault]:
+    """Rights on verified attributes alone (threats, rows 3 and 10), and for registries that are allowed."""
+    credentials = model.images.credentials
+    if credentials is None:
+        return
+    if _within(credentials.file, model.paths.store) or _within(credentials.file, model.paths.workspace):
+        yield _fault(("images", "credentials", "file"), "may not lie in paths.store or paths.workspace")
+    seen: set[str] = set()
+    for number, item in enumerate(credentials.repositories):
+        loc: Loc = ("images", "credentials", "repositories", number)
+        registry, slash, repository = item.repository.partition("/")
+        if registry not in model.images.registries or not slash or not repository:
+            problem = f"write REGISTRY/REPOSITORY; registry {registry!a} is to be one of images.registries"
+            yield _fault((*loc, "repository"), problem)
+        if item.name in seen:
+            yield _fault((*loc, "name"), f"another one is called {item.name}, too")
+        seen.add(item.name)
+        given = [key for key, value in item.match.model_dump().items() if value is not None]
+        if not given:
+            yield _fault((*loc, "match"), "is empty; say whose images these are, e.g. {group: team}")
+        for attribute, remedy in _claimed(model):
+            if attribute in given:
+                problem = f"credentials may not rest on a claimed attribute; match on user, group or partition{remedy}"
+                yield _fault((*loc, "match", attribute), problem, at_key=True)
+
+
 def _rule_names(model: PolicyModel) -> Iterator[Fault]:
     seen: set[str] = set()
     for number, rule in enumerate(model.rules):
@@ -117,13 +199,51 @@ def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     enforced = model.trust.account == "enforced"
     if rule.scope == "account" and not enforced:
         yield Fault(("scope",), "account needs trust.account: enforced; else users choose their account")
-    if above_user and rule.match.account is not None and not enforced:
-        yield Fault(
-            ("match", "account"),
-            f"scope {rule.scope} may not rest on a claimed attribute; match on user, group, node or "
-            "partition, or set trust.account: enforced where slurmctld enforces associations",
-            at_key=True,
-        )
+    for attribute, remedy in _claimed(model) if above_user else ():
+        if getattr(rule.match, attribute) is not None:
+            yield Fault(
+                ("match", attribute),
+                f"scope {rule.scope} may not rest on a claimed attribute; match on user, group, node or "
+                f"partition{remedy}",
+                at_key=True,
+            )
+
+
+def _rendezvous(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
+    """Ports of a node are a limit that rests on verified attributes, and the kernel gives them to nobody else."""
+    given = rule.rendezvous
+    if given is None:
+        return
+    low, high = given.ports
+    own = ephemeral()
+    if own and low <= own[1] and own[0] <= high:
+        problem = f"overlaps this node's net.ipv4.ip_local_port_range, {own[0]}-{own[1]}: clients get those ports"
+        yield Fault(("rendezvous", "ports"), problem)
+    if high - low < given.per_job:
+        yield Fault(("rendezvous", "ports"), f"has fewer ports than one job may ask for (per_job: {given.per_job})")
+    if given.per_user <= given.per_job:
+        yield Fault(("rendezvous", "per_user"), f"is not above per_job, {given.per_job}, of one job alone")
+    for attribute, remedy in _claimed(model):
+        if getattr(rule.match, attribute) is not None:
+            problem = f"rendezvous may not rest on a claimed attribute; match on user, group or partition{remedy}"
+            yield Fault(("match", attribute), problem, at_key=True)
+
+
+def _claimed(model: PolicyModel) -> Iterator[tuple[str, str]]:
+    """Yield what a user can write into a job, and what else would help."""
+    if model.trust.account != "enforced":
+        yield "account", ", or set trust.account: enforced where slurmctld enforces associations"
+    if model.trust.qos != "enforced":
+        yield "qos", ", or set trust.qos: enforced where slurmctld enforces it"
+    yield from ((attribute, "") for attribute in ("constraint", "job_name", "array"))
+
+
+def _spec(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
+    """Yield what no node can tell by itself, whatever its Slurm."""
+    for attribute in ("job_name", "array"):
+        if getattr(rule.match, attribute) is not None and model.slurmctld.spec_directory is None:
+            problem = "needs slurmctld.spec_directory: only the controller's hook knows it"
+            yield Fault(("match", attribute), problem, at_key=True)
 
 
 def _publish(rule: Rule) -> Iterator[Fault]:

@@ -33,16 +33,71 @@ class Paths(NamedTuple):
     store: str
     audit: str
     scontrol: str
+    cache: str
+
+
+class Adopt(NamedTuple):
+    """A directory and the uids whose images in it are taken over."""
+
+    directory: str
+    owners: tuple[int, ...]
+
+
+class Keep(NamedTuple):
+    """Percent of the store's file system, seconds, and bytes; 0 bytes: no quota."""
+
+    high: int
+    low: int
+    floor: int
+    lease: int
+    user: int
+    account: int
+
+
+class Pattern(NamedTuple):
+    """A glob as written, and its regular expression; that is "" for a plain name."""
+
+    glob: str
+    regex: str
+
+
+class Condition(NamedTuple):
+    """One key of a `match`: any of the patterns."""
+
+    attribute: str
+    patterns: tuple[Pattern, ...]
+
+
+class PrivateRepository(NamedTuple):
+    """What the site's credentials fetch (`pattern` of REGISTRY/REPOSITORY), and who may read it."""
+
+    name: str
+    pattern: Pattern
+    match: tuple[Condition, ...]
+
+
+class Credentials(NamedTuple):
+    """A file of root's, and what it is used for."""
+
+    file: str
+    repositories: tuple[PrivateRepository, ...]
 
 
 class Images(NamedTuple):
-    """`tag_ttl` and `wait` in seconds; registries as HOST or HOST:PORT."""
+    """`tag_ttl`, `wait`, `remember_failures` in seconds; registries as HOST or HOST:PORT; `names` may be ""."""
 
     importer: str
     registries: tuple[str, ...]
     insecure: tuple[str, ...]
     tag_ttl: int
     wait: int
+    remember_failures: int
+    verify: str
+    lock: str
+    names: str
+    adopt: tuple[Adopt, ...]
+    keep: Keep
+    credentials: Credentials | None = None
 
 
 class Seed(NamedTuple):
@@ -50,6 +105,7 @@ class Seed(NamedTuple):
 
     fetch_budget: int
     max_fetch: int
+    keep: int
 
 
 class Harvest(NamedTuple):
@@ -58,6 +114,16 @@ class Harvest(NamedTuple):
     budget: int
     max_size: int
     max_entries: int
+    spool: int
+
+
+class Tend(NamedTuple):
+    """Seconds, bytes."""
+
+    keep: int
+    per_user: int
+    per_account: int
+    per_site: int
 
 
 class Limits(NamedTuple):
@@ -67,9 +133,23 @@ class Limits(NamedTuple):
 
 
 class Trust(NamedTuple):
-    """`account` is "claimed" or "enforced"."""
+    """Each is "claimed" or "enforced"."""
 
     account: str
+    qos: str = "claimed"
+
+
+class Slurmctld(NamedTuple):
+    """The controller's hooks: where their specs are, whose, seconds; `conf` may be "".
+
+    `attributes` are those that rules match on and that a node may have to learn from a spec.
+    """
+
+    spec_directory: str
+    user: Identity
+    deadline: int
+    conf: str
+    attributes: tuple[str, ...]
 
 
 class OnError(NamedTuple):
@@ -87,18 +167,16 @@ class User(NamedTuple):
     uid: int
 
 
-class Pattern(NamedTuple):
-    """A glob as written, and its regular expression; that is "" for a plain name."""
+class Rendezvous(NamedTuple):
+    """Reserve between `low` and `high`, both included; `wait` in seconds."""
 
-    glob: str
-    regex: str
-
-
-class Condition(NamedTuple):
-    """One key of a rule's `match`: any of the patterns."""
-
-    attribute: str
-    patterns: tuple[Pattern, ...]
+    low: int
+    high: int
+    per_job: int
+    per_user: int
+    shared_nodes: bool
+    wait: int
+    required: bool
 
 
 class Rule(NamedTuple):
@@ -112,6 +190,7 @@ class Rule(NamedTuple):
     scope: str
     publishers: tuple[User, ...]
     env: dict[str, str]
+    rendezvous: Rendezvous | None = None
 
 
 class Policy(NamedTuple):
@@ -123,13 +202,21 @@ class Policy(NamedTuple):
     import_user: Identity
     validate_user: Identity
     site_label: str
+    constant_path: str  # none | spank
     images: Images
     seed: Seed
     harvest: Harvest
+    tend: Tend
     limits: Limits
     trust: Trust
     on_error: OnError
     rules: tuple[Rule, ...]
+    slurmctld: Slurmctld | None = None  # None: nodes look for no specs
+
+    @property
+    def cache_place(self) -> str:
+        """Where every bare job of this node sees its cache; "" where each has a path of its own."""
+        return "" if self.constant_path == "none" else self.paths.cache
 
 
 def stamp(path: str) -> Stamp:
@@ -186,31 +273,56 @@ def from_json(data: dict[str, Any]) -> Policy:
         import_user=Identity(**data["import_user"]),
         validate_user=Identity(**data["validate_user"]),
         site_label=data["site_label"],
-        images=_images(**data["images"]),
+        constant_path=data["constant_path"],
+        images=_images(data["images"]),
         seed=Seed(**data["seed"]),
         harvest=Harvest(**data["harvest"]),
+        tend=Tend(**data["tend"]),
         limits=Limits(**data["limits"]),
         trust=Trust(**data["trust"]),
         on_error=OnError(**data["on_error"]),
         rules=tuple(_rule(rule) for rule in data["rules"]),
+        slurmctld=_slurmctld(**data["slurmctld"]) if data["slurmctld"] else None,
     )
 
 
-def _images(registries: list[str], insecure: list[str], **others: Any) -> Images:  # noqa: ANN401 - JSON
-    return Images(registries=tuple(registries), insecure=tuple(insecure), **others)
+def _slurmctld(user: dict[str, Any], attributes: list[str], **others: Any) -> Slurmctld:  # noqa: ANN401 - JSON
+    return Slurmctld(user=Identity(**user), attributes=tuple(attributes), **others)
+
+
+def _images(data: dict[str, Any]) -> Images:
+    keep = {key: value or 0 for key, value in data["keep"].items()}  # no quota is 0 bytes
+    changed = {
+        "registries": tuple(data["registries"]),
+        "insecure": tuple(data["insecure"]),
+        "names": data["names"] or "",
+        "adopt": tuple(Adopt(item["directory"], tuple(item["owners"])) for item in data["adopt"]),
+        "keep": Keep(**keep),
+        "credentials": _credentials(**data["credentials"]) if data["credentials"] else None,
+    }
+    return Images(**{**data, **changed})
+
+
+def _credentials(file: str, repositories: list[dict[str, Any]]) -> Credentials:
+    private = [
+        PrivateRepository(item["name"], Pattern(*item["pattern"]), _conditions(item["match"])) for item in repositories
+    ]
+    return Credentials(file, tuple(private))
+
+
+def _conditions(data: list[Any]) -> tuple[Condition, ...]:
+    return tuple(Condition(attribute, tuple(Pattern(*pattern) for pattern in patterns)) for attribute, patterns in data)
 
 
 def _rule(data: dict[str, Any]) -> Rule:
     return Rule(
         name=data["name"],
         place=data["place"],
-        match=tuple(
-            Condition(attribute, tuple(Pattern(*pattern) for pattern in patterns))
-            for attribute, patterns in data["match"]
-        ),
+        match=_conditions(data["match"]),
         images=tuple(data["images"]),
         profiles=tuple(data["profiles"]),
         scope=data["scope"],
         publishers=tuple(User(*user) for user in data["publishers"]),
         env=data["env"],
+        rendezvous=Rendezvous(**data["rendezvous"]) if data["rendezvous"] else None,
     )

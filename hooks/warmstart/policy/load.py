@@ -19,9 +19,10 @@ from warmstart.policy import checks, source
 from warmstart.policy.compiled import MADE_BY
 from warmstart.policy.explain import Fault, Loc
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
-from warmstart.policy.model import Match, PolicyModel, Rule, check_shape
+from warmstart.policy.model import Credentials, Images, Match, PolicyModel, Rendezvous, Rule, check_shape
 
 DEEPEST = 8
+OF_THE_SPEC = ("qos", "job_name", "array")  # what a node may have to learn from the controller's hook
 INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
 Place = tuple[str, int, int]
@@ -132,13 +133,16 @@ def compile_policy(
     signature = source.signature(policy)
     document = _read(policy, owners)
     model = _checked(document, known, users)
-    sections = ("paths", "images", "seed", "harvest", "limits", "trust", "on_error")
+    sections = ("paths", "seed", "harvest", "tend", "limits", "trust", "on_error")
     return {
         "made_by": MADE_BY,
         "signature": [list(stamp) for stamp in signature],
         **{key: getattr(model, key).model_dump() for key in sections},
+        "images": _images(model.images, users),
         **{key: _existing(users, getattr(model, key))._asdict() for key in checks.ACCOUNTS},
         "site_label": model.site_label,
+        "constant_path": model.constant_path,
+        "slurmctld": _slurmctld(model, users),
         "rules": [_rule(rule, document.place(("rules", number)), users) for number, rule in enumerate(model.rules)],
     }
 
@@ -182,6 +186,40 @@ def _problem(document: Document, fault: Fault) -> Problem:
     return Problem(*document.place(fault.loc, fault.at_key), fault.problem)
 
 
+def _images(images: Images, users: checks.FindUser) -> dict[str, Any]:
+    adopt = [
+        {"directory": item.directory, "owners": [_existing(users, name).uid for name in item.owners]}
+        for item in images.adopt
+    ]
+    return {**images.model_dump(), "adopt": adopt, "credentials": _credentials(images.credentials)}
+
+
+def _credentials(credentials: Credentials | None) -> dict[str, Any] | None:
+    if credentials is None:
+        return None
+    repositories = [
+        {"name": item.name, "pattern": [item.repository, _regex(item.repository)], "match": _conditions(item.match)}
+        for item in credentials.repositories
+    ]
+    return {"file": credentials.file, "repositories": repositories}
+
+
+def _slurmctld(model: PolicyModel, users: checks.FindUser) -> dict[str, Any] | None:
+    keys = model.slurmctld
+    if keys.spec_directory is None:
+        return None
+    credentials = model.images.credentials
+    matches = [rule.match for rule in model.rules]
+    matches += [item.match for item in credentials.repositories] if credentials else []
+    return {
+        "spec_directory": keys.spec_directory,
+        "user": _existing(users, keys.user)._asdict(),
+        "deadline": keys.deadline,
+        "conf": keys.conf or "",
+        "attributes": [key for key in OF_THE_SPEC if any(getattr(match, key) for match in matches)],
+    }
+
+
 def _rule(rule: Rule, place: Place, users: checks.FindUser) -> dict[str, Any]:
     publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
     return {
@@ -193,7 +231,13 @@ def _rule(rule: Rule, place: Place, users: checks.FindUser) -> dict[str, Any]:
         "scope": rule.scope or "",
         "publishers": [[user.name, user.uid] for user in publishers],
         "env": rule.env,
+        "rendezvous": _rendezvous(rule.rendezvous) if rule.rendezvous else None,
     }
+
+
+def _rendezvous(given: Rendezvous) -> dict[str, Any]:
+    low, high = given.ports
+    return {"low": low, "high": high, **given.model_dump(exclude={"ports"})}
 
 
 def _conditions(match: Match) -> list[list[Any]]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from warmstart.job import Job
-from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Rule
 
+SCOPES = ("user", "account", "site")  # from the narrowest to the widest
 PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 
 
@@ -22,6 +23,7 @@ class Matched(NamedTuple):
     rule: Rule
     matched: bool
     reason: str
+    unknown: bool = False  # only because this node does not know what the rule asks: it grants nothing, but restricts
 
 
 class Grant(NamedTuple):
@@ -38,6 +40,7 @@ class Grant(NamedTuple):
     read_scopes: list[str]
     publish_scope: str
     reason: str
+    rendezvous: Rendezvous | None = None
 
 
 def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
@@ -61,12 +64,11 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     if reason := _not_served(policy, job):
         return Grant([], [], {}, "user", [], "", reason)
     rules = [match.rule for match in matches if match.matched]
-    scope = "user"
     env: dict[str, str] = {}
     for rule in rules:
-        scope = rule.scope or scope
         env.update(rule.env)
-    read, publish = _scopes(policy, rules, scope, job)
+    scope, narrowed = _scope(matches)
+    read, publish = _scopes(policy, () if narrowed else rules, scope, job)
     return Grant(
         images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
         profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
@@ -75,7 +77,20 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         read_scopes=read,
         publish_scope=publish,
         reason="",
+        rendezvous=next((rule.rendezvous for rule in reversed(rules) if rule.rendezvous), None),
     )
+
+
+def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]], repository: str) -> str:
+    """Return the name of the private repositories that this one (REGISTRY/REPOSITORY) is of, for this job.
+
+    "" if there are none, or the job may not have them: it is as if the site had no credentials then.
+    """
+    for item in policy.images.credentials.repositories if policy.images.credentials else ():
+        fits = _matches(item.pattern, repository)
+        if fits and all(_condition(condition, job, groups)[0] is True for condition in item.match):
+            return item.name
+    return ""
 
 
 def scope_key(scope: str, job: Job) -> str:
@@ -86,12 +101,25 @@ def scope_key(scope: str, job: Job) -> str:
 
 
 def _not_served(policy: Policy, job: Job) -> str:
+    if job.no_warm:
+        return "it was submitted with --no-warm"
     if job.uid < policy.limits.min_uid:
         return f"uid {job.uid} is below limits.min_uid ({policy.limits.min_uid})"
     for own in (policy.store_user, policy.import_user, policy.validate_user):
         if job.uid == own.uid:
             return f"uid {job.uid} is warmstart's own account {own.name}"
     return ""
+
+
+def _scope(matches: Sequence[Matched]) -> tuple[str, bool]:
+    """Return the last scope, and whether a rule that may or may not be the job's has narrowed it."""
+    scope, narrowed = "user", False
+    for match in matches:
+        if match.matched and match.rule.scope:
+            scope, narrowed = match.rule.scope, False
+        elif match.unknown and match.rule.scope and SCOPES.index(match.rule.scope) < SCOPES.index(scope):
+            scope, narrowed = match.rule.scope, True
+    return scope, narrowed
 
 
 def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tuple[list[str], str]:
@@ -111,18 +139,23 @@ def _judge(rule: Rule, job: Job, groups: Callable[[], list[str]]) -> Matched:
     if not rule.match:
         return Matched(rule, True, "is for every job")
     reasons = []
+    unknown = False
     # The group comes last: looking it up may ask a directory server.
     for condition in sorted(rule.match, key=lambda condition: condition.attribute == "group"):
         matched, reason = _condition(condition, job, groups)
-        if not matched:
+        if matched is False:
             return Matched(rule, False, reason)
+        unknown = unknown or matched is None
         reasons.append(reason)
-    return Matched(rule, True, "; ".join(reasons))
+    return Matched(rule, not unknown, "; ".join(reasons), unknown)
 
 
-def _condition(condition: Condition, job: Job, groups: Callable[[], list[str]]) -> tuple[bool, str]:
+def _condition(condition: Condition, job: Job, groups: Callable[[], list[str]]) -> tuple[bool | None, str]:
+    """Return whether the condition holds, None where the node can't tell, and why."""
     attribute = condition.attribute
     values = groups() if attribute == "group" else [getattr(job, attribute)]
+    if values == [None]:
+        return None, f"{attribute} is not known without the controller's spec"
     for pattern in condition.patterns:
         for value in values:
             # An attribute that the job does not have matches nothing, not even "*".

@@ -87,6 +87,8 @@ Globs = Annotated[
 ]
 Duration = Annotated[int, BeforeValidator(units.parse_duration), _in_schema(units.DURATION)]
 Size = Annotated[int, BeforeValidator(units.parse_size), _in_schema(units.SIZE)]
+Percent = Annotated[int, BeforeValidator(units.parse_percent), _in_schema(units.PERCENT)]
+Ports = Annotated[tuple[int, int], BeforeValidator(units.parse_ports), _in_schema(units.PORTS)]
 Scope = Literal["user", "account", "site"]
 
 
@@ -115,18 +117,93 @@ class Paths(Section):
         default="/var/log/warmstart/audit.jsonl",
         description="The audit log of this node: one JSON line for every decision.",
     )
+    cache: Path = Field(
+        default="/var/cache/warmstart",
+        description="The constant path: where jobs see their cache, in containers and where `constant_path` says so. "
+        "An empty directory of root's.",
+    )
     scontrol: Path = Field(
         default="/usr/bin/scontrol",
-        description="Used only to give a node that must drain a reason that people understand.",
+        description="Gives a node that must drain a reason that people understand; "
+        "on the controller it is asked for a job's QOS.",
+    )
+
+
+class Adopt(Section):
+    """A directory from which images that other launchers made are taken over."""
+
+    directory: Path = Field(description="Nobody but its owners, store_user and root may write it or a parent.")
+    owners: Annotated[list[Account], Field(min_length=1)] = Field(
+        description="Users whose files are taken; each must exist on the node."
+    )
+
+
+class Keep(Section):
+    """How much of the store's file system images may take, and which go first."""
+
+    high: Percent = _default("85%", "Share of the store's file system in use above which images are evicted.")
+    low: Percent = _default("70%", "Share at which eviction ends; least recently used first.")
+    floor: Percent = _default("2%", "Share that stays free: an import that would take it fails with store-full.")
+    lease: Duration = _default(
+        "7d",
+        "How long a node's last use protects an image from eviction; longer than the longest job.",
+    )
+    user: Size | None = Field(
+        default=None,
+        description="Bytes of images that one user's jobs may have brought in; the user's own oldest ones go first.",
+    )
+    account: Size | None = Field(default=None, description="The same for an account. Needs trust.account: enforced.")
+
+
+class Match(Section):
+    """Which jobs a rule is for: every key given must match; of a list, one pattern. Globs, case-sensitive."""
+
+    partition: Globs | None = Field(default=None, description="The job's partition. Verified.")
+    account: Globs | None = Field(
+        default=None, description="The job's account. Claimed, unless trust.account is enforced."
+    )
+    user: Globs | None = Field(default=None, description="The job's user name. Verified.")
+    group: Globs | None = Field(
+        default=None, description="A group that the user is in, as this node's own NSS says. Verified."
+    )
+    node: Globs | None = Field(default=None, description="The node's Slurm name. Verified.")
+    constraint: Globs | None = Field(default=None, description="The job's --constraint, as it was given. Claimed.")
+    qos: Globs | None = Field(
+        default=None,
+        description="The job's QOS; needs the controller's spec before Slurm 26.05. "
+        "Claimed, unless trust.qos is enforced.",
+    )
+    job_name: Globs | None = Field(default=None, description="The job's name; needs the controller's spec. Claimed.")
+    array: Globs | None = Field(
+        default=None,
+        description="JOBID_TASKID of an array's task, `*` for any; needs the controller's spec. Claimed.",
+    )
+
+
+class PrivateRepository(Section):
+    """Images that the site's own credentials fetch, and the jobs that may have them."""
+
+    name: Label = Field(description="The directory of the store that holds them; unique.")
+    repository: Glob = Field(description="REGISTRY/REPOSITORY, a glob from the first slash on: reg.example.com/team/*")
+    match: Match = Field(description="The jobs that may read them: by verified attributes alone.")
+
+
+class Credentials(Section):
+    """The site's own credentials at registries; docs/private-images.md."""
+
+    file: Path = Field(description="What `skopeo login --authfile` writes; root's, 0600, not below the policy's store.")
+    repositories: Annotated[list[PrivateRepository], Field(min_length=1)] = Field(
+        description="What they are used for, and for whom. The first that fits a job and an image counts."
     )
 
 
 class Images(Section):
     """Which images may be imported, and how."""
 
-    importer: Literal["auto", "oci"] = Field(
+    importer: Literal["auto", "enroot", "oci"] = Field(
         default="auto",
-        description="What imports images: `oci` (skopeo, umoci, mksquashfs); `auto`: the first that is there.",
+        description="What imports images: `enroot`; `oci` (skopeo, umoci, mksquashfs); "
+        "`auto`: enroot where /usr/bin/enroot is, else oci.",
     )
     registries: list[Registry] = Field(
         default_factory=list,
@@ -141,6 +218,32 @@ class Images(Section):
         "4m",
         "How long a job waits while another one imports its image; below Slurm's PrologEpilogTimeout.",
     )
+    remember_failures: Duration = _default(
+        "30s",
+        "How long a registry's definitive answer (no such image, no access), or its silence about a tag that is "
+        "known, is not asked for again.",
+    )
+    verify: Literal["superblock", "full"] = Field(
+        default="superblock",
+        description="What is looked at when an image is used: its superblock, or every byte (once per file).",
+    )
+    lock: Literal["private", "beside"] = Field(
+        default="private",
+        description="`beside`: an import also takes NAME.sqsh.lock in `names`, as flock(1) launchers do.",
+    )
+    names: Path | None = Field(
+        default=None,
+        description="Directory where other launchers look for images as NAME.sqsh; links are kept there "
+        "if only store_user can write it.",
+    )
+    adopt: list[Adopt] = Field(
+        default_factory=list,
+        description="Where images that other launchers made are taken over from, by copy, for references by tag.",
+    )
+    keep: Keep = Field(default_factory=Keep, description="Which images stay when space gets short.")
+    credentials: Credentials | None = Field(
+        default=None, description="The site's own credentials, and the private images that they fetch."
+    )
 
 
 class Seed(Section):
@@ -148,6 +251,7 @@ class Seed(Section):
 
     fetch_budget: Duration = _default("10s", "Time for fetching bundles to the node, per job.")
     max_fetch: Size = _default("1GiB", "Bytes of bundles fetched to the node, per job.")
+    keep: Size = _default("20GiB", "Copies of bundles that upkeep leaves on the node, the last used.")
 
 
 class Harvest(Section):
@@ -156,6 +260,16 @@ class Harvest(Section):
     budget: Duration = _default("30s", "How long an epilog may hold the node for the harvest.")
     max_size: Size = _default("5GiB", "Bytes harvested from one job.")
     max_entries: int = Field(default=50_000, ge=1, description="Entries harvested from one job.")
+    spool: Size = _default("5GiB", "What the store does not take is kept on the node, up to this much.")
+
+
+class Tend(Section):
+    """What upkeep leaves in the store's artifacts."""
+
+    keep: Duration = _default("90d", "A bundle that no node has used for so long is removed.")
+    per_user: Size = _default("50GiB", "Bundles in one user's scope; those unused for longest go first.")
+    per_account: Size = _default("500GiB", "Bundles in one account's scope.")
+    per_site: Size = _default("2TiB", "Bundles in the site's scope.")
 
 
 class Limits(Section):
@@ -171,6 +285,28 @@ class Trust(Section):
         default="claimed",
         description="`enforced` only where AccountingStorageEnforce has associations: "
         "otherwise any user may write any account into a job.",
+    )
+    qos: Literal["claimed", "enforced"] = Field(
+        default="claimed",
+        description="`enforced` only where AccountingStorageEnforce has qos: "
+        "otherwise a job's QOS is not one that its user was given.",
+    )
+
+
+class Slurmctld(Section):
+    """The optional hooks on the controller, which tell the nodes what slurmd does not (docs/slurmctld-hooks.md)."""
+
+    spec_directory: Path | None = Field(
+        default=None,
+        description="Directory on the shared filesystem where they leave job specs; `user` owns it, 0755. "
+        "Without it nodes look for none.",
+    )
+    user: Account = Field(default="slurm", description="SlurmUser: a spec of any other owner is not believed.")
+    deadline: Duration = _default(
+        "2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec."
+    )
+    conf: Path | None = Field(
+        default=None, description="slurm.conf on the controller, where Slurm does not find it by itself."
     )
 
 
@@ -191,26 +327,31 @@ class OnError(Section):
     )
 
 
-class Match(Section):
-    """Which jobs a rule is for: every key given must match; of a list, one pattern. Globs, case-sensitive."""
-
-    partition: Globs | None = Field(default=None, description="The job's partition. Verified.")
-    account: Globs | None = Field(
-        default=None, description="The job's account. Claimed, unless trust.account is enforced."
-    )
-    user: Globs | None = Field(default=None, description="The job's user name. Verified.")
-    group: Globs | None = Field(
-        default=None, description="A group that the user is in, as this node's own NSS says. Verified."
-    )
-    node: Globs | None = Field(default=None, description="The node's Slurm name. Verified.")
-
-
 class Publish(Section):
     """Who may publish above the user scope."""
 
     users: Annotated[list[Account], Field(min_length=1)] = Field(
         description="User names, no patterns; each must exist on the node. "
         "Never an account that runs code which nobody has reviewed."
+    )
+
+
+class Rendezvous(Section):
+    """One address and port for all nodes of a job; docs/rendezvous.md has what it promises."""
+
+    ports: Ports = Field(
+        description="FIRST-LAST: the head node's TCP ports to reserve from; outside of its ip_local_port_range."
+    )
+    per_job: int = Field(default=8, ge=0, le=64, description="Ports that a job may ask for besides MASTER_PORT.")
+    per_user: int = Field(default=64, ge=1, description="Ports of one head node that one user's jobs may hold.")
+    shared_nodes: bool = Field(
+        default=False,
+        description="Also where the job does not have the head node for itself, though a neighbour can take "
+        "the port before the job binds it.",
+    )
+    wait: Duration = _default("20s", "How long the other nodes wait for the head node's answer.")
+    required: bool = Field(
+        default=False, description="A job that can't have it fails with a reason, and else runs without."
     )
 
 
@@ -234,6 +375,11 @@ class Rule(Section):
         default_factory=dict,
         description="Environment variables for the job; a later rule's value replaces an earlier one's.",
     )
+    rendezvous: Rendezvous | None = Field(
+        default=None,
+        description="MASTER_ADDR and MASTER_PORT for jobs of several nodes, and for those that ask for ports. "
+        "A later rule's replaces an earlier one's. Verified attributes only.",
+    )
 
 
 class PolicyModel(Section):
@@ -254,11 +400,19 @@ class PolicyModel(Section):
         description="Names the software that jobs without an image run on; change it with the node's "
         "system image, and caches start anew.",
     )
+    constant_path: Literal["none", "spank"] = Field(
+        default="none",
+        description="What brings a bare job's cache to paths.cache on this node: `spank`, the plugin of "
+        "packaging/spank; `none`: jobs have it at a path of their own, and profiles that need a constant one "
+        "are left out.",
+    )
     images: Images = Field(default_factory=Images, description="Which images, and how.")
     seed: Seed = Field(default_factory=Seed, description="Bounds of a prolog's fetching.")
     harvest: Harvest = Field(default_factory=Harvest, description="Bounds of an epilog's harvest.")
+    tend: Tend = Field(default_factory=Tend, description="What upkeep leaves in the store's artifacts.")
     limits: Limits = Field(default_factory=Limits, description="Bounds on who is served.")
     trust: Trust = Field(default_factory=Trust, description="What slurmctld makes sure of.")
+    slurmctld: Slurmctld = Field(default_factory=Slurmctld, description="The hooks on the controller.")
     on_error: OnError = Field(default_factory=OnError, description="What a failure does to the job.")
     rules: list[Rule] = Field(default_factory=list, description="What jobs get, in order.")
 

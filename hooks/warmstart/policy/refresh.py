@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import time
 from typing import Any
 
@@ -60,8 +61,18 @@ def _compile(installation: Installation) -> tuple[Policy, PolicyError | None]:
 
     # Whoever runs this has the right to fool himself: root believes root alone.
     data = load.compile_policy(installation.policy, owners={0, os.geteuid()})
-    unsaved = _write(installation.compiled_policy, data)
+    unsaved = _write(installation.compiled_policy, data, _mode(installation, data["signature"]))
     return compiled.from_json(data), unsaved
+
+
+def _mode(installation: Installation, signature: Stamps) -> int:
+    """Return who may read the compiled form: those who may read all that it was made of (pyxis's importer does)."""
+    paths = [os.path.dirname(installation.policy), *(str(known[0]) for known in signature if len(known) > 1)]
+    try:
+        for_all = all(os.stat(path, follow_symlinks=False).st_mode & stat.S_IROTH for path in paths)
+    except OSError:  # gone meanwhile: the next hook compiles again
+        return 0o600
+    return 0o644 if for_all else 0o600
 
 
 def _remember(installation: Installation, signature: Stamps, error: PolicyError) -> None:
@@ -100,12 +111,12 @@ def _signature(installation: Installation) -> Stamps:
     return [list(stamp) for stamp in source.signature(installation.policy)]
 
 
-def _write(path: str, data: dict[str, Any]) -> PolicyUnsaved | None:
+def _write(path: str, data: dict[str, Any], mode: int = 0o600) -> PolicyUnsaved | None:
     directory, name = os.path.split(path)
     try:
         files.ensure_path(directory, 0o755)
         with files.opened_dir(directory) as fd:
-            files.replace_file(fd, name, json.dumps(data).encode(), 0o600)
+            files.replace_file(fd, name, json.dumps(data).encode(), mode)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):  # only root keeps it; others compile for themselves
             return None

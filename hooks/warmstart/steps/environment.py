@@ -1,12 +1,14 @@
 """Step `environment`: render what the job's task prolog prints (design, section 5, Environment).
 
     view/<jobid>/            the job's uid, 0500
-        environment          line 1: the workspace root; then `NAME=VALUE`, or `!NAME=VALUE` for what
-                             the user can't set for himself
+        environment          three paths: the workspace root, the constant path, where the cache really is; then
+                             `NAME=VALUE`, or `!NAME=VALUE` for what the user can't set for himself
         notice               lines that the job's output shows, if there are any
 
 TaskProlog's protocol ends a value at a newline and knows no quotes (slurm.conf(5), TaskProlog), so values
-that hold one are refused. In a heterogeneous job the tasks know only the leader's id: that names the view.
+that hold one are refused. What names the constant path holds only where the cache is mounted there: who
+reads the view looks, and puts the third path in its place where it is not. In a heterogeneous job the tasks
+know only the leader's id: that names the view.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def run(context: Context, options: Options) -> Outcome:
     """Write the job's view."""
     record = context.record
     variables = {**record.environment, **options.profiles, **options.policy}
-    lines = [record.workspace, *(_line(name, variables[name]) for name in sorted(variables))]
+    paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
+    lines = [*paths, *(_line(name, variables[name]) for name in sorted(variables))]
     files = {"environment": "\n".join(lines) + "\n"}
     if options.notices:
         files["notice"] = "".join(f"{line}\n" for line in options.notices)

@@ -10,26 +10,28 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warmstart.audit import events
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Worker
+from warmstart.host.worker import Worker, WorkerSilent
 from warmstart.profiles import judge, registry
 from warmstart.record import Seeded
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import bundles
+from warmstart.store import bundles, layout, spool
 from warmstart.store.collect import Collected, Limits, collect
 from warmstart.store.layout import Namespace
 from warmstart.store.pack import pack
+from warmstart.store.spool import Spooled
 from warmstart.store.stage import Stage
 
 NAME = "harvest"
 
 CLEANING_SECONDS = 10.0
+KNOWN_SECONDS = 5.0  # for the store to say what it has; without that, all that was not seeded counts as new
 MOST_EXAMPLES = 20
 
 
@@ -125,12 +127,7 @@ def _staged(context: Context, profile: str, seeded: Seeded, limits: Limits) -> I
 
 def _collect(context: Context, profile: str, seeded: Seeded, stage: Stage, limits: Limits) -> Collected:
     record = context.record
-    known = context.store.call(
-        bundles.known_entries,
-        Namespace(context.policy.paths.store, record.publish_scope, profile, seeded.namespace),
-        _owner(context),
-        deadline=limits.deadline,
-    )
+    known = _known(context, profile, seeded, limits.deadline)
     tool = registry.get(profile)
     with opened_dir(record.run_directory) as base:
         collected = collect(
@@ -144,6 +141,21 @@ def _collect(context: Context, profile: str, seeded: Seeded, stage: Stage, limit
         )
     _reject(context, profile, collected.rejected, collected.examples)
     return collected
+
+
+def _known(context: Context, profile: str, seeded: Seeded, deadline: Deadline) -> list[str]:
+    """Return what the store has already; nothing where it does not answer, for the harvest is spooled then."""
+    record = context.record
+    place = Namespace(context.policy.paths.store, record.publish_scope, profile, seeded.namespace)
+    try:
+        known: list[str] = context.store.call(
+            bundles.known_entries,
+            *(place, record.user, record.uid, _owner(context)),
+            deadline=deadline.within(KNOWN_SECONDS),
+        )
+    except (layout.StoreFailed, WorkerSilent):
+        return []
+    return known
 
 
 def _judged(context: Context, profile: str, staged: _Staged, deadline: Deadline) -> list[str]:
@@ -188,12 +200,30 @@ def _publish(context: Context, place: Namespace, staged: _Staged, valid: list[st
                 *(place, bundle, draft, _owner(context)),
                 deadline=deadline,
             )
+    except (layout.StoreFull, layout.StoreFailed, WorkerSilent) as error:
+        _spool(context, place, staged, draft, error)
+        raise
     finally:
         os.close(bundle)
     if published["bundle"]:
         context.audit.emit(events.BUNDLE_PUBLISHED, profile=place.profile, namespace=place.name, **published)
     name: str | None = published["bundle"]
     return name
+
+
+def _spool(context: Context, place: Namespace, staged: _Staged, draft: dict[str, Any], error: StoreError) -> None:
+    """Keep on this node what the store did not take; a later epilog, or upkeep, publishes it."""
+    spooled = Spooled(*place[1:], draft, f"{context.record.run_name}.{place.profile}")
+    dropped = spool.keep(context.paths.spool, staged.path, spooled, context.policy.harvest.spool)
+    context.audit.emit(
+        events.BUNDLE_SPOOLED,
+        profile=place.profile,
+        namespace=place.name,
+        entries=len(draft["entries"]),
+        error=error.as_audit(),
+    )
+    for name in dropped:
+        context.audit.emit(events.BUNDLE_DROPPED, spooled=name, reason=spool.NO_ROOM)
 
 
 def _reject(context: Context, profile: str, reasons: dict[str, int], examples: list[tuple[str, str]]) -> None:

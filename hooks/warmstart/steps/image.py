@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.audit import events
+from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
 from warmstart.images import flight
-from warmstart.images.asked import Obtained, Site
-from warmstart.images.importers.choice import choose
+from warmstart.images.asked import NOBODY, Charged, Obtained, Site
+from warmstart.images.importers.choice import choose, recipe
 from warmstart.images.reference import Reference
 from warmstart.steps.contract import Context, Outcome
+
+if TYPE_CHECKING:
+    from warmstart.images.importers.contract import Importer
 
 NAME = "image"
 
@@ -20,6 +24,8 @@ EVENTS = {
     "reused": events.IMAGE_REUSED,
     "waited": events.IMAGE_WAITED,
     "imported": events.IMAGE_IMPORTED,
+    "adopted": events.IMAGE_ADOPTED,
+    "stale": events.IMAGE_STALE,
 }
 
 
@@ -27,16 +33,25 @@ class Options(NamedTuple):
     """The images, the one that `WARMSTART_IMAGE` names first."""
 
     references: tuple[Reference, ...]
+    by_policy: frozenset[Reference] = frozenset()  # of these, the ones that rules name: they count in nobody's quota
+    private: tuple[tuple[Reference, str], ...] = ()  # of these, what the site's credentials fetch, and its place
 
 
 def run(context: Context, options: Options) -> Outcome:
     """Obtain every image; the first failure is the step's."""
     site = _site(context)
     deadline = context.deadline.within(context.policy.images.wait)
-    images = {reference.canonical(): _obtain(context, reference, site, deadline) for reference in options.references}
+    images, private = {}, dict(options.private)
+    for reference in options.references:
+        charged = NOBODY if reference in options.by_policy else _charged(context)
+        own = site._replace(charged=charged)
+        if name := private.get(reference):
+            images[reference.canonical()] = _obtain_private(context, reference, own, name, deadline)
+        else:
+            images[reference.canonical()] = _obtain(context, reference, own, deadline)
     paths = [image.path for image in images.values()]
     return Outcome(
-        "changed" if any(image.how == "imported" for image in images.values()) else "unchanged",
+        "changed" if any(image.how in ("imported", "adopted") for image in images.values()) else "unchanged",
         detail={"images": len(images)},
         record={
             "image": next(iter(images.values())).digest,
@@ -49,19 +64,56 @@ def run(context: Context, options: Options) -> Outcome:
 def _obtain(context: Context, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     started = time.monotonic()
     image = flight.obtain(reference, site, deadline)
-    name = reference.canonical()
-    if image.quarantined:
-        context.audit.emit(events.IMAGE_QUARANTINED, image=name, digest=image.digest, reason=image.quarantined)
-    context.audit.emit(
+    tell(context.audit, reference.canonical(), image, time.monotonic() - started)
+    return image
+
+
+def _obtain_private(context: Context, reference: Reference, site: Site, name: str, deadline: Deadline) -> Obtained:
+    """Obtain an image that others may not read, and give the job a copy of its own."""
+    from warmstart.images import private
+
+    apart = private.site_of(site, name, deadline)._replace(importer=partial(_trusted, context, reference.registry))
+    image = _obtain(context, reference, apart, deadline)
+    record = context.record
+    heir = private.Heir(record.run_directory, record.uid, record.gid)
+    return image._replace(path=private.hand_over(image, reference, heir, site, deadline))
+
+
+def _trusted(context: Context, registry: str) -> Importer:
+    """Return the importer with the site's credentials; called when a private image is missing."""
+    from warmstart.images.credentials import login_at
+
+    policy = context.policy
+    assert policy.images.credentials is not None
+    login = login_at(policy.images.credentials.file, registry)
+    return choose(policy.images.importer, policy.import_user, policy.images.insecure, login)
+
+
+def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
+    """Audit how an image was obtained, and what happened on the way to one that was not there."""
+    missing = image.missing
+    if missing.quarantined:
+        audit.emit(events.IMAGE_QUARANTINED, image=name, digest=image.digest, reason=missing.quarantined)
+    if missing.lockless:
+        audit.emit(events.IMAGE_LOCKLESS, image=name, reason=missing.lockless)
+    if missing.left_out:
+        audit.emit(events.IMAGE_LEFT_OUT, image=name, reason=missing.left_out)
+    for evicted in missing.evicted:
+        audit.emit(events.IMAGE_EVICTED, name=evicted, reason=f"room for {name}")
+    audit.emit(
         EVENTS[image.how],
         image=name,
         digest=image.digest,
         path=image.path,
         bytes=image.size,
         waited_ms=round(image.waited_s * 1000),
-        duration_ms=round((time.monotonic() - started) * 1000, 3),
+        duration_ms=round(seconds * 1000, 3),
     )
-    return image
+
+
+def _charged(context: Context) -> Charged:
+    record = context.record
+    return Charged(record.user, record.uid, record.account)
 
 
 def _site(context: Context) -> Site:
@@ -71,8 +123,10 @@ def _site(context: Context) -> Site:
         worker=context.store,
         importer=partial(choose, policy.images.importer, policy.import_user, policy.images.insecure),
         validator=policy.validate_user,
-        tag_ttl=policy.images.tag_ttl,
+        rules=policy.images,
+        recipe=recipe(policy.images.importer),
         workspace=policy.paths.workspace,
+        uses=context.paths.uses,
         node=record.node,
         run_id=record.run_id,
         job_id=record.job_id,

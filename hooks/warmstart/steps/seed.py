@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir
-from warmstart.host.worker import Identity
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import Identity, Worker
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.record import Seeded
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 NAME = "seed"
 
 EXTRACTION_SECONDS = 60.0
+REMOVAL_SECONDS = 10.0
 
 
 class SeedFailed(ResourceError):
@@ -54,7 +57,10 @@ class _Budget:
 
 def run(context: Context, options: Options) -> Outcome:
     """Seed every profile; a profile that stays cold is one error of the outcome's `degraded`."""
-    facts = {"cpu": host_facts.cpu(), "image": context.record.image or f"label:{context.policy.site_label}"}
+    tools = [registry.get(profile) for profile in options.profiles]
+    facts = host_facts.derive(tools, context.record.image or f"label:{context.policy.site_label}")
+    if context.policy.cache_place:
+        facts["path"] = context.policy.cache_place
     budget = _Budget(context)
     seeded: dict[str, Seeded] = {}
     degraded: list[WarmstartError] = []
@@ -139,5 +145,27 @@ def _extract(context: Context, profile: str, copied: list[tuple[Offer, Copy]], b
             raise SeedFailed(profile=profile, problem=f"the cache directory: {turned.reason}") from turned
         try:
             extract(sources, cache, registry.get(profile).subdir, job, budget.extracting)
+            if registry.get(profile).relocate:
+                entries = [entry for offer, _ in copied for entry in offer.entries]
+                _relocate(context, profile, cache, entries, budget)
         finally:
             os.close(cache)
+
+
+def _relocate(context: Context, profile: str, cache: int, entries: list[str], budget: _Budget) -> None:
+    """Make entries that name their own path name the job's, as the job's uid; half of it is worse than none.
+
+    Whatever goes wrong in a process of that uid is never the node's or the store's fault.
+    """
+    from warmstart.profiles.relocation import relocate
+
+    job = Identity(context.record.user, context.record.uid, context.record.gid)
+    path = context.record.environment["WARMSTART_CACHE"]
+    try:
+        with Worker(job, keep=(cache,)) as worker:
+            worker.call(relocate, profile, cache, path, entries, deadline=budget.extracting)
+    except BaseException as error:
+        remove_tree(cache, registry.get(profile).subdir, after(REMOVAL_SECONDS))
+        if isinstance(error, (WarmstartError, OSError)):
+            raise SeedFailed(profile=profile, problem=f"its entries' paths: {error}") from error
+        raise

@@ -60,7 +60,7 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome(
         "changed",
         detail={"path": path},
-        environment={"WARMSTART_CACHE": f"{path}/cache", "TMPDIR": f"{path}/tmp"},
+        environment={"WARMSTART_CACHE": context.policy.cache_place or f"{path}/cache", "TMPDIR": f"{path}/tmp"},
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
 from warmstart.host.files import open_regular, opened_dir, write_all
-from warmstart.store import index, layout, manifest
+from warmstart.store import blocks, index, layout, manifest
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, store_errors
 from warmstart.store.locks import locked
 from warmstart.store.manifest import File, Manifest
@@ -48,6 +48,14 @@ class CopyFailed(ResourceError):
     hint = "is there space left on the node's disk?"
 
 
+class PublishBlocked(StoreError):
+    """An administrator has blocked the user, or the namespace."""
+
+    code = "publish-blocked"
+    template = "nothing is taken: {what} is blocked"
+    hint = "`warmstart cache blocked` says by whom and why"
+
+
 class Offer(NamedTuple):
     """One bundle that a job can be seeded from, and what of it is wanted."""
 
@@ -63,7 +71,7 @@ class Offers(NamedTuple):
     """What a namespace has for a job; a list of two through the worker."""
 
     offers: list[Offer]  # the most trusted scope first, the oldest bundle first
-    refused: dict[str, str]  # bundle → why its manifest can't be used
+    refused: dict[str, str]  # bundle → why it, or some of it, is not used
 
 
 def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: str) -> Offers:
@@ -72,13 +80,23 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
     Every entry is named once. `StoreFailed` where the store refuses or is not there; a namespace that is not there
     is empty.
     """
-    taken: set[str] = set()
     result = Offers([], {})
+    with store_errors("read what is blocked"):
+        blocked = blocks.read(store)
+    if blocked.namespace(profile, namespace):
+        return Offers([], {"*": "the namespace is blocked"})
+    never = blocked.entries(profile)
+    taken = set(never)
     for scope in scopes:
         with store_errors("read the index"):
             found = index.read(Namespace(store, scope, profile, namespace).path, owner)
         result.refused.update(found.refused)
         for listed in found.bundles:
+            if blocked.user(listed.user, listed.uid):
+                result.refused[listed.bundle] = "its user is blocked"
+                continue
+            if not never.isdisjoint(listed.entries):
+                result.refused[listed.bundle] = "some of its entries are blocked"
             wanted = [entry for entry in listed.entries if entry not in taken]
             if wanted:
                 taken.update(wanted)
@@ -96,10 +114,25 @@ def _require_store(store: str) -> None:
             raise OSError(errno.ENODEV, "not the store's owner's: is it mounted?", store)
 
 
-def known_entries(where: Sequence[str], owner: str) -> list[str]:
-    """Return the entries that a `Namespace` has already: there is no use in harvesting them again."""
+def known_entries(where: Sequence[str], user: str, uid: int, owner: str) -> list[str]:
+    """Return the entries that need not be harvested: a `Namespace` has them, or they are blocked.
+
+    `PublishBlocked` where nothing of that user or for that namespace is taken.
+    """
+    namespace = Namespace(*where)
     with store_errors("read the index"):
-        return sorted(index.read(Namespace(*where).path, owner).entries())
+        blocked = _unblocked(namespace, user, uid)
+        return sorted(index.read(namespace.path, owner).entries() | blocked)
+
+
+def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
+    """Return the entries that are blocked; `PublishBlocked` where the user or the namespace is."""
+    blocked = blocks.read(where.store)
+    if blocked.user(user, uid):
+        raise PublishBlocked(what=f"the user {user}")
+    if blocked.namespace(where.profile, where.name):
+        raise PublishBlocked(what=f"{where.profile}'s namespace {where.name}")
+    return blocked.entries(where.profile)
 
 
 def reindex(where: Sequence[str], owner: str) -> dict[str, Any]:
@@ -135,6 +168,18 @@ def fetch(where: Sequence[str], bundle: str, sha256: str, size: int, fd: int) ->
     return {entry: sorted(files) for entry, files in found.entries.items()}
 
 
+def manifest_text(where: Sequence[str], bundle: str) -> str:
+    """Return a bundle's manifest as it lies there; `ManifestUnreadable`, `BundleGone`, `StoreFailed`."""
+    if not layout.is_bundle_id(bundle):
+        raise BundleGone(bundle=bundle)
+    with store_errors("read a manifest"):
+        try:
+            with opened_dir(Namespace(*where).path) as dir_fd:
+                return manifest.encode(index.read_manifest(dir_fd, bundle)).decode()
+        except FileNotFoundError:
+            raise BundleGone(bundle=bundle) from None
+
+
 def _fetch_bytes(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
     import hashlib
 
@@ -162,16 +207,36 @@ def publish_bundle(where: Sequence[str], fd: int, draft: dict[str, Any], owner: 
     publisher's will list it. `StoreFull`, `StoreFailed`: no reader sees anything of it, or (an error of the
     last directory sync) all of it.
     """
+    return _publish(where, fd, draft, owner, _named)
+
+
+def publish_compacted(where: Sequence[str], fd: int, draft: dict[str, Any], owner: str) -> dict[str, Any]:
+    """Publish what was made of other bundles, as old as the oldest of them; the same answer and errors.
+
+    `draft` holds `replaces` and `origins`, too. `bundle` is None where one of those bundles is not there any more.
+    """
+    return _publish(where, fd, draft, owner, _named_as_old)
+
+
+def _publish(
+    where: Sequence[str],
+    fd: int,
+    draft: dict[str, Any],
+    owner: str,
+    name: Callable[[Manifest, index.Index], Manifest | None],
+) -> dict[str, Any]:
     entries = {entry: {path: File(*row) for path, row in files.items()} for entry, files in draft["entries"].items()}
     namespace = Namespace(*where)
     with store_errors("publish a bundle"):
+        _unblocked(namespace, draft["producer"]["user"], draft["producer"]["uid"])
         dir_fd = layout.make_namespace(namespace)
         try:
             with temp_file(dir_fd, owner) as (temp, out):
                 sha256, size = _copy_in(fd, out)
                 found = Manifest("", sha256, size, 0.0, *namespace[1:], draft["producer"], draft["facts"], entries)
+                found = found._replace(origins=draft.get("origins", {}), replaces=draft.get("replaces", []))
                 with _alone(namespace.path):
-                    named = _named(found, index.update(dir_fd, owner))
+                    named = name(found, index.update(dir_fd, owner))
                     indexed = named is not None and _link_and_list(dir_fd, owner, (temp, out), named)
         finally:
             os.close(dir_fd)
@@ -203,6 +268,14 @@ def _named(found: Manifest, before: index.Index) -> Manifest | None:
     now = time.time_ns() // 1000
     made = max(now, layout.microseconds_of(newest) + 1) if newest else now
     return found._replace(bundle=layout.bundle_id(made, found.sha256), created=made / 1e6)
+
+
+def _named_as_old(found: Manifest, before: index.Index) -> Manifest | None:
+    """Give a compacted bundle an id before that of its oldest source; None where a source has gone."""
+    if not {listed.bundle for listed in before.bundles}.issuperset(found.replaces):
+        return None
+    oldest = layout.microseconds_of(min(found.replaces)) - 1
+    return found._replace(bundle=layout.bundle_id(oldest, found.sha256), created=time.time())
 
 
 def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:

@@ -24,6 +24,7 @@ from warmstart.store.bundles import Offer
 from warmstart.store.layout import Namespace
 
 _FILES = ".files.json"
+_ORIGIN = ".origin.json"  # where in the store it is from: scope, profile, namespace, bundle
 _LARGEST_FILES = 64 << 20
 _PAUSE = 0.02
 
@@ -74,7 +75,9 @@ def local_copy(
         try:
             if _is_there(dir_fd, offer):
                 return Copy(directory, offer.sha256, 0)
-            _finish(dir_fd, fd, offer.sha256, _fetch(fd, where, offer, owner, deadline))
+            files = _fetch(fd, where, offer, owner, deadline)
+            replace_file(dir_fd, offer.sha256 + _ORIGIN, json.dumps([*where[1:], offer.bundle]).encode(), 0o600)
+            _finish(dir_fd, fd, offer.sha256, files)
         finally:
             os.close(fd)
     return Copy(directory, offer.sha256, offer.size)
@@ -90,6 +93,7 @@ def _is_there(dir_fd: int, offer: Offer) -> bool:
     except FileNotFoundError:
         return False
     try:
+        os.utime(fd)  # its last use, for `prune`
         return os.fstat(fd).st_size == offer.size
     finally:
         os.close(fd)

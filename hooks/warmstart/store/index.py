@@ -32,6 +32,9 @@ class Listed(NamedTuple):
     sha256: str
     size: int  # of the squashfs file, bytes
     entries: dict[str, int]  # entry → bytes of its files
+    user: str  # whose job made it, by name
+    uid: int
+    replaces: list[str]  # the bundles that upkeep made it of
 
 
 class Index(NamedTuple):
@@ -161,7 +164,8 @@ def _listed(dir_fd: int, bundle: str) -> Listed | str:
     except ManifestUnreadable as error:
         return str(error.fields["problem"])
     sizes = {entry: sum(file.size for file in files.values()) for entry, files in found.entries.items()}
-    return Listed(bundle, found.sha256, found.size, sizes)
+    whose = (found.producer["user"], found.producer["uid"])
+    return Listed(bundle, found.sha256, found.size, sizes, *whose, found.replaces)
 
 
 def read_manifest(dir_fd: int, bundle: str) -> Manifest:

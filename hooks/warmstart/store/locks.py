@@ -14,14 +14,16 @@ from contextlib import contextmanager, suppress
 
 from warmstart.host.files import ensure_dir
 
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE})
 
 
 class Held:
     """A lock that this process holds until `release`, or until it dies."""
 
-    def __init__(self, lock: object) -> None:
+    def __init__(self, lock: object, lockless: str = "") -> None:
+        """`lockless`: why there is no lock in truth."""
         self._lock = lock
+        self.lockless = lockless
 
     def release(self) -> None:
         """Let the next one have it; the file stays."""
@@ -31,8 +33,8 @@ class Held:
 def try_lock(directory: str, name: str) -> Held | None:
     """Take the lock `directory/name` if nobody has it; None when somebody does.
 
-    Where the file system has no locks (ENOLCK, ENOSYS, EOPNOTSUPP), there is nobody to wait for: the caller goes on,
-    and two of them may do the same work, which publishing bears.
+    Where the file system has no locks (ENOLCK, ENOSYS, EOPNOTSUPP, ESTALE), there is nobody to wait for: the caller
+    goes on, and two of them may do the same work, which publishing bears.
     """
     import filelock
 
@@ -43,11 +45,11 @@ def try_lock(directory: str, name: str) -> Held | None:
     except filelock.Timeout:
         return None
     except NotImplementedError:
-        return Held(_Nothing())
+        return Held(_Nothing(), os.strerror(errno.ENOSYS))
     except OSError as error:
         if error.errno not in _NO_LOCKS:  # a full, read-only or dead file system is no reason to go on
             raise
-        return Held(_Nothing())
+        return Held(_Nothing(), os.strerror(error.errno))
     return Held(lock)
 
 

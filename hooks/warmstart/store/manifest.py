@@ -13,6 +13,7 @@ from warmstart.errors import StoreError
 from warmstart.store.layout import is_bundle_id, is_plain_path
 
 FORMAT = 1
+OTHER_FORMAT = "its format is"  # how the problem begins
 LARGEST = 64 << 20  # bytes of JSON; 50,000 entries of two files take about 20 MiB
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -50,6 +51,9 @@ class Manifest(NamedTuple):
     producer: dict[str, Any]  # job, uid, user, node, cluster
     facts: dict[str, str]  # what the namespace was computed from
     entries: Entries
+    # Of a bundle that upkeep made of others: entry → who made it (`producer`, and `bundle`, the first it was in).
+    origins: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never mutated
+    replaces: list[str] = []  # noqa: RUF012 - the bundles that it was made of
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -67,7 +71,7 @@ def decode(bundle: str, data: bytes) -> Manifest:
         raw = json.loads(data)
         written = raw.pop("format")
         if written != FORMAT:
-            raise ManifestUnreadable(bundle=bundle, problem=f"its format is {written!r}, known is {FORMAT}")
+            raise ManifestUnreadable(bundle=bundle, problem=f"{OTHER_FORMAT} {written!r}, known is {FORMAT}")
         raw["entries"] = {entry: _files(value["files"]) for entry, value in raw["entries"].items()}
         manifest = Manifest(**raw)
         _check(bundle, manifest)
@@ -85,6 +89,10 @@ def _check(bundle: str, manifest: Manifest) -> None:
         raise ValueError("it names another bundle")
     if manifest.size < 0 or not _SHA256.fullmatch(manifest.sha256):
         raise ValueError("size or sha256")
+    if not isinstance(manifest.producer["user"], str) or not isinstance(manifest.producer["uid"], int):
+        raise TypeError("producer")
+    if not all(map(is_bundle_id, manifest.replaces)):
+        raise ValueError("replaces")
     seen: set[str] = set()
     for entry, files in manifest.entries.items():
         if not files or not all(map(is_plain_path, (entry, *files))):

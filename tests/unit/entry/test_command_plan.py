@@ -44,7 +44,7 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
     assert found["environment"] == {"CUDA_MODULE_LOADING": "EAGER"}
     assert found["limits"]["harvest.budget"] == 30
     assert found["steps"]["prolog"] == ["workspace", "image", "seed", "environment"]
-    assert found["steps"]["epilog"] == ["harvest", "release"]
+    assert found["steps"]["epilog"] == ["harvest", "release", "spool"]
     assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")
 
 
@@ -55,6 +55,16 @@ def test_people_see_the_same_in_tables(site: Installation) -> None:
     for text in ("partition 'gpu1' matches 'gpu*'", "reg.example.com/base/app:1", "NUMBA_CACHE_DIR", "EAGER",
                  "user-65534-nobody", "workspace → image → seed → environment", "harvest → release"):  # fmt: skip
         assert text in result.stdout
+
+
+def test_a_job_can_be_described_by_what_only_the_controller_knows(tmp_path: Path) -> None:
+    """QOS, job name, array and constraint are options, and those that are not given the job has not."""
+    rule = "  - {name: nightly, match: {job_name: night*, qos: hi, array: '*', constraint: a100}}\n"
+    site = installed(tmp_path, f"{POLICY}{rule}slurmctld: {{spec_directory: /shared/specs, user: daemon}}\n")
+    options = ("--qos", "hi", "--job-name", "nightly", "--array", "7_1", "--constraint", "a100")
+    assert answer(site, *NOBODY, *options)["rules"][-1]["matched"] is True
+    assert "job_name nightly" in run(site, *NOBODY, *options).stdout
+    assert answer(site, *NOBODY)["rules"][-1]["reason"] == "constraint '' is not 'a100'"
 
 
 @pytest.mark.parametrize(

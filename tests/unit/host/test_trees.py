@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from warmstart.host import mounts
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.trees import remove_tree
@@ -74,13 +75,32 @@ def test_a_passed_deadline_leaves_the_rest_for_the_next_call(tmp_path: Path, par
 
 
 @as_root
-def test_nothing_below_a_mount_is_touched(tmp_path: Path, parent: int) -> None:
-    """A bind mount in the tree, of the same file system, keeps its source whole."""
+def test_what_is_mounted_in_the_tree_is_detached_and_not_touched(tmp_path: Path, parent: int) -> None:
+    """Bind mounts of the same file system, over each other and on a file, keep their sources whole."""
+    source, target = tmp_path / "source", tmp_path / "tree" / "bound"
+    source.mkdir()
+    (source / "precious").write_text("x")
+    target.mkdir(parents=True)
+    (tmp_path / "tree" / "file").touch()
+    for what, where in ((source, target), (source, target), (source / "precious", tmp_path / "tree" / "file")):
+        subprocess.run(["/usr/bin/mount", "--bind", what, where], check=True)
+    remove_tree(parent, "tree", after(5))
+    assert os.listdir(tmp_path) == ["source"]
+    assert (source / "precious").read_text() == "x"
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+@as_root
+def test_a_mount_that_can_not_be_detached_is_not_entered(
+    tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal stops there and leaves everything below the mount alone."""
     source, target = tmp_path / "source", tmp_path / "tree" / "bound"
     source.mkdir()
     (source / "precious").write_text("x")
     target.mkdir(parents=True)
     subprocess.run(["/usr/bin/mount", "--bind", source, target], check=True)
+    monkeypatch.setattr(mounts, "detach", lambda _: False)
     try:
         with pytest.raises(OSError, match="mounted") as caught:
             remove_tree(parent, "tree", after(5))
@@ -88,3 +108,17 @@ def test_nothing_below_a_mount_is_touched(tmp_path: Path, parent: int) -> None:
     finally:
         subprocess.run(["/usr/bin/umount", target], check=True)
     assert (source / "precious").read_text() == "x"
+
+
+def test_names_in_the_way_do_not_keep_a_deep_tree(tmp_path: Path, parent: int) -> None:
+    """A job can't guess the names that deep directories are moved to."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    for name in ["tree", *["d"] * 120]:
+        os.mkdir(name, dir_fd=fd)
+        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.makedirs(tmp_path / "tree" / f".up-{os.fstat(inner).st_ino}" / "full", exist_ok=True)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    remove_tree(parent, "tree", after(5))
+    assert os.listdir(tmp_path) == []

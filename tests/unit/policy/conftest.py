@@ -16,6 +16,7 @@ ACCOUNTS = {
     "warmstart": 901,
     "warmstart-import": 902,
     "warmstart-validate": 903,
+    "slurm": 904,
     "svc_ci": 1500,
     "svc_ml": 1501,
     "operator": 800,

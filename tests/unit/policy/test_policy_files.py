@@ -33,7 +33,8 @@ def test_every_policy_that_is_shipped_compiles(site: Site, path: Path) -> None:
 
 def test_there_are_examples() -> None:
     """The glob above finds what it should."""
-    assert [path.name for path in FILES] == ["site.yaml", "ci-publisher.yaml", "gpu-site.yaml", "minimal.yaml"]
+    examples = ["ci-publisher.yaml", "first-collective.yaml", "gpu-site.yaml", "minimal.yaml"]
+    assert [path.name for path in FILES] == ["site.yaml", *examples]
 
 
 def test_the_documented_default_is_the_default(site: Site) -> None:
@@ -74,14 +75,17 @@ def keys(section: type[Section], loc: tuple[str, ...]) -> Iterator[tuple[str, An
             yield ".".join((*loc, name)), field.get_default(call_default_factory=True)
 
 
+NESTED = ("match", "publish", "rendezvous")
+
+
 def test_the_page_has_every_key_and_its_default() -> None:
     """docs/policy.md is complete and right about defaults."""
     tables = DOCUMENTED.partition("## Verified and claimed")[0]
     rows = {match[1]: match[0] for match in re.finditer(r"^\| `([a-z_.\[\]]+)` \|.*$", tables, re.MULTILINE)}
     expected = dict(keys(PolicyModel, ()))
-    expected.update({f"rules[].{key}": None for key in known_keys(("rules", 0)) if key not in ("match", "publish")})
-    expected.update({f"rules[].match.{key}": None for key in known_keys(("rules", 0, "match"))})
-    expected.update({f"rules[].publish.{key}": None for key in known_keys(("rules", 0, "publish"))})
+    expected.update({f"rules[].{key}": None for key in known_keys(("rules", 0)) if key not in NESTED})
+    for section in NESTED:
+        expected.update({f"rules[].{section}.{key}": None for key in known_keys(("rules", 0, section))})
     assert set(rows) == set(expected)
     for key, default in expected.items():
         if isinstance(default, str | int):
@@ -93,7 +97,8 @@ DOCUMENTED = (REPOSITORY / "docs" / "policy.md").read_text()
 
 def test_the_page_s_examples_compile(site: Site) -> None:
     """Every whole policy on the page is one."""
-    examples = re.findall(r"```yaml\n(version: 1\n.*?)```", DOCUMENTED, re.DOTALL)
+    controller = (REPOSITORY / "docs" / "slurmctld-hooks.md").read_text()
+    examples = re.findall(r"```yaml\n(version: 1\n.*?)```", DOCUMENTED + controller, re.DOTALL)
     assert examples
     for example in examples:
         site.write(example)

@@ -17,6 +17,7 @@ from warmstart.policy.invalid import PolicyInvalid
 Compile = Callable[[str], dict[str, Any]]
 MINIMAL = "version: 1\npaths: {store: /shared/warmstart}\n"
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
+CONTROLLER = "slurmctld: {spec_directory: /shared/specs}\n"
 
 
 def refusals(site: Site, text: str) -> list[str]:
@@ -31,6 +32,9 @@ def refusals(site: Site, text: str) -> list[str]:
     return [line.removeprefix(prefix) for line in lines]
 
 
+KEEP = (85, 70, 2, 7 * 86400, 0, 0)
+
+
 def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> None:
     """A policy with a store alone gives nobody anything and has every default."""
     policy = compiled.from_json(compiled_of(MINIMAL))
@@ -39,18 +43,28 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
         "/shared/warmstart",
         "/var/log/warmstart/audit.jsonl",
         "/usr/bin/scontrol",
+        "/var/cache/warmstart",
     )
     assert policy.store_user == ("warmstart", 901, 901)
     assert policy.validate_user == ("warmstart-validate", 903, 903)
-    assert policy.images == ("auto", (), (), 86400, 240)
-    assert policy.seed == (10, 1 << 30)
-    assert policy.harvest == (30, 5 << 30, 50000)
+    assert policy.images == ("auto", (), (), 86400, 240, 30, "superblock", "private", "", (), KEEP, None)
+    assert policy.seed == (10, 1 << 30, 20 << 30)
+    assert policy.harvest == (30, 5 << 30, 50000, 5 << 30)
+    assert policy.tend == (90 * 86400, 50 << 30, 500 << 30, 2 << 40)
     assert (policy.limits, policy.trust, policy.on_error) == (
         (1000,),
-        ("claimed",),
+        ("claimed", "claimed"),
         ("degrade", "verdict", "allow"),
     )
-    assert (policy.site_label, policy.rules) == ("bare", ())
+    assert (policy.site_label, policy.constant_path, policy.cache_place, policy.rules) == ("bare", "none", "", ())
+
+
+CREDENTIALS = """\
+images:
+  registries: [a.org]
+  credentials:
+    {{file: /etc/c, repositories: [{{name: t, repository: "{}", match: {}}}]}}
+"""
 
 
 @pytest.mark.parametrize(
@@ -58,7 +72,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     [
         ("images: {tag_tll: 1h}", "3:10: images.tag_tll: unknown key; did you mean tag_ttl?"),
         ("imags: {}", "3:1: imags: unknown key; did you mean images?"),
-        ("rules:\n  - name: a\n    rendezvous: {}", "5:5: rules[0].rendezvous: unknown key; known here: name,"),
+        ("rules:\n  - name: a\n    launcher: {}", "5:5: rules[0].launcher: unknown key; known here: name,"),
         ("harvest: {budget: 30}", "3:19: harvest.budget: 30 is not a duration"),
         ("harvest: {max_size: 5GB}", "3:21: harvest.max_size: '5GB' is not a size"),
         ("harvest: {max_entries: 0}", "3:24: harvest.max_entries: 0 is too low; at least 1"),
@@ -67,11 +81,29 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
         ("images:", "3:8: images: expected a mapping, got nothing; give it a value or leave the key out"),
         ("images: []", "3:9: images: expected a mapping, got a list"),
         ("rules: {name: a}", "3:8: rules: expected a list, got a mapping"),
-        ("images: {importer: enroot}", "3:20: images.importer: expected 'auto' or 'oci', got 'enroot'"),
+        ("images: {importer: docker}", "3:20: images.importer: expected 'auto', 'enroot' or 'oci', got 'docker'"),
+        (
+            "images: {registries: [a.org], credentials: {file: /etc/c, repositories: []}}",
+            "3:73: images.credentials.repositories: is empty; name at least one",
+        ),
+        (CREDENTIALS.format("a.org/t/*", "{}"), "6:77: images.credentials.repositories[0].match: is empty; say whose"),
+        (CREDENTIALS.format("a.org/t/*", "{group: t, account: t}"), "6:88: images.credentials.repositories[0].match"),
+        (CREDENTIALS.format("b.org/t/*", "{group: t}"), "6:57: images.credentials.repositories[0].repository: write"),
+        (CREDENTIALS.format("a.org", "{group: t}"), "6:57: images.credentials.repositories[0].repository: write"),
         ("site_label: 9", "3:13: site_label: expected a text, got 9; put it in quotes: '9'"),
         ("site_label: a b", "3:13: site_label: 'a b' is not a name"),
         ("on_error: {store: ignore}", "3:19: on_error.store: expected 'degrade' or 'verdict'"),
         ("images: {registries: [NVCR.io]}", "3:23: images.registries[0]: 'NVCR.io' is not a registry"),
+        ("images: {keep: {high: 85}}", "3:23: images.keep.high: 85 is not a share"),
+        ("images: {keep: {high: 100%}}", "3:23: images.keep.high: '100%' is not a share"),
+        ("images: {keep: {low: 90%}}", "3:22: images.keep.low: 90% is not below keep.high, 85%"),
+        ("images: {keep: {floor: 20%}}", "3:24: images.keep.floor: 20% is never free below keep.high, 85%"),
+        ("images: {keep: {account: 1GiB}}", "3:26: images.keep.account: needs trust.account: enforced"),
+        ("images: {lock: beside}", "3:16: images.lock: beside needs images.names"),
+        ("images: {names: /shared}", "3:17: images.names: and paths.store (/shared/warmstart) may not contain"),
+        ("images: {names: /a//b}", "3:17: images.names: write /a/b"),
+        ("images: {adopt: [{directory: /a, owners: [no]}]}", "3:43: images.adopt[0].owners[0]: no user 'no'"),
+        ("images: {adopt: [{directory: /a}]}", "3:18: images.adopt[0].owners: missing"),
         ("images: {insecure: [a.org]}", "3:21: images.insecure[0]: a.org is not in images.registries"),
         ("rules:\n  - profiles: [numba]", "4:5: rules[0].name: missing"),
         ("rules:\n  - {name: a, profiles: [nunba]}", "4:26: rules[0].profiles[0]: no profile 'nunba'; did you mean"),
@@ -88,7 +120,12 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
         ("rules:\n  - {name: a, env: {A-B: x}}", "4:21: rules[0].env: 'A-B' is not a variable's name"),
         ("rules:\n  - {name: a, env: {WARMSTART_CACHE: x}}", "4:21: rules[0].env.WARMSTART_CACHE: belongs to"),
         ("rules:\n  - {name: a, match: {user: []}}", "4:29: rules[0].match.user: is empty; name at least one"),
-        ("rules:\n  - {name: a, match: {qos: high}}", "4:23: rules[0].match.qos: unknown key"),
+        ("rules:\n  - {name: a, match: {licence: x}}", "4:23: rules[0].match.licence: unknown key"),
+        ("rules:\n  - {name: a, match: {job_name: x}}", "4:23: rules[0].match.job_name: needs slurmctld.spec"),
+        ("rules:\n  - {name: a, match: {array: '*'}}", "4:23: rules[0].match.array: needs slurmctld.spec_directory"),
+        ("slurmctld: {spec_directory: /shared/../specs}", "3:29: slurmctld.spec_directory: write /specs, without"),
+        ("slurmctld: {spec_directory: /shared/warmstart/x}", "3:29: slurmctld.spec_directory: may not lie in"),
+        ("slurmctld: {spec_directory: /shared/specs, user: ghost}", "3:50: slurmctld.user: no account 'ghost'"),
         ("site_label: a\nsite_label: b", "4:1: 'site_label' stands here twice"),
         ("? [a]\n: b", "3:3: a key must be a plain name"),
         ("images: &a {}", "3:9: not YAML: anchors and aliases are not taken"),
@@ -136,6 +173,8 @@ def test_a_policy_that_is_none_is_refused(site: Site, text: str, refusal: str) -
         ("store: /s, workspace: /s/w", "paths.workspace: may not lie in paths.store (/s)"),
         ("store: /w/s, workspace: /w", "paths.store: may not lie in paths.workspace (/w)"),
         ("store: /s, audit: /s/a.jsonl", "paths.audit: may not lie in paths.store (/s)"),
+        ("store: /s, workspace: /c/w, cache: /c", "paths.workspace: may not lie in paths.cache (/c)"),
+        ("store: /s, cache: /s/c", "paths.cache: may not lie in paths.store (/s)"),
     ],
 )
 def test_impossible_paths_are_refused(site: Site, paths: str, refusal: str) -> None:
@@ -166,6 +205,8 @@ def test_the_three_accounts_exist_and_differ(site: Site, line: str, refusal: str
 RIGHTS = [
     ("scope: account", "scope: account needs trust.account: enforced"),
     ("scope: site, match: {account: ml}", "match.account: scope site may not rest on a claimed attribute"),
+    ("scope: site, match: {qos: high}", "match.qos: scope site may not rest on a claimed attribute"),
+    ("scope: site, match: {constraint: gpu}", "match.constraint: scope site may not rest on a claimed attribute"),
     ("publish: {users: [svc_ci]}, match: {partition: ci}", "publish: needs scope: account or scope: site"),
     ("scope: user, publish: {users: [svc_ci]}, match: {partition: ci}", "publish: needs scope: account or"),
     ("scope: site, publish: {users: [svc_ci]}", "publish: needs match.partition in the same rule"),
@@ -198,6 +239,31 @@ def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> No
 def test_an_enforced_account_may_grant_rights(compiled_of: Compile, rule: str) -> None:
     """Where slurmctld enforces associations the account counts as verified."""
     assert compiled_of(f"{ENFORCED}rules:\n  - {{name: a, {rule}}}\n")["rules"][0]["scope"]
+
+
+def test_a_right_on_what_a_user_writes_is_refused_even_with_the_hooks_on_the_controller(site: Site) -> None:
+    """A spec is the controller's, but job name and array in it are the user's."""
+    rule = "{name: a, scope: site, match: {job_name: ci, array: '*'}}"
+    problems = refusals(site, f"{ENFORCED}{CONTROLLER}rules:\n  - {rule}\n")
+    assert [problem.split(": ")[1] for problem in problems] == ["rules[0].match.job_name", "rules[0].match.array"]
+
+
+def test_an_enforced_qos_may_grant_rights(compiled_of: Compile) -> None:
+    """Where slurmctld enforces it the QOS counts as verified, and the nodes know that they need it."""
+    text = ENFORCED.replace("account: enforced", "account: enforced, qos: enforced") + CONTROLLER
+    policy = compiled.from_json(compiled_of(f"{text}rules:\n  - {{name: a, scope: site, match: {{qos: ci}}}}\n"))
+    assert policy.slurmctld == ("/shared/specs", ("slurm", 904, 904), 2, "", ("qos",))
+
+
+def test_credentials_can_need_a_spec_too(compiled_of: Compile) -> None:
+    """What only they match on is looked for as well."""
+    images = (
+        "images:\n  registries: [a.org]\n  credentials:\n    file: /etc/warmstart/auth.json\n"
+        "    repositories: [{name: team, repository: a.org/team/x, match: {qos: team}}]\n"
+    )
+    policy = compiled.from_json(compiled_of(f"{MINIMAL}trust: {{qos: enforced}}\n{CONTROLLER}{images}"))
+    assert policy.slurmctld is not None
+    assert policy.slurmctld.attributes == ("qos",)
 
 
 def test_a_claimed_account_may_choose_what_gives_no_right(compiled_of: Compile) -> None:

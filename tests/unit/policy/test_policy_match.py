@@ -14,7 +14,7 @@ from warmstart.host.worker import Identity
 from warmstart.job import Job
 from warmstart.policy import compiled, load
 from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
-from warmstart.policy.match import Grant, combine, matching
+from warmstart.policy.match import Grant, combine, matching, private_repository
 
 Compile = Callable[[str], dict[str, Any]]
 JOB = Job(
@@ -190,6 +190,66 @@ def test_a_claimed_account_is_no_scope(compiled_of: Compile) -> None:
     assert grant.read_scopes == ["site", *OWN]
 
 
+CONTROLLER = "trust: {account: enforced, qos: enforced}\nslurmctld: {spec_directory: /shared/specs}\n"
+OF_SPEC = HEAD.replace("trust: {account: enforced}\n", CONTROLLER)
+
+
+def with_spec(compiled_of: Compile, rules: str) -> Policy:
+    """Return a policy of these rules on a site with the hooks on the controller."""
+    return compiled.from_json(compiled_of(OF_SPEC + rules))
+
+
+def test_what_a_spec_tells_is_matched_like_anything_else(compiled_of: Compile) -> None:
+    """QOS, job name, array, and the constraint that every node knows."""
+    rules = "  - {name: a, match: {qos: 'hi*', job_name: nightly, array: '*_0', constraint: '*a100*'}, env: {A: '1'}}\n"
+    policy = with_spec(compiled_of, rules)
+    job = JOB._replace(qos="high", job_name="nightly", array="7_0", constraints="a100&nvme")
+    assert granted(policy, job).env == {"A": "1"}
+    assert granted(policy, job._replace(array="")).env == {}
+    assert granted(policy, job._replace(qos="low")).env == {}
+
+
+def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
+    """Without a spec no rule on it applies, and the reason says why; a rule that fails anyway says that."""
+    policy = with_spec(
+        compiled_of,
+        "  - {name: a, match: {qos: '*', user: alice}, env: {A: '1'}}\n  - {name: b, match: {qos: '*', user: bob}}\n",
+    )
+    found = matching(policy, JOB, no_groups)
+    assert [(one.matched, one.unknown) for one in found] == [(False, True), (False, False)]
+    assert found[0].reason == "user 'alice' matches 'alice'; qos is not known without the controller's spec"
+    assert found[1].reason == "user 'alice' is not 'bob'"
+    assert granted(policy, JOB).env == {}
+
+
+@pytest.mark.parametrize(
+    ("rules", "read", "publish"),
+    [
+        # What a rule would grant is not granted.
+        ("  - {name: q, match: {qos: hi}, scope: site}\n", OWN, OWN[0]),
+        # What it would take away is taken away.
+        (SITE + "  - {name: q, match: {qos: low}, scope: user}\n", ["user-1500-svc_ci"], "user-1500-svc_ci"),
+        # Narrowed to a scope in which the job could publish if the rule were not there: it reads only.
+        (
+            ACCOUNT + "  - {name: s, scope: site}\n  - {name: q, match: {qos: low}, scope: account}\n",
+            ["account-ml-1", "user-1500-svc_ci"],
+            "user-1500-svc_ci",
+        ),
+        # It does not widen, and a later rule that is sure holds.
+        (ACCOUNT + "  - {name: q, match: {qos: low}, scope: site}\n", ["account-ml-1"], "account-ml-1"),
+        (
+            SITE + "  - {name: q, match: {qos: low}, scope: user}\n" + SITE.replace("site,", "again,", 1),
+            ["site"],
+            "site",
+        ),
+    ],
+)
+def test_what_is_not_known_restricts(compiled_of: Compile, rules: str, read: list[str], publish: str) -> None:
+    """A user who keeps the spec from being written escapes no rule (threats, row 14)."""
+    grant = granted(with_spec(compiled_of, rules), PUBLISHER if "svc_ci" in rules else JOB)
+    assert (grant.read_scopes, grant.publish_scope) == (read, publish)
+
+
 @pytest.mark.parametrize(
     ("account", "key"),
     [("a/../b", "account-a%2F..%2Fb"), ("é x", "account-%C3%A9%20x"), ("50%", "account-50%25"), (".", "account-.")],
@@ -207,6 +267,14 @@ def test_two_accounts_have_two_scope_keys(one: str, other: str) -> None:
     keys = [granted(policy, JOB._replace(account=account)).read_scopes[0] for account in (one, other)]
     assert (keys[0] == keys[1]) is (one == other)
     assert all(set(key) <= set("%-_.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") for key in keys)
+
+
+def test_a_job_that_wants_nothing_gets_nothing(policy_of: Make) -> None:
+    """--no-warm: no image, no profile, no scope, and the reason says so."""
+    job = JOB._replace(no_warm=True)
+    policy = policy_of(ALL)
+    grant = combine(policy, matching(policy, job, no_groups), job)
+    assert grant == Grant([], [], {}, "user", [], "", "it was submitted with --no-warm")
 
 
 @pytest.mark.parametrize(
@@ -227,16 +295,52 @@ def test_system_accounts_get_nothing(policy_of: Make, uid: int, reason: str) -> 
 
 BARE = Policy(
     signature=(),
-    paths=compiled.Paths("/w", "/s", "/a", "/c"),
+    paths=compiled.Paths("/w", "/s", "/a", "/c", "/d"),
     store_user=Identity("warmstart", 901, 901),
     import_user=Identity("warmstart-import", 902, 902),
     validate_user=Identity("warmstart-validate", 903, 903),
     site_label="bare",
-    images=compiled.Images("auto", (), (), 1, 1),
-    seed=compiled.Seed(1, 1),
-    harvest=compiled.Harvest(1, 1, 1),
+    constant_path="none",
+    images=compiled.Images("auto", (), (), 1, 1, 1, "superblock", "private", "", (), compiled.Keep(85, 70, 2, 1, 0, 0)),
+    seed=compiled.Seed(1, 1, 1),
+    harvest=compiled.Harvest(1, 1, 1, 1),
+    tend=compiled.Tend(1, 1, 1, 1),
     limits=compiled.Limits(1000),
     trust=compiled.Trust("claimed"),
     on_error=compiled.OnError("degrade", "verdict", "allow"),
     rules=(),
 )
+
+
+PRIVATE = """\
+version: 1
+paths: {store: /shared/warmstart}
+images:
+  registries: [a.org, b.org]
+  credentials:
+    file: /etc/warmstart/credentials.json
+    repositories:
+      - {name: team, repository: "a.org/team/*", match: {group: [team, leads]}}
+      - {name: gpu, repository: "a.org/*", match: {partition: gpu}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("repository", "groups", "partition", "name"),
+    [
+        ("a.org/team/tool", ["team"], "gpu", "team"),
+        ("a.org/team/tool", ["others"], "gpu", "gpu"),
+        ("a.org/team/tool", ["others"], "cpu", ""),
+        ("a.org/other/tool", ["team"], "cpu", ""),
+        ("b.org/team/tool", ["team"], "gpu", ""),
+        ("a.org.evil.org/team/tool", ["team"], "gpu", ""),
+        ("evil.org/a.org/team/tool", ["team"], "gpu", ""),
+    ],
+)
+def test_private_images_are_for_those_they_are_bound_to(
+    compiled_of: Compile, repository: str, groups: list[str], partition: str, name: str
+) -> None:
+    """Threats, row 10: whoever is not bound to a repository gets what anybody gets, without credentials."""
+    policy = compiled.from_json(compiled_of(PRIVATE))
+    job = JOB._replace(partition=partition)
+    assert private_repository(policy, job, lambda: groups, repository) == name

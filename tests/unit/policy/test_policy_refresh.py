@@ -55,14 +55,25 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_first_hook_compiles_and_the_next_one_reads(
     installation: Installation, site: Site, compilations: list[str]
 ) -> None:
-    """A policy is compiled once, into a file for root alone, and read from then on."""
+    """A policy is compiled once, into a file that root alone writes, and read from then on."""
     first, error = current(installation)
     assert (first.site_label, error) == ("one", None)
     assert current(installation) == (first, None)
     assert compilations == [str(site.policy)]
     status = os.stat(installation.compiled_policy)
-    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert stat.S_IMODE(status.st_mode) == 0o644
     assert os.listdir(installation.var) == ["policy.json"]
+
+
+@pytest.mark.parametrize("secret", [".", "policy.yaml", "conf.d", "conf.d/10.yaml"])
+def test_what_is_kept_from_users_stays_so(installation: Installation, site: Site, secret: str) -> None:
+    """The compiled form may be read by those who may read everything that it says."""
+    site.add("10.yaml", "rules: [{name: added}]")
+    current(installation)
+    os.chmod(site.etc / secret, 0o600 if secret.endswith("yaml") else 0o700)
+    os.utime(site.policy)
+    current(installation)
+    assert stat.S_IMODE(os.stat(installation.compiled_policy).st_mode) == 0o600
 
 
 def test_an_edit_is_in_force_at_once(installation: Installation, site: Site) -> None:

@@ -59,6 +59,38 @@ def test_what_the_user_set_stays(context: Context, tmp_path: Path) -> None:
     assert printed(tmp_path, user)[1] == ["export STALE=ours", "export WARMSTART_IMAGE=/image"]
 
 
+def test_the_constant_path_is_used_where_the_cache_is_there(context: Context, tmp_path: Path) -> None:
+    """Where it is not mounted, the same variables lead to the job's own path; other values stay as they are."""
+    constant = tmp_path / "constant"
+    policy = context.policy._replace(paths=context.policy.paths._replace(cache=str(constant)), constant_path="spank")
+    cache = f"{context.record.run_directory}/cache"
+    options = Options({"A": f"{constant}/numba", "B": f"{constant}x"}, {"WARMSTART_CACHE": str(constant)}, ())
+    environment.run(context._replace(policy=policy), options)
+    os.makedirs(cache)
+    moved = [f"export A={cache}/numba", f"export B={constant}x", f"export WARMSTART_CACHE={cache}"]
+    assert printed(tmp_path)[1] == moved
+    constant.symlink_to(cache)
+    there = [f"export A={constant}/numba", f"export B={constant}x", f"export WARMSTART_CACHE={constant}"]
+    assert printed(tmp_path)[1] == there
+
+
+def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context, tmp_path: Path) -> None:
+    """Pyxis runs the task prolog inside: what names the job's own path names the other one there."""
+    cache = f"{context.record.run_directory}/cache"
+    environment.run(context, Options({"A": f"{cache}/numba", "B": "x"}, {}, ()))
+    constant = context.policy.paths.cache
+    assert printed(tmp_path, {"A": f"{constant}/numba"})[1] == [f"export A={constant}/numba", "export B=x"]
+    os.makedirs(cache)
+    assert printed(tmp_path)[1] == [f"export A={cache}/numba", "export B=x"]
+
+
+def test_a_constant_path_that_was_inherited_is_replaced(context: Context, tmp_path: Path) -> None:
+    """A job submitted from inside a container, say; a value that only looks forced is the user's own."""
+    environment.run(context, Options({"A": "ours", "B": "ours", "C": "ours"}, {}, ()))
+    constant = context.policy.paths.cache
+    assert printed(tmp_path, {"A": f"{constant}/numba", "B": f"{constant}x", "C": "yes"})[1] == ["export A=ours"]
+
+
 def test_a_verdict_is_printed_and_fails_the_task(context: Context, tmp_path: Path) -> None:
     """The user reads why, and the task ends."""
     view.publish(context.paths.view, context.record, {"verdict": "image refused\nask your admin\n"})
@@ -87,7 +119,7 @@ def test_what_slurm_cannot_carry_is_refused(context: Context, name: str, value: 
         environment.run(context, Options({}, {name: value}, ()))
 
 
-VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=("Cs",)), max_size=60)
+VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=60)
 
 
 @given(value=VALUES)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import a_context
+from tests.unit.samples import CACHE, a_context
 from warmstart.steps import release, workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull, WorkspaceUnusable
@@ -82,6 +82,14 @@ def test_any_single_failing_call_leaves_nothing(
                 break
         assert tree(tmp_path / "workspace") in ([], ["n1"])
     assert nth > 15
+
+
+def test_the_job_is_told_the_constant_path(context: Context, tmp_path: Path) -> None:
+    """Where the node has one; the tree is the same, and so is TMPDIR."""
+    told = workspace.run(context._replace(policy=context.policy._replace(constant_path="spank")), OPTIONS).environment
+    own = tmp_path / "workspace" / "n1" / "7.0a1b2c3d"
+    assert told == {"WARMSTART_CACHE": CACHE, "TMPDIR": f"{own}/tmp"}
+    assert (own / "cache" / "numba").is_dir()
 
 
 def test_a_place_that_somebody_else_owns_never_drains(context: Context, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.unit.store.samples import OWNER, draft, namespace, publish
-from warmstart.store import bundles, index, locks
+from warmstart.store import blocks, bundles, index, locks
 from warmstart.store import publish as publishing
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offers
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
@@ -86,7 +86,7 @@ def test_known_entries_are_those_of_the_scope(tmp_path: Path) -> None:
     """The harvest subtracts what its scope has, not what others have."""
     publish(tmp_path, "a", "c")
     publish(tmp_path, "b", scope="site")
-    assert bundles.known_entries(namespace(tmp_path), OWNER) == ["a", "c"]
+    assert bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER) == ["a", "c"]
 
 
 def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_an_update_sees_what_was_published_while_it_wrote(tmp_path: Path, monkey
 
 
 def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many bundles there are: one open, and no listing."""
+    """However many bundles there are: one open beside that of what is blocked, and no listing."""
     for number in range(5):
         publish(tmp_path, f"e{number}", content=b"%d" % number)
     opened: list[object] = []
@@ -207,7 +207,8 @@ def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "open", note)
     monkeypatch.setattr(os, "listdir", lambda *_: pytest.fail("a listing"))
     assert len(offered(tmp_path).offers) == 5
-    assert opened == [os.path.join(namespace(tmp_path).path, index.NAME)]
+    blocked = str(tmp_path / "artifacts" / blocks.NAME)
+    assert opened == [blocked, os.path.join(namespace(tmp_path).path, index.NAME)]
 
 
 def test_publishing_works_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

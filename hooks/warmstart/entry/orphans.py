@@ -1,0 +1,147 @@
+"""What jobs left on a node that are not there any more: finished as their epilog would have, or removed.
+
+Judged by the job's own record, this boot's id, the step daemons and the controller (`slurm.live`), never by user or by
+pattern; every removal is by descriptor and ends at a mount (design, rules 8 and 9). A job's state directory is locked
+meanwhile, so no hook of the same job is at work.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from warmstart import plan
+from warmstart import record as records
+from warmstart.audit import events
+from warmstart.entry.epilog import SECONDS_BESIDES
+from warmstart.entry.upkeep_run import Run
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.record import JobBusy, Record, RecordUnreadable
+from warmstart.runner import run_epilog
+from warmstart.steps.contract import Context
+from warmstart.steps.release import WorkspaceBusy
+
+REMOVAL_SECONDS = 300.0
+_RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
+
+
+class Orphans:
+    """The orphans of one node."""
+
+    def __init__(self, run: Run, boot_id: str, is_over: Callable[[int], bool]) -> None:
+        """`is_over` tells whether a job has left this cluster for sure."""
+        self._run = run
+        self._boot_id = boot_id
+        self._is_over = is_over
+        self.finished = 0  # runs
+        self.removed = 0  # trees
+
+    def finish_runs(self) -> None:
+        """Harvest and release the runs whose epilog never came, or was killed."""
+        for name in _names(self._run.paths.state):
+            if name.isdigit():
+                with suppress(JobBusy):
+                    self._finish(int(name))
+
+    def remove_trees(self) -> None:
+        """Remove stages, workspaces and views that no record names."""
+        self._remove_stages()
+        self._remove_workspaces()
+        self._remove_views()
+
+    def _finish(self, job_id: int) -> None:
+        if not self._may_be_finished(job_id):
+            return
+        with self._locked(job_id):
+            record = self._record(job_id)
+            if record is None or not (record.boot_id != self._boot_id or self._is_over(job_id)):
+                return
+            audit = self._run.audit.bind(job_id=job_id, uid=record.uid, user=record.user)
+            audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
+            seconds = self._run.policy.harvest.budget + SECONDS_BESIDES
+            context = Context(self._run.policy, self._run.paths, record, audit, after(seconds), self._run.store)
+            run_epilog(context, plan.epilog(self._run.policy, record))
+            self.finished += 1
+
+    def _may_be_finished(self, job_id: int) -> bool:
+        """Look without the lock: a job that is at work is not made to wait."""
+        try:
+            record = records.load(self._run.paths.state, job_id)
+        except RecordUnreadable:
+            return self._is_over(job_id)
+        return record is None or record.boot_id != self._boot_id or self._is_over(job_id)
+
+    def _record(self, job_id: int) -> Record | None:
+        """Return the record; a damaged one of a job that is over is audited and forgotten."""
+        try:
+            return records.load(self._run.paths.state, job_id)
+        except RecordUnreadable as error:
+            self._run.audit.bind(job_id=job_id).emit(events.RECORD_DAMAGED, error=error.as_audit())
+            records.forget(self._run.paths.state, job_id)
+            return None
+
+    def _remove_stages(self) -> None:
+        for name in _names(self._run.paths.stage):
+            if match := _RUN.match(name):
+                self._remove_run("stage", self._run.paths.stage, name, match)
+
+    def _remove_workspaces(self) -> None:
+        directory = os.path.join(self._run.policy.paths.workspace, self._run.node)
+        for name in _names(directory):
+            if match := _RUN.fullmatch(name):
+                self._remove_run("workspace", directory, name, match)
+
+    def _remove_run(self, kind: str, directory: str, name: str, match: re.Match[str]) -> None:
+        """Remove a tree of one run, unless the job's record is of that run, or the job may be there."""
+        job_id = int(match["job"])
+        with suppress(JobBusy), self._locked(job_id):
+            try:
+                record = records.load(self._run.paths.state, job_id)
+            except RecordUnreadable:
+                return
+            # A record of another run of the job: this one is over, whatever the job does now.
+            if record.run_name != match["run"] if record else self._is_over(job_id):
+                self._remove(kind, directory, name)
+
+    def _remove_views(self) -> None:
+        directory = self._run.paths.view
+        for name in _names(directory):
+            view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
+            if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._views():
+                self._remove("view", directory, name)
+
+    def _views(self) -> set[int]:
+        """Return the ids under which the records' jobs find their views."""
+        found = set()
+        for name in _names(self._run.paths.state):
+            with suppress(RecordUnreadable):
+                record = records.load(self._run.paths.state, int(name)) if name.isdigit() else None
+                if record:
+                    found.add(record.view_id)
+        return found
+
+    def _remove(self, kind: str, directory: str, name: str) -> None:
+        try:
+            with opened_dir(directory) as fd:
+                remove_tree(fd, name, after(REMOVAL_SECONDS))
+        except OSError as error:
+            self._run.failed("tend", WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror))
+            return
+        self.removed += 1
+        self._run.audit.emit(events.ORPHAN_REMOVED, kind=kind, path=f"{directory}/{name}")
+
+    @contextmanager
+    def _locked(self, job_id: int) -> Iterator[None]:
+        with records.locked(self._run.paths.state, job_id, after(0)):
+            yield
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []

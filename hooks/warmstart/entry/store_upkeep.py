@@ -1,0 +1,168 @@
+"""The housekeeping of the store: sweep, compaction, garbage collection, scrub. One host at a time (docs/upkeep.md).
+
+Root decides and audits; whatever touches the store is done by its owner in the worker. A namespace that fails is
+audited and left, the others are done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.entry.tend import NodeBusy
+from warmstart.entry.upkeep_run import Run
+from warmstart.errors import WarmstartError
+from warmstart.images import space
+from warmstart.store import compact, gc, scrub, upkeep
+from warmstart.store.bundles import BundleDamaged, PublishBlocked
+from warmstart.store.compact import Merger
+from warmstart.store.layout import Namespace, store_errors
+from warmstart.store.upkeep import Bundle
+
+STEP = "store"
+REPLACED = "replaced by a compacted bundle"
+
+
+class StoreReport(NamedTuple):
+    """What was done in the store."""
+
+    swept: int = 0  # left by dead publishers
+    compacted: int = 0  # new bundles, each made of several
+    removed: int = 0  # bundles
+    verified: int = 0
+    quarantined: int = 0
+    evicted: int = 0  # images
+    failed: int = 0
+
+
+class StoreUpkeep:
+    """One run over the store, under its lock."""
+
+    def __init__(self, run: Run) -> None:
+        """`NodeBusy` where another host has the lock; it is held for as long as the run's worker lives."""
+        self._run = run
+        self._store = run.policy.paths.store
+        self.report = StoreReport()
+        if not run.ask(upkeep.lock, self._store):
+            raise NodeBusy(what="on the store, from this or another host")
+
+    def namespaces(self) -> list[Namespace]:
+        """Return the store's namespaces."""
+        return [Namespace(*where) for where in self._run.ask(upkeep.namespaces, self._store)]
+
+    def bundles(self) -> list[Bundle]:
+        """Return the store's bundles."""
+        return [Bundle(*row) for row in self._run.ask(upkeep.survey, self._store, self._run.publisher)]
+
+    def sweep(self, where: Namespace) -> None:
+        """Remove what dead publishers left, and bundles that were replaced long enough ago."""
+        with_owner = (where, self._run.publisher)
+        now = time.time()
+        swept = self._run.ask(upkeep.sweep, *with_owner, now)
+        if swept:
+            self._run.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
+        replaced = self._run.ask(upkeep.superseded, *with_owner, now)
+        self._remove(where, replaced, REPLACED)
+        self._count(swept=len(swept))
+
+    def compact(self, where: Namespace, fewest: int = compact.FEWEST) -> None:
+        """Make one bundle of many."""
+        for row in self._run.ask(compact.plan, where, self._run.publisher, fewest):
+            self._compact(where, Merger(*row))
+
+    def collect_garbage(self) -> None:
+        """Remove what the policy says has to go."""
+        going: dict[tuple[Namespace, str], list[str]] = {}
+        for bundle, reason in gc.expired(self.bundles(), self._run.policy.tend, time.time()):
+            going.setdefault((self._namespace(bundle), reason), []).append(bundle.bundle)
+        for (where, reason), names in going.items():
+            self._remove(where, names, reason)
+
+    def scrub(self, bundles: Iterable[Bundle]) -> dict[str, str]:
+        """Verify bundles and move the damaged ones aside; return what is wrong with them."""
+        damaged = {}
+        for bundle in bundles:
+            where = self._namespace(bundle)
+            try:
+                problem = scrub.verify(self._run.bench, where, bundle.bundle, self._run.bundle_deadline())
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            self._count(verified=1)
+            if problem:
+                damaged[bundle.bundle] = problem
+                self._quarantine(where, bundle.bundle, problem)
+        return damaged
+
+    def all(self) -> StoreReport:
+        """Do all of it, of the scrub the part that is due today."""
+        for where in self.namespaces():
+            try:
+                self.sweep(where)
+                self.compact(where)
+            except WarmstartError as error:
+                self._failed(error)
+        self.collect_garbage()
+        self.scrub(bundle for bundle in self.bundles() if scrub.is_due(bundle, upkeep.today()))
+        self.evict_images()
+        return self.report
+
+    def evict_images(self) -> None:
+        """Bring images below the policy's watermarks, and remove what dead producers left."""
+        rules = self._run.policy.images
+        nobody = {"uid": -1, "user": "", "account": ""}
+        for store in self._run.ask(space.stores, self._store):
+            try:
+                with store_errors(f"the images in {store}"):
+                    gone = self._run.ask(space.make_room, store, 0, rules.keep._asdict(), nobody, rules.names)
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            for name in gone:
+                self._run.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
+            self._count(evicted=len(gone))
+
+    def _compact(self, where: Namespace, merger: Merger) -> None:
+        run = self._run
+        try:
+            made = compact.compact(run.bench, where, merger, run.publisher, run.bundle_deadline())
+        except BundleDamaged as error:
+            self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
+            return
+        except PublishBlocked:  # whoever made it is blocked: it stays as it is
+            return
+        if made["bundle"]:
+            entries = sum(map(len, merger.entries.values()))
+            named = {"scope": where.scope, "profile": where.profile, "namespace": where.name}
+            run.audit.emit(
+                events.BUNDLE_COMPACTED, **named, bundle=made["bundle"], replaces=merger.sources, entries=entries
+            )
+            self._count(compacted=1)
+
+    def _remove(self, where: Namespace, names: list[str], reason: str) -> None:
+        removed = self._run.ask(upkeep.remove, where, names, self._run.publisher) if names else []
+        for bundle in removed:
+            self._tell(events.BUNDLE_REMOVED, where, bundle, reason)
+        self._count(removed=len(removed))
+
+    def _quarantine(self, where: Namespace, bundle: str, problem: str) -> None:
+        if self._run.ask(upkeep.quarantine, where, bundle, self._run.publisher):
+            self._tell(events.BUNDLE_QUARANTINED, where, bundle, problem)
+            self._count(quarantined=1)
+
+    def _tell(self, event: events.Event, where: Namespace, bundle: str, reason: str) -> None:
+        named = {"scope": where.scope, "profile": where.profile, "namespace": where.name}
+        self._run.audit.emit(event, **named, bundle=bundle, reason=reason)
+
+    def _failed(self, error: WarmstartError) -> None:
+        self._run.failed(STEP, error)
+        self._count(failed=1)
+
+    def _namespace(self, bundle: Bundle) -> Namespace:
+        return Namespace(self._store, bundle.scope, bundle.profile, bundle.namespace)
+
+    def _count(self, **more: int) -> None:
+        counts = self.report._asdict()
+        self.report = StoreReport(**{name: count + more.get(name, 0) for name, count in counts.items()})

@@ -1,0 +1,159 @@
+"""The periodic housekeeping of one node: what its hooks left for later, and what died hooks left (docs/upkeep.md).
+
+One run for each node at a time; the lock is the node's own directory. Each part is done whatever became of the others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from warmstart.entry.orphans import Orphans
+from warmstart.entry.upkeep_run import Run, upkeep_run
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host import children
+from warmstart.host.deadline import after
+from warmstart.host.files import DIRECTORY, opened_dir
+from warmstart.images import scratch
+from warmstart.paths import Installation
+from warmstart.slurm import live
+from warmstart.steps import spool
+from warmstart.store import prune, upkeep
+
+IONICE = "/usr/bin/ionice"
+SPOOL_SECONDS = 600.0
+MOST_QUESTIONS = 200  # to the controller, for each node and run
+
+
+class NodeBusy(ResourceError):
+    """Another upkeep is at work on the node."""
+
+    code = "upkeep-busy"
+    template = "another upkeep is at work: {what}"
+    hint = "nothing; it does the same"
+
+
+class TendFailed(ResourceError):
+    """A part of the housekeeping failed on this node's disk."""
+
+    code = "tend-failed"
+    template = "{part}: {problem}"
+    hint = "read the reason; the next run goes on"
+
+
+class Report(NamedTuple):
+    """What was done on one node."""
+
+    node: str
+    spooled: int = 0  # bundles that left the spool
+    finished: int = 0  # runs without an epilog
+    removed: int = 0  # stages, workspaces and views of nobody
+    pruned: int = 0  # bytes of bundle copies
+    noted: int = 0  # uses of bundles, written to the store
+    failed: tuple[str, ...] = ()
+
+
+def be_idle() -> None:
+    """Give this process the idle I/O class and a low priority, where the kernel lets it."""
+    os.nice(10)
+    with suppress(WarmstartError):
+        children.run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(5))
+
+
+def nodes(installation: Installation) -> list[str]:
+    """Return the nodes of this host that have had hooks."""
+    try:
+        names = sorted(os.listdir(installation.var))
+    except FileNotFoundError:
+        return []
+    return [name for name in names if os.path.isdir(installation.node(name).state)]
+
+
+def tend(installation: Installation, node: str, slurm_conf: str) -> Report:
+    """Do it all for one node; `NodeBusy`, and what `upkeep_run` raises. Journals are moved at its end."""
+    with _alone(installation.node(node).root, node), upkeep_run(installation, "tend", node) as run:
+        return _Tending(run, _over(run, slurm_conf)).all()
+
+
+class _Tending:
+    def __init__(self, run: Run, is_over: Callable[[int], bool]) -> None:
+        self._run = run
+        self._orphans = Orphans(run, _boot_id(), is_over)
+        self._failed: list[str] = []
+
+    def all(self) -> Report:
+        """Do every part."""
+        run, orphans = self._run, self._orphans
+        spooled = self._part("spool", self._spool)
+        self._part("runs", orphans.finish_runs)
+        self._part("trees", orphans.remove_trees)
+        self._part("imports", self._imports)
+        noted = self._part("uses", self._uses)
+        pruned = self._part("copies", lambda: prune.prune(run.paths.bundles, run.policy.seed.keep, time.time()))
+        return Report(
+            *(run.node, spooled, orphans.finished, orphans.removed, pruned, noted),
+            failed=tuple(self._failed),
+        )
+
+    def _part(self, name: str, act: Callable[[], int | None]) -> int:
+        try:
+            return act() or 0
+        except WarmstartError as error:
+            failure = error
+        except OSError as error:
+            failure = TendFailed(part=name, problem=error.strerror or str(error))
+        self._failed.append(str(failure))
+        self._run.failed("tend", failure)
+        return 0
+
+    def _spool(self) -> int:
+        run = self._run
+        return spool.publish(run.paths.spool, run.policy, run.publisher, run.audit, after(SPOOL_SECONDS))
+
+    def _uses(self) -> int:
+        run = self._run
+        uses = prune.uses(run.paths.bundles)
+        noted: int = run.ask(upkeep.note_uses, run.policy.paths.store, uses) if uses else 0
+        return noted
+
+    def _imports(self) -> None:
+        with suppress(FileNotFoundError), opened_dir(f"{self._run.policy.paths.workspace}/{self._run.node}") as fd:
+            scratch.remove_abandoned(fd)
+
+
+def _over(run: Run, slurm_conf: str) -> Callable[[int], bool]:
+    """Return what tells whether a job is over for sure; after one question without an answer none is asked."""
+    daemons = live.with_daemons()
+    answers: dict[int, bool | None] = {}
+
+    def is_over(job_id: int) -> bool:
+        if job_id in daemons:
+            return False
+        if job_id not in answers:
+            silent = None in answers.values() or len(answers) >= MOST_QUESTIONS
+            answers[job_id] = None if silent else live.is_over(run.policy.paths.scontrol, job_id, slurm_conf)
+        return answers[job_id] is True
+
+    return is_over
+
+
+def _boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+@contextmanager
+def _alone(directory: str, node: str) -> Iterator[None]:
+    fd = os.open(directory, DIRECTORY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NodeBusy(what=f"on node {node}") from None
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,84 @@
+"""`warmstart tend`: the housekeeping that a timer starts on every node, and on one host for the store."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from warmstart.entry.preview import switched_off
+from warmstart.entry.store_upkeep import StoreReport, StoreUpkeep
+from warmstart.entry.tend import NodeBusy, Report, be_idle, nodes
+from warmstart.entry.tend import tend as tend_node
+from warmstart.entry.terminal import fail, json_option, show_json, show_table, warn
+from warmstart.entry.upkeep_run import upkeep_run
+from warmstart.errors import WarmstartError
+from warmstart.paths import Installation
+
+PARTLY = 1
+NODE_COLUMNS = ("node", "spool published", "runs finished", "orphans removed", "copies pruned", "failed")
+
+
+@click.command()
+@click.option("--node", "only", metavar="NAME", help="Only this node of this host; all that have had hooks by default.")
+@click.option("--store", "of_store", is_flag=True, help="Tend the store instead: on one host of the cluster.")
+@json_option
+@click.pass_obj
+def tend(installation: Installation, only: str | None, of_store: bool, as_json: bool) -> None:
+    """Do this host's housekeeping once, as root, at idle priority.
+
+    Of each node: moves journals into the audit log, publishes what the store did not take before, finishes
+    and removes what jobs left that are over, and prunes copies of bundles.
+
+    With --store: removes what dead publishers left, makes one bundle of many, removes what the policy's
+    tend section says, verifies a thirtieth of all bundles, and evicts images down to images.keep.
+
+    Does nothing while the file `off` lies beside the policy.
+
+    Exit status: 0 all done; 1 a part failed, or another upkeep is at work; 2 not root, or no policy.
+    """
+    if switched_off(installation.off_switch):
+        warn(f"switched off by {installation.off_switch}")
+        return
+    be_idle()
+    if of_store:
+        _tend_store(installation, as_json)
+        return
+    reports: list[Report] = []
+    for node in [only] if only else nodes(installation):
+        try:
+            reports.append(tend_node(installation, node, os.environ.get("SLURM_CONF", "")))
+        except NodeBusy as error:
+            reports.append(Report(node, failed=(str(error),)))
+        except (WarmstartError, OSError) as error:
+            fail(error, getattr(error, "hint", ""))
+    _show(reports, as_json)
+    if any(report.failed for report in reports):
+        raise click.exceptions.Exit(PARTLY)
+
+
+def _show(reports: list[Report], as_json: bool) -> None:
+    if as_json:
+        show_json([report._asdict() for report in reports])
+        return
+    show_table(
+        NODE_COLUMNS,
+        [(r.node, r.spooled, r.finished, r.removed, f"{r.pruned} B", "; ".join(r.failed)) for r in reports],
+    )
+
+
+def _tend_store(installation: Installation, as_json: bool) -> None:
+    try:
+        with upkeep_run(installation, "tend", os.uname().nodename.partition(".")[0]) as run:
+            report = StoreUpkeep(run).all()
+    except NodeBusy as error:
+        warn(str(error))
+        raise click.exceptions.Exit(PARTLY) from None
+    except (WarmstartError, OSError) as error:
+        fail(error, getattr(error, "hint", ""))
+    if as_json:
+        show_json(report._asdict())
+    else:
+        show_table(StoreReport._fields, [tuple(report)])
+    if report.failed:
+        raise click.exceptions.Exit(PARTLY)

@@ -1,0 +1,93 @@
+"""What every run of upkeep and every change by an administrator has: root, the policy in force, a journal.
+
+Its events go the way of a hook's: into a journal of this host, and from there into the audit log.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.audit.sink import drain
+from warmstart.errors import UserError, WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import ensure_path
+from warmstart.host.worker import Json, Worker
+from warmstart.paths import Installation, NodePaths
+from warmstart.policy import refresh
+from warmstart.policy.compiled import Policy
+from warmstart.record import writing_state
+from warmstart.store.unpack import Bench
+
+STORE_SECONDS = 60.0  # for one question to the store
+BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle
+
+
+class NotRoot(UserError):
+    """Only root changes what warmstart keeps."""
+
+    code = "not-root"
+    template = "this needs root: {what}"
+    hint = "sudo"
+
+
+class Run(NamedTuple):
+    """One run of upkeep, for one node's own things or for the store."""
+
+    policy: Policy
+    paths: NodePaths
+    node: str
+    audit: Journal
+    run_id: str
+    store: Worker  # ends with the run, and with it the locks that it holds
+
+    @property
+    def publisher(self) -> str:
+        """Names this run in the names of temporary files."""
+        return f"{self.node}-{self.run_id}"
+
+    @property
+    def bench(self) -> Bench:
+        """Where bundles are unpacked, and as whom."""
+        return Bench(self.paths.upkeep, self.policy.store_user, self.policy.validate_user)
+
+    def ask(self, function: object, *args: Json) -> Json:
+        """Call a function of the store's modules as its owner."""
+        return self.store.call(function, *args, deadline=after(STORE_SECONDS))  # type: ignore[arg-type]
+
+    def bundle_deadline(self) -> Deadline:
+        """Return the deadline for working on one bundle."""
+        return after(BUNDLE_SECONDS)
+
+    def failed(self, step: str, error: WarmstartError) -> None:
+        """Write down what failed beside the rest."""
+        self.audit.emit(events.STEP_FAILED, step=step, error=error.as_audit())
+
+
+@contextmanager
+def upkeep_run(installation: Installation, hook: str, node: str) -> Iterator[Run]:
+    """Give a run; `NotRoot`, a `PolicyError` where no policy is in force, `StateUnusable`, `StateFull`."""
+    if os.geteuid() != 0:
+        raise NotRoot(what=f"warmstart {hook}")
+    os.umask(0o022)
+    policy, _ = refresh.current(installation)
+    paths = installation.node(node)
+    with writing_state(paths.root):
+        ensure_path(paths.root, 0o755)
+    run_id = os.urandom(4).hex()
+    journal = Journal(paths.journal, {"hook": hook, "run_id": run_id, "node": node})
+    journal.emit(events.HOOK_STARTED)
+    started = time.monotonic()
+    outcome = "failed"
+    try:
+        with Worker(policy.store_user) as store:
+            yield Run(policy, paths, node, journal, run_id, store)
+        outcome = "ok"
+    finally:
+        journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
+        drain(paths.journal, policy.paths.audit)

@@ -1,0 +1,46 @@
+"""Step `spool`: publish what the store did not take from earlier jobs of this node (design, rule 2)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.host.deadline import Deadline
+from warmstart.policy.compiled import Policy
+from warmstart.steps.contract import Context, Outcome
+from warmstart.store import spool
+
+NAME = "spool"
+
+
+class Options(NamedTuple):
+    """How long it may hold the node."""
+
+    seconds: float
+
+
+def run(context: Context, options: Options) -> Outcome:
+    """Publish as much as there is time for; the rest waits for the next epilog, or for upkeep."""
+    publisher = f"{context.record.node}-{context.record.run_id}"
+    directory = context.paths.spool
+    done = publish(directory, context.policy, publisher, context.audit, context.deadline.within(options.seconds))
+    return Outcome("changed" if done else "unchanged", detail={"bundles": done})
+
+
+def publish(directory: str, policy: Policy, publisher: str, audit: Journal, deadline: Deadline) -> int:
+    """Publish a node's spool; return how many bundles left it. The store's own errors."""
+    target = spool.Target(policy.paths.store, policy.store_user, publisher)
+    count = 0
+    for delivered in spool.deliver(directory, target, deadline):
+        count += 1
+        _tell(audit, delivered)
+    return count
+
+
+def _tell(audit: Journal, delivered: spool.Delivered) -> None:
+    spooled, published = delivered.spooled, delivered.published
+    if delivered.reason or spooled is None:
+        audit.emit(events.BUNDLE_DROPPED, spooled=delivered.name, reason=delivered.reason)
+    elif published and published["bundle"]:
+        audit.emit(events.BUNDLE_PUBLISHED, profile=spooled.profile, namespace=spooled.namespace, **published)

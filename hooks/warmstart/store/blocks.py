@@ -1,0 +1,130 @@
+"""The kill switch: what no job is given and nobody publishes, from the next job on, on every node (threats, row 19).
+
+    <store>/artifacts/blocked.json      0444; there is none while nothing is blocked
+
+Every offer and every publishing reads it: one call that finds no file where nothing is blocked. A file that is there
+and can't be understood blocks everything: a revocation must not end by a slip. Hot path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from warmstart.errors import StoreError
+from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there
+from warmstart.store.layout import ARTIFACTS, LOCKS, store_errors
+
+FORMAT = 1
+NAME = "blocked.json"
+LARGEST = 4 << 20
+
+
+class BlocksUnreadable(StoreError):
+    """The list of what is blocked is damaged or of a newer format; nothing is seeded or published meanwhile."""
+
+    code = "blocks-unreadable"
+    template = "{path}: {problem}"
+    hint = "write it anew: `warmstart cache unblock --all`, then block again what must be blocked"
+
+
+class Block(NamedTuple):
+    """One thing that is blocked: a user, or a namespace of a profile, or an entry of a profile."""
+
+    user: str = ""  # name or uid
+    profile: str = ""
+    namespace: str = ""
+    entry: str = ""
+    reason: str = ""
+    by: str = ""
+    at: float = 0.0  # seconds since the epoch
+
+    @property
+    def what(self) -> tuple[str, str, str, str]:
+        """What is blocked, without why and when."""
+        return self[:4]
+
+
+class Blocks(NamedTuple):
+    """All that is blocked."""
+
+    blocks: tuple[Block, ...]
+
+    def user(self, name: str, uid: int) -> bool:
+        """Tell whether a user is blocked, by name or by uid: either is enough."""
+        return any(block.user in (name, str(uid)) for block in self.blocks if block.user)
+
+    def namespace(self, profile: str, namespace: str) -> bool:
+        """Tell whether a namespace is blocked, in every scope."""
+        return any((block.profile, block.namespace) == (profile, namespace) for block in self.blocks)
+
+    def entries(self, profile: str) -> set[str]:
+        """Return the entries of a profile that are blocked, in every namespace."""
+        return {block.entry for block in self.blocks if block.entry and block.profile == profile}
+
+
+def read(store: str) -> Blocks:
+    """Return what is blocked; `BlocksUnreadable`, `OSError`."""
+    path = os.path.join(store, ARTIFACTS, NAME)
+    try:
+        data = read_small(path, LARGEST)
+    except FileNotFoundError:
+        return Blocks(())
+    try:
+        raw: dict[str, Any] = json.loads(data)
+        if raw["format"] != FORMAT:
+            raise ValueError(f"its format is {raw['format']!r}, known is {FORMAT}")
+        return Blocks(tuple(Block(**block) for block in raw["blocks"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BlocksUnreadable(path=path, problem=f"{error}"[:200]) from error
+
+
+def listed(store: str) -> list[Block]:
+    """Return all blocks, for people."""
+    with store_errors("read what is blocked"):
+        return list(read(store).blocks)
+
+
+def block(store: str, wanted: list[Any], owner: str) -> bool:
+    """Add a `Block`; return whether it is new. The store's own errors."""
+    new = Block(*wanted)
+    with store_errors("block"), _alone(store):
+        blocks = read(store).blocks
+        if new.what in (known.what for known in blocks):
+            return False
+        _write(store, (*blocks, new), owner)
+        return True
+
+
+def unblock(store: str, what: list[str], owner: str) -> bool:
+    """Take a block back, given its `what`; return whether it was there."""
+    with store_errors("unblock"), _alone(store):
+        blocks = read(store).blocks
+        left = tuple(known for known in blocks if known.what != tuple(what))
+        if left == blocks:
+            return False
+        _write(store, left, owner)
+        return True
+
+
+def unblock_all(store: str) -> bool:
+    """Take back all blocks, readable or not; return whether there was a list."""
+    with store_errors("unblock"), _alone(store), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
+        return unlink_if_there(NAME, fd)
+
+
+def _write(store: str, blocks: Iterable[Block], owner: str) -> None:
+    from warmstart.store.publish import replace
+
+    data = json.dumps({"format": FORMAT, "blocks": [known._asdict() for known in blocks]}).encode()
+    with opened_dir(os.path.join(store, ARTIFACTS)) as fd:
+        replace(fd, owner, NAME, data)
+
+
+def _alone(store: str) -> Any:  # noqa: ANN401 - a context manager
+    from warmstart.store.locks import locked
+
+    ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
+    return locked(os.path.join(store, ARTIFACTS, LOCKS), "blocks")

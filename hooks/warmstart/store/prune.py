@@ -1,0 +1,109 @@
+"""Keep this node's copies of bundles within `seed.keep`: what was not used for longest goes (docs/upkeep.md).
+
+A copy's mtime is its last use (`copies`). One that was used within the hour stays whatever the limit says: a prolog
+may have it in hand. What is removed while it is open or mounted stays for those who have it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from warmstart.host.files import opened_dir, read_small, unlink_if_there
+
+IN_HAND_SECONDS = 3600.0
+_BUNDLE = ".sqsh"
+_BESIDE = (".files.json", ".origin.json")
+_FETCHING = ".fetching"
+_LARGEST_ORIGIN = 64 << 10
+
+
+class Use(NamedTuple):
+    """When this node last used a bundle of the store."""
+
+    scope: str
+    profile: str
+    namespace: str
+    bundle: str
+    at: float  # seconds since the epoch
+
+
+class _Copy(NamedTuple):
+    used: float
+    size: int
+    stem: str
+
+
+def prune(directory: str, keep: int, now: float) -> int:
+    """Remove copies until the rest has `keep` bytes at most, and what dead fetches left; return the bytes removed."""
+    try:
+        with opened_dir(directory) as fd:
+            copies = _copies(fd)
+            excess = sum(copy.size for copy in copies) - keep
+            removed = 0
+            for copy in sorted(copies):
+                if removed >= excess or copy.used > now - IN_HAND_SECONDS:
+                    break
+                for suffix in (_BUNDLE, *_BESIDE):  # the bundle first: without it nothing else counts
+                    unlink_if_there(copy.stem + suffix, fd)
+                removed += copy.size
+            _remove_abandoned(fd, now)
+            return removed
+    except FileNotFoundError:
+        return 0
+
+
+def uses(directory: str) -> list[Use]:
+    """Return when each copy was last used, of those that say where they are from."""
+    found = []
+    try:
+        with opened_dir(directory) as fd:
+            for copy in _copies(fd):
+                with suppress(OSError, ValueError, TypeError):
+                    raw = read_small(copy.stem + ".origin.json", _LARGEST_ORIGIN, fd)
+                    scope, profile, namespace, bundle = json.loads(raw)
+                    found.append(Use(scope, profile, namespace, bundle, copy.used))
+    except FileNotFoundError:
+        return []
+    return found
+
+
+def _copies(fd: int) -> list[_Copy]:
+    copies = []
+    for name in os.listdir(fd):
+        if name.endswith(_BUNDLE):
+            with suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                copies.append(_Copy(status.st_mtime, status.st_size, name.removesuffix(_BUNDLE)))
+    return copies
+
+
+def _remove_abandoned(fd: int, now: float) -> None:
+    """Remove what fetches left that have died: nobody holds its lock, and it is old."""
+    for name in os.listdir(fd):
+        if not name.endswith((_FETCHING, *_BESIDE)):
+            continue
+        with suppress(OSError):
+            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_HAND_SECONDS:
+                continue
+            if not name.endswith(_FETCHING):
+                _remove_widow(fd, name)
+                continue
+            file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                unlink_if_there(name, fd)
+            finally:
+                os.close(file)
+
+
+def _remove_widow(fd: int, name: str) -> None:
+    """Remove a list that belongs to no copy any more."""
+    stem = name.partition(".")[0]
+    try:
+        os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        unlink_if_there(name, fd)

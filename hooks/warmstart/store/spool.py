@@ -1,0 +1,211 @@
+"""Bundles that the store did not take: kept on the node until it does (design, rule 2: the epilog spools).
+
+    <node>/spool/                              root, 0700
+        <microseconds>.<job>.<run>.<profile>/  one bundle; the names sort by age
+            bundle.sqsh  draft.json
+
+A bundle comes in by one rename of a directory that is whole and synced, and is removed once the store has it.
+Publishing is idempotent: whoever died between the two publishes again, finds its entries there, and removes it.
+One process at a time publishes or drops; the lock is the directory itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import Identity, Worker
+from warmstart.store import bundles, manifest
+from warmstart.store.layout import Namespace
+
+BUNDLE = "bundle.sqsh"
+DRAFT = "draft.json"
+NO_ROOM = "harvest.spool is used up"
+DAMAGED = "damaged"
+
+_REMOVAL = 10.0  # seconds
+_CHUNK = 1 << 20
+
+
+class SpoolFailed(ResourceError):
+    """This node's disk did not take, or does not give, what the store had not taken."""
+
+    code = "spool-failed"
+    template = "{path}: {problem}"
+    hint = "is there space left on the disk of the node's state?"
+
+
+class Spooled(NamedTuple):
+    """Where a bundle belongs, and what its manifest is made of."""
+
+    scope: str
+    profile: str
+    namespace: str
+    draft: dict[str, Any]  # as `bundles.publish_bundle` takes it
+    run: str  # job, run id and profile: the end of its name
+    sha256: str = ""  # of the squashfs, set by `keep`
+
+
+class Target(NamedTuple):
+    """Where to, and as whom."""
+
+    store: str
+    owner: Identity
+    publisher: str  # node and run id of whoever publishes
+
+
+class Delivered(NamedTuple):
+    """One bundle that left the spool."""
+
+    name: str
+    spooled: Spooled | None  # None: nobody can tell any more
+    published: dict[str, Any] | None  # what `publish_bundle` answered
+    reason: str  # why it was dropped, else ""
+
+
+def keep(directory: str, stage: str, spooled: Spooled, limit: int) -> list[str]:
+    """Move `bundle.sqsh` out of the run's stage into the spool; return what had to go for it, oldest first.
+
+    `limit` is in bytes, for the whole spool; a bundle that is larger on its own goes at once. `SpoolFailed`.
+    """
+    with _disk_errors(directory):
+        ensure_dir(directory, 0o700)
+        with opened_dir(directory) as parent, opened_dir(stage) as source:
+            _prepare(source, spooled)
+            name = f"{time.time_ns() // 1000:020d}.{spooled.run}"
+            os.rename("spooled", name, src_dir_fd=source, dst_dir_fd=parent)
+            os.fsync(parent)
+            with _turn(parent) as mine:
+                return _make_room(parent, limit) if mine else []
+
+
+def deliver(directory: str, target: Target, deadline: Deadline) -> Iterator[Delivered]:
+    """Publish what is spooled, the oldest first, and yield each one that has left the spool.
+
+    Ends at the deadline and where the store fails, with its
+    error; what is left stays. Nothing happens while another process is at it.
+    """
+    try:
+        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        with _disk_errors(directory), _turn(parent) as mine:
+            for name in sorted(os.listdir(parent)) if mine else []:
+                if deadline.expired():
+                    return
+                yield _deliver_one(parent, name, partial(_publish, target, deadline))
+    finally:
+        os.close(parent)
+
+
+def _deliver_one(parent: int, name: str, publish: Callable[[int, Spooled], dict[str, Any]]) -> Delivered:
+    spooled = None
+    published = None
+    reason = ""
+    try:
+        with opened_dir(name, parent) as item:
+            spooled = _load(item)
+            bundle = open_regular(BUNDLE, item)
+            try:
+                if _sha256(bundle) != spooled.sha256:
+                    raise ValueError(DAMAGED)
+                published = publish(bundle, spooled)
+            finally:
+                os.close(bundle)
+    except (bundles.PublishBlocked, ValueError, TypeError, FileNotFoundError) as error:
+        reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
+    remove_tree(parent, name, after(_REMOVAL))
+    return Delivered(name, spooled, published, reason)
+
+
+def _publish(target: Target, deadline: Deadline, bundle: int, spooled: Spooled) -> dict[str, Any]:
+    place = Namespace(target.store, *spooled[:3])
+    with Worker(target.owner, keep=(bundle,)) as worker:
+        wanted = (place, bundle, spooled.draft, target.publisher)
+        answer: dict[str, Any] = worker.call(bundles.publish_bundle, *wanted, deadline=deadline)
+    return answer
+
+
+def _prepare(stage: int, spooled: Spooled) -> None:
+    """Make the directory `spooled` in the stage, whole and on disk."""
+    os.mkdir("spooled", 0o700, dir_fd=stage)
+    with opened_dir("spooled", stage) as item:
+        os.rename(BUNDLE, BUNDLE, src_dir_fd=stage, dst_dir_fd=item)
+        bundle = open_regular(BUNDLE, item)
+        try:
+            os.fsync(bundle)
+            known = spooled._replace(sha256=_sha256(bundle))
+        finally:
+            os.close(bundle)
+        replace_file(item, DRAFT, json.dumps(known._asdict()).encode(), 0o600)
+
+
+def _make_room(parent: int, limit: int) -> list[str]:
+    names = sorted(os.listdir(parent))
+    sizes = {name: _size(parent, name) for name in names}
+    total = sum(sizes.values())
+    dropped = []
+    for name in names:
+        if total <= limit:
+            break
+        remove_tree(parent, name, after(_REMOVAL))
+        total -= sizes[name]
+        dropped.append(name)
+    return dropped
+
+
+def _size(parent: int, name: str) -> int:
+    with suppress(OSError):
+        return os.stat(f"{name}/{BUNDLE}", dir_fd=parent, follow_symlinks=False).st_size
+    return 0
+
+
+def _load(item: int) -> Spooled:
+    spooled = Spooled(**json.loads(read_small(DRAFT, manifest.LARGEST, item)))
+    return spooled._replace(draft=dict(spooled.draft))
+
+
+def _sha256(fd: int) -> str:
+    digest = hashlib.sha256()
+    offset = 0
+    while chunk := os.pread(fd, _CHUNK, offset):
+        digest.update(chunk)
+        offset += len(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpoolFailed(path=path, problem=error.strerror or str(error)) from error
+
+
+@contextmanager
+def _turn(directory: int) -> Iterator[bool]:
+    """Tell whether this process may publish and drop now; for the length of a `with`."""
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        fcntl.flock(directory, fcntl.LOCK_UN)

@@ -1,0 +1,137 @@
+"""Take entries out of bundles again, into a stage of root's: for compaction, promotion and scrubbing.
+
+Root parses no bundle (design, rule 3): its bytes are fetched and hashed by the store's owner, unpacked under the
+validator's uid without network, and copied into root's stage like a job's cache: bounded, following no link. What
+arrives there must be, file by file, what the manifests say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from warmstart.errors import ResourceError
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import ensure_dir, opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import Identity, Worker
+from warmstart.store import bundles, manifest
+from warmstart.store.bundles import BundleDamaged
+from warmstart.store.collect import Limits, collect
+from warmstart.store.extract import Source, extract
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Entries, Manifest
+from warmstart.store.stage import Stage
+
+NAME = "bundles"  # one at a time, by the lock of the store's upkeep; what a dead one left is removed first
+_REMOVAL = 60.0  # seconds
+
+
+class UnpackFailed(ResourceError):
+    """This node's disk did not take what upkeep unpacks."""
+
+    code = "unpack-failed"
+    template = "{path}: {problem}"
+    hint = "is there space left on the disk of the node's state? upkeep needs a bundle twice and its content twice"
+
+
+class Bench(NamedTuple):
+    """Where upkeep works on this node, and as whom."""
+
+    stage: str  # a directory of root's
+    owner: Identity  # of the store
+    validator: Identity
+
+
+class Wanted(NamedTuple):
+    """Entries of one bundle."""
+
+    where: Namespace
+    found: Manifest
+    entries: list[str]
+
+
+def read_manifest(bench: Bench, where: Namespace, bundle: str, deadline: Deadline) -> Manifest:
+    """Return a bundle's manifest, read by the store's owner; `ManifestUnreadable`, `BundleGone`, `StoreFailed`."""
+    with Worker(bench.owner) as worker:
+        text: str = worker.call(bundles.manifest_text, where, bundle, deadline=deadline)
+    return manifest.decode(bundle, text.encode())
+
+
+@contextmanager
+def unpacked(bench: Bench, wanted: Sequence[Wanted], deadline: Deadline) -> Iterator[str]:
+    """Give a directory of root's with the entries in `entries/`; it is gone after the `with`.
+
+    No two of `wanted` may have a file in common. `BundleDamaged` for the first bundle that is not what its manifest
+    says, `UnpackFailed`, `ExtractionFailed`, and the errors of `bundles.fetch`.
+    """
+    try:
+        ensure_dir(bench.stage, 0o700)
+        with opened_dir(bench.stage) as parent:
+            remove_tree(parent, NAME, after(_REMOVAL))
+            os.mkdir(NAME, 0o700, dir_fd=parent)
+            try:
+                with opened_dir(NAME, parent) as top:
+                    _fill(bench, top, wanted, deadline)
+                    yield os.path.join(bench.stage, NAME)
+            finally:
+                remove_tree(parent, NAME, after(_REMOVAL))
+    except OSError as error:
+        raise UnpackFailed(path=bench.stage, problem=error.strerror or str(error)) from error
+
+
+def _fill(bench: Bench, top: int, wanted: Sequence[Wanted], deadline: Deadline) -> None:
+    sources = [_fetched(bench, top, item, deadline) for item in wanted]
+    os.mkdir("unpacked", 0o700, dir_fd=top)
+    with opened_dir("unpacked", top) as place:
+        os.fchown(place, bench.validator.uid, bench.validator.gid)
+        extract(sources, place, "all", bench.validator, deadline)
+    for source in sources:
+        os.unlink(os.path.basename(source.path), dir_fd=top)
+    os.mkdir("entries", 0o755, dir_fd=top)
+    with opened_dir("entries", top) as stage:
+        for item in wanted:
+            _take(bench, (top, stage), item, deadline)
+    remove_tree(top, "unpacked", after(_REMOVAL))
+
+
+def _fetched(bench: Bench, top: int, item: Wanted, deadline: Deadline) -> Source:
+    """Fetch a bundle, checked on the way by its SHA-256."""
+    found = item.found
+    name = f"{found.bundle}.sqsh"
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=top)
+    try:
+        wanted = (found.bundle, found.sha256, found.size, fd)
+        with Worker(bench.owner, keep=[fd]) as worker:
+            worker.call(bundles.fetch, item.where, *wanted, deadline=deadline)
+    finally:
+        os.close(fd)
+    whole = len(item.entries) == len(found.entries)
+    files = None if whole else [path for entry in item.entries for path in found.entries[entry]]
+    return Source(os.path.join(bench.stage, NAME, name), files)
+
+
+def _take(bench: Bench, places: tuple[int, int], item: Wanted, deadline: Deadline) -> None:
+    """Copy one bundle's entries into root's stage, and compare them with its manifest."""
+    top, stage = places
+    entries = {entry: item.found.entries[entry] for entry in item.entries}
+    entry_of = {path: entry for entry, files in entries.items() for path in files}
+    collected = collect(
+        *(top, "unpacked/all"),
+        owner=bench.validator.uid,
+        entry_of=entry_of.get,
+        skip=(),
+        stage=Stage(stage),
+        limits=Limits(1 << 62, 1 << 31, deadline),
+    )
+    if collected.truncated:
+        raise UnpackFailed(path=bench.stage, problem=collected.truncated)
+    if _content(collected.entries) != _content(entries):
+        raise BundleDamaged(bundle=item.found.bundle, problem="its entries are not those of its manifest")
+
+
+def _content(entries: Entries) -> dict[str, dict[str, tuple[int, str]]]:
+    # Not mtimes: a squashfs keeps seconds.
+    return {entry: {path: (file.size, file.sha256) for path, file in files.items()} for entry, files in entries.items()}

@@ -1,0 +1,201 @@
+"""What upkeep asks of the store and does in it, in the worker, JSON in and out: see docs/upkeep.md.
+
+One host does it, under a lock that only saves work: each function leaves the store readable whoever else is at it, and
+wherever it dies (design, rule 1). A bundle is removed with its manifest first, so no reader finds half of one; what
+that leaves behind is an orphan, which `sweep` removes once it is older than any publishing can take.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import NamedTuple
+
+from warmstart.host.files import ensure_dir, opened_dir, unlink_if_there
+from warmstart.store import index
+from warmstart.store.index import Listed
+from warmstart.store.layout import (
+    ARTIFACTS,
+    BUNDLE,
+    LOCKS,
+    MANIFEST,
+    Namespace,
+    is_bundle_id,
+    store_errors,
+)
+from warmstart.store.locks import Held, locked, try_lock
+from warmstart.store.publish import TEMP_PREFIX
+
+ORPHAN_SECONDS = 86400.0  # older than any publishing can take
+GRACE_SECONDS = 3600.0  # longer than anybody goes on with an index that he has read
+DAY = 86400.0
+QUARANTINE = "quarantine"
+
+_held: list[Held] = []  # by this process, until it ends
+
+
+class Bundle(NamedTuple):
+    """One bundle of the store, as lists and upkeep see it."""
+
+    scope: str
+    profile: str
+    namespace: str
+    bundle: str
+    sha256: str
+    size: int  # bytes
+    entries: int
+    user: str
+    used: float  # seconds since the epoch, to the day: when a node last fetched it or said that it used its copy
+
+
+def lock(store: str) -> bool:
+    """Take the store's upkeep for as long as this process lives; False when another host has it."""
+    with store_errors("lock the store's upkeep"):
+        ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
+        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "upkeep")
+    if held is not None:
+        _held.append(held)
+    return held is not None
+
+
+def namespaces(store: str) -> list[Namespace]:
+    """Return all namespaces of the store, sorted."""
+    with store_errors("list the store"):
+        return list(_namespaces(store))
+
+
+def _namespaces(store: str) -> Iterator[Namespace]:
+    top = os.path.join(store, ARTIFACTS)
+    for scope in _folders(top):
+        for profile in _folders(os.path.join(top, scope)):
+            for name in _folders(os.path.join(top, scope, profile)):
+                found = Namespace(store, scope, profile, name)
+                with suppress(ValueError):  # not a name of ours
+                    _ = found.path
+                    yield found
+
+
+def _folders(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as items:
+            return sorted(item.name for item in items if item.is_dir(follow_symlinks=False) and item.name != LOCKS)
+    except FileNotFoundError:
+        return []
+
+
+def survey(store: str, owner: str) -> list[Bundle]:
+    """Return every bundle that readers see."""
+    found = []
+    with store_errors("survey the store"):
+        for where in _namespaces(store):
+            for listed in index.read(where.path, owner).bundles:
+                with suppress(FileNotFoundError):
+                    used = os.stat(os.path.join(where.path, listed.bundle + BUNDLE)).st_mtime
+                    rest = (listed.sha256, listed.size, len(listed.entries), listed.user, used)
+                    found.append(Bundle(where.scope, where.profile, where.name, listed.bundle, *rest))
+    return found
+
+
+def note_uses(store: str, uses: list[tuple[str, str, str, str, float]]) -> int:
+    """Write down when bundles (scope, profile, namespace, id, time) were last used; at most once a day each."""
+    noted = 0
+    for scope, profile, name, bundle, at in uses:
+        if not is_bundle_id(bundle):
+            continue
+        path = os.path.join(Namespace(store, scope, profile, name).path, bundle + BUNDLE)
+        with store_errors("note a use"), suppress(FileNotFoundError):
+            if os.stat(path, follow_symlinks=False).st_mtime < at - DAY:
+                os.utime(path, (at, at), follow_symlinks=False)
+                noted += 1
+    return noted
+
+
+def remove(where: Sequence[str], bundles: list[str], owner: str) -> list[str]:
+    """Remove bundles; return those that were there."""
+    path = Namespace(*where).path
+    with store_errors("remove bundles"), opened_dir(path) as fd, _alone(path):
+        there = [bundle for bundle in bundles if is_bundle_id(bundle) and unlink_if_there(bundle + MANIFEST, fd)]
+        index.update(fd, owner)
+        for bundle in bundles:
+            unlink_if_there(bundle + BUNDLE, fd)
+    return there
+
+
+def quarantine(where: Sequence[str], bundle: str, owner: str) -> bool:
+    """Move a damaged bundle aside, into `quarantine/`; False where it is not there any more."""
+    path = Namespace(*where).path
+    with store_errors("quarantine a bundle"), opened_dir(path) as fd, _alone(path):
+        ensure_dir(QUARANTINE, 0o700, fd)
+        with opened_dir(QUARANTINE, fd) as aside:
+            there = _move(bundle + MANIFEST, fd, aside)
+            index.update(fd, owner)  # also where whoever moved it died before this
+            _move(bundle + BUNDLE, fd, aside)
+    return there
+
+
+def _move(name: str, source: int, target: int) -> bool:
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def sweep(where: Sequence[str], owner: str, now: float) -> list[str]:
+    """Remove what dead publishers left, and bring the index up to date; return the names that went."""
+    path = Namespace(*where).path
+    with store_errors("sweep a namespace"), opened_dir(path) as fd:
+        names = set(os.listdir(fd))
+        swept = [name for name in sorted(names) if _is_left_over(fd, name, names, now - ORPHAN_SECONDS)]
+        for name in swept:
+            unlink_if_there(name, fd)
+        index.update(fd, owner)
+    return swept
+
+
+def _is_left_over(fd: int, name: str, names: set[str], before: float) -> bool:
+    stem, suffix = os.path.splitext(name)
+    orphan = suffix == BUNDLE and is_bundle_id(stem) and stem + MANIFEST not in names
+    if not (orphan or name.startswith(TEMP_PREFIX)):
+        return False
+    try:
+        if orphan:
+            # The listing may be an old one; the name is asked for. And ctime, since mtime tells the last use.
+            with suppress(FileNotFoundError):
+                os.stat(stem + MANIFEST, dir_fd=fd, follow_symlinks=False)
+                return False
+        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ctime < before
+    except FileNotFoundError:
+        return False
+
+
+def superseded(where: Sequence[str], owner: str, now: float) -> list[str]:
+    """Return the bundles that a compacted one replaces, for longer than anybody may still be reading them.
+
+    Only those of which every entry is in a bundle that stays.
+    """
+    path = Namespace(*where).path
+    with store_errors("look for replaced bundles"), opened_dir(path) as fd:
+        found = index.update(fd, owner).bundles
+        replaced = {old for listed in found if _is_settled(fd, listed, now) for old in listed.replaces}
+    staying = {entry for listed in found if listed.bundle not in replaced for entry in listed.entries}
+    return [listed.bundle for listed in found if listed.bundle in replaced and staying.issuperset(listed.entries)]
+
+
+def _is_settled(fd: int, listed: Listed, now: float) -> bool:
+    if not listed.replaces:
+        return False
+    with suppress(FileNotFoundError):
+        return os.stat(listed.bundle + MANIFEST, dir_fd=fd, follow_symlinks=False).st_ctime < now - GRACE_SECONDS
+    return False
+
+
+def _alone(path: str) -> AbstractContextManager[None]:
+    return locked(os.path.join(path, LOCKS), "publish")
+
+
+def today() -> int:
+    """Return the number of the day, UTC."""
+    return int(time.time() // DAY)

@@ -1,0 +1,130 @@
+"""A store with real bundles and an installation in this process, for tests of upkeep: no Slurm, but root."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.unit.entry.command_line import answer, installed, run
+from warmstart.host.deadline import after
+from warmstart.host.worker import Identity, Worker
+from warmstart.store import bundles
+from warmstart.store.bundles import Offer
+from warmstart.store.layout import Namespace
+from warmstart.store.pack import pack
+
+POLICY = """\
+version: 1
+paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl, scontrol: {scontrol}}}
+store_user: daemon
+import_user: bin
+validate_user: sys
+rules:
+  - name: everyone
+    profiles: [numba]
+{more}
+"""
+MTIME_NS = 1_700_000_000_000_000_007
+Content = Mapping[str, bytes]
+
+
+class UpkeepSite:
+    """An installation below `base`, whose store is daemon's."""
+
+    def __init__(self, base: Path, more: str = "", scontrol: str = "/usr/bin/scontrol") -> None:
+        """`more` are keys of the policy beside the paths and accounts."""
+        self.base = base
+        self.owner = Identity("daemon", *pwd.getpwnam("daemon")[2:4])
+        self.store = base / "store"
+        self.store.mkdir(exist_ok=True)
+        os.chown(self.store, self.owner.uid, self.owner.gid)
+        self.installation = installed(base, POLICY.format(base=base, more=more, scontrol=scontrol))
+        self._bundles = 0
+
+    def command(self, *arguments: str) -> int:
+        """Run the command line; return its exit status."""
+        return run(self.installation, *arguments).exit_code
+
+    def json(self, *arguments: str) -> Any:  # noqa: ANN401 - JSON
+        """Run the command line with --json; return what it printed."""
+        return answer(self.installation, *arguments)
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Return the audit log's events of one kind."""
+        import json
+
+        log = self.base / "audit" / "audit.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def namespace(self, scope: str = "user-1-a") -> Namespace:
+        """Return the namespace that `publish` uses."""
+        return Namespace(str(self.store), scope, "numba", "ns")
+
+    def directory(self, scope: str = "user-1-a") -> Path:
+        """Return that namespace's directory."""
+        return Path(self.namespace(scope).path)
+
+    def draft(self, entries: Mapping[str, Content], user: str = "a", uid: int = 1) -> dict[str, Any]:
+        """Return what a manifest of these entries is made of."""
+        files = {
+            entry: {path: [len(data), hashlib.sha256(data).hexdigest(), MTIME_NS] for path, data in content.items()}
+            for entry, content in entries.items()
+        }
+        producer = {"job": 7, "uid": uid, "user": user, "node": "n1", "cluster": "c"}
+        return {"producer": producer, "facts": {"cpu": "x"}, "entries": files}
+
+    def packed(self, entries: Mapping[str, Content]) -> int:
+        """Pack entries into a real bundle; return its descriptor."""
+        self._bundles += 1
+        stage = self.base / f"stage-{self._bundles}"
+        for content in entries.values():
+            for path, data in content.items():
+                (stage / path).parent.mkdir(parents=True, exist_ok=True)
+                (stage / path).write_bytes(data)
+                os.utime(stage / path, ns=(MTIME_NS, MTIME_NS))
+        return pack(str(stage), f"{stage}.sqsh", after(20))
+
+    def publish(self, entries: Mapping[str, Content], *, scope: str = "user-1-a", user: str = "a", uid: int = 1) -> str:
+        """Publish a real bundle; return its id."""
+        fd = self.packed(entries)
+        try:
+            with Worker(self.owner, keep=(fd,)) as worker:
+                arguments = (self.namespace(scope), fd, self.draft(entries, user, uid), "n1-test")
+                made = worker.call(bundles.publish_bundle, *arguments, deadline=after(20))
+        finally:
+            os.close(fd)
+        return str(made["bundle"])
+
+    def offers(self, *scopes: str) -> list[Offer]:
+        """Return what a job of these scopes is offered."""
+        with Worker(self.owner) as worker:
+            asked = (str(self.store), list(scopes or ("user-1-a",)), "numba", "ns", "reader")
+            return [Offer(*row) for row in worker.call(bundles.offers, *asked, deadline=after(20))[0]]
+
+    def seen(self, *scopes: str) -> dict[str, str]:
+        """Return the bundle that each offered entry comes from; no entry twice, every bundle whole."""
+        found: dict[str, str] = {}
+        for offer in self.offers(*scopes):
+            fd = os.memfd_create("copy")
+            try:
+                with Worker(self.owner, keep=(fd,)) as worker:
+                    wanted = (offer.bundle, offer.sha256, offer.size, fd)
+                    where = self.namespace(offer.scope)
+                    files = worker.call(bundles.fetch, where, *wanted, deadline=after(20))
+            finally:
+                os.close(fd)
+            for entry in offer.entries:
+                assert entry in files
+                assert entry not in found
+                found[entry] = offer.bundle
+        return found
+
+
+def one(entry: str, data: bytes = b"x") -> dict[str, dict[str, bytes]]:
+    """Return an entry of one file."""
+    return {entry: {f"{entry}.nbi": data}}

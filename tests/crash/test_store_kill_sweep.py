@@ -1,0 +1,255 @@
+"""Upkeep and the spool killed at every call: readers see whole bundles, and nothing published is lost.
+
+What a bundle holds does not matter here; publishing by a harvest is swept in tests/integration/test_bundles.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import filelock  # noqa: F401 - so that a sweep does not count what its import does
+import pytest
+
+from tests.crash.vanish import VANISHED, vanishes
+from tests.unit.store.samples import OWNER, draft, namespace, publish
+from warmstart.host.deadline import after
+from warmstart.host.worker import Identity, WorkerSilent
+from warmstart.store import blocks, bundles, compact, index, spool, upkeep
+from warmstart.store.bundles import BundleGone
+from warmstart.store.layout import Namespace
+from warmstart.store.spool import Spooled, Target
+
+ME = Identity("me", os.getuid(), os.getgid())
+WHENS = pytest.mark.parametrize("when", ["before", "after"])
+
+
+def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Fetch all that is offered; return each entry's bundle. Only bundles in `gone` may be gone."""
+    found: dict[str, str] = {}
+    for offer in bundles.offers(str(store), ["user-1"], "numba", "ns", OWNER).offers:
+        fd = os.memfd_create("copy")
+        try:
+            files = bundles.fetch(namespace(store), offer.bundle, offer.sha256, offer.size, fd)
+        except BundleGone:
+            assert offer.bundle in gone
+            continue
+        finally:
+            os.close(fd)
+        for entry in offer.entries:
+            assert entry in files
+            assert entry not in found
+            found[entry] = offer.bundle
+    return found
+
+
+def sweep(act: Callable[[int], object], check: Callable[[], object], when: str, least: int) -> None:
+    """Let `act` vanish at each of its calls, and check after each; `least` calls show that all of it was swept."""
+    for call in count(1):
+        died = vanishes(lambda call=call: act(call), call, when)  # type: ignore[misc]
+        check()
+        if not died:
+            assert call > least
+            return
+
+
+def merge(store: Path, number: int = 0) -> str | None:
+    """Compact all there is, without unpacking: what is inside does not matter."""
+    (merger,) = (compact.Merger(*plan) for plan in compact.plan(namespace(store), OWNER, 2))
+    names = sorted(entry for entries in merger.entries.values() for entry in entries)
+    fd = os.memfd_create("merged")
+    os.write(fd, b"merged %d " % number + "".join(merger.sources).encode())
+    text = {**draft(*names), "origins": {}, "replaces": merger.sources}
+    made: str | None = bundles.publish_compacted(namespace(store), fd, text, OWNER)["bundle"]
+    os.close(fd)
+    return made
+
+
+@WHENS
+def test_a_compaction_killed_at_any_step(tmp_path: Path, when: str) -> None:
+    """The entries are all there after every death, each once, and the next compaction goes on."""
+    expected = set()
+    for number in range(3):
+        publish(tmp_path, f"e{number}", "shared", content=b"%d" % number)
+        expected |= {f"e{number}", "shared"}
+
+    def act(call: int) -> None:
+        if compact.plan(namespace(tmp_path), OWNER, 2):
+            merge(tmp_path, call)
+        else:  # a death before had done it: something to compact again
+            publish(tmp_path, f"more-{call}", content=b"%d" % call)
+
+    def check() -> None:
+        assert seen(tmp_path).keys() >= expected
+        expected.update(seen(tmp_path))
+
+    sweep(act, check, when, 20)
+    if compact.plan(namespace(tmp_path), OWNER, 2):
+        merge(tmp_path)
+    assert seen(tmp_path).keys() == expected
+
+
+@WHENS
+def test_a_removal_of_replaced_bundles_killed_at_any_step(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old bundles go or stay; what they held is always there, and a last run leaves only what is needed."""
+    monkeypatch.setattr(upkeep, "GRACE_SECONDS", -60.0)
+    monkeypatch.setattr(upkeep, "ORPHAN_SECONDS", -60.0)
+
+    def act(where: Namespace) -> None:
+        upkeep.remove(where, upkeep.superseded(where, OWNER, time.time()), OWNER)
+        upkeep.sweep(where, OWNER, time.time())
+
+    for call in count(1):
+        store = tmp_path / str(call)
+        where = namespace(store)
+        store.mkdir()
+        for number in range(3):
+            publish(store, f"e{number}", content=b"%d" % number)
+        merge(store)
+        before = seen(store)
+        died = vanishes(lambda where=where: act(where), call, when)  # type: ignore[misc]
+        assert seen(store) == before
+        act(where)
+        assert sorted(path.suffix for path in Path(where.path).glob("*Z-*")) == [".json", ".sqsh"]
+        assert seen(store) == before
+        if not died:
+            assert call > 10
+            return
+
+
+@WHENS
+def test_a_collection_and_a_quarantine_killed_at_any_step(tmp_path: Path, when: str) -> None:
+    """The bundle that has to go is whole or gone; its neighbour is never touched."""
+    where = namespace(tmp_path)
+    kept = publish(tmp_path, "kept")["bundle"]
+    for act in (upkeep.remove, upkeep.quarantine):
+        for call in count(1):
+            going = publish(tmp_path, "going", content=b"%d %d" % (call, time.time_ns()))["bundle"]
+            names = [going] if act is upkeep.remove else going
+            died = vanishes(lambda names=names, act=act: act(where, names, OWNER), call, when)  # type: ignore[misc]
+            assert seen(tmp_path, frozenset({going}))["kept"] == kept
+            act(where, names, OWNER)  # type: ignore[arg-type]
+            assert seen(tmp_path) == {"kept": kept}
+            if not died:
+                assert call > 8
+                break
+
+
+def pack_into(stage: Path, entry: str) -> Spooled:
+    """Make a run's stage with a bundle, as a harvest does."""
+    stage.mkdir(parents=True)
+    (stage / "bundle.sqsh").write_bytes(f"bundle of {entry}".encode())
+    return Spooled("user-1", "numba", "ns", draft(entry), f"7.0a1b2c3d.{entry}")
+
+
+@WHENS
+def test_spooling_killed_at_any_step(tmp_path: Path, when: str) -> None:
+    """What is in the spool is whole: it is published, whatever else its epilog did not come to."""
+    directory, store = str(tmp_path / "spool"), tmp_path / "store"
+    store.mkdir()
+    done = set()
+    for call in count(1):
+        entry = f"e{call}"
+        stage = tmp_path / "stages" / entry
+        item = pack_into(stage, entry)
+        died = vanishes(lambda stage=stage, item=item: spool.keep(directory, str(stage), item, 1 << 30), call, when)  # type: ignore[misc]
+        there = os.listdir(directory) if os.path.isdir(directory) else []
+        delivered = list(spool.deliver(directory, Target(str(store), ME, OWNER), after(20)))
+        assert len(delivered) == len(there)
+        assert [one.reason for one in delivered] == [""] * len(there)
+        done |= {entry} if there else set()
+        assert seen(store).keys() == done
+        if not died:
+            assert call > 15
+            assert entry in done
+            return
+
+
+def deliver(directory: str, target: Target) -> None:
+    """Publish the spool; a worker that vanished takes its parent along."""
+    try:
+        list(spool.deliver(directory, target, after(20)))
+    except WorkerSilent:
+        os._exit(VANISHED)
+
+
+@WHENS
+def test_a_delivery_killed_at_any_step(tmp_path: Path, when: str) -> None:
+    """The bundle is in the spool until the store has it; published twice it is there once."""
+    directory, store = str(tmp_path / "spool"), tmp_path / "store"
+    store.mkdir()
+    target = Target(str(store), ME, OWNER)
+    for call in count(1):
+        entry = f"e{call}"
+        stage = tmp_path / "stages" / entry
+        spool.keep(directory, str(stage), pack_into(stage, entry), 1 << 30)
+        died = vanishes(lambda: deliver(directory, target), call, when)
+        assert entry in seen(store) or os.listdir(directory)
+        until = after(20)
+        while os.listdir(directory):  # the worker of who vanished may hold its lock for a moment
+            assert not until.expired()
+            deliver(directory, target)
+        assert entry in seen(store)
+        if not died:
+            assert call > 10
+            break
+    assert len(seen(store)) == call
+
+
+@WHENS
+def test_blocking_killed_at_any_step(tmp_path: Path, when: str) -> None:
+    """The list of blocks is the old one or the new one."""
+    publish(tmp_path, "e")
+    for call in count(1):
+        new = blocks.Block(user=f"u{call}")
+        before = blocks.listed(str(tmp_path))
+        died = vanishes(lambda new=new: blocks.block(str(tmp_path), new, OWNER), call, when)  # type: ignore[misc]
+        assert blocks.listed(str(tmp_path)) in (before, [*before, new])
+        if not died:
+            assert call > 8
+            return
+
+
+def test_two_publishers_and_a_compaction_at_once(tmp_path: Path) -> None:
+    """Twenty rounds: every reader sees each entry once and whole, and what it saw once it sees ever after."""
+    where = namespace(tmp_path)
+
+    def publishing(me: int) -> None:
+        for turn in range(20):
+            publish(tmp_path, f"shared-{turn}", f"own-{me}-{turn}", content=b"%d %d" % (me, turn))
+
+    def compacting() -> None:
+        for turn in range(20):
+            if compact.plan(where, OWNER, 2):
+                merge(tmp_path, turn)
+
+    pids = []
+    acts: list[Callable[[], None]] = [partial(publishing, 0), partial(publishing, 1), compacting]
+    for act in acts:
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                act()
+                status = 0
+            finally:
+                os._exit(status)
+        pids.append(pid)
+    last: set[str] = set()
+    for _ in range(20):
+        now = set(seen(tmp_path))
+        assert now >= last
+        last = now
+    for pid in pids:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    found = seen(tmp_path)
+    assert found.keys() == {f"{kind}-{turn}" for turn in range(20) for kind in ("shared", "own-0", "own-1")}
+    assert len({hashlib.sha256(p.read_bytes()).digest() for p in Path(where.path).glob("*.sqsh")}) > 20
+    assert index.read(where.path, OWNER).refused == {}

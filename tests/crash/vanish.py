@@ -1,0 +1,50 @@
+"""Let a process vanish at its n-th system call of those that change or read a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+SWEPT = ("open", "write", "fsync", "fchmod", "link", "unlink", "rename", "mkdir", "rmdir", "listdir", "stat", "utime")
+VANISHED = 9
+
+
+def vanishes(act: Callable[[], object], call: int, when: str) -> bool:
+    """Run `act` in a process that vanishes `before` or `after` its n-th call; tell whether it came to that.
+
+    A process that ends before with an error ends the test: what is left to do would never be reached.
+    """
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            _count_down(call, when)
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, VANISHED)
+    return status == VANISHED
+
+
+def _count_down(calls: int, when: str) -> None:
+    left = calls
+
+    def vanishing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kw: Any) -> Any:  # noqa: ANN401
+            nonlocal left
+            left -= 1
+            if left == 0 and when == "before":
+                os._exit(VANISHED)
+            try:
+                return real(*args, **kw)
+            finally:
+                if left == 0:
+                    os._exit(VANISHED)
+
+        return call
+
+    for name in SWEPT:
+        setattr(os, name, vanishing(getattr(os, name)))

@@ -1,0 +1,192 @@
+"""A store, real accounts, a real registry and a node's directories for tests of images; no Slurm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.cluster import teardown
+from tests.cluster.accounts import IMPORT, STORE, VALIDATE, Accounts
+from tests.cluster.registry import Registry, build_image
+from tests.unit.images.inline import RULES
+from warmstart.host import children
+from warmstart.host.deadline import Deadline
+from warmstart.host.worker import Identity, Worker
+from warmstart.images.asked import Site
+from warmstart.images.importers.oci import Oci
+from warmstart.images.reference import Reference, parse
+from warmstart.images.scratch import Scratch
+
+KIND = f"{os.uname().machine}.oci1"
+
+
+class Place(NamedTuple):
+    """A directory with the accounts that own its parts, and a registry with `team/tool:1`."""
+
+    base: Path
+    accounts: Accounts
+    registry: Registry
+    layout: Path
+
+    def identity(self, name: str) -> Identity:
+        """Return an account as warmstart sees it."""
+        account = self.accounts[name]
+        return Identity(name, account.uid, account.gid)
+
+    def new_store(self, name: str) -> Path:
+        """Return an empty store of the store's owner."""
+        return self.own(self.base / name)
+
+    def own(self, path: Path) -> Path:
+        """Make a directory that is the store owner's."""
+        path.mkdir(exist_ok=True)
+        os.chown(path, self.accounts[STORE].uid, self.accounts[STORE].gid)
+        return path
+
+    def site(self, store: Path, **changes: Any) -> Site:  # noqa: ANN401 - fields of Site
+        """Return node n1's view of a store; its worker has not been started yet."""
+        made = Site(
+            store=str(store),
+            worker=Worker(self.identity(STORE)),
+            importer=partial(Oci, self.identity(IMPORT), (self.registry.url,)),
+            validator=self.identity(VALIDATE),
+            rules=RULES,
+            recipe="oci1",
+            workspace=str(self.base / "workspace"),
+            uses=str(self.base / f"uses-{store.name}"),
+            node="n1",
+            run_id="r1",
+            job_id=7,
+        )
+        return made._replace(**changes)
+
+    def image(self, name: str = "team/tool:1") -> Reference:
+        """Return a reference into the registry."""
+        return parse(f"{self.registry.url}/{name}")
+
+    def left_in_scratch(self) -> list[str]:
+        """Return what imports left on the node."""
+        return os.listdir(self.base / "workspace" / "n1")
+
+
+@contextmanager
+def opened_place() -> Iterator[Place]:
+    """Give a registry with `team/tool:1`, accounts and a directory; all gone afterwards."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-images-", dir="/var/tmp"))
+    base.chmod(0o755)
+    (base / "log").mkdir()
+    watchdog = teardown.watch(base)
+    accounts = Accounts(base / "homes")
+    try:
+        layout = build_image(base / "image", {"/etc/hello": "hello\n", "/etc/shadow": "secret\n"})
+        _hide(layout, base / "hidden")
+        with Registry(base) as registry:
+            registry.push(layout, "latest", "team/tool:1")
+            yield Place(base, accounts, registry, layout)
+    finally:
+        teardown.tear_down(base)
+        accounts.close()
+        teardown.stop_watching(watchdog)
+
+
+def _hide(layout: Path, directory: Path) -> None:
+    """Add a program to the image that its owner can't read, as RHEL's sudo."""
+    directory.mkdir()
+    program = directory / "sudo"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o4111)
+    argv = ["umoci", "insert", "--image", f"{layout}:latest", str(program), "/bin/sudo"]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+
+
+def files(store: Path) -> list[str]:
+    """Return all files of a store but its locks, sorted."""
+    found = (str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+    return sorted(name for name in found if not name.endswith(".lock"))
+
+
+def in_child(function: Callable[[], object]) -> tuple[int, int]:
+    """Run a function in a forked child; returns its pid and a descriptor that gives its result as JSON."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    try:
+        os.write(writer, json.dumps(function()).encode())
+    finally:
+        os._exit(0)
+
+
+def result(child: tuple[int, int]) -> Any:  # noqa: ANN401 - whatever the function returned
+    """Return what a child's function returned, None if it did not."""
+    pid, reader = child
+    with os.fdopen(reader, "rb") as stream:
+        data = stream.read()
+    os.waitpid(pid, 0)
+    return json.loads(data) if data else None
+
+
+def processes_of(uid: int) -> list[int]:
+    """Return the pids of an account's processes, zombies left out."""
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            if alive and entry.stat().st_uid == uid:
+                pids.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return pids
+
+
+class Ready(NamedTuple):
+    """An importer that takes its time, and leaves a squashfs that was made before."""
+
+    identity: Identity
+    image: str  # path of the squashfs, readable for all
+    seconds: float = 0.0
+    before: str = ""  # shell commands
+    name: str = "ready"
+
+    def resolve(self, reference: Reference, work: Scratch, deadline: Deadline) -> str:  # noqa: ARG002
+        """Return a digest that stands for the reference."""
+        return f"sha256:{hashlib.sha256(reference.canonical().encode()).hexdigest()}"
+
+    def import_image(self, reference: Reference, digest: str, work: Scratch, deadline: Deadline) -> str:  # noqa: ARG002
+        """Sleep and copy, as the import account."""
+        script = f"{self.before} sleep {self.seconds}; exec cp {self.image} image.sqsh"
+        ended = children.run_alone(
+            ["/bin/sh", "-c", script],
+            deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path, network=False,
+        )  # fmt: skip
+        assert ended.status == 0, ended.complaint()
+        return "image.sqsh"
+
+
+def squashfs(path: Path, size: int, options: tuple[str, ...] = ()) -> Path:
+    """Make a squashfs of a few directories and `size` bytes that do not compress."""
+    tree = path.with_suffix(".tree")
+    for number in range(20):
+        (tree / f"d{number}").mkdir(parents=True)
+        (tree / f"d{number}" / "file").write_bytes(os.urandom(size // 20))
+    argv = ["mksquashfs", str(tree), str(path), "-no-progress", "-quiet", "-processors", "1", *options]
+    subprocess.run(argv, check=True, capture_output=True, timeout=120)
+    path.chmod(0o644)
+    return path
+
+
+def leftovers(store: Path) -> list[str]:
+    """Return what dead or careless producers left in a store: temps, and words about producers."""
+    found = (str(path.relative_to(store)) for path in store.rglob("*"))
+    return sorted(name for name in found if ".tmp-" in name or name.endswith(".producer") or "/.evicted" in name)

@@ -1,0 +1,191 @@
+"""`warmstart cache` on real bundles: listing, verifying, compacting, blocking, promoting, by the command line."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.upkeep_site import UpkeepSite, one
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.store import manifest
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+
+@pytest.fixture
+def site() -> Iterator[UpkeepSite]:
+    """Give an installation and an empty store in a directory that other uids can pass through."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-cache-", dir="/var/tmp"))
+    base.chmod(0o755)
+    try:
+        yield UpkeepSite(base)
+    finally:
+        with opened_dir(str(base.parent)) as fd:
+            remove_tree(fd, base.name, after(30))
+
+
+def test_what_is_published_is_listed_and_shown(site: UpkeepSite) -> None:
+    """`ls` finds every scope's bundles, and nothing where nothing is meant; `show` has the manifest."""
+    assert site.command("cache", "ls") == 1
+    bundle = site.publish(one("e"))
+    site.publish(one("f"), scope="site")
+    assert {row["scope"] for row in site.json("cache", "ls")} == {"user-1-a", "site"}
+    (row,) = site.json("cache", "ls", "--scope", "user-1-a")
+    assert (row["bundle"], row["entries"], row["user"]) == (bundle, 1, "a")
+    shown = site.json("cache", "show", bundle)
+    assert (shown["bundle"], list(shown["entries"])) == (bundle, ["e"])
+    assert site.command("cache", "show", bundle) == 0
+    assert site.command("cache", "show", "20260101T000000.000000Z-0000000000000000") == 1
+
+
+def test_many_bundles_become_one_and_nothing_is_lost(site: UpkeepSite) -> None:
+    """The new bundle has each entry once, from its first publisher; the old ones go only after the grace."""
+    first = site.publish({**one("a", b"first"), **one("b")})
+    foreign = site.publish({**one("c", b"foreign"), **one("a", b"second")}, user="b", uid=2)
+    site.publish({**one("c", b"late"), **one("d")})
+    before = site.seen()
+    assert site.json("cache", "compact")["compacted"] == 1
+    after_it = site.seen()
+    merged = after_it["a"]
+    assert after_it == {"a": merged, "b": merged, "d": merged, "c": foreign}
+    assert before["c"] == foreign
+    assert merged < first
+    found = manifest.decode(merged, (site.directory() / f"{merged}.json").read_bytes())
+    assert found.origins["a"]["bundle"] == first
+    assert found.entries["a"]["a.nbi"].mtime_ns == 1_700_000_000_000_000_007
+    assert len(list(site.directory().glob("*Z-*.json"))) == 4
+    assert site.json("cache", "compact")["compacted"] == 0
+    (event,) = site.events("bundle.compacted")
+    assert (event["bundle"], event["entries"]) == (merged, 3)
+
+
+def test_replaced_bundles_go_after_the_grace(site: UpkeepSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hours later only the new bundle is there, and it still has everything."""
+    for name in "abc":
+        site.publish(one(name))
+    site.json("cache", "compact")
+    seen = site.seen()
+    assert site.json("cache", "gc")["removed"] == 0
+    later = time.time() + 7200
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert site.json("cache", "gc")["removed"] == 3
+    assert site.seen() == seen
+    assert [path.suffix for path in sorted(site.directory().glob("*Z-*"))] == [".json", ".sqsh"]
+
+
+def test_what_is_unused_or_too_much_goes(site: UpkeepSite) -> None:
+    """First what no node has used for `tend.keep`, then of a scope that is too large what was unused for longest."""
+    old, used, new = (site.publish(one(name, os.urandom(3_000_000))) for name in "abc")
+    for bundle, days in ((old, 100), (used, 1), (new, 50)):
+        at = time.time() - days * 86400
+        os.utime(site.directory() / f"{bundle}.sqsh", (at, at))
+    limited = UpkeepSite(site.base, "tend: {keep: 90d, per_user: 4MiB}")
+    assert limited.json("cache", "gc")["removed"] == 2
+    assert set(site.seen().values()) == {used}
+    assert {event["bundle"]: event["reason"] for event in site.events("bundle.removed")} == {
+        old: "unused for longer than tend.keep",
+        new: "its scope is larger than tend.per_user",
+    }
+
+
+@pytest.mark.parametrize("damage", ["bundle", "manifest", "content"])
+def test_damage_is_found_and_moved_aside(site: UpkeepSite, damage: str) -> None:
+    """Flipped bytes, a manifest that tells other files: nobody is given it any more, and the rest stays."""
+    whole = site.publish(one("whole"))
+    bad = site.publish(one("bad", b"y" * 5000))
+    path = site.directory() / f"{bad}.{'sqsh' if damage == 'bundle' else 'json'}"
+    data = path.read_bytes()
+    if damage == "bundle":
+        data = data[:200] + bytes([data[200] ^ 1]) + data[201:]
+    elif damage == "content":
+        data = data.replace(b"5000", b"5001")
+    else:
+        data = data[:-2]
+    path.write_bytes(data)
+    assert site.command("cache", "verify", bad) == 1
+    assert site.seen() == {"whole": whole}
+    assert sorted(p.name for p in (site.directory() / "quarantine").iterdir()) == [f"{bad}.json", f"{bad}.sqsh"]
+    assert [event["bundle"] for event in site.events("bundle.quarantined")] == [bad]
+    assert site.command("cache", "verify") == 0
+
+
+def test_a_newer_format_is_not_moved_aside(site: UpkeepSite) -> None:
+    """An old warmstart on one host must not take a newer one's bundles from all the others."""
+    bundle = site.publish(one("a"))
+    path = site.directory() / f"{bundle}.json"
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    assert site.command("cache", "verify") == 1
+    assert path.exists()
+    assert site.events("bundle.quarantined") == []
+    assert site.command("cache", "reindex") == 1
+
+
+def test_a_blocked_user_reaches_nobody(site: UpkeepSite) -> None:
+    """By name or by uid, in every scope, and compaction keeps users apart; taken back, it is all there again."""
+    site.publish(one("a"))
+    site.publish(one("b"), user="mallory", uid=666)
+    assert site.command("cache", "block", "--user", "mallory", "--reason", "ticket 17") == 0
+    assert site.command("cache", "block", "--user", "mallory", "--reason", "again") == 1
+    assert set(site.seen()) == {"a"}
+    (known,) = site.json("cache", "blocked")
+    assert (known["user"], known["reason"]) == ("mallory", "ticket 17")
+    assert site.command("cache", "unblock", "--user", "mallory") == 0
+    assert site.command("cache", "block", "--user", "666", "--reason", "x") == 0
+    assert set(site.seen()) == {"a"}
+    assert site.command("cache", "unblock", "--all") == 0
+    assert set(site.seen()) == {"a", "b"}
+    assert site.command("cache", "blocked") == 1
+    assert len(site.events("cache.blocked")) == 3
+
+
+def test_a_blocked_users_bundles_are_not_compacted(site: UpkeepSite) -> None:
+    """They stay as they are, and nobody else's wait for that."""
+    for name in "abc":
+        site.publish(one(name), user="mallory", uid=666)
+        site.publish(one(f"{name}2"))
+    site.command("cache", "block", "--user", "mallory", "--reason", "x")
+    assert site.json("cache", "compact")["compacted"] == 1
+    assert set(site.seen()) == {"a2", "b2", "c2"}
+    assert len(set(site.seen().values())) == 1
+
+
+def test_a_blocked_entry_and_a_blocked_namespace(site: UpkeepSite) -> None:
+    """One entry, then all of the namespace; the options must name exactly one thing."""
+    site.publish({**one("a"), **one("b")})
+    assert site.command("cache", "block", "--profile", "numba", "--entry", "a", "--reason", "x") == 0
+    assert set(site.seen()) == {"b"}
+    assert site.command("cache", "block", "--profile", "numba", "--namespace", "ns", "--reason", "x") == 0
+    assert site.seen() == {}
+    for wrong in (["--profile", "numba"], ["--entry", "a"], ["--user", "u", "--profile", "numba"], []):
+        assert site.command("cache", "block", *wrong, "--reason", "x") == 2
+
+
+def test_promotion_goes_up_only_and_keeps_the_name(site: UpkeepSite) -> None:
+    """Chosen entries arrive in the site's scope as the user's; the other way is refused."""
+    bundle = site.publish({**one("a", b"A"), **one("b")})
+    made = site.json("cache", "promote", bundle, "a", "--to", "site")
+    assert site.seen("site") == {"a": made["bundle"]}
+    assert site.seen("site", "user-1-a") == {"a": made["bundle"], "b": bundle}
+    shown = site.json("cache", "show", made["bundle"])
+    assert (shown["producer"]["user"], shown["origins"]["a"]["scope"]) == ("a", "user-1-a")
+    assert site.command("cache", "promote", bundle, "a", "--to", "site") == 1
+    assert site.command("cache", "promote", made["bundle"], "--to", "user-1-a") == 2
+    assert site.command("cache", "promote", bundle, "nothing", "--to", "site") == 2
+    site.command("cache", "block", "--user", "a", "--reason", "x")
+    assert site.seen("site") == {}
+
+
+def test_a_lost_index_is_made_again(site: UpkeepSite) -> None:
+    """`reindex` says how many bundles each namespace has."""
+    bundle = site.publish(one("a"))
+    (site.directory() / "index.json").unlink()
+    (row,) = site.json("cache", "reindex")
+    assert (row["name"], row["bundles"], row["refused"]) == ("ns", 1, {})
+    assert site.seen() == {"a": bundle}

@@ -1,0 +1,397 @@
+"""`warmstart tend`: the spool, orphans, copies of bundles, and the store's own housekeeping; real tools, as root."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.upkeep_site import UpkeepSite, one
+from tests.unit.samples import a_record
+from warmstart import record as records
+from warmstart.audit.journal import Journal
+from warmstart.entry import tend_command
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import Worker
+from warmstart.paths import NodePaths
+from warmstart.policy import refresh
+from warmstart.record import Record, Seeded
+from warmstart.steps import harvest as step
+from warmstart.steps import spool as spool_step
+from warmstart.steps.contract import Context, Outcome
+from warmstart.store import copies, spool, upkeep
+from warmstart.store.bundles import Offer
+from warmstart.store.layout import StoreFailed
+from warmstart.store.spool import Spooled
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+GONE = "slurm_load_jobs error: Invalid job id specified"
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@pytest.fixture(autouse=True)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave this process's priority alone; the installed program is idle in test_tend_slurm."""
+    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Give a directory that other uids can pass through."""
+    path = Path(tempfile.mkdtemp(prefix="warmstart-tend-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    with opened_dir(str(path.parent)) as fd:
+        remove_tree(fd, path.name, after(30))
+
+
+class Node:
+    """One node of a site, and a controller that knows the jobs it is told."""
+
+    def __init__(self, base: Path, more: str = "") -> None:
+        (base / "jobs").mkdir()
+        scontrol = base / "scontrol"
+        known = f"cat {base}/jobs/$4 2>/dev/null"
+        scontrol.write_text(f'#!/bin/sh\n[ -e {base}/down ] && exit 1\n{known} || {{ echo "{GONE}" >&2; exit 1; }}\n')
+        scontrol.chmod(0o755)
+        self.base = base
+        self.site = UpkeepSite(base, more, str(scontrol))
+        self.paths: NodePaths = self.site.installation.node("n1")
+        for path, mode in ((self.paths.state, 0o700), (self.paths.view, 0o711), (self.paths.stage, 0o700)):
+            os.makedirs(path, mode=mode)
+        self.workspace = base / "workspace" / "n1"
+        self.workspace.mkdir(parents=True)
+
+    def knows(self, job_id: int, state: str) -> None:
+        """Let the controller know a job."""
+        (self.base / "jobs" / str(job_id)).write_text(f"JobId={job_id} JobState={state} Reason=None\n")
+
+    def run_of(self, job_id: int, boot_id: str = BOOT, run_id: str = "0a1b2c3d") -> Record:
+        """Make what a prolog makes: record, view and workspace."""
+        workspace = str(self.base / "workspace")
+        record = a_record(job_id=job_id, view_id=job_id, boot_id=boot_id, run_id=run_id, workspace=workspace)
+        os.makedirs(f"{self.paths.state}/{job_id}", mode=0o700, exist_ok=True)
+        records.save(self.paths.state, record)
+        self.trees(record)
+        return record
+
+    def trees(self, record: Record) -> None:
+        """Make a run's view and workspace."""
+        (Path(self.paths.view) / str(record.view_id)).mkdir()
+        cache = Path(record.run_directory) / "cache"
+        cache.mkdir(parents=True)
+        (cache / "x").write_bytes(b"x")
+
+    def left(self) -> list[str]:
+        """Return what there is of jobs."""
+        places = (self.paths.state, self.paths.view, self.paths.stage, str(self.workspace))
+        return sorted(f"{os.path.basename(place)}/{name}" for place in places for name in os.listdir(place))
+
+    def tend(self, status: int = 0) -> None:
+        """Tend the node."""
+        assert self.site.command("tend", "--node", "n1") == status
+
+
+@pytest.fixture
+def node(base: Path) -> Node:
+    """Give a node whose jobs are all unknown to the controller."""
+    return Node(base)
+
+
+def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[str]:
+    """Do what a harvest does when the store takes nothing; return what had to go for it."""
+    content = {entry: {f"{entry}.nbi": os.urandom(5000)} for entry in entries}
+    stage = Path(tempfile.mkdtemp(dir=node.base))
+    fd = node.site.packed(content)
+    (stage / "bundle.sqsh").write_bytes(os.pread(fd, 1 << 20, 0))
+    os.close(fd)
+    item = Spooled(scope, "numba", "ns", node.site.draft(content), "7.0a1b2c3d.numba")
+    return spool.keep(node.paths.spool, str(stage), item, limit)
+
+
+def test_the_spool_is_published_under_its_scope(node: Node) -> None:
+    """Twice is no more than once, and nothing stays in the spool."""
+    spooled(node, "a")
+    spooled(node, "b", scope="site")
+    spooled(node, "a")
+    node.tend()
+    assert set(node.site.seen("user-1-a")) == {"a"}
+    assert set(node.site.seen("site")) == {"b"}
+    assert os.listdir(node.paths.spool) == []
+    assert len(node.site.events("bundle.published")) == 2
+    node.tend()
+
+
+def test_the_spool_has_a_limit_and_the_oldest_goes(node: Node) -> None:
+    """What is dropped is named; a bundle that is larger than all of it does not stay either."""
+    spooled(node, "a")
+    spooled(node, "b")
+    size = sum(path.stat().st_size for path in Path(node.paths.spool).glob("*/bundle.sqsh"))
+    (dropped,) = spooled(node, "c", limit=size)
+    assert dropped.endswith(".7.0a1b2c3d.numba")
+    assert len(spooled(node, "d", limit=10)) == 3
+    assert os.listdir(node.paths.spool) == []
+
+
+def test_a_full_store_keeps_the_spool(node: Node) -> None:
+    """What the store does not take stays and is told; the next run, with room, publishes it."""
+    with mounts.tmpfs(node.base / "full", size="64k") as small:
+        os.chown(small, node.site.owner.uid, node.site.owner.gid)
+        (small / "ballast").write_bytes(b"x" * 60_000)
+        policy = Path(node.site.installation.policy)
+        text = policy.read_text()
+        policy.write_text(text.replace(str(node.site.store), str(small)))
+        spooled(node, "a", "b", "c")
+        node.tend(status=1)
+        assert len(os.listdir(node.paths.spool)) == 1
+        assert [e["error"]["code"] for e in node.site.events("step.failed")] == ["store-full"]
+        policy.write_text(text)
+    node.tend()
+    assert set(node.site.seen()) == {"a", "b", "c"}
+
+
+ENTRY = f"m_{'a' * 40}/m.f-1.py311"
+
+
+def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
+    """Harvest a job's one new entry, which needs no validator here, into a store."""
+    monkeypatch.setattr(step, "_judged", lambda _context, _profile, staged, _deadline: list(staged.collected.entries))
+    record = a_record(
+        workspace=str(node.base / "workspace"), publish_scope="user-1-a", seeded={"numba": Seeded("ns", [])}
+    )
+    file = Path(record.run_directory, "cache", "numba", f"{ENTRY}.nbi")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"x" * 1000)
+    policy = refresh.current(node.site.installation)[0]
+    policy = policy._replace(paths=policy.paths._replace(store=store))
+    with Worker(node.site.owner) as worker:
+        audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
+        context = Context(policy, node.paths, record, audit, after(30), worker)
+        outcome = step.run(context, step.Options(30, 1 << 30, 100))
+        audit.finish()
+    return outcome
+
+
+def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epilog spools, says so, and leaves nothing in its stage; upkeep publishes it under its own scope."""
+    outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
+    assert [error.code for error in outcome.degraded] == ["store-failed"]
+    assert len(os.listdir(node.paths.spool)) == 1
+    assert os.listdir(node.paths.stage) == []
+    node.tend()
+    assert set(node.site.seen("user-1-a")) == {ENTRY}
+    (event,) = node.site.events("bundle.spooled")
+    assert (event["entries"], event["error"]["code"]) == (1, "store-failed")
+
+
+def test_a_harvest_of_a_blocked_user_is_not_spooled(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill switch holds for what jobs bring back, too."""
+    node.site.publish(one("other"))
+    assert node.site.command("cache", "block", "--user", a_record().user, "--reason", "x") == 0
+    outcome = harvest(node, monkeypatch, str(node.site.store))
+    assert [error.code for error in outcome.degraded] == ["publish-blocked"]
+    assert not os.path.exists(node.paths.spool)
+    assert set(node.site.seen()) == {"other"}
+
+
+def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
+    """Its last step, within seconds; where the store is still away it says why and the bundle stays."""
+    spooled(node, "a")
+    policy = refresh.current(node.site.installation)[0]
+    audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
+    with Worker(node.site.owner) as worker:
+        away = policy._replace(paths=policy.paths._replace(store=str(node.base / "not mounted")))
+        context = Context(away, node.paths, a_record(), audit, after(30), worker)
+        with pytest.raises(StoreFailed):
+            spool_step.run(context, spool_step.Options(5))
+        assert len(os.listdir(node.paths.spool)) == 1
+        done = spool_step.run(context._replace(policy=policy), spool_step.Options(5))
+    assert (done.state, done.detail) == ("changed", {"bundles": 1})
+    assert set(node.site.seen()) == {"a"}
+    audit.finish()
+
+
+def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
+    """Bytes that changed on the node's disk, and what a blocked user made, are dropped with a reason."""
+    spooled(node, "a")
+    (bundle,) = Path(node.paths.spool).glob("*/bundle.sqsh")
+    data = bundle.read_bytes()
+    bundle.chmod(0o600)
+    bundle.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    node.tend()
+    assert node.site.command("cache", "block", "--user", "a", "--reason", "x") == 0
+    spooled(node, "b")
+    node.tend()
+    assert os.listdir(node.paths.spool) == []
+    assert node.site.seen() == {}
+    assert [e["reason"] for e in node.site.events("bundle.dropped")] == [
+        "damaged",
+        "nothing is taken: the user a is blocked",
+    ]
+
+
+def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
+    """The job ended, or the node was started again: record, view and workspace go; whoever lives keeps all."""
+    node.knows(1, "RUNNING")
+    node.knows(2, "COMPLETED")
+    node.knows(3, "COMPLETING")
+    node.knows(5, "RUNNING")
+    for job_id in (1, 2, 3, 4):
+        node.run_of(job_id)
+    node.run_of(5, boot_id="another boot")
+    node.tend()
+    assert node.left() == ["n1/1.0a1b2c3d", "n1/3.0a1b2c3d", "state/1", "state/3", "view/1", "view/3"]
+    assert {e["job_id"]: e["rebooted"] for e in node.site.events("run.abandoned")} == {2: False, 4: False, 5: True}
+
+
+def test_a_silent_controller_means_nothing(node: Node) -> None:
+    """No answer is no proof: all stays, but for what is older than this boot."""
+    (node.base / "down").touch()
+    node.run_of(1)
+    node.run_of(2, boot_id="another boot")
+    node.tend()
+    assert node.left() == ["n1/1.0a1b2c3d", "state/1", "view/1"]
+
+
+def test_a_step_daemon_is_proof_enough(node: Node) -> None:
+    """Whatever the controller says, a job with a daemon on this host is here."""
+    node.run_of(99_999_999)
+    argv = ["/bin/sh", "-c", 'exec -a "slurmstepd: [99999999.batch]" sleep 60']
+    daemon = subprocess.Popen(["/bin/bash", *argv[1:]])
+    try:
+        while b"slurmstepd" not in Path(f"/proc/{daemon.pid}/cmdline").read_bytes():
+            time.sleep(0.01)
+        node.tend()
+        assert "state/99999999" in node.left()
+    finally:
+        daemon.kill()
+        daemon.wait()
+    node.tend()
+    assert node.left() == []
+
+
+def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
+    """The lock of its state directory is held: nothing of it is touched."""
+    node.run_of(4)
+    before = node.left()
+    with records.locked(node.paths.state, 4, after(1)):
+        node.tend()
+        assert node.left() == before
+
+
+def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
+    """Stages, views and workspaces without a record; names that are not ours are not looked at."""
+    record = a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace"))
+    node.trees(record)
+    node.run_of(9)
+    node.knows(9, "RUNNING")
+    (node.workspace / "9.99aa88bb").mkdir()  # an earlier run, which was busy then
+    (node.workspace / "somebody's").mkdir()
+    (node.workspace / "import.0a1b2c3d.00").mkdir()
+    Path(node.paths.stage, "8.0a1b2c3d.numba").mkdir()
+    node.tend()
+    assert node.left() == ["n1/9.0a1b2c3d", "n1/somebody's", "state/9", "view/9"]
+    assert {event["kind"] for event in node.site.events("orphan.removed")} == {"stage", "view", "workspace"}
+
+
+def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
+    """A bind mount that a job left keeps its source, whatever becomes of the tree around it."""
+    node.trees(a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace")))
+    source = node.base / "precious"
+    source.mkdir()
+    (source / "file").write_text("kept")
+    target = node.workspace / "8.0a1b2c3d" / "cache" / "mnt"
+    target.mkdir()
+    subprocess.run(["/bin/mount", "--bind", str(source), str(target)], check=True)
+    try:
+        node.tend()
+        assert (source / "file").read_text() == "kept"
+    finally:
+        subprocess.run(["/bin/umount", "-q", str(target)], check=False)
+    node.tend()
+    assert node.left() == []
+    assert (source / "file").read_text() == "kept"
+
+
+def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> None:
+    """What was not used for longest goes, never what was used within the hour; the store learns of a use each day."""
+    node = Node(base, "seed: {keep: 12KiB}")
+    now = time.time()
+    shas = {}
+    for name, age in (("old", 5 * 86400), ("older", 9 * 86400), ("fresh", 60)):
+        bundle = node.site.publish(one(name, os.urandom(8000)))
+        os.utime(node.site.directory() / f"{bundle}.sqsh", (0, 0))
+        offer = next(offer for offer in node.site.offers() if offer.bundle == bundle)
+        shas[name] = fetch(node, offer)
+        os.utime(shas[name], (now - age, now - age))
+    node.tend()
+    assert [path.exists() for path in shas.values()] == [False, False, True]
+    assert not list(Path(node.paths.bundles).glob("*.origin.json"))[1:]
+    used = sorted(round((now - row["used"]) / 86400) for row in node.site.json("cache", "ls"))
+    assert used == [0, 5, 9]
+
+
+def fetch(node: Node, offer: Offer) -> Path:
+    """Return the node's copy of an offered bundle."""
+    wanted = {"owner": node.site.owner, "most_bytes": 1 << 30, "deadline": after(20)}
+    return Path(copies.local_copy(node.paths.bundles, node.site.namespace(), offer, **wanted).path)  # type: ignore[arg-type]
+
+
+def test_journals_reach_the_log_and_only_one_tends(node: Node) -> None:
+    """A warm prolog's journal waits for upkeep; a second upkeep of the node has nothing to do."""
+    os.makedirs(node.paths.journal, mode=0o700)
+    line = {"ts": 1.0, "event": "hook.started", "hook": "prolog", "run_id": "aa", "node": "n1", "job_id": 3}
+    Path(node.paths.journal, "prolog-aa-999999.done").write_text(json.dumps(line) + "\n")
+    node.tend()
+    assert [e["job_id"] for e in node.site.events("hook.started") if e["hook"] == "prolog"] == [3]
+    assert os.listdir(node.paths.journal) == []
+    with opened_dir(node.paths.root) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        node.tend(status=1)
+        assert "another upkeep" in node.site.json("tend", "--node", "n1")[0]["failed"][0]
+
+
+def test_the_off_switch_stops_upkeep(node: Node) -> None:
+    """Switched off at once means that nothing is touched, of the node and of the store."""
+    node.run_of(4)
+    before = node.left()
+    off = Path(node.site.installation.off_switch)
+    off.touch()
+    node.tend()
+    assert node.site.command("tend", "--store") == 0
+    assert node.left() == before
+    assert not os.path.exists(node.site.store / "artifacts")
+    off.unlink()
+    node.tend()
+    assert node.left() == []
+
+
+def test_the_store_is_tended_by_one(node: Node) -> None:
+    """What dead publishers left goes after a day, and a second host leaves the store to the first."""
+    bundle = node.site.publish(one("a"))
+    directory = node.site.directory()
+    for name in (".tmp-n9-dead", "20200101T000000.000000Z-0000000000000000.sqsh"):
+        (directory / name).write_bytes(b"half")
+    assert node.site.json("tend", "--store")["swept"] == 0
+    real = time.time
+    time.time = lambda: real() + 100_000
+    try:
+        assert node.site.json("tend", "--store")["swept"] == 2
+    finally:
+        time.time = real
+    assert sorted(path.name for path in directory.glob("*Z-*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
+    with Worker(node.site.owner) as other:
+        assert other.call(upkeep.lock, str(node.site.store), deadline=after(5))
+        assert node.site.command("tend", "--store") == 1
+    assert node.site.command("tend", "--store") == 0

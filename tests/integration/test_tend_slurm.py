@@ -1,0 +1,55 @@
+"""`warmstart tend` beside a real slurmd: what lives is left alone, what its epilog never saw is finished."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.processes import wait_until
+from warmstart.slurm import live
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cluster.site import Site
+
+SCONTROL = "/usr/bin/scontrol"
+
+
+def tend(site: Site, conf: str) -> None:
+    """Tend n1 with the installed program, which asks this cluster's controller."""
+    argv = [f"{site.cluster.prefix}/bin/warmstart", "tend", "--node", "n1"]
+    done = subprocess.run(argv, env={"SLURM_CONF": conf}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
+    """By its step daemon while it runs; after its end by the controller's word, though its record is still there."""
+    conf = str(site.cluster.base / "etc" / "slurm.conf")
+    job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1")
+    site.cluster.wait_for(job_id, {"RUNNING"})
+    state: Path = site.var / "n1" / "state" / str(job_id)
+    kept = site.cluster.base / "kept"
+    try:
+        wait_until("the step daemon", lambda: job_id in live.with_daemons(), 30)
+        assert live.is_over(SCONTROL, job_id, conf) is False
+        assert live.is_over(SCONTROL, 99_999_999, conf) is True
+        assert live.is_over(SCONTROL, job_id, "/nowhere/slurm.conf") is None
+        tend(site, conf)
+        assert (state / "record.json").exists()
+        shutil.copytree(state, kept)
+    finally:
+        site.cluster.cancel(job_id)
+    site.cluster.wait_idle()
+    assert not state.exists()
+    assert job_id not in live.with_daemons()
+    shutil.copytree(kept, state)  # as if slurmd had died before its epilog
+    shutil.rmtree(kept)
+    tend(site, "/nowhere/slurm.conf")
+    assert state.exists()
+    tend(site, conf)
+    assert not state.exists()
+    abandoned: list[dict[str, Any]] = site.events(job_id, "run.abandoned")
+    assert [event["rebooted"] for event in abandoned] == [False]

@@ -1,0 +1,128 @@
+"""What a job can see and break of warmstart's own, on real Slurm (threats, rows 4, 13, 17).
+
+That no node is drained and that nothing is left of the jobs is checked after every test by `site` itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import wait_until
+from tests.cluster.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.cluster import JobResult
+
+
+@contextmanager
+def running(site: Site, user: str, body: str = "") -> Iterator[tuple[int, Path]]:
+    """Have a job on n1 that did `body` and waits; give its id and its workspace; it ends afterwards."""
+    go = site.cluster.account(user).home / f"go-{time.time_ns()}"
+    script = f'#!/bin/sh\n{body}\necho "at $WARMSTART_CACHE"\nwhile [ ! -e {go} ]; do sleep 0.1; done\n'
+    job_id = site.cluster.submit(script, user, "--nodelist=n1")
+    try:
+        wait_until("the job", lambda: "at /" in site.cluster.job(job_id).output, 60)
+        cache = site.cluster.job(job_id).output.rpartition("at ")[2].strip()
+        yield job_id, Path(cache).parent
+    finally:
+        go.touch()
+        site.finish(job_id)
+
+
+def done(site: Site, body: str) -> tuple[JobResult, Path]:
+    """Run a job of ws-alice on n1; return it and where its workspace was."""
+    job = site.finish(site.cluster.submit(f'#!/bin/sh\n{body}\necho "at $WARMSTART_CACHE"\n', ALICE, "--nodelist=n1"))
+    assert job.state == "COMPLETED", job
+    return job, Path(job.output.rpartition("at ")[2].strip()).parent
+
+
+def test_a_job_that_names_another_users_job(site: Site) -> None:
+    """The task prolog reads the view of the job that its environment names: its owner's only (row 17)."""
+    program = str(site.cluster.prefix / "libexec/warmstart/task-prolog")
+    with running(site, BOB) as (job_id, _):
+        lie = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": "n1"}
+        own = site.cluster.run([program], BOB, env=lie)
+        assert "export WARMSTART_CACHE=" in own.stdout
+        foreign = site.cluster.run([program], ALICE, env=lie)
+        assert (foreign.returncode, foreign.stdout, foreign.stderr) == (0, "", "")
+        view = site.var / "n1" / "view" / str(job_id)
+        for path in (view, view / "environment"):
+            assert site.cluster.run(["cat", str(path)], ALICE).returncode != 0
+        assert site.cluster.run(["sh", "-c", f"echo x >{view}/environment"], BOB).returncode != 0
+
+
+def test_what_root_keeps_is_roots(site: Site) -> None:
+    """Records, stages, bundles and journals can't be listed by users, not even by name; nor can views be."""
+    site.finish(site.compile_job("numba", ALICE, "n1"))
+    site.finish(site.compile_job("numba", ALICE, "n1"))  # seeded: now there are local bundles, too
+    with running(site, ALICE) as (job_id, _):
+        parts = ("state", "stage", "journal", "bundles", "view")
+        assert set(parts) <= set(os.listdir(site.var / "n1"))
+        for part in parts:
+            assert site.cluster.run(["ls", str(site.var / "n1" / part)], ALICE).returncode != 0
+        record = site.var / "n1" / "state" / str(job_id) / "record.json"
+        assert record.is_file()
+        assert site.cluster.run(["cat", str(record)], ALICE).returncode != 0
+
+
+def precious(site: Site) -> Path:
+    """Return a directory of ws-alice with a file in it that an epilog must not touch."""
+    alice = site.cluster.account(ALICE)
+    path = alice.home / f"precious-{time.time_ns()}"
+    path.mkdir()
+    (path / "file").write_text("mine\n")
+    for one in (path, path / "file"):
+        os.chown(one, alice.uid, alice.gid)
+    return path
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        'rm -r "$NUMBA_CACHE_DIR" && ln -s {target} "$NUMBA_CACHE_DIR"',
+        'ln -s {target} "$TMPDIR/link" && ln -s {target}/file "$NUMBA_CACHE_DIR/x.py-1.py311.nbi"',
+        'mv "$NUMBA_CACHE_DIR" {target}/cache && ln -s {target}/cache "$NUMBA_CACHE_DIR"',
+        'mkdir -p "$TMPDIR/a/b" && touch "$TMPDIR/a/b/c" && chmod 0 "$TMPDIR/a/b" "$TMPDIR/a" "$NUMBA_CACHE_DIR"',
+        'chmod 0 "$WARMSTART_CACHE" "$TMPDIR"',
+        'mkfifo "$NUMBA_CACHE_DIR/fifo" && ln {target}/file "$NUMBA_CACHE_DIR/hard"',
+    ],
+    ids=["link", "links", "moved", "no-permission", "no-permission-at-all", "odd-files"],
+)
+def test_a_job_that_leaves_its_cache_in_another_shape(site: Site, attack: str) -> None:
+    """The epilog ends well, follows nothing, and the workspace goes (rows 4, 13)."""
+    target = precious(site)
+    job, workspace = done(site, attack.format(target=target))
+    assert (target / "file").read_text() == "mine\n"
+    assert not workspace.exists()
+    epilog = [event for event in site.events(job.job_id, "hook.finished") if event["hook"] == "epilog"]
+    assert [event["status"] for event in epilog] == [0]
+    assert site.events(job.job_id, "bundle.published") == []
+
+
+def test_a_job_cannot_move_what_is_roots(site: Site) -> None:
+    """The run's own directory is root's: a job can't put a link in the place of its whole cache."""
+    job, _ = done(site, 'mv "$WARMSTART_CACHE" "$TMPDIR/away" || echo kept; rm -rf "$WARMSTART_CACHE" || echo kept')
+    assert job.output.count("kept\n") == 2
+
+
+def test_a_mount_in_the_workspace(site: Site) -> None:
+    """A FUSE mount of the user's in its TMPDIR: the epilog detaches it, enters nothing, and the workspace goes."""
+    target = precious(site)
+    alice = site.cluster.account(ALICE)
+    with running(site, ALICE) as (job_id, workspace):
+        mounted = mounts.squashed(site.cluster.base, target, workspace / "tmp" / "mounted", alice)
+        mounted.__enter__()
+    assert (target / "file").read_text() == "mine\n"
+    assert site.events(job_id, "step.failed") == []
+    assert not workspace.exists()
+    assert str(workspace) not in Path("/proc/self/mountinfo").read_text()

@@ -1,0 +1,148 @@
+"""The enroot hook, called as enroot's runtime.sh calls it: its environment, two files to add to, a status."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.samples import a_context
+from warmstart import view
+from warmstart.steps import environment
+from warmstart.steps.contract import Context
+from warmstart.steps.environment import Options
+
+HOOK = Path("packaging/enroot/40-warmstart.sh.in")
+FLAGS = "none x-create=dir,bind,rw,nosuid,nodev,slave,nofail,silent"
+CONSTANT = "/var/cache/warmstart"
+
+
+class Container:
+    """What enroot sets up before it runs hooks: the container's fstab and environment, empty or the image's."""
+
+    def __init__(self, base: Path) -> None:
+        self.hook = base / "40-warmstart.sh"
+        self.hook.write_text(HOOK.read_text().replace("@VAR@", str(base)))
+        self.hook.chmod(0o755)
+        self.mounts, self.environ = base / "fstab", base / "environment"
+        self.mounts.write_text("")
+        self.environ.write_text("")
+
+    def start(self, job: str = "7", **step: str) -> subprocess.CompletedProcess[bytes]:
+        """Run the hook in a step of the job."""
+        files = {"ENROOT_MOUNTS": str(self.mounts), "ENROOT_ENVIRON": str(self.environ), "ENROOT_ROOTFS": "/rootfs"}
+        slurm = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": job}
+        return subprocess.run([self.hook], env={**files, **slurm, **step}, capture_output=True, check=False, cwd="/")
+
+    def variables(self) -> list[str]:
+        """Return the lines of the container's environment."""
+        return self.environ.read_text().splitlines()
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    """Give a context whose job has a workspace."""
+    context = a_context(tmp_path)
+    for name in ("cache", "tmp"):
+        os.makedirs(f"{context.record.run_directory}/{name}")
+    return context
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    """Give a container that is about to start."""
+    return Container(tmp_path)
+
+
+def rendered(context: Context, profiles: dict[str, str], **found: str) -> None:
+    """Render the job's view."""
+    environment.run(context._replace(record=context.record._replace(environment=found)), Options(profiles, {}, ()))
+
+
+@pytest.mark.parametrize("where", ["constant", "own"])
+def test_the_cache_is_at_the_constant_path(context: Context, container: Container, where: str) -> None:
+    """Whether bare steps of the node have it there or not."""
+    run = context.record.run_directory
+    cache = CONSTANT if where == "constant" else f"{run}/cache"
+    rendered(context, {"NUMBA_CACHE_DIR": f"{cache}/numba"}, WARMSTART_CACHE=cache, TMPDIR=f"{run}/tmp")
+    done = container.start(NUMBA_CACHE_DIR=f"{run}/cache/numba", WARMSTART_CACHE="forged")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert container.mounts.read_text().splitlines() == [
+        f"{run}/cache {CONSTANT} {FLAGS}",
+        f"{run}/tmp {run}/tmp {FLAGS}",
+    ]
+    assert container.variables() == [
+        f"NUMBA_CACHE_DIR={CONSTANT}/numba",
+        f"TMPDIR={run}/tmp",
+        f"WARMSTART_CACHE={CONSTANT}",
+    ]
+
+
+def test_what_the_user_or_the_image_set_stays(context: Context, container: Container) -> None:
+    """But not a path into a cache: that was inherited from outside, or from another job."""
+    rendered(context, {"A": "ours", "B": "ours", "C": "ours", "D": "ours"})
+    container.environ.write_text(f"A=image\nC={CONSTANT}/old\nC={CONSTANT}/newer\n")
+    container.start(B="user's")
+    assert container.variables()[3:] == ["C=ours", "D=ours"]
+
+
+def test_another_jobs_rendezvous_is_not_the_users(context: Context, container: Container) -> None:
+    """It was inherited by a job that was submitted from inside; what the user set himself stays."""
+    rendered(context, {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}, WARMSTART_RENDEZVOUS="7:n1:20001")
+    inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}
+    container.start(**inherited)
+    assert container.variables() == ["WARMSTART_RENDEZVOUS=7:n1:20001"]
+    container.start(**inherited, WARMSTART_RENDEZVOUS="6:n9:29999")
+    assert container.variables()[1:3] == ["MASTER_ADDR=n1", "MASTER_PORT=20001"]
+
+
+def test_a_job_that_warmstart_does_not_know(context: Context, container: Container) -> None:
+    """No job, no node, no view: nothing is written, nothing is said."""
+    rendered(context, {"A": "ours"})
+    for done in (container.start(job="8"), container.start(job=""), container.start(SLURMD_NODENAME="../x")):
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (container.mounts.read_text(), container.environ.read_text()) == ("", "")
+
+
+def test_a_verdict_ends_the_container(context: Context, container: Container) -> None:
+    """Where no task prolog runs, the user reads here why."""
+    view.publish(context.paths.view, context.record, {"verdict": "image refused\nask your admin\n"})
+    done = container.start()
+    assert (done.returncode, done.stderr) == (1, b"image refused\nask your admin\n")
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        "",
+        "/w",
+        "/w\n/c",
+        "/w\n/c\n/etc none bind 0 0",
+        "/w\n/c /etc\n/etc",
+        "/w\n/c\n/nowhere",
+        "/w\n/c\n/etc/../etc",
+        "/w\nc\n/etc",
+        "/w\n/c\n$(touch pwned)",
+    ],
+)
+def test_a_view_of_another_shape_mounts_nothing(context: Context, container: Container, paths: str) -> None:
+    """Its owner can write anything there; a line of the fstab is never made of it."""
+    view.publish(context.paths.view, context.record, {"environment": f"{paths}\n"})
+    done = container.start()
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert container.mounts.read_text() == ""
+
+
+VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=60)
+
+
+@given(value=VALUES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, container: Container, value: str) -> None:
+    """Quotes, dollars, backslashes, blanks: the line after `=` is the value."""
+    rendered(context, {"X": value})
+    container.environ.write_text("")
+    container.start()
+    assert container.environ.read_bytes() == f"X={value}\n".encode()

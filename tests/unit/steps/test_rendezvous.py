@@ -1,0 +1,364 @@
+"""All nodes of a job learn one address and port from its head node, or none does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.samples import a_context, a_job, a_policy
+from warmstart import plan
+from warmstart import record as records
+from warmstart.host import ports
+from warmstart.host.deadline import after
+from warmstart.job import Job
+from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Rendezvous
+from warmstart.policy.match import Grant
+from warmstart.runner import Step
+from warmstart.steps import environment, release
+from warmstart.steps.contract import Context
+from warmstart.steps.rendezvous import HeadRefused, NoAnswer, NodeShared, Required
+from warmstart.store import rendezvous as meeting
+from warmstart.store.layout import StoreFailed
+
+RULE = Rendezvous(24000, 24999, per_job=8, per_user=64, shared_nodes=True, wait=5, required=False)
+TWO = a_job(nodelist="n[1-2]")
+
+
+def grant(**rule: object) -> Grant:
+    """Return what a rule with `rendezvous` and nothing else gives."""
+    return Grant([], [], {}, "user", ["user-1-a"], "user-1-a", "", RULE._replace(**rule))  # type: ignore[arg-type]
+
+
+def step_of(policy_root: Path, job: Job, **rule: object) -> Step | None:
+    """Return the step that the plan has for the job on its node."""
+    steps = plan.prolog(a_policy(policy_root), job, grant(**rule))
+    return next((step for step in steps if step.name == "rendezvous"), None)
+
+
+class Nodes:
+    """The nodes of one host and one store, each with hooks of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "store").mkdir()
+        self.opened: list[Context] = []
+
+    def context(self, job: Job) -> Context:
+        """Return the context of a hook of the job on its node."""
+        context = a_context(self.root)
+        fields = {"node": job.node, "job_id": job.id, "view_id": job.view_id, "cluster": job.cluster}
+        paths = NodePaths(str(self.root / job.node))
+        context = context._replace(paths=paths, record=context.record._replace(**fields))  # type: ignore[arg-type]
+        os.makedirs(f"{paths.state}/{job.id}", exist_ok=True)
+        os.makedirs(paths.view, exist_ok=True)
+        self.opened.append(context)
+        return context
+
+    def run(self, job: Job, **rule: object) -> dict[str, str]:
+        """Run the step on one node; return what the job's tasks there will see. Raises what degrades it."""
+        step = step_of(self.root, job, **rule)
+        assert step is not None
+        context = self.context(job)
+        outcome = step.run(context)
+        record = context.record._replace(**{**outcome.record, "environment": outcome.environment})
+        records.save(context.paths.state, record)
+        for error in outcome.degraded:
+            raise error
+        return outcome.environment
+
+    def finish(self, job: Job) -> None:
+        """Run the release of the job's epilog on its node."""
+        context = self.context(job)
+        record = records.load(context.paths.state, job.id)
+        assert record is not None
+        release.run(context._replace(record=record._replace(workspace="")), release.Options())
+
+    @property
+    def ledger(self) -> list[str]:
+        """The reserved ports of the host."""
+        return sorted(os.listdir(self.root / "ports"))
+
+    @property
+    def answers(self) -> list[str]:
+        """The names in the store."""
+        return sorted(os.listdir(self.root / "store" / "rendezvous"))
+
+    def answer(self, name: str) -> dict[str, Any]:
+        """Return one answer."""
+        return dict(json.loads((self.root / "store" / "rendezvous" / name).read_text()))
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    """Give nodes of a host on which nobody listens."""
+    monkeypatch.setattr(ports, "is_free", lambda port: port > 0)
+    made = Nodes(tmp_path)
+    yield made
+    for context in made.opened:
+        context.store.close()
+
+
+@pytest.mark.parametrize(
+    ("job", "there"),
+    [
+        (a_job(), False),
+        (TWO, True),
+        (a_job(nodelist="n1,n2"), True),
+        (a_job(het_id=7), True),
+        (a_job(comment="warmstart: ports=0"), True),
+        (a_job(comment="ports=1, said the user"), False),
+    ],
+)
+def test_jobs_of_several_nodes_have_one_and_those_that_ask(tmp_path: Path, job: Job, there: bool) -> None:
+    """A job of one node has nobody to meet, unless it says otherwise; array tasks are jobs of their own."""
+    assert (step_of(tmp_path, job) is not None) is there
+
+
+def test_the_order_of_steps(tmp_path: Path) -> None:
+    """The head node answers before what takes long."""
+    given = grant()._replace(images=["docker://reg.example.com/a:1"], profiles=["numba"])
+    names = [step.name for step in plan.prolog(a_policy(tmp_path), TWO, given)]
+    assert names == ["workspace", "rendezvous", "image", "seed"]
+
+
+@pytest.mark.parametrize(("per_job", "asked"), [(8, 9), (0, 1)])
+def test_more_ports_than_the_rule_allows_are_refused(tmp_path: Path, per_job: int, asked: int) -> None:
+    """A verdict that says how many a job may have."""
+    with pytest.raises(plan.PortsNotOffered, match=f"asks for {asked} ports; it may have {per_job}"):
+        step_of(tmp_path, a_job(comment=f"warmstart: ports={asked}"), per_job=per_job)
+
+
+def test_ports_without_a_rule_are_refused(tmp_path: Path) -> None:
+    """And a job that warmstart does not serve is not told off for its comment."""
+    job = a_job(comment="warmstart: ports=1")
+    without = grant()._replace(rendezvous=None)
+    with pytest.raises(plan.PortsNotOffered, match="it may have none"):
+        plan.prolog(a_policy(tmp_path), job, without)
+    assert plan.prolog(a_policy(tmp_path), job, without._replace(reason="uid 7 is below")) == []
+
+
+def test_every_node_gets_what_the_head_reserved(nodes: Nodes) -> None:
+    """The head node's Slurm name, one port, the same everywhere; further ports where the job asked."""
+    job = TWO._replace(comment="warmstart: ports=2")
+    head, other = nodes.run(job), nodes.run(job._replace(node="n2"))
+    assert head == other
+    assert head["MASTER_ADDR"] == "n1"
+    assert head["WARMSTART_RENDEZVOUS"] == f"7:n1:{head['MASTER_PORT']}"
+    reserved = [head["MASTER_PORT"], *head["WARMSTART_PORTS"].split(",")]
+    assert nodes.ledger == sorted(reserved)
+    assert all(24000 <= int(port) <= 24999 for port in reserved)
+    assert nodes.answers == ["test.7.0.json"]
+
+
+def test_a_job_of_one_node_tells_nobody(nodes: Nodes) -> None:
+    """No store call where there is nobody to wait."""
+    head = nodes.run(a_job(comment="warmstart: ports=1"))
+    assert len(nodes.ledger) == 2
+    assert head["MASTER_ADDR"] == "n1"
+    assert not (nodes.root / "store" / "rendezvous").exists()
+
+
+def test_all_components_meet_at_the_leaders_first_node(nodes: Nodes) -> None:
+    """A heterogeneous job's components have ids and node lists of their own; one knows the leader's id only."""
+    leader = a_job(het_id=7)
+    head = nodes.run(leader)
+    component = a_job(id=8, node="n3", nodelist="n[3-4]", het_id=7)
+    assert nodes.run(component) == nodes.run(component._replace(node="n4")) == head
+    assert len(nodes.ledger) == 1
+
+
+def test_the_others_wait_for_the_head(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer comes while they pause, as long as it takes within the deadline."""
+    pauses: list[float] = []
+    heads: list[dict[str, str]] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 9:
+            heads.append(nodes.run(TWO))
+
+    monkeypatch.setattr(time, "sleep", pause)
+    assert [nodes.run(TWO._replace(node="n2"))] == heads
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 0.25
+
+
+def test_nobody_waits_for_a_failed_head_past_the_deadline(nodes: Nodes) -> None:
+    """It said nothing: the error names it, and there is no port instead."""
+    with pytest.raises(NoAnswer, match="from the head node n1 within 0 s"):
+        nodes.run(TWO._replace(node="n2"), wait=0)
+
+
+def test_a_head_that_has_no_port_says_so(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others fail at once with its reason, and nothing is reserved."""
+    monkeypatch.setattr(ports, "is_free", lambda port: port < 0)
+    with pytest.raises(ports.PortsExhausted):
+        nodes.run(TWO)
+    with pytest.raises(HeadRefused, match="the head node n1 has no rendezvous port for the job: too few free ports"):
+        nodes.run(TWO._replace(node="n2"))
+    assert nodes.ledger == []
+    nodes.finish(TWO)
+    assert nodes.answers == []
+
+
+def test_a_shared_head_node_has_no_port(nodes: Nodes) -> None:
+    """Unless the rule says so; with the node for itself the job has one."""
+    with pytest.raises(NodeShared, match="does not have its first node n1 for itself"):
+        nodes.run(TWO, shared_nodes=False)
+    with pytest.raises(HeadRefused, match="for itself"):
+        nodes.run(TWO._replace(node="n2"), shared_nodes=False)
+    assert nodes.run(TWO._replace(oversubscribe="NO"), shared_nodes=False)["MASTER_ADDR"] == "n1"
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_where_it_is_required_the_job_is_refused(nodes: Nodes, node: str) -> None:
+    """Head or not, whatever failed: a verdict with the reason."""
+    with pytest.raises(Required, match=r"no rendezvous port.*; jobs here do not run without a rendezvous port"):
+        nodes.run(TWO._replace(node=node), shared_nodes=False, required=True, wait=0)
+
+
+@pytest.mark.parametrize(("required", "error"), [(False, StoreFailed), (True, Required)])
+def test_a_head_that_cannot_tell_does_without(nodes: Nodes, required: bool, error: type[Exception]) -> None:
+    """Its answer may have arrived all the same, so the port stays reserved until the epilog."""
+    (nodes.root / "store").rmdir()
+    with pytest.raises(error, match="publishing the rendezvous"):
+        nodes.run(TWO, required=required)
+    assert len(nodes.ledger) == 1
+
+
+def test_the_epilog_gives_everything_back(nodes: Nodes) -> None:
+    """On the head the ports and the answer; another node's epilog takes neither."""
+    nodes.run(TWO)
+    nodes.run(TWO._replace(node="n2"))
+    nodes.finish(TWO._replace(node="n2"))
+    assert (len(nodes.ledger), len(nodes.answers)) == (1, 1)
+    nodes.finish(TWO)
+    assert (nodes.ledger, nodes.answers) == ([], [])
+
+
+def test_an_earlier_runs_answer_is_not_this_runs(nodes: Nodes) -> None:
+    """A requeued job whose first run was never released: its second run looks under another name."""
+    nodes.run(TWO)
+    again = TWO._replace(restarts=1)
+    with pytest.raises(NoAnswer):
+        nodes.run(again._replace(node="n2"), wait=0)
+    second = nodes.run(again)
+    assert nodes.run(again._replace(node="n2")) == second
+    assert nodes.ledger == [second["MASTER_PORT"]]
+
+
+@pytest.mark.parametrize("change", [{"uid": 1}, {"nodelist": "n[1-3]"}, {"cluster": "other"}])
+def test_an_answer_to_an_earlier_job_of_the_same_id_is_passed_over(nodes: Nodes, change: dict[str, Any]) -> None:
+    """Ids come again when slurmctld loses its state: another user, other nodes, another cluster."""
+    nodes.run(TWO)
+    path = nodes.root / "store" / "rendezvous" / "test.7.0.json"
+    answer = {**nodes.answer(path.name), **change}
+    path.unlink()
+    path.write_text(json.dumps(answer))
+    with pytest.raises(NoAnswer):
+        nodes.run(TWO._replace(node="n2"), wait=0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
+def test_a_damaged_answer_is_none(nodes: Nodes, text: str) -> None:
+    """The deadline ends the wait."""
+    (nodes.root / "store" / "rendezvous").mkdir()
+    (nodes.root / "store" / "rendezvous" / "test.7.0.json").write_text(text)
+    with pytest.raises(NoAnswer):
+        nodes.run(TWO._replace(node="n2"), wait=0)
+
+
+def test_a_cluster_s_name_cannot_lead_elsewhere(tmp_path: Path) -> None:
+    """It is a part of a file's name, whatever slurm.conf says."""
+    name = meeting.name_of("../a b", 7, 0)
+    assert name == "___a_b.7.0.json"
+    meeting.publish(str(tmp_path), name, "n1-run", {"x": 1})
+    assert meeting.look(str(tmp_path), name) == {"x": 1}
+    assert (tmp_path / "rendezvous").stat().st_mode & 0o777 == 0o700
+    for _ in range(2):
+        meeting.withdraw(str(tmp_path), name)
+    assert meeting.look(str(tmp_path), name) is None
+
+
+def test_withdrawing_where_nothing_was_published(tmp_path: Path) -> None:
+    """The directory may not be there; the store must."""
+    meeting.withdraw(str(tmp_path), "test.7.0.json")
+    with pytest.raises(StoreFailed, match=r"withdrawing the rendezvous test\.7\.0\.json"):
+        meeting.withdraw(f"{tmp_path}/elsewhere", "test.7.0.json")
+
+
+Print = Callable[[dict[str, str]], list[str]]
+
+
+@pytest.fixture
+def task(nodes: Nodes) -> Print:
+    """Give a function that runs the task prolog of job 7 with a user's environment and returns its lines."""
+    script = nodes.root / "task-prolog"
+    source = Path("packaging/libexec/task-prolog.in").read_text()
+    script.write_text(source.replace("@VAR@", str(nodes.root)))
+
+    def run(user: dict[str, str]) -> list[str]:
+        env = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", **user}
+        done = subprocess.run(["/bin/sh", script], env=env, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    return run
+
+
+def render(nodes: Nodes, variables: dict[str, str]) -> None:
+    """Write job 7's view."""
+    environment.run(nodes.context(a_job()), environment.Options({}, variables, ()))
+
+
+OURS = {"MASTER_ADDR": "n1", "MASTER_PORT": "24007", "WARMSTART_RENDEZVOUS": "7:n1:24007"}
+LINES = [f"export {name}={value}" for name, value in OURS.items()]
+OUTER = {"MASTER_ADDR": "n3", "MASTER_PORT": "24009", "WARMSTART_RENDEZVOUS": "6:n3:24009"}
+
+
+@pytest.mark.parametrize(
+    ("user", "lines"),
+    [
+        ({}, LINES),
+        (OURS, LINES[2:]),  # an srun step has the batch step's
+        ({"MASTER_ADDR": "n2", "MASTER_PORT": "29500"}, LINES[2:]),
+        ({**OURS, "MASTER_ADDR": "n2"}, LINES[2:]),
+        ({"MASTER_PORT": "29500"}, [LINES[0], LINES[2]]),
+        (OUTER, LINES),
+        ({**OUTER, "MASTER_PORT": "29500"}, LINES[2:]),
+    ],
+)
+def test_what_the_user_set_stays_and_an_outer_jobs_goes(
+    nodes: Nodes, task: Print, user: dict[str, str], lines: list[str]
+) -> None:
+    """A job that a job submits has its environment: that port is another live job's."""
+    render(nodes, OURS)
+    assert task(user) == lines
+
+
+def test_without_an_own_rendezvous_an_outer_jobs_is_unset(nodes: Nodes, task: Print) -> None:
+    """But not what came from this job's own batch step, nor what the user set."""
+    render(nodes, {"A": "1"})
+    assert task(OUTER) == ["export A=1", "unset MASTER_ADDR", "unset MASTER_PORT"]
+    assert task(OURS) == task({"MASTER_ADDR": "n2", "MASTER_PORT": "1"}) == task({}) == ["export A=1"]
+
+
+def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
+    """Another node may have been told: the epilog gives them back, without a record."""
+    nodes.run(TWO)
+    context = nodes.context(TWO)
+    record = records.load(context.paths.state, 7)
+    assert record is not None
+    release.release(context.paths, record._replace(workspace=""), after(5))
+    release.withdraw(context.store, context.policy.paths.store, record)
+    assert (len(nodes.ledger), nodes.answers) == (1, [])
+    release.free_ports(context.paths, "n1", 7, context.audit)
+    assert nodes.ledger == []
