@@ -193,7 +193,7 @@ def test_a_requeued_job_meets_anew(meeting: Site) -> None:
     assert (reserved(meeting), announced(meeting)) == ([], [])
     # Not within the second of the requeue: slurmd refuses credentials as old as the revocation.
     cluster.admin("scontrol", "update", f"jobid={job_id}", "starttime=now+2")
-    wait_until("the second run", lambda: cluster.job(job_id).output.count(":2") == 2, 60)
+    wait_until("the second run", lambda: cluster.job(job_id).output.count("n1:2") == 2, 60)
     assert announced(meeting) == [f"warmstart.{job_id}.1.json"]
     cluster.cancel(job_id)
     cluster.wait(job_id)

@@ -98,6 +98,7 @@ class StoreUpkeep:
 
     def all(self) -> StoreReport:
         """Do all of it, of the scrub the part that is due today."""
+        self._sweep_top()
         for where in self.namespaces():
             try:
                 self.sweep(where)
@@ -123,6 +124,12 @@ class StoreUpkeep:
             for name in gone:
                 self._run.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
             self._count(evicted=len(gone))
+
+    def _sweep_top(self) -> None:
+        swept = self._run.ask(upkeep.sweep_top, self._store, time.time())
+        if swept:
+            self._run.audit.emit(events.STORE_SWEPT, names=swept[:20])
+        self._count(swept=len(swept))
 
     def _compact(self, where: Namespace, merger: Merger) -> None:
         run = self._run

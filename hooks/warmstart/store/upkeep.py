@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
 from warmstart.host.files import ensure_dir, opened_dir, unlink_if_there
-from warmstart.store import index
+from warmstart.store import index, rendezvous
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
     ARTIFACTS,
@@ -31,6 +31,7 @@ from warmstart.store.publish import TEMP_PREFIX
 ORPHAN_SECONDS = 86400.0  # older than any publishing can take
 GRACE_SECONDS = 3600.0  # longer than anybody goes on with an index that he has read
 DAY = 86400.0
+ANSWER_SECONDS = 7 * DAY  # a rendezvous is read while its job's prologs run
 QUARANTINE = "quarantine"
 
 _held: list[Held] = []  # by this process, until it ends
@@ -153,6 +154,23 @@ def sweep(where: Sequence[str], owner: str, now: float) -> list[str]:
             unlink_if_there(name, fd)
         index.update(fd, owner)
     return swept
+
+
+def sweep_top(store: str, now: float) -> list[str]:
+    """Remove what is left beside the namespaces: temporary files, answers of rendezvous that nobody withdrew."""
+    swept = []
+    for folder, prefix, age in ((ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS), (rendezvous.DIRECTORY, "", ANSWER_SECONDS)):
+        with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
+            names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix)]
+            old = [name for name in names if _ctime(fd, name) < now - age]
+            swept += [f"{folder}/{name}" for name in old if unlink_if_there(name, fd)]
+    return swept
+
+
+def _ctime(fd: int, name: str) -> float:
+    with suppress(FileNotFoundError):
+        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ctime
+    return float("inf")
 
 
 def _is_left_over(fd: int, name: str, names: set[str], before: float) -> bool:

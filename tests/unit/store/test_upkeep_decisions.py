@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -158,6 +159,20 @@ def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> 
     made = bundles.publish_compacted(namespace(tmp_path), fd, {**draft("a", "b"), "replaces": [gone, left]}, OWNER)
     os.close(fd)
     assert made["bundle"] is None
+
+
+def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
+    """A temporary file after a day, an answer after a week; nothing else, and nothing that is younger."""
+    publish(tmp_path, "a")
+    (tmp_path / "rendezvous").mkdir()
+    (tmp_path / "rendezvous" / "c.7.0.json").touch()
+    (tmp_path / "artifacts" / ".tmp-n1-dead").touch()
+    (tmp_path / "artifacts" / blocks.NAME).touch()
+    now = time.time()
+    assert upkeep.sweep_top(str(tmp_path), now + 80_000) == []
+    assert upkeep.sweep_top(str(tmp_path), now + 90_000) == ["artifacts/.tmp-n1-dead"]
+    assert upkeep.sweep_top(str(tmp_path), now + 700_000) == ["rendezvous/c.7.0.json"]
+    assert (tmp_path / "artifacts" / blocks.NAME).exists()
 
 
 def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
