@@ -7,6 +7,7 @@ import click
 from warmstart.entry.audit_command import audit
 from warmstart.entry.block_command import block, blocked, unblock
 from warmstart.entry.cache_command import cache
+from warmstart.entry.doctor_command import doctor
 from warmstart.entry.images_command import images
 from warmstart.entry.plan_command import plan
 from warmstart.entry.policy_command import policy
@@ -26,6 +27,7 @@ def cli() -> None:
 
 cli.add_command(audit)
 cli.add_command(cache)
+cli.add_command(doctor)
 cli.add_command(images)
 cli.add_command(plan)
 cli.add_command(policy)

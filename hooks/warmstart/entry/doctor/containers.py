@@ -1,0 +1,186 @@
+"""What a job's tasks see: the task prolog with pyxis, the SPANK plugin, job_container/tmpfs, the constant path.
+
+pyxis runs the task prolog inside the container; where the file is not there, every task fails
+(docs/enroot-and-pyxis.md, packaging/enroot/README.md).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from warmstart.entry.doctor import slurm_conf
+from warmstart.entry.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.entry.doctor.slurm import HIDDEN, Slurm
+from warmstart.entry.doctor.slurm_conf import Plugin
+
+ENROOT = "/etc/enroot"
+HOOK = "40-warmstart.sh"
+PLUGIN = "warmstart.so"
+PYXIS = "spank_pyxis.so"
+# Where Slurm's packages keep their plugins; an installation elsewhere sets PluginDir.
+PLUGIN_DIRS = ("/usr/lib64/slurm", "/usr/lib/slurm", "/usr/lib/*/slurm-wlm", "/usr/lib/*/slurm", "/usr/local/lib/slurm")
+
+
+class Tasks(NamedTuple):
+    """slurm.conf, the plugins in their order, and enroot's directory of settings."""
+
+    slurm: Slurm
+    plugins: tuple[Plugin, ...]
+    enroot: str
+
+    @property
+    def spank(self) -> Plugin | None:
+        """Our plugin, if it is loaded."""
+        return next((plugin for plugin in self.plugins if plugin.name == PLUGIN), None)
+
+    @property
+    def pyxis(self) -> Plugin | None:
+        """Pyxis, if it is loaded."""
+        return next((plugin for plugin in self.plugins if plugin.name == PYXIS), None)
+
+    @property
+    def enroot_hook(self) -> bool:
+        """Whether containers run our hook."""
+        return os.access(f"{self.enroot}/hooks.d/{HOOK}", os.X_OK)
+
+
+def tasks(slurm: Slurm, enroot: str = ENROOT) -> Tasks:
+    """Return what the checks look at."""
+    path = slurm.conf.last("PlugStackConfig") or slurm.conf.beside("plugstack.conf")
+    return Tasks(slurm, tuple(slurm_conf.plugins(path)), enroot)
+
+
+def task_prolog(seen: Tasks) -> Iterator[Finding]:
+    """Without it bare jobs get no environment and see no verdict; a missing file fails every task."""
+    ours, value = seen.slurm.hook("task-prolog"), seen.slurm.conf.last("TaskProlog")
+    if value != ours and os.path.realpath(value or "/") != os.path.realpath(ours):
+        if not value and seen.enroot_hook and seen.pyxis:
+            found = (
+                "TaskProlog is not set: containers have the enroot hook; bare steps get no environment without SPANK"
+            )
+            yield Finding(OK if seen.spank else ADVICE, found, "" if seen.spank else "load the SPANK plugin")
+        else:
+            yield Finding(WRONG, f"TaskProlog is {value or 'not set'}: jobs get no environment", f"TaskProlog={ours}")
+    elif not os.path.isfile(ours) or os.stat(ours).st_mode & 0o005 != 0o005:
+        found = f"{ours} is missing, or users can't execute it: every task of every job fails"
+        yield Finding(CRITICAL, found, "make install")
+    else:
+        yield Finding(OK, f"TaskProlog is {ours}")
+
+
+def pyxis(seen: Tasks) -> Iterator[Finding]:
+    """Find the task prolog and warmstart's state inside of containers, or TaskProlog unset."""
+    libexec = os.path.dirname(seen.slurm.hook("task-prolog"))
+    missing = [path for path in (libexec, seen.slurm.installation.var) if not _is_mounted(seen.enroot, path)]
+    if seen.pyxis is None:
+        yield Finding(OK, "pyxis is not loaded")
+    elif seen.slurm.conf.last("TaskProlog") and missing:
+        found = (
+            f"pyxis runs TaskProlog inside of containers, where {' and '.join(missing)} is missing: every task fails"
+        )
+        change = "bind them by /etc/enroot/mounts.d (packaging/enroot), or leave TaskProlog out and use the enroot hook"
+        yield Finding(CRITICAL, found, change)
+    elif not seen.slurm.conf.last("TaskProlog") and not seen.enroot_hook:
+        found = f"neither TaskProlog nor {seen.enroot}/hooks.d/{HOOK}: containers get no environment and no cache"
+        yield Finding(WRONG, found, f"install {HOOK} there (packaging/enroot)")
+    elif not seen.enroot_hook:
+        found = f"{seen.enroot}/hooks.d/{HOOK} is missing: containers do not see the job's cache"
+        yield Finding(WRONG, found, f"install {HOOK} there (packaging/enroot)")
+    else:
+        yield Finding(OK, "containers have what they need")
+
+
+def spank(seen: Tasks) -> Iterator[Finding]:
+    """Find the plugin, where it is loaded, on the node, before pyxis, and fit for the policy; it is optional."""
+    plugin, policy = seen.spank, seen.slurm.policy
+    if plugin is None:
+        yield Finding(OK, "the SPANK plugin is not loaded (it is optional)")
+        return
+    bad = []
+    if not _is_there(plugin, seen.slurm.conf.last("PluginDir")):
+        bad.append(f"{plugin.path} is not on this node")
+    if seen.pyxis and seen.plugins.index(seen.pyxis) < seen.plugins.index(plugin):
+        bad.append("pyxis stands before it, and the step's variables win over the container's")
+    for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
+        has = plugin.argument(key) or default
+        if policy is not None and has != getattr(policy.paths, key):
+            bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
+    if bad:
+        yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see packaging/spank/README.md")
+    else:
+        yield Finding(OK, f"{plugin.path} is loaded")
+
+
+def job_container(seen: Tasks) -> Iterator[Finding]:
+    """Find what BasePath and Dirs hide from jobs; a BasePath below /tmp is fatal to slurmd 22.05."""
+    if "tmpfs" not in seen.slurm.conf.last("JobContainerType"):
+        yield Finding(OK, "job_container/tmpfs is not used")
+        return
+    lines = slurm_conf.containers(seen.slurm.conf.beside("job_container.conf"))
+    bases = [line["basepath"] for line in lines if "basepath" in line]
+    dirs = [path for line in lines for path in line.get("dirs", "").split(",") if path]
+    policy, installation = seen.slurm.policy, seen.slurm.installation
+    ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
+    bad = [f"BasePath {base} lies below /tmp or /dev/shm" for base in bases if _hides(HIDDEN, base)]
+    bad += [
+        f"{path} lies below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if _hides((place,), path)
+    ]
+    if not bases:
+        found = f"JobContainerType is tmpfs, and {seen.slurm.conf.beside('job_container.conf')} names no BasePath"
+        yield Finding(UNKNOWN, found)
+    elif bad:
+        yield Finding(WRONG, "; ".join(bad), "move it: jobs can't see what lies there")
+    else:
+        yield Finding(OK, "job_container/tmpfs hides nothing that jobs need")
+
+
+def constant_path(seen: Tasks) -> Iterator[Finding]:
+    """Several tools bake the cache's path into their entries: the policy's way must be the node's."""
+    policy, way = seen.slurm.policy, "spank" if seen.spank else "none"
+    if policy is None:
+        yield Finding(
+            UNKNOWN, f"this node's way to the constant path for bare jobs is {way}; the policy's is not known"
+        )
+    elif policy.constant_path == way:
+        yield Finding(OK, f"constant_path is {way}, as this node has it")
+    elif way == "none":
+        found = f"constant_path is {policy.constant_path}, but the SPANK plugin is not loaded: jobs look in vain"
+        yield Finding(WRONG, found, "load the plugin (packaging/spank), or constant_path: none")
+    else:
+        found = (
+            "the SPANK plugin is loaded, but constant_path is none: profiles that need the constant path are left out"
+        )
+        yield Finding(ADVICE, found, "constant_path: spank")
+
+
+def _is_there(plugin: Plugin, plugin_dirs: str) -> bool:
+    if plugin.path.startswith("/"):
+        return os.path.isfile(plugin.path)
+    places = plugin_dirs.split(":") if plugin_dirs else PLUGIN_DIRS
+    return any(os.path.isfile(path) for place in places for path in glob.glob(f"{place}/{plugin.path}"))
+
+
+def _is_mounted(enroot: str, path: str) -> bool:
+    """Tell whether enroot's own mounts bring a directory into every container, at the same place."""
+    for name in glob.glob(f"{glob.escape(enroot)}/mounts.d/*.fstab"):
+        with open(name, encoding="utf-8", errors="replace") as file:
+            rows = [line.split() for line in file if not line.lstrip().startswith("#")]
+        if any(len(row) > 1 and row[0] == row[1] and _hides((row[0],), path) for row in rows):
+            return True
+    return False
+
+
+def _hides(places: tuple[str, ...], path: str) -> bool:
+    return any(f"{path}/".startswith(f"{place.rstrip('/')}/") for place in places)
+
+
+CHECKS = {
+    "slurm.task-prolog": task_prolog,
+    "slurm.pyxis": pyxis,
+    "slurm.spank": spank,
+    "slurm.job-container": job_container,
+    "slurm.constant-path": constant_path,
+}

@@ -1,0 +1,277 @@
+"""This node: accounts, warmstart's own directories, the workspace, programs, and what waits to be done."""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import os
+import pwd
+import stat
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from warmstart.audit import waiting
+from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.errors import WarmstartError
+from warmstart.host import children
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.images import validity
+from warmstart.images.importers import choice, oci, programs
+from warmstart.images.progress import size
+from warmstart.paths import Installation, NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.store import pack
+
+ACCOUNTS = ("store_user", "import_user", "validate_user")
+POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
+SHARED = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "glusterfs")
+LEAST_FREE = 5  # percent, of bytes and of inodes
+VERSIONS = {validity.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version"}  # others: --version
+PROGRAMS = (validity.UNSQUASHFS, pack.MKSQUASHFS, programs.PRLIMIT, children.UNSHARE, children.SETPRIV)
+WAITING_S = 3600.0  # a timer and every epilog bring journals and spools away
+PROBE = ".doctor"
+
+
+class Node(NamedTuple):
+    """The installation and the policy in force."""
+
+    installation: Installation
+    policy: Policy
+
+    def nodes(self) -> list[NodePaths]:
+        """Return this host's nodes: there may be several slurmds."""
+        try:
+            names = sorted(os.listdir(self.installation.var))
+        except FileNotFoundError:
+            return []
+        places = [self.installation.node(name) for name in names]
+        return [place for place in places if os.path.isdir(place.state)]
+
+
+def accounts(node: Node) -> Iterator[Finding]:
+    """Three accounts, with an own uid each, no rights of their own, and the ids that the policy was compiled with."""
+    bad, seen = [], set()
+    for key in ACCOUNTS:
+        wanted = getattr(node.policy, key)
+        try:
+            found = pwd.getpwnam(wanted.name)
+        except KeyError:
+            bad.append(f"{key} {wanted.name} does not exist")
+            continue
+        groups = {_group(gid) for gid in os.getgrouplist(found.pw_name, found.pw_gid)}
+        if (found.pw_uid, found.pw_gid) != (wanted.uid, wanted.gid):
+            bad.append(f"{wanted.name} is {found.pw_uid}:{found.pw_gid}, hooks take it for {wanted.uid}:{wanted.gid}")
+        if found.pw_uid == 0 or groups & POWERFUL:
+            bad.append(f"{wanted.name} is privileged (uid {found.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
+        if found.pw_uid in seen:
+            bad.append(f"{wanted.name} shares its uid, {found.pw_uid}")
+        seen.add(found.pw_uid)
+    if bad:
+        yield Finding(WRONG, "; ".join(bad), "make three unprivileged system accounts, the same on every node")
+    else:
+        yield Finding(OK, "store_user, import_user and validate_user are three unprivileged accounts")
+
+
+def state(node: Node) -> Iterator[Finding]:
+    """Root believes what lies in warmstart's own directory."""
+    yield from _roots_own(node.installation.var, CRITICAL, "hooks make it")
+
+
+def workspace(node: Node) -> Iterator[Finding]:
+    """See that the workspaces' parent is root's: nobody else can rename what is in it."""
+    yield from _roots_own(node.policy.paths.workspace, WRONG, "the first prolog makes it")
+
+
+def file_system(node: Node) -> Iterator[Finding]:
+    """Find workspaces on a local disk: a job that hangs on a server hangs its epilog."""
+    kind, place = _mount(_existing(node.policy.paths.workspace))
+    if kind in SHARED or kind.startswith("fuse"):
+        found = f"the workspace is on {kind} ({place}), which is no local file system"
+        yield Finding(WRONG, found, "paths.workspace on a local disk")
+    elif kind in ("tmpfs", "ramfs"):
+        yield Finding(
+            ADVICE, f"the workspace is on {kind} ({place}): it takes memory", "paths.workspace on a local disk"
+        )
+    else:
+        yield Finding(OK, f"the workspace is on {kind} ({place})")
+
+
+def leases(node: Node) -> Iterator[Finding]:
+    """Take a lease: with one, the copy of an image begins only when nobody can write it (fcntl(2))."""
+    path = node.policy.paths.workspace
+    if not os.path.isdir(path):
+        yield Finding(UNKNOWN, f"{path} is not there yet", "run a job first")
+    elif os.geteuid() != 0 or os.stat(path).st_uid != 0:
+        yield Finding(UNKNOWN, "not tried: only root does, in a directory of root's", AS_ROOT)
+    elif problem := _lease_problem(path):
+        yield Finding(
+            WRONG, f"no leases (F_SETLEASE) in {path}: {problem}", "use a local file system (ext4, xfs, btrfs)"
+        )
+    else:
+        yield Finding(OK, f"leases work in {path}")
+
+
+def space(node: Node) -> Iterator[Finding]:
+    """Look for room: a job whose workspace can't be made runs cold."""
+    path = _existing(node.policy.paths.workspace)
+    seen = os.statvfs(path)
+    free = 100 * seen.f_bavail / max(seen.f_blocks, 1)
+    inodes = 100 * seen.f_favail / seen.f_files if seen.f_files else 100.0  # btrfs has no such limit
+    words = f"{free:.0f}% of the bytes and {inodes:.0f}% of the inodes are free where workspaces are"
+    if min(free, inodes) < LEAST_FREE:
+        yield Finding(WRONG, words, "who filled it? give warmstart a file system of its own")
+    else:
+        yield Finding(OK, words)
+
+
+def limits(node: Node) -> Iterator[Finding]:
+    """Nothing limits a workspace's size: what a job fills up, others lack."""
+    kind, place = _mount(_existing(node.policy.paths.workspace))
+    if place == "/":
+        found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
+        yield Finding(ADVICE, found, "give paths.workspace a file system of its own, or quotas")
+    else:
+        yield Finding(OK, f"workspaces have no size limit of their own; they can fill {place} ({kind}) and no more")
+
+
+def tools(node: Node) -> Iterator[Finding]:
+    """Look for the programs that hooks start, by absolute path."""
+    wanted = [*PROGRAMS, *_importers(node.policy.images.importer)]
+    missing = [program for program in wanted if not os.access(program, os.X_OK)]
+    if missing:
+        yield Finding(WRONG, f"missing: {', '.join(missing)}", "install the packages that the README names")
+    else:
+        versions = [_version(program) for program in (validity.UNSQUASHFS, *_importers(node.policy.images.importer))]
+        yield Finding(OK, "; ".join(versions))
+
+
+def journals(node: Node) -> Iterator[Finding]:
+    """Events wait in journals until an epilog or tend moves them into the audit log."""
+    left = []
+    for place in node.nodes():
+        if os.path.isdir(place.journal):
+            with opened_dir(place.journal) as fd:
+                left += [journal for journal in waiting.journals(fd) if journal.state != "running"]
+    age = time.time() - min((journal.modified for journal in left), default=time.time())
+    words = f"{len(left)} journals wait for the audit log"
+    if age > WAITING_S:
+        found = f"{words}, the oldest for {age / 3600:.1f} h"
+        yield Finding(WRONG, found, "is warmstart-tend.timer on, and paths.audit writable? try `warmstart tend`")
+    else:
+        yield Finding(OK, words)
+
+
+def spool(node: Node) -> Iterator[Finding]:
+    """Bundles that the store did not take wait here."""
+    count, total, oldest = 0, 0, time.time()
+    for place in node.nodes():
+        for directory, _, names in os.walk(place.spool, onerror=_unless_missing):
+            found = [os.stat(f"{directory}/{name}", follow_symlinks=False) for name in names]
+            count += len(found) > 0
+            total += sum(status.st_size for status in found)
+            oldest = min([oldest, *(status.st_mtime for status in found)])
+    words = f"{count} bundles ({size(total)}) wait for the store"
+    if time.time() - oldest > WAITING_S:
+        found_words = f"{words}, the oldest for {(time.time() - oldest) / 3600:.1f} h"
+        yield Finding(WRONG, found_words, "does the store take writes? is warmstart-tend.timer on?")
+    else:
+        yield Finding(OK, words)
+
+
+def _roots_own(path: str, status: str, otherwise: str) -> Iterator[Finding]:
+    """Look at a directory and all above: owned by root, writable for root alone, or sticky above it."""
+    bad, place = [], _existing(path)
+    there = place == path
+    while True:
+        seen = os.stat(place, follow_symlinks=False)
+        open_to_all = seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not seen.st_mode & stat.S_ISVTX
+        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != 0 or open_to_all:
+            bad.append(f"{place} (uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o})")
+        if place == "/":
+            break
+        place = os.path.dirname(place)
+    if bad:
+        change = "let it be a directory of root's, and writable for root alone, or sticky"
+        yield Finding(status, f"others than root can change {', '.join(bad)}", change)
+    else:
+        yield Finding(OK, f"{path} is root's" if there else f"{path} is not there yet; {otherwise}")
+
+
+def _existing(path: str) -> str:
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _mount(path: str) -> tuple[str, str]:
+    """Return the type and the mount point of the file system that a path is on (proc(5), mounts)."""
+    real, best = os.path.realpath(path), ("unknown", "")
+    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            _, place, kind, *_ = line.split(" ")
+            if f"{real}/".startswith(f"{place.rstrip('/')}/") and len(place) >= len(best[1]):
+                best = (kind, place)
+    return best
+
+
+def _lease_problem(path: str) -> str:
+    """Take a lease on a file of our own in a directory of root's; return why it failed, or ""."""
+    with opened_dir(path) as fd:
+        name = f"{PROBE}-{os.getpid()}"
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=fd))
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=fd)
+            try:
+                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            except OSError as error:
+                return error.strerror or str(error)
+            finally:
+                os.close(file)
+        finally:
+            os.unlink(name, dir_fd=fd)
+    return ""
+
+
+def _importers(name: str) -> list[str]:
+    if name == "enroot" or (name == "auto" and os.path.exists(choice.ENROOT)):
+        return [choice.ENROOT]
+    return [oci.SKOPEO, oci.UMOCI]
+
+
+def _version(program: str) -> str:
+    arguments = ["version"] if program == choice.ENROOT else [VERSIONS.get(program, "--version")]
+    try:
+        ended = children.run([program, *arguments], deadline=after(5.0))
+    except WarmstartError:
+        return f"{program} (no answer)"
+    first = (ended.stdout or ended.stderr).decode(errors="replace").strip().partition("\n")[0]
+    return first if os.path.basename(program) in first else f"{os.path.basename(program)} {first}"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+CHECKS = {
+    "node.accounts": accounts,
+    "node.state": state,
+    "node.workspace": workspace,
+    "node.file-system": file_system,
+    "node.leases": leases,
+    "node.space": space,
+    "node.limits": limits,
+    "node.programs": tools,
+    "node.journals": journals,
+    "node.spool": spool,
+}

@@ -1,0 +1,104 @@
+"""What `doctor` tries in the store, as its owner in a worker: in a directory of its own that it removes again.
+
+Every function is called in the worker: it takes and returns JSON, and may hang as long as the file system does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from contextlib import suppress
+from typing import Any
+
+from warmstart.host.files import opened_dir
+
+PREFIX = ".doctor-"
+DEAD_AFTER = 3600.0  # seconds; older ones are of a doctor that was killed
+NAMES = ("lock", "link", "clock")
+_held: list[int] = []  # in the worker that holds the lock
+
+
+def look(path: str) -> dict[str, Any]:
+    """Return whose the store is, its mode, and the file system's size and free space in bytes."""
+    with opened_dir(path) as fd:
+        status, space = os.fstat(fd), os.fstatvfs(fd)
+    return {
+        "uid": status.st_uid,
+        "mode": stat.S_IMODE(status.st_mode),
+        "size": space.f_blocks * space.f_frsize,
+        "free": space.f_bavail * space.f_frsize,
+    }
+
+
+def whose(path: str) -> dict[str, int]:
+    """Return a directory's owner and mode, without a need to read it."""
+    status = os.stat(path, follow_symlinks=False)
+    return {"uid": status.st_uid, "mode": stat.S_IMODE(status.st_mode)}
+
+
+def make_place(store: str, name: str) -> str:
+    """Make the probe's directory (0700) and return its path; removes what dead ones left."""
+    with opened_dir(store) as fd:
+        for other in os.listdir(fd):
+            if other.startswith(PREFIX) and time.time() - os.stat(other, dir_fd=fd).st_mtime > DEAD_AFTER:
+                remove_place(f"{store}/{other}")
+        os.mkdir(f"{PREFIX}{name}", 0o700, dir_fd=fd)
+    return f"{store}/{PREFIX}{name}"
+
+
+def remove_place(place: str) -> None:
+    """Remove the directory and what the probes left in it."""
+    for name in NAMES:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{place}/{name}")
+    with suppress(FileNotFoundError):
+        os.rmdir(place)
+
+
+def hold_lock(place: str) -> None:
+    """Take the lock and keep it for as long as this worker lives; `OSError` where there are no locks."""
+    fd = os.open(f"{place}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    _held.append(fd)
+
+
+def lock_is_free(place: str) -> bool:
+    """Tell whether the lock, which another process holds, could be taken all the same."""
+    fd = os.open(f"{place}/lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def link(place: str) -> int:
+    """Link a name to the lock's file and return the file's count of links; `OSError` where that can't be done."""
+    os.link(f"{place}/lock", f"{place}/link")
+    return os.stat(f"{place}/link").st_nlink
+
+
+def clock_ahead(place: str) -> float:
+    """Return by how many seconds the store's clock is ahead of ours, at least; negative: behind."""
+    before = time.time()
+    fd = os.open(f"{place}/clock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, b"\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    stamp, after = os.stat(f"{place}/clock").st_mtime, time.time()
+    return min(0.0, stamp - before) + max(0.0, stamp - after)
+
+
+def can_list(place: str) -> bool:
+    """Tell whether whoever this worker is may read the store owner's private directory."""
+    try:
+        os.listdir(place)
+    except PermissionError:
+        return False
+    return True

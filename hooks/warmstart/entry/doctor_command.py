@@ -1,0 +1,100 @@
+"""`warmstart doctor`: what is wrong on this node, in the store and in slurm.conf, and what to change."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from warmstart.entry.doctor import containers, finding, node, slurm, slurm_conf, store
+from warmstart.entry.doctor import policy as site_policy
+from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, BAD, OK, UNKNOWN, Result, run, undone
+from warmstart.entry.doctor.node import Node
+from warmstart.entry.doctor.slurm import Slurm
+from warmstart.entry.in_force import in_force
+from warmstart.entry.terminal import json_option, say, show_json, show_table, warn, working
+from warmstart.errors import PolicyError
+from warmstart.host.worker import WorkerSilent
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+
+WRONG = 1
+# What a user can find out about the store is nothing: it is its owner's alone, and root acts as that owner.
+NOT_ROOT = "only root can look at the store as its owner does"
+
+
+@click.command()
+@click.option(
+    "--slurm-conf",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="This slurm.conf, instead of $SLURM_CONF or /etc/slurm/slurm.conf.",
+)
+@json_option
+@click.pass_obj
+def doctor(installation: Installation, slurm_conf: str | None, as_json: bool) -> None:
+    """Check this node, the store and slurm.conf, and say what to change.
+
+    Changes nothing; run it as root on a node. What a user can't find out is `unknown`.
+
+    Exit status: 0 nothing is wrong or critical; 1 something is; 2 wrong usage.
+    """
+    with working("looking"):
+        results = examine(installation, slurm_conf)
+    bad = [result for result in results if result.status in BAD]
+    if as_json:
+        show_json({"ok": not bad, "findings": [result._asdict() for result in results]})
+    else:
+        _print(results)
+    if bad:
+        raise click.exceptions.Exit(WRONG)
+
+
+def examine(installation: Installation, conf_path: str | None = None) -> list[Result]:
+    """Return the findings of all checks; `conf_path`: the slurm.conf that is meant."""
+    try:
+        policy = in_force(installation).policy
+    except PolicyError:
+        policy = None
+    results = run(site_policy.CHECKS, installation)
+    results += _of_the_policy(installation, policy)
+    return results + _slurm(installation, policy, conf_path)
+
+
+def _of_the_policy(installation: Installation, policy: Policy | None) -> list[Result]:
+    """Return what can be told only with the paths and accounts of a policy."""
+    if policy is None:
+        return undone([*node.CHECKS, *store.CHECKS], "there is no policy in force", "mend the policy first")
+    results = run(node.CHECKS, Node(installation, policy))
+    if os.geteuid() not in (0, policy.store_user.uid):
+        return results + undone(store.CHECKS, NOT_ROOT, AS_ROOT)
+    try:
+        with store.opened(policy) as opened:
+            return results + run(store.CHECKS, opened)
+    except WorkerSilent as error:
+        first, *others = store.CHECKS  # one deadline is enough
+        return [*results, Result(first, finding.WRONG, str(error), error.hint), *undone(others, str(error), error.hint)]
+
+
+def _slurm(installation: Installation, policy: Policy | None, conf_path: str | None) -> list[Result]:
+    path = slurm_conf.find(conf_path)
+    try:
+        conf = slurm_conf.read(path)
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+        return undone([*slurm.CHECKS, *containers.CHECKS], why, "name the file: --slurm-conf FILE")
+    subject = Slurm(conf, installation, policy)
+    try:
+        tasks = containers.tasks(subject)
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+        return run(slurm.CHECKS, subject) + undone(containers.CHECKS, why, AS_ROOT)
+    return run(slurm.CHECKS, subject) + run(containers.CHECKS, tasks)
+
+
+def _print(results: list[Result]) -> None:
+    show_table(("check", "status", "found", "change"), results)
+    counts = {status: sum(result.status == status for result in results) for status in (OK, ADVICE, *BAD, UNKNOWN)}
+    say(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if counts[UNKNOWN] and os.geteuid() != 0:
+        warn("some checks need root")

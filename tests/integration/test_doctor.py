@@ -1,0 +1,51 @@
+"""`warmstart doctor` on a real node: the cluster's own slurm.conf, the site's store and policy."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.site import Site
+
+
+def run_a_job(site: Site) -> None:
+    """Have a job's hooks put the policy into force."""
+    site.cluster.wait(site.cluster.submit("#!/bin/sh\ntrue\n", ALICE))
+
+
+def examined(site: Site) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Return the exit status and the findings by their check."""
+    done = site.command("doctor", "--json", "--slurm-conf", str(site.cluster.base / "etc" / "slurm.conf"))
+    assert done.stderr == ""
+    return done.returncode, {found["check"]: found for found in json.loads(done.stdout)["findings"]}
+
+
+def test_a_real_site(site: Site) -> None:
+    """The settings that admins are told to include fit; nothing of the probes is left."""
+    run_a_job(site)
+    _, found = examined(site)
+    groups = {name: row for name, row in found.items() if row["status"] in ("wrong", "critical")}
+    assert not {name for name in groups if name.startswith(("slurm.", "policy."))}, groups
+    for name in ("store.reachable", "store.owner", "store.writers", "store.locks", "store.links", "store.clock"):
+        assert found[name]["status"] == "ok", found[name]
+    assert (found["store.root"]["status"], found["node.programs"]["status"]) == ("advice", "ok")
+    assert found["node.leases"]["status"] in ("ok", "unknown")
+    assert not [name for name in os.listdir(site.store) if name.startswith(".doctor")]
+
+
+def test_a_store_that_everybody_can_write_and_a_broken_edit(site: Site) -> None:
+    """Both are critical, and the exit status says so."""
+    run_a_job(site)
+    site.store.chmod(0o777)
+    policy = site.etc / "policy.yaml"
+    policy.write_text(f"{policy.read_text()}\nno_such_key: 1\n")
+    try:
+        status, found = examined(site)
+    finally:
+        site.store.chmod(0o755)
+    assert status == 1
+    assert found["store.writers"]["status"] == "critical"
+    assert found["policy.in-force"]["status"] == "critical"
+    assert "no_such_key" in found["policy.in-force"]["found"]

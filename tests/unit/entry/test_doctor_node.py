@@ -1,0 +1,289 @@
+"""`warmstart doctor` on the policy and the node, and the command around all checks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.entry.command_line import POLICY, answer, installed, run
+from warmstart.entry import doctor_command
+from warmstart.entry.doctor import containers, node, slurm, store
+from warmstart.entry.doctor import policy as site_policy
+from warmstart.entry.doctor.finding import Finding, Result
+from warmstart.entry.doctor.finding import run as run_checks
+from warmstart.entry.doctor.node import Node
+from warmstart.entry.in_force import in_force
+from warmstart.host.worker import Identity, WorkerSilent
+from warmstart.images.importers import choice
+from warmstart.paths import Installation
+from warmstart.policy import source
+from warmstart.policy.refresh import current
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    """Return an installation with a compiled policy; who runs the tests stands for root."""
+    monkeypatch.setattr(source, "ROOT", frozenset({0, os.getuid()}))
+    installation = installed(tmp_path / "prefix")
+    current(installation)
+    return installation
+
+
+@pytest.fixture
+def here(site: Installation, tmp_path: Path) -> Node:
+    """Return the node of that installation, with a workspace."""
+    policy = in_force(site).policy
+    (tmp_path / "work").mkdir()
+    return Node(site, policy._replace(paths=policy.paths._replace(workspace=str(tmp_path / "work"))))
+
+
+def policy_statuses(site: Installation) -> dict[str, str]:
+    """Return the statuses of the policy's checks."""
+    return {result.check: result.status for result in run_checks(site_policy.CHECKS, site)}
+
+
+def one(check: Callable[[Node], object], subject: Node) -> Result:
+    """Return the finding of one check of a node."""
+    (found,) = run_checks({"x": check}, subject)  # type: ignore[dict-item]
+    return found
+
+
+def test_a_good_policy(site: Installation) -> None:
+    """Nothing to change."""
+    assert set(policy_statuses(site).values()) == {"ok"}
+
+
+def test_a_broken_edit_is_critical_and_says_why(site: Installation) -> None:
+    """The last good policy is in force, with rights that were perhaps taken away."""
+    Path(site.policy).write_text(POLICY.replace("registries", "registeries"))
+    found = next(result for result in run_checks(site_policy.CHECKS, site) if result.check == "policy.in-force")
+    assert found.status == "critical"
+    assert "last good policy" in found.found
+    assert "registeries: unknown key" in found.found
+
+
+def test_no_policy_is_critical(tmp_path: Path) -> None:
+    """And nothing is said of a node or a store that nobody named."""
+    site = Installation(str(tmp_path))
+    found = {result.check: result.status for result in doctor_command.examine(site, "/dev/null")}
+    assert found["policy.in-force"] == "critical"
+    assert {found[name] for name in (*node.CHECKS, *store.CHECKS)} == {"unknown"}
+
+
+def test_a_policy_that_others_can_write(site: Installation) -> None:
+    """The file, or its directory: both are root by path."""
+    Path(site.policy).chmod(0o666)
+    assert policy_statuses(site)["policy.files"] == "critical"
+    Path(site.policy).chmod(0o644)
+    Path(site.etc).chmod(0o777)
+    assert policy_statuses(site)["policy.files"] == "critical"
+
+
+def test_a_compiled_form_that_is_damaged_or_missing(site: Installation) -> None:
+    """Every hook would compile again."""
+    Path(site.compiled_policy).write_text("{")
+    assert policy_statuses(site)["policy.compiled"] == "wrong"
+    Path(site.compiled_policy).unlink()
+    assert policy_statuses(site)["policy.compiled"] == "advice"
+
+
+def test_the_switch(site: Installation) -> None:
+    """A forgotten `off` is told."""
+    Path(site.off_switch).touch()
+    assert policy_statuses(site)["policy.off"] == "advice"
+
+
+def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They exist, are three, have the uids that hooks use, and no rights."""
+    people = {name: (number, number) for number, name in enumerate(("w", "i", "v"), 900)}
+    groups = {"w": [900]}
+    monkeypatch.setattr(pwd, "getpwnam", lambda n: SimpleNamespace(pw_name=n, pw_uid=people[n][0], pw_gid=people[n][1]))
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: groups.get(name, [gid]))
+    users = {key: Identity(name, *people[name]) for key, name in zip(node.ACCOUNTS, people, strict=True)}
+    subject = here._replace(policy=here.policy._replace(**users))  # type: ignore[arg-type]
+    assert one(node.accounts, subject).status == "ok"
+    groups["w"] = [0]
+    assert "privileged" in one(node.accounts, subject).found
+    groups["w"] = [900]
+    people["i"] = (900, 900)
+    found = one(node.accounts, subject)
+    assert found.status == "wrong"
+    assert "shares its uid" in found.found
+    assert "hooks take it for 901:901" in found.found
+    del people["v"]
+    assert "does not exist" in one(node.accounts, subject).found
+
+
+def test_directories_that_must_be_roots(tmp_path: Path) -> None:
+    """A mode or an owner that lets others in is told; so is one above."""
+    (good,) = node._roots_own("/etc", "wrong", "x")
+    assert good.status == "ok"
+    place = tmp_path / "a" / "b"
+    place.mkdir(parents=True)
+    place.parent.chmod(0o777)
+    (bad,) = node._roots_own(str(place), "critical", "x")
+    assert (bad.status, f"{place.parent} (uid" in bad.found) == ("critical", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "file_system", "limits"),
+    [
+        ("ext4", "/", "ok", "advice"),
+        ("xfs", "/scratch", "ok", "ok"),
+        ("nfs4", "/scratch", "wrong", "ok"),
+        ("fuse.sshfs", "/scratch", "wrong", "ok"),
+        ("tmpfs", "/scratch", "advice", "ok"),
+    ],
+)
+def test_where_workspaces_are(
+    here: Node, monkeypatch: pytest.MonkeyPatch, *, kind: str, place: str, file_system: str, limits: str
+) -> None:
+    """On a local disk, and better one of its own."""
+    monkeypatch.setattr(node, "_mount", lambda _: (kind, place))
+    assert (one(node.file_system, here).status, one(node.limits, here).status) == (file_system, limits)
+
+
+def test_the_mount_of_a_path() -> None:
+    """The longest mount point counts."""
+    assert node._mount("/proc/self") == ("proc", "/proc")
+
+
+def test_leases(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried on a file of our own, which goes away again."""
+    path = here.policy.paths.workspace
+    assert node._lease_problem(path) == ""
+    real = fcntl.fcntl
+
+    def refuse(fd: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_SETLEASE:
+            raise OSError(22, "Invalid argument")
+        return int(real(fd, command, argument))
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    assert node._lease_problem(path) == "Invalid argument"
+    assert os.listdir(path) == []
+
+
+def test_leases_are_tried_by_root_alone(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user is told that he can't."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert one(node.leases, here).status == "unknown"
+
+
+def test_room_for_workspaces(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes and inodes both count."""
+    for free, inodes, status in ((50, 50, "ok"), (4, 50, "wrong"), (50, 4, "wrong")):
+        seen = SimpleNamespace(f_bavail=free, f_blocks=100, f_favail=inodes, f_files=100)
+        monkeypatch.setattr(os, "statvfs", lambda _, seen=seen: seen)
+        assert one(node.space, here).status == status
+
+
+def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is named; what is there says its version."""
+    monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh",))
+    monkeypatch.setattr(node, "_importers", lambda _: ["/bin/true"])
+    monkeypatch.setattr(node, "_version", lambda program: f"{program} 1")
+    assert one(node.tools, here).status == "ok"
+    monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh", "/no/such"))
+    found = one(node.tools, here)
+    assert (found.status, found.found) == ("wrong", "missing: /no/such")
+
+
+def test_the_importers_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the policy, and for `auto` by what is installed."""
+    assert node._importers("enroot") == ["/usr/bin/enroot"]
+    assert node._importers("oci") == ["/usr/bin/skopeo", "/usr/bin/umoci"]
+    monkeypatch.setattr(choice, "ENROOT", "/bin/sh")
+    assert node._importers("auto") == ["/bin/sh"]
+
+
+def test_journals_and_spools_that_wait(here: Node) -> None:
+    """Young ones are usual; old ones say that nobody comes for them."""
+    place = here.installation.node("n1")
+    for directory in (place.state, place.journal, f"{place.spool}/1.2.3.numba"):
+        os.makedirs(directory)
+    assert "0 journals" in one(node.journals, here).found
+    assert "0 bundles" in one(node.spool, here).found
+    journal, bundle = Path(place.journal, "prolog-r1-1.done"), Path(place.spool, "1.2.3.numba", "bundle.sqsh")
+    journal.touch()
+    bundle.write_text("x" * 2048)
+    assert (one(node.journals, here).status, one(node.spool, here).status) == ("ok", "ok")
+    assert "1 bundles (2 KiB)" in one(node.spool, here).found
+    for path in (journal, bundle):
+        os.utime(path, (time.time() - 7200,) * 2)
+    assert (one(node.journals, here).status, one(node.spool, here).status) == ("wrong", "wrong")
+
+
+def test_a_check_that_fails_itself_is_unknown() -> None:
+    """Never a crash, and never ok; a hang is wrong."""
+
+    def denied(_: None) -> list[Finding]:
+        raise PermissionError(13, "Permission denied", "/x")
+
+    def broken(_: None) -> list[Finding]:
+        raise OSError(5, "Input/output error", "/x")
+
+    def hangs(_: None) -> list[Finding]:
+        raise WorkerSilent(function="f", identity="w", problem="no answer")
+
+    found = run_checks({"a": denied, "b": broken, "c": hangs}, None)
+    assert [(r.status, r.change) for r in found[:2]] == [("unknown", "run it as root"), ("unknown", "")]
+    assert found[2].status == "wrong"
+
+
+def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first check says so, the others are not tried."""
+
+    def hangs(_: object) -> None:
+        raise WorkerSilent(function="f", identity="w", problem="no answer")
+
+    policy = in_force(site).policy
+    monkeypatch.setattr(store, "opened", hangs)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(node, "CHECKS", {})
+    found = {r.check: r.status for r in doctor_command._of_the_policy(site, policy)}
+    assert found.pop("store.reachable") == "wrong"
+    assert (set(found.values()), len(found)) == ({"unknown"}, len(store.CHECKS) - 1)
+
+
+def test_what_a_user_cannot_do_is_said(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is root's to look at."""
+    policy = in_force(site).policy
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = {r.check: (r.status, r.change) for r in doctor_command._of_the_policy(site, policy)}
+    assert found["store.owner"] == ("unknown", "run it as root")
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("advice", 0), ("unknown", 0), ("wrong", 1), ("critical", 1)])
+def test_exit_statuses(site: Installation, monkeypatch: pytest.MonkeyPatch, status: str, code: int) -> None:
+    """Scripts go by it, people by the table."""
+    monkeypatch.setattr(doctor_command, "examine", lambda *_: [Result("a.b", status, "found this", "do that")])
+    shown = run(site, "doctor")
+    assert (shown.exit_code, "found this" in shown.stdout, "do that" in shown.stdout) == (code, True, True)
+    finding = {"check": "a.b", "status": status, "found": "found this", "change": "do that"}
+    assert answer(site, "doctor") == {"ok": code == 0, "findings": [finding]}
+
+
+def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
+    """A wrong name is wrong usage; no file at all leaves its checks undone."""
+    assert run(site, "doctor", "--slurm-conf", "/no/such").exit_code == 2
+    found = doctor_command._slurm(site, None, "/no/such")
+    assert {result.status for result in found} == {"unknown"}
+    assert {result.check for result in found} == {*slurm.CHECKS, *containers.CHECKS}
+
+
+def test_the_documentation_has_every_check() -> None:
+    """And none that does not exist."""
+    groups = (site_policy.CHECKS, node.CHECKS, store.CHECKS, slurm.CHECKS, containers.CHECKS)
+    code = [name for group in groups for name in group]
+    assert re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", DOCS.read_text(), re.MULTILINE) == code

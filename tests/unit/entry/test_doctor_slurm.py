@@ -1,0 +1,192 @@
+"""`warmstart doctor` on slurm.conf and what stands beside it: each check on a good file and on bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.entry.command_line import POLICY, installed
+from warmstart.entry.doctor import containers, slurm, slurm_conf
+from warmstart.entry.doctor.finding import run
+from warmstart.entry.doctor.slurm import Slurm
+from warmstart.entry.in_force import in_force
+from warmstart.paths import Installation
+
+GOOD = """\
+ClusterName=c
+SlurmdTimeout=300
+include hooks.conf
+"""
+HOOKS = """\
+prolog = "@/prolog"   # ours
+Epilog=@/epilog
+TaskProlog=@/task-prolog
+PrologFlags=Alloc,\\
+DeferBatch
+PrologEpilogTimeout=290 BatchStartTimeout=360
+"""
+Check = Callable[..., dict[str, list[str]]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Installation:
+    """Return an installation with hooks and a policy."""
+    libexec = tmp_path / "prefix/libexec/warmstart"
+    libexec.mkdir(parents=True)
+    for name in ("prolog", "epilog", "task-prolog"):
+        (libexec / name).write_text("#!/bin/sh\n")
+        (libexec / name).chmod(0o755)
+    return installed(tmp_path / "prefix", POLICY)
+
+
+@pytest.fixture
+def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Return a function that gives the statuses of all checks for a slurm.conf with an edit, and plugins."""
+    monkeypatch.setattr(slurm, "HIDDEN", ("/nowhere",))  # pytest's own directory is below /tmp
+    monkeypatch.setattr(containers, "HIDDEN", ("/nowhere",))
+    libexec = f"{site.prefix}/libexec/warmstart"
+
+    def statuses(old: str = "", new: str = "", *, plugins: str = "", policy: bool = True) -> dict[str, list[str]]:
+        text = HOOKS.replace(old, new) if old else HOOKS + new
+        (tmp_path / "slurm.conf").write_text(GOOD)
+        (tmp_path / "hooks.conf").write_text(text.replace("@", libexec))
+        (tmp_path / "plugstack.conf").write_text(plugins)
+        conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
+        subject = Slurm(conf, site, in_force(site).policy if policy else None)
+        tasks = containers.tasks(subject, str(tmp_path / "enroot"))
+        found: dict[str, list[str]] = {}
+        for result in run(slurm.CHECKS, subject) + run(containers.CHECKS, tasks):
+            found.setdefault(result.check, []).append(result.status)
+        return found
+
+    return statuses
+
+
+def bad(found: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return what is not simply ok."""
+    return {name: statuses for name, statuses in found.items() if statuses != ["ok"]}
+
+
+def test_a_good_file_has_nothing_to_change(check: Check) -> None:
+    """Keys in any case, quotes, continued lines and includes are read as Slurm does."""
+    assert bad(check()) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "status"),
+    [
+        ('prolog = "@/prolog"', "", "slurm.prolog", "wrong"),
+        ('"@/prolog"', "/etc/other", "slurm.prolog", "wrong"),
+        ('"@/prolog"', "@/pro*", "slurm.prolog", "advice"),
+        ('"@/prolog"', "@/none.d/*", "slurm.prolog", "critical"),
+        ("Epilog=@/epilog", "", "slurm.epilog", "wrong"),
+        ("DeferBatch", "X11", "slurm.prolog-flags", "wrong"),
+        ("DeferBatch", "DeferBatch,NoHold", "slurm.prolog-flags", "wrong"),
+        ("DeferBatch", "DeferBatch,RunInJob", "slurm.prolog-flags", "wrong"),
+        ("DeferBatch", "DeferBatch,Serial", "slurm.prolog-flags", "advice"),
+        ("PrologEpilogTimeout=290", "PrologEpilogTimeout=270", "slurm.prolog-timeout", "wrong"),
+        ("PrologEpilogTimeout=290", "PrologEpilogTimeout=300", "slurm.prolog-timeout", "wrong"),
+        ("PrologEpilogTimeout=290", "PrologTimeout=290", "slurm.epilog-timeout", "wrong"),
+        ("PrologEpilogTimeout=290", "PrologEpilogTimeout=60", "slurm.epilog-timeout", "wrong"),
+        ("BatchStartTimeout=360", "", "slurm.batch-start", "wrong"),
+        ("BatchStartTimeout=360", "BatchStartTimeout=290", "slurm.batch-start", "wrong"),
+        ("", "SchedulerParameters=a,nohold_on_prolog_fail\n", "slurm.nohold", "wrong"),
+        ("TaskProlog=@/task-prolog", "", "slurm.task-prolog", "wrong"),
+        ('"@/prolog"', "/nowhere/prolog", "slurm.hook-places", "wrong"),
+    ],
+)
+def test_each_bad_setting_is_told(check: Check, old: str, new: str, name: str, status: str) -> None:
+    """The check that is meant says how bad it is."""
+    assert status in check(old, new)[name]
+
+
+def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:
+    """Sites have prologs of their own, too."""
+    wrapper = tmp_path / "mine"
+    wrapper.write_text(f"#!/bin/sh\n{site.prefix}/libexec/warmstart/prolog\n")
+    assert check('"@/prolog"', str(wrapper))["slurm.prolog"] == ["ok"]
+    wrapper.write_text("#!/bin/sh\n")
+    assert check('"@/prolog"', str(wrapper))["slurm.prolog"] == ["wrong"]
+
+
+def test_hooks_that_are_not_there(check: Check, site: Installation) -> None:
+    """A missing hook drains nodes, or fails all tasks."""
+    for name in ("prolog", "epilog", "task-prolog"):
+        Path(site.prefix, "libexec/warmstart", name).unlink()
+        assert check()[f"slurm.{name}"] == ["critical"]
+
+
+def test_without_a_policy_budgets_are_unknown(check: Check) -> None:
+    """Never a guess."""
+    found = check(policy=False)
+    names = ("slurm.prolog-timeout", "slurm.epilog-timeout", "slurm.constant-path")
+    assert [found[name] for name in names] == [["unknown"]] * 3
+    assert found["slurm.prolog"] == ["ok"]
+
+
+def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: Path) -> None:
+    """Containers need both directories mounted, and the hook; else every task fails."""
+    pyxis = "required /usr/lib64/slurm/spank_pyxis.so importer=x\n"
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
+    hooks, mounts = tmp_path / "enroot/hooks.d", tmp_path / "enroot/mounts.d"
+    hooks.mkdir(parents=True)
+    mounts.mkdir()
+    (hooks / "40-warmstart.sh").write_text("")
+    (hooks / "40-warmstart.sh").chmod(0o755)
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
+    assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.pyxis"] == ["ok"]
+    assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.task-prolog"] == ["advice"]
+    places = (f"{site.prefix}/libexec/warmstart", site.var)
+    (mounts / "50.fstab").write_text("".join(f"{place} {place} none x-create=dir,bind,ro\n" for place in places))
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["ok"]
+    (hooks / "40-warmstart.sh").unlink()
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["wrong"]
+    assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.pyxis"] == ["wrong"]
+    (mounts / "50.fstab").write_text("# " + (mounts / "50.fstab").read_text())
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
+
+
+def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
+    """It has to be there, before pyxis, with the policy's workspace."""
+    library = tmp_path / "warmstart.so"
+    line = f"optional {library} workspace=/var/tmp/w\n"
+    assert check(plugins=line)["slurm.spank"] == ["wrong"]
+    library.touch()
+    assert check(plugins=line)["slurm.spank"] == ["ok"]
+    assert check(plugins=line)["slurm.constant-path"] == ["advice"]
+    assert check(plugins=f"required spank_pyxis.so\n{line}")["slurm.spank"] == ["wrong"]
+    assert check(plugins=f"{line}required spank_pyxis.so\n")["slurm.spank"] == ["ok"]
+    assert check(plugins=f"optional {library}\n")["slurm.spank"] == ["wrong"]
+    (tmp_path / "plug.d").mkdir()
+    (tmp_path / "plug.d/a.conf").write_text("required spank_pyxis.so\n")
+    assert check(plugins=f"include plug.d/*\n{line}")["slurm.spank"] == ["wrong"]
+
+
+def test_a_policy_that_counts_on_the_plugin(check: Check, site: Installation) -> None:
+    """Without the plugin, jobs do not find their caches."""
+    Path(site.policy).write_text(f"constant_path: spank\n{POLICY}")
+    assert check()["slurm.constant-path"] == ["wrong"]
+
+
+def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None:
+    """Nothing that jobs need may lie where it hides things."""
+    tmpfs = "JobContainerType=job_container/tmpfs\n"
+    conf = tmp_path / "job_container.conf"
+    assert check("", tmpfs)["slurm.job-container"] == ["unknown"]
+    conf.write_text("AutoBasePath=true BasePath=/srv/containers\n")
+    assert check("", tmpfs)["slurm.job-container"] == ["ok"]
+    for text in ("BasePath=/nowhere/x\n", "BasePath=/var/tmp\n", f"BasePath=/srv/c Dirs=/opt,{site.prefix}\n"):
+        conf.write_text(text)
+        assert check("", tmpfs)["slurm.job-container"] == ["wrong"], text
+
+
+def test_where_slurm_conf_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's word, then the environment's, then Slurm's own place."""
+    monkeypatch.setenv("SLURM_CONF", "/a/slurm.conf")
+    assert slurm_conf.find("/b/slurm.conf") == "/b/slurm.conf"
+    assert slurm_conf.find(None) == "/a/slurm.conf"
+    monkeypatch.delenv("SLURM_CONF")
+    monkeypatch.setattr(slurm_conf, "PLACES", ("/none", "/etc/passwd"))
+    assert slurm_conf.find(None) == "/etc/passwd"

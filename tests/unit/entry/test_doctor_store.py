@@ -1,0 +1,131 @@
+"""`warmstart doctor` on a store: what its probe finds in a directory, and what each check makes of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.entry.command_line import installed
+from warmstart.entry.doctor import probe, store
+from warmstart.entry.doctor.finding import run
+from warmstart.entry.doctor.store import Store
+from warmstart.entry.in_force import in_force
+from warmstart.errors import WarmstartError
+from warmstart.host.worker import Identity, WorkerSilent
+from warmstart.policy.compiled import Policy
+
+OWNER = 4711
+GOOD: dict[str, Any] = {
+    "look": {"uid": OWNER, "mode": 0o755, "size": 1000, "free": 500},
+    "whose": {"uid": 0, "mode": 0o755},
+    "hold_lock": None,
+    "lock_is_free": False,
+    "link": 2,
+    "clock_ahead": 0.0,
+    "can_list": False,
+}
+DENIED = OSError(errno.ENOLCK, "No locks available", "x")
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Policy:
+    """Return a policy whose store's owner is OWNER."""
+    found = in_force(installed(tmp_path / "prefix")).policy
+    return found._replace(store_user=Identity("w", OWNER, OWNER))
+
+
+def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> dict[str, str]:  # noqa: ANN401
+    """Return each check's status where the probe answers so."""
+    told = {**GOOD, **answers}
+
+    def ask(function: Callable[..., Any], *_: object) -> Any:  # noqa: ANN401
+        value = told[function.__name__]
+        if isinstance(value, (OSError, WarmstartError)):
+            raise value
+        return value
+
+    subject = Store(policy, ask, ask, ask if as_root else None, place, "Permission denied")
+    return {result.check: result.status for result in run(store.CHECKS, subject)}
+
+
+def test_a_good_store_is_ok(policy: Policy) -> None:
+    """No advice where there is nothing to change."""
+    assert set(statuses(policy).values()) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "answers"),
+    [
+        ("store.reachable", "wrong", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
+        ("store.reachable", "wrong", {"look": WorkerSilent(function="look", identity="w", problem="no answer")}),
+        ("store.owner", "wrong", {"look": {**GOOD["look"], "uid": 1}}),
+        ("store.owner", "critical", {"look": {**GOOD["look"], "uid": 65534}}),
+        ("store.writers", "critical", {"look": {**GOOD["look"], "mode": 0o777}}),
+        ("store.writers", "critical", {"look": {**GOOD["look"], "mode": 0o775}}),
+        ("store.parents", "critical", {"whose": {"uid": 1000, "mode": 0o755}}),
+        ("store.parents", "critical", {"whose": {"uid": 0, "mode": 0o777}}),
+        ("store.parents", "ok", {"whose": {"uid": 0, "mode": 0o1777}}),
+        ("store.locks", "wrong", {"lock_is_free": True}),
+        ("store.locks", "wrong", {"hold_lock": DENIED}),
+        ("store.links", "wrong", {"link": DENIED}),
+        ("store.links", "wrong", {"link": 1}),
+        ("store.clock", "ok", {"clock_ahead": 4.0}),
+        ("store.clock", "wrong", {"clock_ahead": 6.0}),
+        ("store.clock", "wrong", {"clock_ahead": -6.0}),
+        ("store.root", "advice", {"can_list": True}),
+        ("store.root", "unknown", {"as_root": False}),
+        ("store.space", "wrong", {"look": {**GOOD["look"], "free": 19}}),
+        ("store.space", "advice", {"look": {**GOOD["look"], "free": 100}}),
+        ("store.locks", "unknown", {"place": ""}),
+        ("store.root", "unknown", {"place": ""}),
+    ],
+)
+def test_each_fault_is_told(policy: Policy, name: str, status: str, answers: dict[str, Any]) -> None:
+    """The check that is meant says how bad it is."""
+    assert statuses(policy, **answers)[name] == status
+
+
+def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
+    """Two processes of the owner try the real file system, and leave nothing behind."""
+    me = Identity("me", os.getuid(), os.getgid())
+    mine = policy._replace(paths=policy.paths._replace(store=str(tmp_path)), store_user=me)
+    with store.opened(mine) as opened:
+        assert Path(opened.place).stat().st_mode & 0o777 == 0o700
+        found = {result.check: result.status for result in run(store.CHECKS, opened)}
+    for name in ("store.reachable", "store.owner", "store.writers", "store.locks", "store.links", "store.clock"):
+        assert found[name] == "ok"
+    assert list(tmp_path.glob(".doctor-*")) == []
+
+
+def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:
+    """An old place is removed, one that may be in use stays."""
+    old = Path(probe.make_place(str(tmp_path), "old"))
+    (old / "lock").touch()
+    os.utime(old, (0, 0))
+    new = Path(probe.make_place(str(tmp_path), "new"))
+    assert not old.exists()
+    probe.make_place(str(tmp_path), "newer")
+    assert new.exists()
+
+
+def test_a_clock_that_is_wrong_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the time stamps that the store gives."""
+    real = time.time
+    assert probe.clock_ahead(str(tmp_path)) == pytest.approx(0.0, abs=0.1)
+    monkeypatch.setattr(time, "time", lambda: real() + 60)
+    assert probe.clock_ahead(str(tmp_path)) == pytest.approx(-60, abs=5)
+    monkeypatch.setattr(time, "time", lambda: real() - 60)
+    assert probe.clock_ahead(str(tmp_path)) == pytest.approx(60, abs=5)
+
+
+def test_a_link_and_a_lock_of_one_process(tmp_path: Path) -> None:
+    """What nobody holds is free; a link makes two names."""
+    (tmp_path / "lock").touch()
+    assert probe.lock_is_free(str(tmp_path))
+    assert probe.link(str(tmp_path)) == 2
