@@ -1,0 +1,25 @@
+"""The threat table names tests that exist."""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+PAGE = (TESTS.parent / "docs" / "threats.md").read_text()
+FILE = re.compile(r"((?:unit|integration|security|crash)/[\w/]+\.py)((?:::\w+(?:\[[\w-]+\])?(?:, )?)*)")
+
+
+def test_each_test_of_the_page_exists() -> None:
+    """A renamed test takes its row along."""
+    named = FILE.findall(PAGE)
+    missing = []
+    for file, tests in named:
+        text = (TESTS / file).read_text() if (TESTS / file).is_file() else ""
+        names = re.findall(r"::(\w+)", tests) or [""]
+        missing += [f"{file}::{name}" for name in names if f"def {name}" not in text]
+    assert not missing
+    assert len(named) > 20
+
+
+def test_all_twenty_rows_are_there() -> None:
+    """No attack of the list is left out."""
+    assert [int(row) for row in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)] == list(range(1, 21))
