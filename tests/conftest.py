@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run of CI that skipped anything: a missing tool there means that nobody has tested it."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") == "true" and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(scope="session")
 def capable_host() -> None:
     """Skip, or fail in CI, where the host cannot run a cluster."""
