@@ -1,8 +1,8 @@
 """Journals that are not in the audit log yet, and the events in them.
 
 A journal of a hook that finished ends in `.done`. One that ends in `.open` belongs to a hook that runs or
-was killed; its name ends in the hook's pid. The hook runs as long as that process holds a file of the
-journal's name open (/proc/PID/fd, read as links: nothing of another process is touched, and a file system
+was killed; its name ends in the hook's pid. The hook runs as long as that process holds the journal's
+path open (/proc/PID/fd, read as links: nothing of another process is touched, and a file system
 that hangs cannot hang us). A pid alone says nothing, since it is used again. For the moments in which a
 live hook holds no descriptor (before its open returns, after its close) an `.open` journal of an existing
 process is left alone for `GRACE` seconds after its last write.
@@ -43,32 +43,33 @@ class Waiting(NamedTuple):
 def journals(directory: int) -> list[Waiting]:
     """Return the journals in an open directory, the one written last at the end; `OSError` if unreadable."""
     found = []
+    place = os.readlink(f"/proc/self/fd/{directory}")
     for name in os.listdir(directory):
         if match := _NAME.match(name):
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 continue  # somebody else has moved it
-            state = "done" if match["state"] == DONE else _state(name, match["pid"], status.st_mtime)
+            state = "done" if match["state"] == DONE else _state(f"{place}/{name}", match["pid"], status.st_mtime)
             found.append(Waiting(name, match["hook"], match["run_id"], state, status.st_mtime))
     return sorted(found, key=lambda journal: (journal.modified, journal.name))
 
 
-def _state(name: str, pid: str, modified: float) -> str:
+def _state(path: str, pid: str, modified: float) -> str:
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except (FileNotFoundError, ProcessLookupError):
         return "killed"
     except OSError:
         return "running"  # we are not root: nobody can tell
-    if any(_target(f"/proc/{pid}/fd/{descriptor}") == name for descriptor in descriptors):
+    if any(_target(f"/proc/{pid}/fd/{descriptor}") == path for descriptor in descriptors):
         return "running"
     return "running" if time.time() - modified < GRACE else "killed"
 
 
 def _target(link: str) -> str:
     try:
-        return os.path.basename(os.readlink(link))
+        return os.readlink(link)
     except OSError:
         return ""  # closed in between
 
