@@ -23,6 +23,7 @@ from warmstart.images.reference import parse
 
 IMAGE = "docker://reg.example.com/team/app:1"
 DIGEST = f"sha256:{'ab' * 32}"
+KIND = f"{os.uname().machine}.{choice.recipe('auto')}"  # what the store tells images of one digest apart by
 
 POLICY = """\
 version: 1
@@ -50,7 +51,7 @@ class BenchSite(NamedTuple):
     def publish(self, digest: str) -> None:
         """Put the image into the store under a digest."""
         fd = os.open(self.image, os.O_RDONLY)
-        name = lookup.image_name(digest, f"{os.uname().machine}.{choice.recipe('auto')}")
+        name = lookup.image_name(digest, KIND)
         try:
             with Worker(self.owner, keep=(fd,)) as worker:
                 arguments = (str(self.base / "store"), fd, name, "bench", {"digest": digest})

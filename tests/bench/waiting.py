@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tests.bench.bench_site import DIGEST, IMAGE, BenchSite
+from tests.bench.bench_site import DIGEST, IMAGE, KIND, BenchSite
 from tests.bench.clock import LAUNCHER
 from warmstart.images import lookup
 from warmstart.images.reference import parse
@@ -33,7 +33,7 @@ def launchers(site: BenchSite, count: int) -> float:
 def prologs(site: BenchSite, count: int) -> float:
     """Return the seconds that as many prologs take whose image somebody else has just imported."""
     store = site.base / "store" / "images"
-    image = store / f"{lookup.image_name(DIGEST, os.uname().machine)}{lookup.IMAGE}"
+    image = store / f"{lookup.image_name(DIGEST, KIND)}{lookup.IMAGE}"
     image.unlink()
     with _importing(site, store) as lock:
         hook = site.hook("prolog")
@@ -55,7 +55,7 @@ def _importing(site: BenchSite, store: Path) -> Iterator[IO[str]]:
     key = lookup.key_of(parse(IMAGE).canonical())
     folder = store / "locks"
     folder.mkdir(mode=0o700, exist_ok=True)
-    name = folder / f"{key}.{os.uname().machine}.lock"
+    name = folder / f"{key}.{KIND}.lock"
     name.touch(mode=0o600)
     for path in (folder, name):
         os.chown(path, site.owner.uid, site.owner.gid)
