@@ -162,19 +162,20 @@ MUTATIONS: dict[str, tuple[Callable[[bytes, random.Random], bytes], int]] = {
     "bit flip": (bit_flipped, 40),
 }
 # The least share of mutations that each check must find. A hash finds all; framing and headers can't see
-# changes inside a payload: SHA-256 from the harvest on is what guards those.
+# changes inside a payload: SHA-256 from the harvest on is what guards those. A flipped bit in code is found by chance:
+# no least share.
 LEAST = {
     "numba": {
         "nbi": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.1},
-        "nbc": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.1, "bit flip": 0.01},
+        "nbc": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.1, "bit flip": 0.0},
     },
     "inductor": {
         "graph": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 1.0},
         "py": {"truncate": 0.9, "zero tail": 1.0, "zero page": 1.0, "bit flip": 1.0},
-        "so": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.2, "bit flip": 0.01},
+        "so": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.2, "bit flip": 0.0},
     },
     "triton": {
-        "cubin": {"truncate": 1.0, "zero tail": 0.9, "zero page": 0.2, "bit flip": 0.01},
+        "cubin": {"truncate": 1.0, "zero tail": 0.9, "zero page": 0.2, "bit flip": 0.0},
         "group": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.2},
         "json": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.1},
     },
