@@ -15,13 +15,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.profiles.mutations import MUTATIONS
 from warmstart.host.deadline import after
 from warmstart.host.worker import Identity, Worker
 from warmstart.profiles import registry
@@ -34,7 +35,6 @@ NEEDED_MODULE = {"numba": "numba", "inductor": "torch", "triton": "triton", "jax
 TOOLS = list(NEEDED_MODULE)
 REQUIRED = {"numba", "inductor"}
 MOST_FILES = 4  # of a kind, in the mutation table
-PAGE = 4096
 Entries = dict[str, list[str]]
 
 
@@ -131,36 +131,6 @@ def test_valid_entries_alone_are_a_warm_cache_elsewhere(tool: str, cold: Path, t
     assert report["cache_misses"] == 0
 
 
-def truncated(content: bytes, dice: random.Random) -> bytes:
-    """Cut off the end."""
-    return content[: dice.randrange(len(content))]
-
-
-def zero_tailed(content: bytes, dice: random.Random) -> bytes:
-    """Keep the length, lose the end: what a crash of a file system leaves."""
-    length = dice.randrange(1, len(content))
-    return content[:-length] + bytes(length)
-
-
-def zero_paged(content: bytes, dice: random.Random) -> bytes:
-    """Lose one page."""
-    at = dice.randrange((len(content) + PAGE - 1) // PAGE) * PAGE
-    length = min(PAGE, len(content) - at)
-    return content[:at] + bytes(length) + content[at + length :]
-
-
-def bit_flipped(content: bytes, dice: random.Random) -> bytes:
-    """Change one bit."""
-    at = dice.randrange(len(content))
-    return content[:at] + bytes([content[at] ^ 1 << dice.randrange(8)]) + content[at + 1 :]
-
-
-MUTATIONS: dict[str, tuple[Callable[[bytes, random.Random], bytes], int]] = {
-    "truncate": (truncated, 29),
-    "zero tail": (zero_tailed, 20),
-    "zero page": (zero_paged, 20),
-    "bit flip": (bit_flipped, 40),
-}
 # The least share of mutations that each check must find. A hash finds all; framing and headers can't see
 # changes inside a payload: SHA-256 from the harvest on is what guards those. A flipped bit in code is found by chance:
 # no least share.

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+from warmstart.host import sockets
 from warmstart.host.ports import ephemeral
 from warmstart.host.worker import Identity
+from warmstart.policy import definitions, variables
 from warmstart.policy.explain import Fault, Loc, dotted, nearest
 from warmstart.policy.model import PolicyModel, Rule
 
@@ -32,8 +34,11 @@ NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
 
 
 def faults(model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> list[Fault]:
-    """Return every fault of a well-shaped policy; `profiles` are the names that exist."""
+    """Return every fault of a well-shaped policy; `profiles` are those that come with warmstart."""
+    known = [*profiles, *model.profiles]
     return [
+        *definitions.faults(model, profiles),
+        *variables.faults(model, profiles),
         *_paths(model),
         *_accounts(model, find_user),
         *_registries(model),
@@ -46,7 +51,7 @@ def faults(model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> 
         *(
             _fault(("rules", number, *found.loc), found.problem, found.at_key)
             for number, rule in enumerate(model.rules)
-            for found in _in_rule(rule, model, profiles, find_user)
+            for found in _in_rule(rule, model, known, find_user)
         ),
     ]
 
@@ -74,8 +79,14 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
         if os.path.normpath(path) != path:
             yield _fault(loc, f"write {os.path.normpath(path)}, without '..', '//' or a trailing '/'")
         for bad in NEVER_BELOW:
-            if _within(path, bad):
+            # A link in a /tmp that job_container gives to each job is made only where that is proven.
+            is_link = (key, bad, model.constant_path) == ("cache", "/tmp", "link")
+            if _within(path, bad) and not is_link:
                 yield _fault(loc, f"may not lie below {bad}")
+    if sockets.longest_node(paths["workspace"]) < 1:
+        most = len(paths["workspace"]) + sockets.longest_node(paths["workspace"]) - 1
+        problem = f"leaves programs no room for a socket in TMPDIR (unix(7)) on any node; write at most {most} bytes"
+        yield _fault(("paths", "workspace"), problem)
     for inner, outer in NEVER_INSIDE:
         if _within(paths[inner], paths[outer]):
             yield _fault(("paths", inner), f"may not lie in paths.{outer} ({paths[outer]})")

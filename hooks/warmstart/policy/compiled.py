@@ -1,4 +1,4 @@
-"""The policy in the form that hooks read: JSON from `load`, named tuples here. Hot path.
+"""The policy in the form that hooks read: JSON from `load`, the named tuples of `form` here. Hot path.
 
 Written by root into root's directory, and valid only for the warmstart and the Python that made it
 (the patterns are regular expressions of that Python). Whether it is still what the site's files say is
@@ -11,212 +11,72 @@ import json
 import os
 import stat
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from warmstart.host import files
 from warmstart.host.worker import Identity
+from warmstart.policy.form import (
+    Adopt,
+    Condition,
+    Credentials,
+    Harvest,
+    Images,
+    Keep,
+    Limits,
+    OnError,
+    Paths,
+    Pattern,
+    Policy,
+    PrivateRepository,
+    Rendezvous,
+    Rule,
+    Seed,
+    Signature,
+    Slurmctld,
+    Stamp,
+    Tend,
+    Trust,
+    User,
+)
+from warmstart.profiles.defined import DefinedProfile
+
+__all__ = [
+    "FORMAT",
+    "LARGEST",
+    "MADE_BY",
+    "VERSION",
+    "Adopt",
+    "Condition",
+    "Credentials",
+    "Harvest",
+    "Images",
+    "Keep",
+    "Limits",
+    "OnError",
+    "Paths",
+    "Pattern",
+    "Policy",
+    "PrivateRepository",
+    "Rendezvous",
+    "Rule",
+    "Seed",
+    "Signature",
+    "Slurmctld",
+    "Stamp",
+    "Tend",
+    "Trust",
+    "User",
+    "from_json",
+    "is_current",
+    "read",
+    "read_own_json",
+    "stamp",
+]
 
 FORMAT = 1
 VERSION = "0.1.0"  # setup.cfg's; a test compares them
 MADE_BY = f"{FORMAT} warmstart-{VERSION} python-{sys.version_info[0]}.{sys.version_info[1]}"
 LARGEST = 4 << 20
-
-# path, then device, inode, size, mtime and ctime in ns; path and nothing when it is not there.
-Stamp = tuple[str | int, ...]
-Signature = tuple[Stamp, ...]
-
-
-class Paths(NamedTuple):
-    """Absolute paths, none below /tmp or /dev."""
-
-    workspace: str
-    store: str
-    audit: str
-    scontrol: str
-    cache: str
-
-
-class Adopt(NamedTuple):
-    """A directory and the uids whose images in it are taken over."""
-
-    directory: str
-    owners: tuple[int, ...]
-
-
-class Keep(NamedTuple):
-    """Percent of the store's file system, seconds, and bytes; 0 bytes: no quota."""
-
-    high: int
-    low: int
-    floor: int
-    lease: int
-    user: int
-    account: int
-
-
-class Pattern(NamedTuple):
-    """A glob as written, and its regular expression; that is "" for a plain name."""
-
-    glob: str
-    regex: str
-
-
-class Condition(NamedTuple):
-    """One key of a `match`: any of the patterns."""
-
-    attribute: str
-    patterns: tuple[Pattern, ...]
-
-
-class PrivateRepository(NamedTuple):
-    """What the site's credentials fetch (`pattern` of REGISTRY/REPOSITORY), and who may read it."""
-
-    name: str
-    pattern: Pattern
-    match: tuple[Condition, ...]
-
-
-class Credentials(NamedTuple):
-    """A file of root's, and what it is used for."""
-
-    file: str
-    repositories: tuple[PrivateRepository, ...]
-
-
-class Images(NamedTuple):
-    """`tag_ttl`, `wait`, `remember_failures` in seconds; registries as HOST or HOST:PORT; `names` may be ""."""
-
-    importer: str
-    registries: tuple[str, ...]
-    insecure: tuple[str, ...]
-    tag_ttl: int
-    wait: int
-    remember_failures: int
-    verify: str
-    lock: str
-    names: str
-    adopt: tuple[Adopt, ...]
-    keep: Keep
-    credentials: Credentials | None = None
-
-
-class Seed(NamedTuple):
-    """Seconds and bytes."""
-
-    fetch_budget: int
-    max_fetch: int
-    keep: int
-
-
-class Harvest(NamedTuple):
-    """Seconds, bytes, entries."""
-
-    budget: int
-    max_size: int
-    max_entries: int
-    spool: int
-
-
-class Tend(NamedTuple):
-    """Seconds, bytes."""
-
-    keep: int
-    per_user: int
-    per_account: int
-    per_site: int
-
-
-class Limits(NamedTuple):
-    """Jobs of uids below `min_uid` get nothing."""
-
-    min_uid: int
-
-
-class Trust(NamedTuple):
-    """Each is "claimed" or "enforced"."""
-
-    account: str
-    qos: str = "claimed"
-
-
-class Slurmctld(NamedTuple):
-    """The controller's hooks: where their specs are, whose, seconds; `conf` may be "".
-
-    `attributes` are those that rules match on and that a node may have to learn from a spec.
-    """
-
-    spec_directory: str
-    user: Identity
-    deadline: int
-    conf: str
-    attributes: tuple[str, ...]
-
-
-class OnError(NamedTuple):
-    """`store`: degrade|verdict, `image`: verdict|best-effort, `bug`: allow|refuse."""
-
-    store: str
-    image: str
-    bug: str
-
-
-class User(NamedTuple):
-    """A user that the policy names with a right: name and uid, because uids are reused."""
-
-    name: str
-    uid: int
-
-
-class Rendezvous(NamedTuple):
-    """Reserve between `low` and `high`, both included; `wait` in seconds."""
-
-    low: int
-    high: int
-    per_job: int
-    per_user: int
-    shared_nodes: bool
-    wait: int
-    required: bool
-
-
-class Rule(NamedTuple):
-    """One rule; `scope` is "" when the rule has none; `place` is its FILE:LINE."""
-
-    name: str
-    place: str
-    match: tuple[Condition, ...]
-    images: tuple[str, ...]
-    profiles: tuple[str, ...]
-    scope: str
-    publishers: tuple[User, ...]
-    env: dict[str, str]
-    rendezvous: Rendezvous | None = None
-
-
-class Policy(NamedTuple):
-    """Everything that the site's policy says, resolved for this node."""
-
-    signature: Signature
-    paths: Paths
-    store_user: Identity
-    import_user: Identity
-    validate_user: Identity
-    site_label: str
-    constant_path: str  # none | spank
-    images: Images
-    seed: Seed
-    harvest: Harvest
-    tend: Tend
-    limits: Limits
-    trust: Trust
-    on_error: OnError
-    rules: tuple[Rule, ...]
-    slurmctld: Slurmctld | None = None  # None: nodes look for no specs
-
-    @property
-    def cache_place(self) -> str:
-        """Where every bare job of this node sees its cache; "" where each has a path of its own."""
-        return "" if self.constant_path == "none" else self.paths.cache
 
 
 def stamp(path: str) -> Stamp:
@@ -283,6 +143,7 @@ def from_json(data: dict[str, Any]) -> Policy:
         on_error=OnError(**data["on_error"]),
         rules=tuple(_rule(rule) for rule in data["rules"]),
         slurmctld=_slurmctld(**data["slurmctld"]) if data["slurmctld"] else None,
+        profiles=tuple(DefinedProfile(**item) for item in data["profiles"]),
     )
 
 
@@ -295,6 +156,8 @@ def _images(data: dict[str, Any]) -> Images:
     changed = {
         "registries": tuple(data["registries"]),
         "insecure": tuple(data["insecure"]),
+        "hosts": tuple(data["hosts"]),
+        "proxy": data["proxy"] or "",
         "names": data["names"] or "",
         "adopt": tuple(Adopt(item["directory"], tuple(item["owners"])) for item in data["adopt"]),
         "keep": Keep(**keep),
@@ -324,5 +187,6 @@ def _rule(data: dict[str, Any]) -> Rule:
         scope=data["scope"],
         publishers=tuple(User(*user) for user in data["publishers"]),
         env=data["env"],
+        override=tuple(data["override"]),
         rendezvous=Rendezvous(**data["rendezvous"]) if data["rendezvous"] else None,
     )

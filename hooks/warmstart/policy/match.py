@@ -41,6 +41,7 @@ class Grant(NamedTuple):
     publish_scope: str
     reason: str
     rendezvous: Rendezvous | None = None
+    override: frozenset[str] = frozenset()  # variables that the user can't set for himself
 
 
 def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
@@ -78,6 +79,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         publish_scope=publish,
         reason="",
         rendezvous=next((rule.rendezvous for rule in reversed(rules) if rule.rendezvous), None),
+        override=frozenset(name for rule in rules for name in rule.override),
     )
 
 

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-Fact = Literal["cpu", "gpu", "image", "machine"]
+# "declared": a name that the job itself gives; it chooses among its user's own things and grants nothing.
+Fact = Literal["cpu", "declared", "driver", "gpu", "image", "machine"]
 # "rewrite": entries name their own path, and `relocate` puts another one in; "constant-path": entries are
 # of use only at the path where they were made.
 Relocation = Literal["relocatable", "rewrite", "constant-path"]
+# "first": an entry is published once. "newest": one that grew from what the store has takes its place.
+Keeps = Literal["first", "newest"]
 
 
 class Profile(NamedTuple):
@@ -35,6 +38,16 @@ class Profile(NamedTuple):
 
     `relocate` (relocation "rewrite" only) gets a descriptor of `subdir`, its absolute path in the job and
     the seeded entries' names, and makes their content name that path. It runs as the job's uid.
+
+    `keeps` is "newest" for caches that every job makes anew and larger (docs/profiles.md, Newest wins). `lock` is what
+    the tool appends to a file's name for its flock(2) lock file: the file is copied under that lock, shared.
+    `per_rank`: the ranks of a job write entries of their own, so each of its nodes is harvested, not only the first.
+    `after_success`: what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
+
+    `exact_times`: the tool compares mtimes to the nanosecond, or sets them: its entries are extracted, not mounted.
+
+    `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
+    link at the constant path does not do.
     """
 
     name: str
@@ -45,6 +58,17 @@ class Profile(NamedTuple):
     entry_of: Callable[[str], str | None]
     validate: Callable[[EntryFiles], None]
     relocate: Callable[[int, str, list[str]], None] | None = None
+    keeps: Keeps = "first"
+    lock: str = ""
+    per_rank: bool = False
+    after_success: bool = False
+    exact_times: bool = False
+    follows_links: bool = False
+
+    @property
+    def suits_overlay(self) -> bool:
+        """Whether an overlay serves it: no exact times are needed, and one file that is made anew gains nothing."""
+        return not self.exact_times and self.keeps == "first"
 
     def environment(self, cache_root: str) -> dict[str, str]:
         """Return the variables with their values for a job whose cache root is `cache_root`."""

@@ -35,6 +35,8 @@ REASONS = {
     "hash-differs": "the content has another hash or checksum than it says itself",
     "compressed-malformed": "compressed data that is damaged, cut short or followed by other bytes",
     "other-target": "the machine code is for another GPU or kernel than the entry says",
+    "blob-empty": "a file without a byte",
+    "blob-zeroes": "a file that ends in zeroes only, as one does that was never written to its end",
     "two-writers": "a file is younger than the group that names it: two processes wrote the entry",
     "build-unfinished": "the build's own log does not say that it ended",
     "unreadable": "a staged file could not be read",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 
 from warmstart.profiles.contract import Fact, Profile
 
@@ -21,12 +22,20 @@ _SMALL = 64 << 10  # no file there is larger
 NONE = "none"  # no GPU that NVIDIA's driver has
 
 
-def derive(profiles: list[Profile], image: str) -> dict[str, str]:
+def derive(profiles: list[Profile], image: str, declared: str = "") -> dict[str, str]:
     """Return `image` and `cpu`, and what else the profiles name, as root sees it on this node.
 
-    Nothing comes from the job: `/proc/driver/nvidia` is the driver's own.
+    Nothing comes from the job but `declared`, the name that it gives its files: `/proc/driver/nvidia` is the
+    driver's own.
     """
-    known = {"image": lambda: image, "cpu": cpu, "machine": machine, "gpu": gpu}
+    known: dict[Fact, Callable[[], str]] = {
+        "image": lambda: image,
+        "cpu": cpu,
+        "machine": machine,
+        "gpu": gpu,
+        "driver": driver,
+        "declared": lambda: declared,
+    }
     wanted: set[Fact] = {"image", "cpu", *(fact for profile in profiles for fact in profile.facts)}
     return {fact: known[fact]() for fact in sorted(wanted)}
 
@@ -53,6 +62,16 @@ def gpu(directory: str = _NVIDIA) -> str:
             if key.strip() == "Model":
                 models.add(_word(value))
     return "+".join(sorted(models)) or NONE
+
+
+def driver(directory: str = _NVIDIA) -> str:
+    """Return the version of this node's NVIDIA kernel driver, `535.104.05`; `none` where there is none."""
+    for line in _text(f"{directory}/version").splitlines():
+        if line.startswith("NVRM version:"):
+            for word in line.split():
+                if "." in word and word.replace(".", "").isdigit():
+                    return word
+    return NONE
 
 
 def _word(value: str) -> str:

@@ -53,4 +53,6 @@ PROFILE = Profile(
     facts=("image", "gpu", "cpu"),
     entry_of=entry_of,
     validate=validate,
+    exact_times=True,
+    follows_links=True,  # build.ninja names what `Path.resolve()` makes of sources and outputs (jit/cpp_ext.py)
 )

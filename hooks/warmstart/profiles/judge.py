@@ -6,20 +6,27 @@ answer only whether an entry is valid and, if not, which of the fixed reasons it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
+from warmstart.profiles.defined import DefinedProfile
 from warmstart.profiles.entry_files import REASONS, EntryFiles, EntryInvalid
 
 Verdicts = dict[str, "str | None"]
 
 
-def judge(profile_name: str, stage: int, entries: dict[str, list[str]]) -> Verdicts:
+def judge(
+    profile_name: str, stage: int, entries: dict[str, list[str]], defined: Sequence[Sequence[Any]] = ()
+) -> Verdicts:
     """Return for every entry None (valid) or the reason why it is not, a key of `REASONS`.
 
     `stage` is a descriptor of the directory that holds the copies, searchable by this process;
-    `entries` maps entry names to the names of their files, both relative to the profile's `subdir`.
+    `entries` maps entry names to the names of their files, both relative to the profile's `subdir`; `defined` are the
+    profiles of the policy (a tuple of each is a list by then).
     """
-    profile = registry.get(profile_name)
+    profile = registry.get(profile_name, [DefinedProfile(*fields) for fields in defined])
     return {entry: _reason(profile, stage, entry, names) for entry, names in entries.items()}
 
 

@@ -55,4 +55,5 @@ PROFILE = Profile(
     facts=("image", "cpu", "gpu"),
     entry_of=entry_of,
     validate=validate,
+    exact_times=True,
 )

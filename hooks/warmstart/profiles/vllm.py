@@ -97,4 +97,5 @@ PROFILE = Profile(
     entry_of=entry_of,
     validate=validate,
     relocate=_PLACES.relocate,
+    per_rank=True,
 )

@@ -33,7 +33,7 @@ def test_every_policy_that_is_shipped_compiles(site: Site, path: Path) -> None:
 
 def test_there_are_examples() -> None:
     """The glob above finds what it should."""
-    examples = ["ci-publisher.yaml", "first-collective.yaml", "gpu-site.yaml", "minimal.yaml"]
+    examples = ["ci-publisher.yaml", "first-collective.yaml", "gpu-site.yaml", "minimal.yaml", "own-profile.yaml"]
     assert [path.name for path in FILES] == ["site.yaml", *examples]
 
 
@@ -89,7 +89,8 @@ def test_the_page_has_every_key_and_its_default() -> None:
     assert set(rows) == set(expected)
     for key, default in expected.items():
         if isinstance(default, str | int):
-            assert f"| `{default}` |" in rows[key], key
+            written = str(default).lower() if isinstance(default, bool) else default
+            assert f"| `{written}` |" in rows[key], key
 
 
 DOCUMENTED = (REPOSITORY / "docs" / "policy.md").read_text()

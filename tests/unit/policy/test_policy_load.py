@@ -47,16 +47,18 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     )
     assert policy.store_user == ("warmstart", 901, 901)
     assert policy.validate_user == ("warmstart-validate", 903, 903)
-    assert policy.images == ("auto", (), (), 86400, 240, 30, "superblock", "private", "", (), KEEP, None)
+    assert policy.images[:12] == ("auto", (), (), 86400, 240, 30, "superblock", "private", "", (), KEEP, None)
+    assert policy.images[12:] == (100 << 30, 1_000_000, (), "")
     assert policy.seed == (10, 1 << 30, 20 << 30)
-    assert policy.harvest == (30, 5 << 30, 50000, 5 << 30)
+    assert policy.harvest == (30, 5 << 30, 50000, 5 << 30, 8, False)
     assert policy.tend == (90 * 86400, 50 << 30, 500 << 30, 2 << 40)
     assert (policy.limits, policy.trust, policy.on_error) == (
-        (1000,),
+        (1000, None),
         ("claimed", "claimed"),
         ("degrade", "verdict", "allow"),
     )
     assert (policy.site_label, policy.constant_path, policy.cache_place, policy.rules) == ("bare", "none", "", ())
+    assert [profile.name for profile in policy.profiles] == ["files"]
 
 
 CREDENTIALS = """\
@@ -169,6 +171,7 @@ def test_a_policy_that_is_none_is_refused(site: Site, text: str, refusal: str) -
         ("store: '/a b'", "paths.store: '/a b' is not an absolute path"),
         ("store: /tmp/store", "paths.store: may not lie below /tmp"),
         ("store: /s, workspace: /dev/shm/w", "paths.workspace: may not lie below /dev"),
+        (f"store: /s, workspace: /{'w' * 44}", "in TMPDIR (unix(7)) on any node; write at most 44 bytes"),
         ("store: /s, workspace: /s", "paths.workspace: may not lie in paths.store (/s)"),
         ("store: /s, workspace: /s/w", "paths.workspace: may not lie in paths.store (/s)"),
         ("store: /w/s, workspace: /w", "paths.store: may not lie in paths.workspace (/w)"),
@@ -180,6 +183,13 @@ def test_a_policy_that_is_none_is_refused(site: Site, text: str, refusal: str) -
 def test_impossible_paths_are_refused(site: Site, paths: str, refusal: str) -> None:
     """A path must be absolute, normal, out of /tmp and /dev, and apart from the others."""
     assert any(refusal in problem for problem in refusals(site, f"version: 1\npaths: {{{paths}}}\n"))
+
+
+def test_only_a_link_may_lie_in_tmp(site: Site, compiled_of: Compile) -> None:
+    """The job's own /tmp, where job_container gives it one; everything else there is anybody's."""
+    text = "version: 1\nconstant_path: {way}\npaths: {{store: /s, cache: /tmp/.ws}}\n"
+    assert compiled_of(text.format(way="link"))["paths"]["cache"] == "/tmp/.ws"
+    assert refusals(site, text.format(way="job_container"))[0].endswith("paths.cache: may not lie below /tmp")
 
 
 def test_neighbours_with_a_common_prefix_are_apart(compiled_of: Compile) -> None:

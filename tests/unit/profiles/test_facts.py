@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.profiles import registry
-from warmstart.profiles.facts import cpu, derive, gpu, namespace
+from warmstart.profiles.facts import cpu, derive, driver, gpu, namespace
 
 CPUINFO = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -86,6 +86,31 @@ def test_without_nvidias_driver_there_is_no_gpu(tmp_path: Path) -> None:
     assert gpu(str(tmp_path)) == "none"
     (tmp_path / "gpus/0000:01:00.0").mkdir(parents=True)
     assert gpu(str(tmp_path)) == "none"
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n", "535.104.05"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build  (a@b)\n", "560.35.03"),
+        ("GCC version:  gcc version 11.4.0\n", "none"),
+        ("NVRM version: unheard of\n", "none"),
+        ("", "none"),
+    ],
+)
+def test_the_drivers_version(tmp_path: Path, said: str, version: str) -> None:
+    """Both kinds of the kernel module say it in a line of their own."""
+    (tmp_path / "version").write_text(said + "GCC version:  gcc version 12.3.0\n")
+    assert driver(str(tmp_path)) == version
+    assert driver(str(tmp_path / "none")) == "none"
+
+
+def test_what_a_job_declares_names_a_namespace() -> None:
+    """Files of one name are never seeded under another."""
+    files = registry.get("numba")._replace(facts=("image", "declared"))
+    one, other = (derive([files], "sha256:1", name) for name in ("one", "other"))
+    assert one["declared"] == "one"
+    assert namespace(files, one) != namespace(files, other)
 
 
 def test_only_what_a_profile_names_is_looked_up() -> None:

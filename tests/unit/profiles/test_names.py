@@ -20,6 +20,21 @@ JIT = f"jit/sm90a/mod_x/build-{'0' * 16}/deps-{'1' * 16}"
 OPS = ".cache/flashinfer/0.7.2.post1/90a_100a"
 
 ENTRIES = {
+    "cuda-computecache": {
+        "index": "ComputeCache",
+        "a/f/0123456789abcdef": "ComputeCache",
+        "ab/cd/0123456789abcdef0123456789abcdef": "ComputeCache",
+        "ab/0123456789abcdef": None,
+        "index.tmp": None,
+        "g/h/0123": None,
+    },
+    "trt-rtx": {
+        "runtime_cache.bin": "runtime_cache.bin",
+        "runtime_cache.bin.lock": None,
+        "runtime_cache.bin.tmp": None,
+        "deeper/runtime_cache.bin": None,
+        "timing_cache.bin": None,
+    },
     "numba": {
         f"{NUMBA_BASE}.nbi": NUMBA_BASE,
         f"{NUMBA_BASE}.1.nbc": NUMBA_BASE,

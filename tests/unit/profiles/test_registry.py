@@ -45,7 +45,7 @@ def test_an_unknown_profile_is_the_policys_fault() -> None:
     """The error names the profile and those that exist."""
     with pytest.raises(ProfileUnknown) as caught:
         registry.get("nmba")
-    assert str(caught.value) == f"there is no profile nmba; this release has: {', '.join(registry.names())}"
+    assert str(caught.value) == f"there is no profile nmba; there are: {', '.join(registry.names())}"
 
 
 def test_a_prolog_loads_no_validator() -> None:

@@ -30,6 +30,11 @@ def read_json(files: EntryFiles, name: str) -> dict[str, Any]:
     return value
 
 
+def check_json(files: EntryFiles, name: str) -> None:
+    """Require one JSON value of any kind that ends where the file does."""
+    _read(files, name)
+
+
 def read_rows(files: EntryFiles, name: str) -> list[tuple[str, ...]]:
     """Return one JSON list of lists of strings."""
     rows = _read(files, name)

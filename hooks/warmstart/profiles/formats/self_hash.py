@@ -29,6 +29,12 @@ def size_and_sha256(files: EntryFiles, name: str) -> tuple[int, str]:
     return size, digest.hex()
 
 
+def check_hex_name(files: EntryFiles, name: str) -> None:
+    """Require a base name that begins with the SHA-256 of all bytes in hexadecimal."""
+    if not name.rpartition("/")[2].startswith(_digest(files, name)[1].hex()):
+        raise EntryInvalid("name-not-hash")
+
+
 def of_parts(parts: Iterable[object]) -> str:
     """Return SGLang's hash of a list: sixteen digits of the SHA-256 of each part's `repr` and a NUL."""
     digest = hashlib.sha256()

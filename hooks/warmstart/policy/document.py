@@ -1,0 +1,152 @@
+"""The policy's YAML as plain data with the place of everything. The one module that imports yaml; never on a warm path.
+
+Nodes are composed and never constructed, so every value keeps its line and column, and a plain scalar
+means what it looks like: `no`, `on`, `0755` and `12:30` are texts, not YAML 1.1's booleans and numbers.
+Anchors, aliases and tags are refused: a rule says what it grants where it stands, and nothing expands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from warmstart.policy.explain import Loc
+from warmstart.policy.invalid import Problem, invalid
+
+DEEPEST = 8
+INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
+Place = tuple[str, int, int]
+
+
+class Document:
+    """The policy as plain data, with the place of every key and value; lines and columns from 1."""
+
+    def __init__(self, policy: str) -> None:
+        self.data: Any = {}
+        self.problems: list[Problem] = []
+        self._keys: dict[Loc, Place] = {}
+        self._values: dict[Loc, Place] = {(): (policy, 1, 1)}
+
+    def add_policy(self, path: str, text: str) -> None:
+        """Take policy.yaml."""
+        node = _compose(path, text)
+        if node is not None:
+            self.data = self._plain(path, node, ())
+
+    def add_rules(self, path: str, text: str) -> None:
+        """Take one file of conf.d: its rules go behind those that are there."""
+        node = _compose(path, text)
+        if node is None:
+            return
+        if not isinstance(node, yaml.MappingNode):
+            self._tell(path, node, "expected a mapping with the key rules")
+            return
+        for key, value in node.value:
+            if key.value != "rules":
+                self._tell(path, key, f"{key.value!a}: a file in conf.d may hold only rules")
+            elif not isinstance(value, yaml.SequenceNode):
+                self._tell(path, value, "rules: expected a list")
+            else:
+                self._append(path, value)
+
+    def place(self, loc: Loc, at_key: bool = False) -> Place:
+        """Return the place of a value (or key), or of the nearest thing around it that is written."""
+        for depth in range(len(loc), -1, -1):
+            places = self._keys if at_key and depth == len(loc) else self._values
+            if loc[:depth] in places:
+                return places[loc[:depth]]
+        raise KeyError(loc)
+
+    def _append(self, path: str, rules: yaml.SequenceNode) -> None:
+        if not isinstance(self.data, dict) or not isinstance(self.data.setdefault("rules", []), list):
+            return  # policy.yaml is of a wrong shape, which is told anyway
+        for node in rules.value:
+            loc = ("rules", len(self.data["rules"]))
+            self.data["rules"].append(self._plain(path, node, loc))
+
+    def _plain(self, path: str, node: yaml.Node, loc: Loc) -> Any:  # noqa: ANN401 - YAML data
+        self._values[loc] = _place(path, node.start_mark)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(path, item, (*loc, number)) for number, item in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._items(path, node, loc))
+        return _scalar(node)
+
+    def _items(self, path: str, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[str, Any]]:
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._tell(path, key, "a key must be a plain name")
+                continue
+            if key.value in seen:
+                self._tell(path, key, f"{key.value!a} stands here twice")
+            seen.add(key.value)
+            self._keys[(*loc, key.value)] = _place(path, key.start_mark)
+            yield key.value, self._plain(path, value, (*loc, key.value))
+
+    def _tell(self, path: str, node: yaml.Node, problem: str) -> None:
+        self.problems.append(Problem(*_place(path, node.start_mark), problem))
+
+
+class _Composer(yaml.SafeLoader):
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _refusal("anchors and aliases are not taken; write the value out", event)
+        if getattr(event, "tag", None):
+            raise _refusal("tags are not taken; leave the ! away or put the text in quotes", event)
+        if self.depth == DEEPEST:
+            raise _refusal(f"nested deeper than {DEEPEST}", event)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def _compose(path: str, text: str) -> yaml.Node | None:
+    """Return the root node, None for a file without content; `PolicyInvalid` for what is not YAML."""
+    loader = None
+    try:
+        loader = _Composer(text)
+        node: yaml.Node | None = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise invalid([Problem(*_place(path, mark), f"not YAML: {_one_line(error)}")]) from error
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        column = error.position - before.rfind("\n")
+        problem = f"not YAML: character {error.character:#x} is not allowed (is the file UTF-8?)"
+        raise invalid([Problem(path, before.count("\n") + 1, column, problem)]) from error
+    except (ValueError, OverflowError) as error:  # PyYAML converts "\UFFFFFFFF" and %YAML unchecked
+        raise invalid([Problem(*_place(path, loader and loader.get_mark()), f"not YAML: {error}")]) from error
+    return node
+
+
+def _one_line(error: yaml.MarkedYAMLError) -> str:
+    said = error.problem or error.context or "unreadable"
+    return ascii(said)[1:-1]
+
+
+def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
+    mark: Any = event.start_mark
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+def _place(path: str, mark: Any) -> Place:  # noqa: ANN401 - yaml's Mark, of the C or the Python kind
+    return (path, mark.line + 1, mark.column + 1) if mark else (path, 1, 1)
+
+
+def _scalar(node: yaml.Node) -> str | int | bool | None:
+    text: str = node.value
+    if getattr(node, "style", None) is not None:  # quoted, or a block
+        return text
+    if text in PLAIN:
+        return PLAIN[text]
+    return int(text) if INTEGER.fullmatch(text) else text

@@ -1,0 +1,62 @@
+"""Formats by the names that a policy has for them; docs/profiles.md says what each proves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
+from warmstart.profiles.formats import blob, compressed, cubin, elf, pickle_framing, plain, self_hash
+
+_LONGEST_SIDECAR = 4096
+_DIGITS = 64
+
+
+def _object(files: EntryFiles, name: str) -> None:
+    elf.check(files, name, elf.RELOCATABLE)
+
+
+def _library(files: EntryFiles, name: str) -> None:
+    elf.check(files, name, elf.SHARED)
+
+
+def _compressed(files: EntryFiles, name: str) -> None:
+    compressed.check(files, name, least=1)
+
+
+def _pickle(files: EntryFiles, name: str) -> None:
+    pickle_framing.check(files, name, pickles=1)
+
+
+def _any(files: EntryFiles, name: str) -> None:
+    with files.open(name):
+        pass
+
+
+CHECKS: dict[str, Callable[[EntryFiles, str], object]] = {  # `defined.FORMATS` has the same names
+    "any": _any,
+    "compressed": _compressed,
+    "cubin": cubin.check,
+    "json": plain.check_json,
+    "library": _library,
+    "not-empty": blob.check_not_empty,
+    "object": _object,
+    "pickle": _pickle,
+    "sha256-name": self_hash.check_hex_name,
+    "text": plain.check_text,
+    "written": blob.check_written,
+}
+
+
+def check(kind: str, files: EntryFiles, name: str) -> None:
+    """Raise `EntryInvalid` unless the file is well-formed in the format `kind`."""
+    CHECKS[kind](files, name)
+
+
+def check_sidecar(files: EntryFiles, name: str) -> None:
+    """Compare `NAME.sha256`, as sha256sum(1) writes it, with the file NAME beside it."""
+    beside = name.removesuffix(".sha256")
+    if beside not in files.names:
+        raise EntryInvalid("incomplete")
+    told = files.read(name, _LONGEST_SIDECAR)[:_DIGITS].decode("ascii", "replace").lower()
+    if told != self_hash.size_and_sha256(files, beside)[1]:
+        raise EntryInvalid("hash-differs")

@@ -1,0 +1,213 @@
+"""Profiles without a tool here: their files are written by hand, everything else is real.
+
+A single file of which the newest wins, the CUDA driver's cache, files that jobs declare, a profile of the site's own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import run_as
+from tests.cluster.site import Site
+
+RTX = "rules:\n  - {name: all, profiles: [trt-rtx]}\n"
+CUDA = "rules:\n  - {name: all, profiles: [cuda-computecache]}\n"
+FILES = """\
+files: {include: ["engines/*.plan", "models/*/"], max_size: 1MiB, facts: [], only_successful: false}
+rules:
+  - {name: all, env: {ANY: thing}}
+"""
+OWN = """\
+profiles:
+  mytool:
+    variables: {MYTOOL_CACHE: "{dir}/v1"}
+    entries: ["v1/*/"]
+    never: ["*.log"]
+    needs: ["meta.json"]
+    formats: {"*.json": json}
+    relocation: relocatable
+rules:
+  - {name: all, profiles: [mytool]}
+"""
+
+
+class HandJob:
+    """A job between its prolog and its epilog, both run by hand on one node."""
+
+    def __init__(self, site: Site, job_id: int, node: str, user: str, comment: str) -> None:
+        self.site, self.job_id, self.node, self.user = site, job_id, node, user
+        self._slurm = site.variables(job_id, user, node, **({"SLURM_JOB_COMMENT": comment} if comment else {}))
+        assert site.run_hook("prolog", self._slurm).returncode == 0
+        program = str(site.cluster.prefix / "libexec/warmstart/task-prolog")
+        told = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": node}
+        printed = run_as(site.cluster.account(user), [program], environment=told).stdout.splitlines()
+        lines = (line.removeprefix("export ") for line in printed if line.startswith("export "))
+        self.variables = dict(line.split("=", 1) for line in lines)
+
+    def run(self, script: str) -> str:
+        """Run a shell script as the job's user, with the job's variables; return what it prints."""
+        account = self.site.cluster.account(self.user)
+        done = run_as(account, ["/bin/sh", "-euc", script], environment=self.variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def end(self) -> None:
+        """Run the epilog."""
+        assert self.site.run_hook("epilog", self._slurm).returncode == 0
+
+    def rejected(self) -> dict[str, int]:
+        """Return what the epilog turned away, by reason."""
+        counts: dict[str, int] = {}
+        for event in self.site.events(self.job_id, "entry.rejected"):
+            counts.update(event["reasons"])
+        return counts
+
+    def published(self) -> int:
+        """Return how many bundles the epilog published."""
+        return len(self.site.events(self.job_id, "bundle.published"))
+
+
+@contextmanager
+def a_job(site: Site, job_id: int, node: str = "n1", *, user: str = ALICE, comment: str = "") -> Iterator[HandJob]:
+    """Give a job; its epilog runs at the end of the `with`."""
+    job = HandJob(site, job_id, node, user, comment)
+    try:
+        yield job
+    finally:
+        job.end()
+
+
+def test_of_a_single_file_the_newest_wins(site: Site) -> None:
+    """Each job finds what the one before made of it; what is not new, or was overtaken, replaces nothing."""
+    site.write_policy(RTX)
+    with a_job(site, 930001) as first:
+        first.run('test ! -e "$WARMSTART_TRT_RTX_CACHE"; printf v1 > "$WARMSTART_TRT_RTX_CACHE"')
+    with a_job(site, 930002, "n2") as second, a_job(site, 930003) as overtaken:
+        for job in (second, overtaken):
+            assert job.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v1"
+        second.run('cd "$(dirname "$WARMSTART_TRT_RTX_CACHE")"; printf v1+v2 > new; mv new "$WARMSTART_TRT_RTX_CACHE"')
+        overtaken.run('printf v1+other+more >> "$WARMSTART_TRT_RTX_CACHE"')
+        second.end()
+    assert (first.published(), second.published(), overtaken.published()) == (1, 1, 0)
+    assert overtaken.rejected() == {"superseded": 1}
+    with a_job(site, 930004, "n2") as idle:
+        assert idle.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v1+v2"
+    with a_job(site, 930005) as smaller:
+        smaller.run('printf v > "$WARMSTART_TRT_RTX_CACHE"')
+    with a_job(site, 930006) as third:
+        third.run('printf +v3 >> "$WARMSTART_TRT_RTX_CACHE"')
+    assert [(job.published(), job.rejected()) for job in (idle, smaller, third)] == [
+        (0, {}),
+        (0, {"smaller": 1}),
+        (1, {}),
+    ]
+    with a_job(site, 930007) as last:
+        assert last.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v1+v2+v3"
+    with a_job(site, 930008, user=BOB) as other:
+        other.run('test ! -e "$WARMSTART_TRT_RTX_CACHE"')
+
+
+def test_a_single_file_is_left_out_while_its_lock_is_held(site: Site) -> None:
+    """The epilog waits for the tool's flock(2), not for ever; it neither makes nor removes the lock's file."""
+    site.write_policy(RTX)
+    with a_job(site, 930011, user=BOB) as job:
+        job.run('printf v1 > "$WARMSTART_TRT_RTX_CACHE"; : > "$WARMSTART_TRT_RTX_CACHE.lock"')
+        with Path(job.variables["WARMSTART_TRT_RTX_CACHE"] + ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            job.end()
+    assert (job.rejected(), job.published()) == ({"its lock is held": 1}, 0)
+    with a_job(site, 930012, user=BOB) as again:
+        again.run('printf v1 > "$WARMSTART_TRT_RTX_CACHE"; : > "$WARMSTART_TRT_RTX_CACHE.lock"')
+    assert (again.rejected(), again.published()) == ({}, 1)
+
+
+def test_a_lock_that_is_a_link_leads_nowhere(site: Site, tmp_path: Path) -> None:
+    """Root opens no lock file through a link, and follows none to somebody else's."""
+    secret = tmp_path / "secret"
+    secret.write_text("root's")
+    site.write_policy(RTX)
+    with a_job(site, 930013, user=BOB) as job:
+        job.run(f'printf vv > "$WARMSTART_TRT_RTX_CACHE"; ln -s {secret} "$WARMSTART_TRT_RTX_CACHE.lock"')
+    assert (job.rejected()["symbolic link"], job.published()) == (2, 0)
+    assert secret.read_text() == "root's"
+
+
+CUDA_JOB = """#!/bin/sh
+find "$CUDA_CACHE_PATH" -type f -exec cat {{}} +
+mkdir -p "$CUDA_CACHE_PATH/a/b"
+printf kernel > "$CUDA_CACHE_PATH/a/b/{kernel}"
+printf index >> "$CUDA_CACHE_PATH/index"
+exit {status}
+"""
+
+
+def test_the_drivers_cache_is_one_entry_of_successful_jobs(site: Site) -> None:
+    """With its index or not at all; what a failed job leaves may be half a kernel and is not taken."""
+    site.write_policy(CUDA)
+    ended = []
+    for node, kernel, status in (("n1", "0001", 1), ("n2", "0002", 0), ("n1", "0003", 0), ("n2", "0004", 0)):
+        script = CUDA_JOB.format(kernel=kernel, status=status)
+        ended.append(site.finish(site.cluster.submit(script, ALICE, f"--nodelist={node}")))
+    found = ["".join(sorted(job.output.replace("kernel", "k").replace("index", "i"))) for job in ended]
+    assert found == ["", "", "ik", "iikk"]
+    assert [len(site.events(job.job_id, "bundle.published")) for job in ended] == [0, 1, 1, 1]
+    (left_out,) = site.events(ended[0].job_id, "harvest.left-out")
+    assert left_out["profiles"] == ["cuda-computecache"]
+
+
+def test_files_that_a_job_declares(site: Site) -> None:
+    """They come back to jobs that declare the same name, and nobody else; checksums and limits count."""
+    site.write_policy(FILES)
+    engine = "printf engine > engines/a.plan; sha256sum engines/a.plan > engines/a.plan.sha256"
+    model = "mkdir -p models/m/x; printf w > models/m/x/w.bin; printf c > models/m/config"
+    bad = "printf wrong > engines/b.plan; sha256sum engines/a.plan > engines/b.plan.sha256"
+    large = "head -c 2M /dev/urandom > engines/large.plan; printf no > engines/notes.txt; : > engines/empty.plan"
+    with a_job(site, 930021, comment="warmstart: files=llama-70b") as first:
+        first.run(f'cd "$WARMSTART_FILES"; mkdir engines; {engine}; {model}; {bad}; {large}')
+    assert first.rejected() == {"hash-differs": 1, "too-large": 1, "blob-empty": 1}
+    with a_job(site, 930022, "n2", comment="warmstart: files=llama-70b") as second:
+        found = second.run('cd "$WARMSTART_FILES"; find . -type f | sort; cat engines/a.plan; printf x >engines/a.plan')
+        names = ["./engines/a.plan", "./engines/a.plan.sha256", "./models/m/config", "./models/m/x/w.bin"]
+        assert found.splitlines() == [*names, "engine"]
+    with a_job(site, 930023, comment="warmstart: files=other") as other:
+        assert other.run('ls "$WARMSTART_FILES"') == ""
+    with a_job(site, 930024) as none:
+        assert "WARMSTART_FILES" not in none.variables
+    with a_job(site, 930025, comment="warmstart: files=llama-70b") as last:
+        assert last.run('cat "$WARMSTART_FILES/engines/a.plan"') == "engine"  # the first publisher's
+    bundle = site.events(930021, "bundle.published")[0]["bundle"]
+    shown = site.command("cache", "show", bundle).stdout
+    assert f"{hashlib.sha256(b'engine').hexdigest()}  engines/a.plan" in shown.splitlines()
+
+
+def test_a_profile_of_the_sites_own(site: Site) -> None:
+    """Variables, entries, needed files and formats as the policy says, through the real validator."""
+    site.write_policy(OWN)
+    with a_job(site, 930031) as cold:
+        assert cold.variables["MYTOOL_CACHE"] == cold.variables["WARMSTART_CACHE"] + "/mytool/v1"
+        cold.run(
+            'mkdir -p "$MYTOOL_CACHE"; cd "$MYTOOL_CACHE"; mkdir good half broken;'
+            "printf '{}' > good/meta.json; printf code > good/kernel.bin; printf said > good/build.log;"
+            "printf code > half/kernel.bin; printf '{' > broken/meta.json; printf top > top.bin"
+        )
+    assert cold.rejected() == {"incomplete": 1, "json-malformed": 1}
+    with a_job(site, 930032, "n2") as warm:
+        found = warm.run('cd "$MYTOOL_CACHE"; find . -type f | sort')
+        assert found.splitlines() == ["./good/kernel.bin", "./good/meta.json"]
+
+
+@pytest.mark.parametrize("name", ["mytool", "files"])
+def test_a_job_may_ask_for_a_profile_of_the_sites_own(site: Site, name: str) -> None:
+    """`profiles=mytool` works like any other; files are declared by their name alone."""
+    site.write_policy(OWN.replace("profiles: [mytool]", "env: {ANY: thing}"))
+    job_id = 930041 if name == "mytool" else 930042
+    with a_job(site, job_id, comment=f"warmstart: profiles={name}") as job:
+        assert ("MYTOOL_CACHE" in job.variables) == (name == "mytool")
+    assert bool(site.events(job_id, "job.refused")) == (name == "files")

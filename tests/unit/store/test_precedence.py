@@ -1,0 +1,137 @@
+"""Where the newest wins: who takes whose place, and that nobody's work is lost without a word."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.store.samples import OWNER, draft, namespace
+from warmstart.store import blocks, bundles, compact, index, precedence
+from warmstart.store.blocks import Block
+from warmstart.store.layout import Namespace
+from warmstart.store.precedence import SMALLER, SUPERSEDED, UNCHANGED
+
+
+class Shop:
+    """A store in which one file is published again and again."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+
+    def where(self, scope: str = "user-1") -> Namespace:
+        """Return the namespace."""
+        return namespace(self.store, scope)
+
+    def publish(self, content: str, based_on: str, *, user: str = "a", scope: str = "user-1") -> str | None:
+        """Publish the file; return the bundle, None where it was left out."""
+        fd = os.memfd_create("bundle")
+        os.write(fd, content.encode())
+        made = {**draft("file"), "entries": self.entries(content), "based_on": based_on}
+        made["producer"] = {**made["producer"], "user": user}
+        try:
+            bundle: str | None = bundles.publish_bundle(self.where(scope), fd, made, OWNER)["bundle"]
+            return bundle
+        finally:
+            os.close(fd)
+
+    def entries(self, content: str) -> dict[str, Any]:
+        """Return the entries of a draft for the file with this content."""
+        return {"file": {"file.bin": [len(content), content.encode().hex().ljust(64, "0"), 17]}}
+
+    def taken(self, *scopes: str) -> list[str]:
+        """Return the bundle that a job takes the file from."""
+        found = bundles.offers(str(self.store), list(scopes or ("user-1",)), "numba", "ns", OWNER)
+        return [offer.bundle for offer in found.offers]
+
+    def needless(self, content: str, *based_on: str) -> str:
+        """Return why the file need not be published."""
+        return precedence.needless(self.where(), based_on, self.entries(content), OWNER)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """Give an empty store."""
+    return Shop(tmp_path)
+
+
+def test_each_takes_the_place_of_what_it_grew_from(shop: Shop) -> None:
+    """Three jobs, one after another: readers get the last one's."""
+    made = ""
+    for content in ("v1", "v1+2", "v1+2+3"):
+        made = shop.publish(content, made) or ""
+        assert shop.taken() == [made]
+
+
+def test_who_was_overtaken_replaces_nothing(shop: Shop) -> None:
+    """Two jobs that began with the same file: the second one's is left out, however large it is."""
+    first = shop.publish("v1", "") or ""
+    second = shop.publish("v1+2", first)
+    assert shop.needless("v1+other+long", "user-1", first) == SUPERSEDED
+    assert shop.publish("v1+other+long", first) is None
+    assert shop.needless("v0") == SUPERSEDED
+    assert shop.publish("v0", "") is None
+    assert shop.taken() == [second]
+
+
+def test_what_is_not_new_or_shrank_is_left_out(shop: Shop) -> None:
+    """The same bytes are no news; fewer were begun anew or cut short."""
+    first = shop.publish("v1", "") or ""
+    assert shop.needless("v1", "user-1", first) == UNCHANGED
+    assert shop.needless("v1") == UNCHANGED  # somebody else published just this
+    assert shop.needless("v", "user-1", first) == SMALLER
+    assert shop.needless("v2", "user-1", first) == ""
+
+
+def test_what_a_more_trusted_scope_gave_is_no_news_for_the_users_own(shop: Shop) -> None:
+    """Unchanged is measured against what the job began with, wherever that was from."""
+    site = shop.publish("v1", "", scope="site") or ""
+    assert shop.needless("v1", "site", site) == UNCHANGED
+    assert shop.needless("v1+2", "site", site) == ""
+    shop.publish("mine", "")
+    assert shop.needless("v1+2", "site", site) == SUPERSEDED
+    assert shop.taken("site", "user-1") == [site]
+
+
+def test_the_bundle_that_it_grew_from_may_be_gone(shop: Shop) -> None:
+    """Upkeep removed it while the job ran: what is there now decides."""
+    first = shop.publish("v1", "") or ""
+    for path in Path(shop.where().path).glob(f"{first}.*"):
+        path.unlink()
+    bundles.reindex(shop.where(), OWNER)
+    assert shop.publish("v1+2", first) is None
+    assert shop.publish("v1+2", "") is not None
+
+
+def test_a_blocked_users_file_is_passed_over_and_stays_behind(shop: Shop) -> None:
+    """Readers take the one below; what grows from that comes before both, even when the block is lifted."""
+    first = shop.publish("v1", "") or ""
+    bad = shop.publish("v1+bad", first, user="mallory")
+    blocks.block(str(shop.store), list(Block(user="mallory")), OWNER)
+    assert shop.taken() == [first]
+    third = shop.publish("v1+good", first)
+    blocks.unblock_all(str(shop.store))
+    assert shop.taken() == [third]
+    assert bad is not None
+
+
+def test_without_any_lock_readers_agree(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two publishers at the same instant, no lock between them: one of the two is everybody's."""
+    first = shop.publish("v1", "") or ""
+    before = index.read(shop.where().path, OWNER)
+    monkeypatch.setattr(index, "update", lambda _fd, _owner: before)
+    both = {shop.publish("v1+a", first), shop.publish("v1+b", first)}
+    monkeypatch.undo()
+    bundles.reindex(shop.where(), OWNER)
+    assert None not in both
+    assert shop.taken() == [min(str(bundle) for bundle in both)]
+
+
+def test_upkeep_merges_none_that_was_replaced(shop: Shop) -> None:
+    """A compacted bundle would bring an old file back."""
+    made = ""
+    for number in range(5):
+        made = shop.publish("v" * (number + 1), made) or ""
+    assert compact.mergers(index.read(shop.where().path, OWNER).bundles, 2) == []
