@@ -75,7 +75,8 @@ static int mount_at(int source, int target)
 
 	snprintf(from, sizeof(from), "/proc/self/fd/%d", source);
 	snprintf(to, sizeof(to), "/proc/self/fd/%d", target);
-	return mount(from, to, "none", MS_BIND, NULL);
+	/* With the overlays of the profiles that are mounted in it; those keep their own nosuid and nodev. */
+	return mount(from, to, "none", MS_BIND | MS_REC, NULL);
 }
 
 /* A bind mount has its source's flags; add ours to them. */

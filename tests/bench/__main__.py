@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import waiting
+from tests.bench import seeding, waiting
 from tests.bench.bench_site import BenchSite, bench_site
 from tests.bench.clock import LAUNCHER, Command, medians, once
 
@@ -46,6 +46,7 @@ def measured(site: BenchSite) -> Iterator[Row]:
     yield task_prolog(site)
     yield from waiters(site)
     yield store_calls(site)
+    yield from (Row(*figures) for figures in seeding.measured())
 
 
 def warm_prolog(site: BenchSite) -> Iterator[Row]:

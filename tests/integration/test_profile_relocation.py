@@ -16,7 +16,9 @@ import pytest
 
 from tests.unit.profiles.samples import TRITON_RELEASES, triton_kernel
 from tests.unit.samples import a_context, a_policy, a_record
-from warmstart.host.files import ensure_path
+from warmstart.host.deadline import after
+from warmstart.host.files import ensure_path, opened_dir
+from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Identity
 from warmstart.profiles import triton
 from warmstart.steps import harvest, seed, workspace
@@ -43,7 +45,8 @@ def root() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="warmstart-relocation-", dir="/var/tmp"))
     path.chmod(0o755)
     yield path
-    shutil.rmtree(path)
+    with opened_dir(str(path.parent)) as parent:
+        remove_tree(parent, path.name, after(20))  # what is seeded is mounted
 
 
 def a_run(root: Path, run_id: str) -> Context:
@@ -130,15 +133,15 @@ def test_a_directory_that_the_users_other_job_swaps_is_not_followed(
     victim = outside / "__grp__k.json"
     victim.write_text('{"child_paths": {"k": "/old/k"}}')
     os.chown(victim, UID, UID)
-    relocate = seed._relocate  # the moment between two calls has no other name
+    relocate = seed._Seeding._relocated  # the moment between two calls has no other name
 
-    def swapped(context: Context, profile: str, cache: int, entries: list[str], budget: object) -> None:
-        directory = cache_of(context) / entries[0]
-        shutil.rmtree(directory)
-        directory.symlink_to(outside)
-        relocate(context, profile, cache, entries, budget)  # type: ignore[arg-type]
+    def swapped(seeding: seed._Seeding, source: seed._Source, cache: int) -> None:
+        entry = f"/proc/self/fd/{cache}/{source.tool.subdir}/{source.entries[0]}"
+        shutil.rmtree(entry)
+        os.symlink(outside, entry)
+        relocate(seeding, source, cache)
 
-    monkeypatch.setattr(seed, "_relocate", swapped)
+    monkeypatch.setattr(seed._Seeding, "_relocated", swapped)
     _, outcome = seeded(a_run(root, "bbbbbbbb"))
     assert [type(error) for error in outcome.degraded] == [SeedFailed]
     assert victim.read_text() == '{"child_paths": {"k": "/old/k"}}'

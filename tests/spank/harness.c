@@ -3,7 +3,7 @@
  *   harness submit OPTION[=VALUE]...       as sbatch would; prints the job control environment
  *   harness task UID JOB ARGUMENT...       as slurmstepd would, with the plugin's arguments; the task's
  *                                          environment is this process's own; prints what it then is, the
- *                                          mounts at cache=, and what the file `marker` in WARMSTART_CACHE holds
+ *                                          mounts at cache= and below, and what the file `marker` in WARMSTART_CACHE holds
  */
 #define _GNU_SOURCE
 #include <slurm/spank.h>
@@ -154,7 +154,7 @@ static int task(int argc, char **argv)
 	slurm_spank_exit(NULL, argc - 2, argv + 2);
 	for (char **variable = environ; *variable != NULL; variable++)
 		printf("%s\n", *variable);
-	snprintf(mounted, sizeof(mounted), " %s ", cache);
+	snprintf(mounted, sizeof(mounted), " %s", cache);
 	print_lines("/proc/self/mountinfo", mounted);
 	job_cache = getenv("WARMSTART_CACHE");
 	snprintf(marker, sizeof(marker), "%s/marker", job_cache == NULL ? "" : job_cache);

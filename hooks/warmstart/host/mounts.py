@@ -1,10 +1,103 @@
-"""Detach what somebody mounted inside a tree of ours. Never on a warm hook's path: ctypes is slow to import."""
+"""The mount calls of Linux that warmstart needs, by number where libc has no name for them.
+
+Never on a warm hook's path: ctypes is slow to import. What a job could change is named by descriptor
+(`/proc/self/fd/N`), never by a path. Numbers of mount(2), umount2(2), open_tree(2), move_mount(2) and
+mount_setattr(2) are from the kernel's own headers; those above 423 are the same on all architectures but alpha.
+All functions raise plain `OSError`.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 1 << 14
+MS_PRIVATE = 1 << 18
+RESTRICTED = MS_NOSUID | MS_NODEV  # never noexec: cache entries are code
 
 MNT_DETACH = 2  # umount(2): at once for the name, later for those who use it
+UMOUNT_NOFOLLOW = 8
+
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_OPEN_TREE_CLONE = 1
+_OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_IDMAP = 0x100000
+_AT_FDCWD = -100
+
+
+class _Attributes(ctypes.Structure):
+    """`struct mount_attr` of mount_setattr(2), its first version."""
+
+    _fields_ = [  # the shape that ctypes asks for
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    ]
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """Mount `source`; `EINVAL` and others as the file system says."""
+    _check(_libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
+
+
+def bind(source: str, target: str) -> None:
+    """Show at `target` what is at `source`, with the flags that the source has."""
+    mount(source, target, "none", MS_BIND)
+
+
+def make_private(target: str) -> None:
+    """Let no mount on or below `target` reach a copy of it, and none of a copy reach it."""
+    mount("none", target, "none", MS_PRIVATE)
+
+
+def make_read_only(path_fd: int) -> None:
+    """Let nobody write to the file system whose mount's root `path_fd` is; `EBUSY` while a file is open for writing."""
+    mount("none", f"/proc/self/fd/{path_fd}", "none", MS_REMOUNT | MS_RDONLY | RESTRICTED)
+
+
+def clone(path_fd: int) -> int:
+    """Return a copy, attached nowhere, of the mount whose root `path_fd` is."""
+    # open_tree with AT_EMPTY_PATH takes the descriptor itself.
+    result = _libc().syscall(_OPEN_TREE, path_fd, b"", _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH)
+    return int(_check(result))
+
+
+def map_ids(mount_fd: int, userns_fd: int) -> None:
+    """Show the files of an unattached mount with the ids of a user namespace; `EINVAL` where the kernel can't."""
+    wanted = _Attributes(attr_set=_MOUNT_ATTR_IDMAP, userns_fd=userns_fd)
+    size = ctypes.c_size_t(ctypes.sizeof(wanted))
+    _check(_libc().syscall(_MOUNT_SETATTR, mount_fd, b"", _AT_EMPTY_PATH, ctypes.byref(wanted), size))
+
+
+def attach(mount_fd: int, target: str) -> None:
+    """Put an unattached mount at `target`."""
+    move = (mount_fd, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
+    _check(_libc().syscall(_MOVE_MOUNT, *move))
+
+
+def unmount(name: str, dir_fd: int) -> bool:
+    """Unmount what was mounted last at `name` in `dir_fd`, detached while somebody uses it; return whether nobody did.
+
+    Not by a descriptor of the mount: that would be somebody. A job may own `dir_fd`; a link there is not followed, and
+    what else it has mounted under that name is its own. `EINVAL` where nothing is mounted.
+    """
+    libc = _libc()
+    with working_in(dir_fd):
+        target = name.encode()
+        if libc.umount2(target, UMOUNT_NOFOLLOW) == 0:
+            return True
+        _check(libc.umount2(target, UMOUNT_NOFOLLOW | MNT_DETACH))
+        return False
 
 
 def detach(path_fd: int) -> bool:
@@ -12,5 +105,29 @@ def detach(path_fd: int) -> bool:
 
     By descriptor, so no name that a job can change is looked up again.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    return bool(libc.umount2(f"/proc/self/fd/{path_fd}".encode(), MNT_DETACH) == 0)
+    return bool(_libc().umount2(f"/proc/self/fd/{path_fd}".encode(), MNT_DETACH) == 0)
+
+
+@contextmanager
+def working_in(dir_fd: int) -> Iterator[None]:
+    """Have relative names mean what lies in `dir_fd`: a mount's options have room for few long paths."""
+    before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fchdir(dir_fd)
+        try:
+            yield
+        finally:
+            os.fchdir(before)
+    finally:
+        os.close(before)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,13 +1,19 @@
 """Step `seed`: fill the job's cache with what its namespaces hold (design, section 5, Seed).
 
-Per profile: ask the store which entries come from which bundle, fetch the bundles that this node lacks, extract
-them as the job's uid. What fails for one profile leaves that one cold and the others warm.
+Per profile: ask the store which entries come from which bundle, fetch the bundles that this node lacks, and show them
+to the job through an overlay; extract them as the job's uid where that can't be, or where the tool needs exact times.
+What fails for one profile leaves that one cold and the others warm.
+
+Until all overlays are mounted the cache is root's, so nobody can change what they are mounted on (threats, row 4); then
+it is given to the job, whatever failed before.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.audit import events
@@ -18,6 +24,7 @@ from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Identity, Worker
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
+from warmstart.profiles.contract import Profile
 from warmstart.record import Seeded
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 NAME = "seed"
 
 EXTRACTION_SECONDS = 60.0
+MOUNTING_SECONDS = 5.0
 REMOVAL_SECONDS = 10.0
 
 
@@ -42,10 +50,19 @@ class SeedFailed(ResourceError):
     hint = "is there space left on the disk of the node's state?"
 
 
+class CacheWithheld(ResourceError):
+    """The job's cache could not be made the job's: mostly the user's quota of inodes is used up."""
+
+    code = "cache-withheld"
+    template = "the job gets no cache: {problem}"
+    hint = "has the user a quota where the workspace is, and is it used up?"
+
+
 class Options(NamedTuple):
     """What to seed, in this order: what is first has the most of the budget."""
 
     profiles: tuple[str, ...]
+    declared: str = ""  # the name that the job gives its files
 
 
 class _Budget:
@@ -55,60 +72,208 @@ class _Budget:
         self.extracting = context.deadline.within(context.policy.seed.fetch_budget + EXTRACTION_SECONDS)
 
 
+class _Source(NamedTuple):
+    """What one profile is seeded with."""
+
+    tool: Profile
+    namespace: str
+    copied: list[tuple[Offer, Copy]]
+    started: float  # monotonic
+    way: str = ""  # "overlay", once it is mounted
+    mapped: bool = False
+    shown: tuple[str, ...] = ()  # entries of the overlay
+
+    @property
+    def entries(self) -> list[str]:
+        """The entries that the job finds."""
+        return list(self.shown) if self.way else [entry for offer, _ in self.copied for entry in offer.entries]
+
+
 def run(context: Context, options: Options) -> Outcome:
     """Seed every profile; a profile that stays cold is one error of the outcome's `degraded`."""
-    tools = [registry.get(profile) for profile in options.profiles]
-    facts = host_facts.derive(tools, context.record.image or f"label:{context.policy.site_label}")
+    seeding = _Seeding(context)
+    try:
+        facts = _facts(context, options)
+        for tool in _tools(context, options):
+            seeding.fetch(tool, host_facts.namespace(tool, facts))
+        seeding.mount()
+    finally:
+        withheld = _give_away(context)
+    if withheld:
+        return Outcome("changed", environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
+    seeding.extract()
+    warm = any(found.entries for found in seeding.seeded.values())
+    record = {"facts": facts, "seeded": seeding.seeded}
+    return Outcome("changed" if warm else "unchanged", record=record, degraded=seeding.degraded)
+
+
+def _tools(context: Context, options: Options) -> list[Profile]:
+    return [registry.get(profile, context.policy.profiles) for profile in options.profiles]
+
+
+def _facts(context: Context, options: Options) -> dict[str, str]:
+    image = context.record.image or f"label:{context.policy.site_label}"
+    facts = host_facts.derive(_tools(context, options), image, options.declared)
     if context.policy.cache_place:
         facts["path"] = context.policy.cache_place
-    budget = _Budget(context)
-    seeded: dict[str, Seeded] = {}
-    degraded: list[WarmstartError] = []
-    for profile in options.profiles:
-        namespace = host_facts.namespace(registry.get(profile), facts)
-        seeded[profile] = Seeded(namespace, [])
+    return facts
+
+
+def _give_away(context: Context) -> CacheWithheld | None:
+    """Make the cache and what lies in it the job's, the cache itself last."""
+    record = context.record
+    try:
+        with opened_dir(record.run_directory) as base, opened_dir("cache", base) as cache:
+            for name in os.listdir(cache):
+                os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
+            os.fchown(cache, record.uid, record.gid)
+    except OSError as error:
+        return CacheWithheld(problem=error.strerror or str(error))
+    return None
+
+
+class _Seeding:
+    """One run of the step: first all bundles, then all overlays, then, in the job's own cache, what is extracted."""
+
+    def __init__(self, context: Context) -> None:
+        self.seeded: dict[str, Seeded] = {}
+        self.degraded: list[WarmstartError] = []
+        self._context = context
+        self._budget = _Budget(context)
+        self._job = Identity(context.record.user, context.record.uid, context.record.gid)
+        self._sources: list[_Source] = []
+
+    def fetch(self, tool: Profile, namespace: str) -> None:
+        """Bring a profile's bundles to this node."""
+        started = time.monotonic()
+        self.seeded[tool.name] = Seeded(namespace, [])
+        with self._cold_on_failure(tool):
+            offered = _offered(self._context, tool, namespace, self._budget)
+            copied = _copied(self._context, tool, namespace, offered, self._budget) if offered else []
+            if copied:
+                self._sources.append(_Source(tool, namespace, copied, started))
+
+    def mount(self) -> None:
+        """Mount the overlays; the first that can't be had leaves it and the others to extraction."""
+        for number, source in enumerate(self._sources):
+            if source.tool.suits_overlay:
+                with self._cold_on_failure(source.tool):
+                    mounted = self._mounted(source)
+                    if mounted is None:
+                        return
+                    self._sources[number] = mounted
+
+    def extract(self) -> None:
+        """Extract what is not mounted, and let entries that name their own path name the job's."""
+        from warmstart.store.settle import unpack
+
+        for source in self._sources:
+            with self._cold_on_failure(source.tool), self._opened_cache(source.tool) as cache:
+                try:
+                    if not source.way:
+                        unpack(source.copied, cache, source.tool.subdir, self._job, self._budget.extracting)
+                    if source.tool.relocate:
+                        self._relocated(source, cache)
+                except BaseException:  # half of it is worse than none
+                    self._discard(source, cache)
+                    raise
+                self._done(source)
+
+    def _mounted(self, source: _Source) -> _Source | None:
+        from warmstart.store import views
+        from warmstart.store.overlay import OverlayUnavailable
+
+        context, tool = self._context, source.tool
+        picked, left_out = views.divided(source.copied)
+        deadline = context.deadline.within(MOUNTING_SECONDS)
+        with opened_dir(context.record.run_directory) as base:
+            try:
+                shown = views.show(base, tool.subdir, context.paths.layers, picked, self._job, deadline)
+            except OverlayUnavailable as error:
+                context.audit.emit(events.OVERLAY_FAILED, profile=tool.name, error=error.as_audit())
+                return None
+        for dropped in left_out:
+            named = {"profile": tool.name, "bundle": dropped.fields["bundle"]}
+            context.audit.emit(events.BUNDLE_LEFT_OUT, **named, error=dropped.as_audit())
+        return source._replace(copied=picked, way="overlay", mapped=shown.mapped, shown=tuple(shown.entries))
+
+    def _relocated(self, source: _Source, cache: int) -> None:
+        """Whatever goes wrong in a process of the job's uid is never the node's or the store's fault."""
+        from warmstart.profiles.relocation import relocate
+
+        path = self._context.record.environment["WARMSTART_CACHE"]
+        named = (source.tool.name, cache, path, source.entries)
         try:
-            seeded[profile] = _seed(context, profile, namespace, budget)
+            with Worker(self._job, keep=(cache,)) as worker:
+                worker.call(relocate, *named, deadline=self._budget.extracting)
+        except (WarmstartError, OSError) as error:
+            raise SeedFailed(profile=source.tool.name, problem=f"its entries' paths: {error}") from error
+
+    def _discard(self, source: _Source, cache: int) -> None:
+        if source.way:
+            from warmstart.store.overlay import discard
+
+            with opened_dir(self._context.record.run_directory) as base:
+                discard(base, source.tool.subdir)
+        remove_tree(cache, source.tool.subdir, after(REMOVAL_SECONDS))
+
+    def _done(self, source: _Source) -> None:
+        self.seeded[source.tool.name] = Seeded(source.namespace, source.entries, _based_on(source))
+        self._context.audit.emit(
+            events.CACHE_SEEDED,
+            profile=source.tool.name,
+            namespace=source.namespace,
+            way=source.way or "extraction",
+            mapped=source.mapped,
+            entries=len(source.entries),
+            bundles=len(source.copied),
+            scopes=sorted({offer.scope for offer, _ in source.copied}),
+            fetched_bytes=sum(copy.fetched for _, copy in source.copied),
+            duration_ms=round((time.monotonic() - source.started) * 1000, 3),
+        )
+
+    @contextmanager
+    def _opened_cache(self, tool: Profile) -> Iterator[int]:
+        """Open the cache beneath root's own directory, whatever was put in its place."""
+        with opened_dir(self._context.record.run_directory) as base:
+            try:
+                cache = open_directory("cache", base, mount_id(base))
+            except TurnedAway as turned:
+                raise SeedFailed(profile=tool.name, problem=f"the cache directory: {turned.reason}") from turned
+            try:
+                yield cache
+            finally:
+                os.close(cache)
+
+    @contextmanager
+    def _cold_on_failure(self, tool: Profile) -> Iterator[None]:
+        try:
+            yield
         except WarmstartError as error:
-            degraded.append(error)
+            self.degraded.append(error)
         except OSError as error:
-            degraded.append(SeedFailed(profile=profile, problem=error.strerror or str(error)))
-    warm = any(found.entries for found in seeded.values())
-    return Outcome("changed" if warm else "unchanged", record={"facts": facts, "seeded": seeded}, degraded=degraded)
+            self.degraded.append(SeedFailed(profile=tool.name, problem=error.strerror or str(error)))
 
 
-def _seed(context: Context, profile: str, namespace: str, budget: _Budget) -> Seeded:
-    started = time.monotonic()
+def _based_on(source: _Source) -> list[str]:
+    """Return scope and bundle of what a newer one may take the place of: such a profile has one entry."""
+    first = source.copied[0][0]
+    return [first.scope, first.bundle] if source.tool.keeps == "newest" else []
+
+
+def _offered(context: Context, tool: Profile, namespace: str, budget: _Budget) -> list[Offer]:
+    """Ask the store; what it has but does not offer is audited."""
     record, store = context.record, context.policy.paths.store
-    owner = f"{record.node}-{record.run_id}"
-    answer = context.store.call(
-        bundles.offers, store, record.read_scopes, profile, namespace, owner, deadline=budget.fetching
-    )
+    asked = (store, record.read_scopes, tool.name, namespace, f"{record.node}-{record.run_id}")
+    answer = context.store.call(bundles.offers, *asked, deadline=budget.fetching)
     offers = Offers([Offer(*offer) for offer in answer[0]], answer[1])
     for bundle, why in offers.refused.items():
-        context.audit.emit(events.BUNDLE_REFUSED, profile=profile, bundle=bundle, reason=why)
-    if not offers.offers:
-        return Seeded(namespace, [])
-    copied = _copied(context, profile, namespace, offers.offers, budget)
-    if not copied:
-        return Seeded(namespace, [])
-    _extract(context, profile, copied, budget)
-    entries = [entry for offer, _ in copied for entry in offer.entries]
-    context.audit.emit(
-        events.CACHE_SEEDED,
-        profile=profile,
-        namespace=namespace,
-        entries=len(entries),
-        bundles=len(copied),
-        scopes=sorted({offer.scope for offer, _ in copied}),
-        fetched_bytes=sum(copy.fetched for _, copy in copied),
-        duration_ms=round((time.monotonic() - started) * 1000, 3),
-    )
-    return Seeded(namespace, entries)
+        context.audit.emit(events.BUNDLE_REFUSED, profile=tool.name, bundle=bundle, reason=why)
+    return offers.offers
 
 
 def _copied(
-    context: Context, profile: str, namespace: str, offers: list[Offer], budget: _Budget
+    context: Context, tool: Profile, namespace: str, offers: list[Offer], budget: _Budget
 ) -> list[tuple[Offer, Copy]]:
     """Bring the bundles to this node; what would go over the budget stays cold, and the audit says so."""
     from warmstart.store.copies import FetchOverBudget, local_copy
@@ -118,54 +283,15 @@ def _copied(
         try:
             copy = local_copy(
                 context.paths.bundles,
-                Namespace(context.policy.paths.store, offer.scope, profile, namespace),
+                Namespace(context.policy.paths.store, offer.scope, tool.name, namespace),
                 offer,
                 owner=context.policy.store_user,
                 most_bytes=budget.bytes,
                 deadline=budget.fetching,
             )
         except FetchOverBudget as error:
-            context.audit.emit(events.BUNDLE_LEFT_OUT, profile=profile, bundle=offer.bundle, error=error.as_audit())
+            context.audit.emit(events.BUNDLE_LEFT_OUT, profile=tool.name, bundle=offer.bundle, error=error.as_audit())
             continue
         budget.bytes -= copy.fetched
         copied.append((offer, copy))
     return copied
-
-
-def _extract(context: Context, profile: str, copied: list[tuple[Offer, Copy]], budget: _Budget) -> None:
-    """Extract as the job's uid; the cache is opened beneath root's own directory, whatever was put in its place."""
-    from warmstart.store.extract import Source, extract
-
-    sources = [Source(copy.path, None if offer.whole else copy.files_of(offer.entries)) for offer, copy in copied]
-    job = Identity(context.record.user, context.record.uid, context.record.gid)
-    with opened_dir(context.record.run_directory) as base:
-        try:
-            cache = open_directory("cache", base, mount_id(base))
-        except TurnedAway as turned:
-            raise SeedFailed(profile=profile, problem=f"the cache directory: {turned.reason}") from turned
-        try:
-            extract(sources, cache, registry.get(profile).subdir, job, budget.extracting)
-            if registry.get(profile).relocate:
-                entries = [entry for offer, _ in copied for entry in offer.entries]
-                _relocate(context, profile, cache, entries, budget)
-        finally:
-            os.close(cache)
-
-
-def _relocate(context: Context, profile: str, cache: int, entries: list[str], budget: _Budget) -> None:
-    """Make entries that name their own path name the job's, as the job's uid; half of it is worse than none.
-
-    Whatever goes wrong in a process of that uid is never the node's or the store's fault.
-    """
-    from warmstart.profiles.relocation import relocate
-
-    job = Identity(context.record.user, context.record.uid, context.record.gid)
-    path = context.record.environment["WARMSTART_CACHE"]
-    try:
-        with Worker(job, keep=(cache,)) as worker:
-            worker.call(relocate, profile, cache, path, entries, deadline=budget.extracting)
-    except BaseException as error:
-        remove_tree(cache, registry.get(profile).subdir, after(REMOVAL_SECONDS))
-        if isinstance(error, (WarmstartError, OSError)):
-            raise SeedFailed(profile=profile, problem=f"its entries' paths: {error}") from error
-        raise

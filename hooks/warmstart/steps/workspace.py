@@ -4,7 +4,8 @@
         tmp/  files/  cache/       the job's uid and gid, 0700
 
 The whole tree is built as root and given away last, so its owner can change nothing under our hands
-(threats, row 4). `release` removes it by the same name, recomputed from the record.
+(threats, row 4). A cache that has directories of profiles stays root's here: `seed` mounts in it and gives it away.
+`release` removes the tree by the same name, recomputed from the record.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
+from warmstart.audit import events
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.files import NODE_FAULTS, ensure_dir, ensure_path, opened_dir
+from warmstart.host.sockets import LONGEST, ROOM, has_room
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 
@@ -57,24 +60,26 @@ def run(context: Context, options: Options) -> Outcome:
         cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
         raise cls(root=record.workspace, problem=problem) from error
     path = record.run_directory
-    return Outcome(
-        "changed",
-        detail={"path": path},
-        environment={"WARMSTART_CACHE": context.policy.cache_place or f"{path}/cache", "TMPDIR": f"{path}/tmp"},
-    )
+    environment = {"WARMSTART_CACHE": context.policy.cache_place or f"{path}/cache"}
+    if has_room(f"{path}/tmp"):
+        environment["TMPDIR"] = f"{path}/tmp"
+    else:  # the user's own stays: with a longer one programs fail that bind a socket there
+        context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST - ROOM)
+    return Outcome("changed", detail={"path": path}, environment=environment)
 
 
 def _build(node: int, record: Record, subdirs: tuple[str, ...]) -> None:
-    tree = ["tmp", "files", "cache", *(f"cache/{name}" for name in subdirs)]
+    to_be_seeded = ["cache", *(f"cache/{name}" for name in subdirs)] if subdirs else []
+    own = ["tmp", "files", *([] if subdirs else ["cache"])]
     made: list[str] = []
     os.mkdir(record.run_name, 0o711, dir_fd=node)
     try:
         with opened_dir(record.run_name, node) as run_fd:
             os.fchmod(run_fd, 0o711)
-            for name in tree:
+            for name in (*own, *to_be_seeded):
                 os.mkdir(name, 0o700, dir_fd=run_fd)
                 made.append(name)
-            for name in reversed(tree):  # children first: after its parent is given away, a name can be a link
+            for name in own:
                 os.chown(name, record.uid, record.gid, dir_fd=run_fd, follow_symlinks=False)
     except OSError:
         _unbuild(node, record.run_name, made)

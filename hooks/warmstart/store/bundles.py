@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
 from warmstart.host.files import open_regular, opened_dir, write_all
-from warmstart.store import blocks, index, layout, manifest
+from warmstart.store import blocks, index, layout, manifest, precedence, usage
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, store_errors
 from warmstart.store.locks import locked
 from warmstart.store.manifest import File, Manifest
@@ -114,15 +114,20 @@ def _require_store(store: str) -> None:
             raise OSError(errno.ENODEV, "not the store's owner's: is it mounted?", store)
 
 
-def known_entries(where: Sequence[str], user: str, uid: int, owner: str) -> list[str]:
+def known_entries(  # noqa: PLR0917 - positional, through the worker
+    where: Sequence[str], user: str, uid: int, owner: str, quota: int = 0, newest: bool = False
+) -> list[str]:
     """Return the entries that need not be harvested: a `Namespace` has them, or they are blocked.
 
-    `PublishBlocked` where nothing of that user or for that namespace is taken.
+    `PublishBlocked` where nothing of that user or for that namespace is taken, `QuotaExceeded` where the scope has all
+    it may have (`quota` in bytes, 0 is none). `newest`: what there is gets replaced, so only what is blocked counts.
     """
     namespace = Namespace(*where)
     with store_errors("read the index"):
+        if quota:
+            usage.check(namespace.store, namespace.scope, 1, quota)
         blocked = _unblocked(namespace, user, uid)
-        return sorted(index.read(namespace.path, owner).entries() | blocked)
+        return sorted(blocked if newest else index.read(namespace.path, owner).entries() | blocked)
 
 
 def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
@@ -143,8 +148,8 @@ def reindex(where: Sequence[str], owner: str) -> dict[str, Any]:
     return {"bundles": len(made.bundles), "refused": made.refused}
 
 
-def fetch(where: Sequence[str], bundle: str, sha256: str, size: int, fd: int) -> dict[str, list[str]]:
-    """Copy a bundle into the inherited, empty descriptor `fd`; return the files of its entries, by entry.
+def fetch(where: Sequence[str], bundle: str, sha256: str, size: int, fd: int) -> dict[str, dict[str, int]]:
+    """Copy a bundle into the inherited, empty descriptor `fd`; return each entry's files, with mtimes in nanoseconds.
 
     What arrives is hashed on the way and must be what the manifest and the index both say: `BundleDamaged`
     otherwise, and what `fd` then holds is worthless. `BundleGone`, `ManifestUnreadable`, `StoreFailed`;
@@ -165,7 +170,7 @@ def fetch(where: Sequence[str], bundle: str, sha256: str, size: int, fd: int) ->
             _fetch_bytes(bundle, source, fd, sha256, size)
         finally:
             os.close(source)
-    return {entry: sorted(files) for entry, files in found.entries.items()}
+    return {entry: {path: file.mtime_ns for path, file in files.items()} for entry, files in found.entries.items()}
 
 
 def manifest_text(where: Sequence[str], bundle: str) -> str:
@@ -197,17 +202,26 @@ def _fetch_bytes(bundle: str, source: int, fd: int, sha256: str, size: int) -> N
         raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
 
 
-def publish_bundle(where: Sequence[str], fd: int, draft: dict[str, Any], owner: str) -> dict[str, Any]:
+def publish_bundle(where: Sequence[str], fd: int, draft: dict[str, Any], owner: str, quota: int = 0) -> dict[str, Any]:
     """Publish the squashfs behind the inherited descriptor `fd`; readers see it whole or not at all.
 
     `draft` holds `producer`, `facts` and `entries` ({entry: {path: [size, sha256, mtime_ns]}}) of the
-    manifest; `owner` names whoever publishes in the names of temporary files (node and run id). Returns
+    manifest, and `based_on` (`precedence.named_over`) where the newest wins; `owner` names whoever publishes in the
+    names of temporary files (node and run id). Returns
     `{"bundle": id, "sha256", "size", "indexed"}`; `bundle` is None where others have published all its entries
-    meanwhile, `indexed` False where the bundle is there but the index could not be written: the next
-    publisher's will list it. `StoreFull`, `StoreFailed`: no reader sees anything of it, or (an error of the
-    last directory sync) all of it.
+    (or, where the newest wins, another newer one) meanwhile, `indexed` False where the bundle is there but the index
+    could not be written: the next publisher's will list it. `StoreFull`, `StoreFailed`: no reader sees anything of it,
+    or (an error of the last directory sync) all of it. `QuotaExceeded` where the scope would have more than `quota`
+    bytes then (0: no quota).
     """
-    return _publish(where, fd, draft, owner, _named)
+    if quota:
+        with store_errors("measure the scope"):
+            usage.check(where[0], where[1], os.fstat(fd).st_size, quota)
+    name: Callable[[Manifest, index.Index], Manifest | None] = precedence.named
+    if "based_on" in draft:
+        with store_errors("read what is blocked"):
+            name = partial(precedence.named_over, blocks.read(where[0]), draft["based_on"])
+    return _publish(where, fd, draft, owner, name)
 
 
 def publish_compacted(where: Sequence[str], fd: int, draft: dict[str, Any], owner: str) -> dict[str, Any]:
@@ -215,7 +229,7 @@ def publish_compacted(where: Sequence[str], fd: int, draft: dict[str, Any], owne
 
     `draft` holds `replaces` and `origins`, too. `bundle` is None where one of those bundles is not there any more.
     """
-    return _publish(where, fd, draft, owner, _named_as_old)
+    return _publish(where, fd, draft, owner, precedence.named_as_old)
 
 
 def _publish(
@@ -255,27 +269,6 @@ def _copy_in(source: int, out: int) -> tuple[str, int]:
         write_all(out, chunk)
     os.fsync(out)  # before the lock is taken: it is the slow part
     return digest.hexdigest(), total
-
-
-def _named(found: Manifest, before: index.Index) -> Manifest | None:
-    """Give a bundle its id, younger than all there are; None where the scope has all its entries.
-
-    Clocks of nodes differ; a bundle of a slow clock must not become the oldest and change what readers get.
-    """
-    if before.entries().issuperset(found.entries):
-        return None
-    newest = max([*(listed.bundle for listed in before.bundles), *before.refused], default="")
-    now = time.time_ns() // 1000
-    made = max(now, layout.microseconds_of(newest) + 1) if newest else now
-    return found._replace(bundle=layout.bundle_id(made, found.sha256), created=made / 1e6)
-
-
-def _named_as_old(found: Manifest, before: index.Index) -> Manifest | None:
-    """Give a compacted bundle an id before that of its oldest source; None where a source has gone."""
-    if not {listed.bundle for listed in before.bundles}.issuperset(found.replaces):
-        return None
-    oldest = layout.microseconds_of(min(found.replaces)) - 1
-    return found._replace(bundle=layout.bundle_id(oldest, found.sha256), created=time.time())
 
 
 def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import mount_id
 from warmstart.store.beneath import GONE, Tree, TurnedAway, open_branch
 from warmstart.store.manifest import Entries, File
-from warmstart.store.scan import OUT_OF_TIME, Rules, Tally, scan
+from warmstart.store.scan import OUT_OF_TIME, Found, Rules, Tally, scan
+from warmstart.store.shared_lock import locked
 from warmstart.store.stage import OutOfTime, Stage
+
+if TYPE_CHECKING:
+    from warmstart.store.overlay import Settled
 
 TOO_LARGE = "larger than the limit"
 MOST_ENTRIES = "more entries than the limit"
@@ -56,6 +60,7 @@ def collect(
     skip: Collection[str],
     stage: Stage,
     limits: Limits,
+    lock: str = "",
 ) -> Collected:
     """Copy the entries of a profile's directory into the stage.
 
@@ -64,7 +69,8 @@ def collect(
     system on any directory of its own. `entry_of` maps a file's path below the profile's directory (any name,
     surrogates for what is not UTF-8) to its entry, whose files all lie in the directory that its name begins
     with; None for what is never harvested. Entries in `skip` were seeded or are published already. Only files
-    of uid `owner` are taken. A directory that is not there is an empty one; `OSError` is the stage's own.
+    of uid `owner` are taken; `lock` is what a tool appends to their names for its lock files. A directory that
+    is not there is an empty one; `OSError` is the stage's own.
     """
     tally = Tally()
     mount = mount_id(base_fd)
@@ -74,15 +80,42 @@ def collect(
         if turned.reason != GONE:
             tally.add(path, turned.reason)
         return Collected({}, 0, 0, 0, tally.counts, tally.examples, "")
-    tree = Tree(top_fd, mount, owner)
     try:
         rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
         found = scan(top_fd, mount, rules, tally)
-        copy = _Copy(tree, stage, limits)
+        return _copied(found, Tree(top_fd, mount, owner), stage, limits, tally, lock)
+    finally:
+        os.close(top_fd)
+
+
+def collect_view(
+    view: Settled,
+    *,
+    owner: int,
+    entry_of: Callable[[str], str | None],
+    skip: Collection[str],
+    stage: Stage,
+    limits: Limits,
+) -> Collected:
+    """Do the same for a profile that was seeded by an overlay: names from its upper layer, content from the view.
+
+    The upper has what the job made or changed, so this costs what is new and not what was seeded. The rest is as in
+    `collect`: an entry that was not seeded has no file but in the upper, since all that is not to be seen is masked.
+    """
+    tally = Tally()
+    rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, whiteouts=True)
+    found = scan(view.upper, mount_id(view.upper), rules, tally)
+    return _copied(found, Tree(view.merged, mount_id(view.merged), owner), stage, limits, tally)
+
+
+def _copied(  # noqa: PLR0917 - what copying takes
+    found: Found, tree: Tree, stage: Stage, limits: Limits, tally: Tally, lock: str = ""
+) -> Collected:
+    try:
+        copy = _Copy(tree, stage, limits, lock)
         truncated = copy.all(found.entries, tally)
     finally:
         tree.close()
-        os.close(top_fd)
     return Collected(
         *(copy.entries, copy.size, found.skipped, found.ignored),
         *(tally.counts, tally.examples, found.truncated or truncated),
@@ -106,12 +139,13 @@ class _Enough(Exception):
 
 
 class _Copy:
-    def __init__(self, tree: Tree, stage: Stage, limits: Limits) -> None:
+    def __init__(self, tree: Tree, stage: Stage, limits: Limits, lock: str) -> None:
         self.entries: Entries = {}
         self.size = 0
         self._tree = tree
         self._stage = stage
         self._limits = limits
+        self._lock = lock
 
     def all(self, entries: dict[str, list[str]], tally: Tally) -> str:
         """Take what can be taken of these entries; return why it ended early, or ""."""
@@ -147,12 +181,13 @@ class _Copy:
     def _file(self, path: str, entry_size: int) -> File:
         """Take one file of an entry of which `entry_size` bytes are taken already."""
         try:
-            source = self._tree.open_file(path)
-            try:
-                self._check_size(path, entry_size + os.fstat(source).st_size)
-                return self._stage.take(source, path, self._limits.deadline)
-            finally:
-                os.close(source)
+            with locked(self._tree, self._lock and path + self._lock, self._limits.deadline):
+                source = self._tree.open_file(path)
+                try:
+                    self._check_size(path, entry_size + os.fstat(source).st_size)
+                    return self._stage.take(source, path, self._limits.deadline)
+                finally:
+                    os.close(source)
         except TurnedAway as turned:
             raise _Spoilt(path, turned.reason) from None
         except OutOfTime:

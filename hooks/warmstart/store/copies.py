@@ -49,11 +49,11 @@ class Copy(NamedTuple):
         """The squashfs file."""
         return os.path.join(self.directory, _name(self.sha256))
 
-    def files_of(self, entries: list[str]) -> list[str]:
-        """Return the paths of these entries' files inside the bundle."""
+    def files(self) -> dict[str, dict[str, int]]:
+        """Return what the bundle holds: entry → path → mtime in nanoseconds."""
         with opened_dir(self.directory) as fd:
-            files: dict[str, list[str]] = json.loads(read_small(self.sha256 + _FILES, _LARGEST_FILES, fd))
-        return [path for entry in entries for path in files[entry]]
+            files: dict[str, dict[str, int]] = json.loads(read_small(self.sha256 + _FILES, _LARGEST_FILES, fd))
+        return files
 
 
 def local_copy(
@@ -141,12 +141,12 @@ def _same(fd: int, name: str, dir_fd: int) -> bool:
     return os.path.samestat(os.fstat(fd), there)
 
 
-def _fetch(fd: int, where: Namespace, offer: Offer, owner: Identity, deadline: Deadline) -> dict[str, list[str]]:
+def _fetch(fd: int, where: Namespace, offer: Offer, owner: Identity, deadline: Deadline) -> dict[str, dict[str, int]]:
     """Fill `fd` in a process of the store's owner; return the files of the bundle's entries."""
     wanted = (offer.bundle, offer.sha256, offer.size, fd)
     try:
         with Worker(owner, keep=[fd]) as worker:
-            files: dict[str, list[str]] = worker.call(bundles.fetch, where, *wanted, deadline=deadline)
+            files: dict[str, dict[str, int]] = worker.call(bundles.fetch, where, *wanted, deadline=deadline)
             return files
     except WorkerSilent as error:
         if not deadline.expired():
@@ -154,7 +154,7 @@ def _fetch(fd: int, where: Namespace, offer: Offer, owner: Identity, deadline: D
         raise FetchOverBudget(bundle=offer.bundle, problem="it was not fetched at the deadline") from error
 
 
-def _finish(dir_fd: int, fd: int, sha256: str, files: dict[str, list[str]]) -> None:
+def _finish(dir_fd: int, fd: int, sha256: str, files: dict[str, dict[str, int]]) -> None:
     """Give what was fetched its name, the list of its files first."""
     replace_file(dir_fd, sha256 + _FILES, json.dumps(files).encode(), 0o600)
     os.fchmod(fd, 0o444)

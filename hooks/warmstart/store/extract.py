@@ -42,9 +42,10 @@ class Source(NamedTuple):
 def extract(sources: list[Source], parent_fd: int, name: str, identity: Identity, deadline: Deadline) -> None:
     """Extract bundles into the directory `name` below `parent_fd`, which is `identity`'s.
 
-    Directories become 0755 and files 0644 as they were packed, `name` itself 0700; all of `identity`'s uid
-    and gid, mtimes in whole seconds. The sources hold no file in common (`bundles.offers`). On failure `name` is
-    removed with all it holds, since half an entry is worse than none: `ExtractionFailed`, `ProgramTooSlow`.
+    Directories become 0777 and files 0666 as they were packed, `name` itself 0700; all of `identity`'s uid
+    and gid, mtimes in whole seconds (`settle` does the rest). The sources hold no file in common
+    (`bundles.offers`). On failure `name` is removed with all it holds, since half an entry is worse than none:
+    `ExtractionFailed`, `ProgramTooSlow`.
     """
     try:
         for source in sources:
@@ -75,7 +76,6 @@ def _extract_one(source: Source, parent_fd: int, name: str, identity: Identity, 
             identity=identity,
             env={},
             cwd="/",
-            network=False,
             keep=[bundle, parent_fd, *([listed] if listed >= 0 else [])],
         )
     finally:

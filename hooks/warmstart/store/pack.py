@@ -1,7 +1,8 @@
 """Pack what the validator left in the stage into one squashfs, inode by inode root's (design, rule 3).
 
-The stage holds nothing but regular files and directories that root made (`stage`), with fixed modes and
-without xattrs; mksquashfs adds none. zstd at level 3, chosen by measurement (docs/store-format.md).
+The stage holds nothing but regular files and directories that root made (`stage`), without xattrs; mksquashfs adds
+none. Modes are 0666 and 0777: where a bundle can't be id-mapped a job writes to it as "others", and whoever shows
+a bundle does it below a private directory. zstd at level 3, chosen by measurement (docs/store-format.md).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def pack(stage: str, out: str, deadline: Deadline) -> int:
                     "-no-exports",
                     "-all-root",
                 ),
+                *("-action", "chmod(a=rw)@type(f)", "-action", "chmod(a=rwx)@type(d)&&!depth(0)"),
                 *("-root-mode", "0700", "-mkfs-time", "0", "-comp", "zstd", "-Xcompression-level", "3"),
                 *("-processors", "2", "-mem", "256M", "-no-progress", "-quiet"),
             ],

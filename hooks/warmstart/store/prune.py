@@ -1,7 +1,7 @@
 """Keep this node's copies of bundles within `seed.keep`: what was not used for longest goes (docs/upkeep.md).
 
 A copy's mtime is its last use (`copies`). One that was used within the hour stays whatever the limit says: a prolog
-may have it in hand. What is removed while it is open or mounted stays for those who have it.
+may have it in hand. What is removed while it is open, or below a job's overlay, stays for those who have it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
+from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, read_small, unlink_if_there
+from warmstart.store import layers
 
 IN_HAND_SECONDS = 3600.0
+UNMOUNTING_SECONDS = 5.0
 _BUNDLE = ".sqsh"
 _BESIDE = (".files.json", ".origin.json")
 _FETCHING = ".fetching"
@@ -37,8 +40,12 @@ class _Copy(NamedTuple):
     stem: str
 
 
-def prune(directory: str, keep: int, now: float) -> int:
-    """Remove copies until the rest has `keep` bytes at most, and what dead fetches left; return the bytes removed."""
+def prune(directory: str, mounted: str, keep: int, now: float) -> int:
+    """Remove copies until the rest has `keep` bytes at most, and what dead fetches left; return the bytes removed.
+
+    `mounted` is the directory where copies are mounted: what is gone is unmounted there. The bytes of one that a job
+    still has below its overlay are freed by the kernel when that job ends.
+    """
     try:
         with opened_dir(directory) as fd:
             copies = _copies(fd)
@@ -51,9 +58,19 @@ def prune(directory: str, keep: int, now: float) -> int:
                     unlink_if_there(copy.stem + suffix, fd)
                 removed += copy.size
             _remove_abandoned(fd, now)
+            _unmount_gone(fd, mounted)
             return removed
     except FileNotFoundError:
         return 0
+
+
+def _unmount_gone(fd: int, mounted: str) -> None:
+    """Unmount what is mounted of copies that are gone, by this run, a killed one, or by hand."""
+    left = layers.left(mounted)  # first: what is mounted after this has its copy in the next list
+    there = {copy.stem for copy in _copies(fd)}
+    for sha256 in left:
+        if sha256 not in there:
+            layers.unmount(mounted, sha256, after(UNMOUNTING_SECONDS))
 
 
 def uses(directory: str) -> list[Use]:

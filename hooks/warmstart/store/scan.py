@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import stat
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -55,6 +56,7 @@ class Rules(NamedTuple):
     skip: Collection[str]
     most_names: int
     deadline: Deadline
+    whiteouts: bool = False  # the tree is an overlay's upper layer: it says by char 0:0 what the job removed
 
 
 def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
@@ -115,6 +117,8 @@ class _Walk:
                 folders.append(item.name)
             elif item.is_file(follow_symlinks=False):
                 self._take(path)
+            elif self._rules.whiteouts and _is_whiteout(item):
+                pass
             else:
                 self._turn_away(path, SPECIAL)
         except OSError:
@@ -157,3 +161,9 @@ class _Walk:
 def _holds(entry: str, path: str) -> bool:
     folder = posixpath.dirname(entry)
     return path.startswith(folder + "/" if folder else "")
+
+
+def _is_whiteout(item: os.DirEntry[str]) -> bool:
+    # No job can make one in an overlay: the kernel refuses the device number.
+    status = item.stat(follow_symlinks=False)
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0

@@ -2,19 +2,26 @@
 
 import errno
 import itertools
+import json
 import os
+import socket
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.samples import CACHE, a_context
+from warmstart.host import sockets
+from warmstart.host.files import opened_dir
 from warmstart.steps import release, workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull, WorkspaceUnusable
+from warmstart.store import kept
 
 OPTIONS = Options(("numba", "inductor"))
+JOB = 64201 if os.getuid() == 0 else os.getuid()
 CALLS = ("mkdir", "chown", "fchmod", "open")
 
 
@@ -40,14 +47,24 @@ def context(tmp_path: Path) -> Context:
     return a_context(tmp_path)
 
 
-def test_the_job_gets_its_own_directories_under_roots(context: Context, tmp_path: Path) -> None:
-    """Layout, owners and modes of design section 5, and the variables that point there."""
+@pytest.fixture
+def short(tmp_path: Path) -> Iterator[tuple[Context, Path]]:
+    """Give a context whose workspace has a short path, as nodes have, and that path."""
+    with tempfile.TemporaryDirectory(prefix="ws-", dir="/var/tmp") as base:
+        context = a_context(tmp_path)
+        yield context._replace(record=context.record._replace(workspace=base)), Path(base)
+
+
+def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path]) -> None:
+    """Layout, owners and modes of design section 5, the variables that point there; `seed` gives the cache away."""
+    context = short[0]._replace(record=short[0].record._replace(uid=JOB, gid=JOB))
     outcome = workspace.run(context, OPTIONS)
-    run = tmp_path / "workspace" / "n1" / "7.0a1b2c3d"
+    run = short[1] / "n1" / "7.0a1b2c3d"
     assert stat.S_IMODE(run.stat().st_mode) == 0o711
     assert tree(run) == ["cache", "cache/inductor", "cache/numba", "files", "tmp"]
     for path in run.rglob("*"):
-        assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (0o700, context.record.uid)
+        owner = os.getuid() if "cache" in path.parts else JOB
+        assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (0o700, owner)
     assert outcome.environment == {"WARMSTART_CACHE": f"{run}/cache", "TMPDIR": f"{run}/tmp"}
 
 
@@ -81,13 +98,79 @@ def test_any_single_failing_call_leaves_nothing(
             else:
                 break
         assert tree(tmp_path / "workspace") in ([], ["n1"])
-    assert nth > 15
+    assert nth > 12
 
 
-def test_the_job_is_told_the_constant_path(context: Context, tmp_path: Path) -> None:
+def test_a_tmpdir_that_is_too_long_for_sockets_is_left_out(short: tuple[Context, Path]) -> None:
+    """With the longest one that is set programs can bind what they add to it; with one more byte they could not."""
+    context, base = short
+    least = len(f"{base}//{context.record.run_name}/tmp")
+    added = "/" + "x" * (sockets.ROOM - 1)
+    for length in (sockets.LONGEST - sockets.ROOM, sockets.LONGEST - sockets.ROOM + 1):
+        node = "n" * (length - least)
+        told = workspace.run(context._replace(record=context.record._replace(node=node)), OPTIONS).environment
+        directory = f"{base}/{node}/{context.record.run_name}/tmp"
+        assert len(directory) == length
+        with socket.socket(socket.AF_UNIX) as probe:
+            if length + sockets.ROOM <= sockets.LONGEST:
+                assert told["TMPDIR"] == directory
+                probe.bind(directory + added)
+            else:
+                assert "TMPDIR" not in told
+                with pytest.raises(OSError, match="path too long"):
+                    probe.bind(directory + added)
+    context.audit.finish()
+    events = [json.loads(line)["event"] for path in journals(context) for line in path.read_text().splitlines()]
+    assert events.count("tmpdir.left-out") == 1
+
+
+def journals(context: Context) -> list[Path]:
+    """Return the files of the context's audit."""
+    return list(Path(context.paths.journal).iterdir())
+
+
+def test_what_a_job_keeps_is_left_and_nothing_else(short: tuple[Context, Path]) -> None:
+    """Its tmp and files, for its user to reach; again, and the mark's time is that of the first call."""
+    context = short[0]._replace(record=short[0].record._replace(keep=True))
+    workspace.run(context, OPTIONS)
+    run = short[1] / "n1" / context.record.run_name
+    (run / "tmp" / "mine").write_text("x")
+    (run / "cache" / "numba" / "code").write_text("x")
+    (run / "left").mkdir()
+    release.run(context, release.Options())
+    os.utime(run / ".kept", (1, 1))
+    run.chmod(0o700)
+    outcome = release.run(context, release.Options())
+    assert (tree(run), stat.S_IMODE(run.stat().st_mode)) == ([".kept", "files", "tmp", "tmp/mine"], 0o711)
+    assert outcome.detail == {"kept": str(run)}
+    with opened_dir(str(run.parent)) as node:
+        assert (kept.since(node, run.name), kept.since(node, "7.ffffffff")) == (1.0, None)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_on_a_full_disk_nothing_is_kept(
+    short: tuple[Context, Path], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Without room for a mark nobody would know when its time is over."""
+    context = short[0]._replace(record=short[0].record._replace(keep=True))
+    workspace.run(context, OPTIONS)
+    real = os.open
+
+    def full(path: str, flags: int, *args: int, **kwargs: int) -> int:
+        if path == kept.MARK:
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", full)
+    release.run(context, release.Options())
+    assert os.listdir(short[1] / "n1") == []
+
+
+def test_the_job_is_told_the_constant_path(short: tuple[Context, Path]) -> None:
     """Where the node has one; the tree is the same, and so is TMPDIR."""
+    context, base = short
     told = workspace.run(context._replace(policy=context.policy._replace(constant_path="spank")), OPTIONS).environment
-    own = tmp_path / "workspace" / "n1" / "7.0a1b2c3d"
+    own = base / "n1" / "7.0a1b2c3d"
     assert told == {"WARMSTART_CACHE": CACHE, "TMPDIR": f"{own}/tmp"}
     assert (own / "cache" / "numba").is_dir()
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.samples import a_job
+from warmstart.policy.match import scope_key
 from warmstart.store import layout, manifest
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable
@@ -126,3 +128,10 @@ def test_artifacts_are_for_their_owner_alone(tmp_path: Path) -> None:
     os.close(layout.make_namespace(Namespace(str(tmp_path), "s", "p", "n")))
     assert (tmp_path / "artifacts").stat().st_mode & 0o7777 == 0o700
     assert (tmp_path / "artifacts/s/p/n").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_scope_of_any_user_and_account_has_a_place(tmp_path: Path) -> None:
+    """What the policy makes of a name with odd characters is a name of the layout: `user@domain` is a common one."""
+    job = a_job(user="ann@example.com", account="équipe 7")
+    for scope in ("user", "account", "site"):
+        assert Namespace(str(tmp_path), scope_key(scope, job), "numba", "ns").path.startswith(str(tmp_path))

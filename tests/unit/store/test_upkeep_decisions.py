@@ -92,8 +92,8 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
     going = {one.bundle.bundle: one.reason for one in gc.expired(found, POLICY, 200)}
     assert going == {
         "unused": gc.UNUSED,
-        "older": "its scope is larger than tend.per_user",
-        "all": "its scope is larger than tend.per_site",
+        "older": "its scope is close to tend.per_user",
+        "all": "its scope is close to tend.per_site",
     }
 
 
@@ -177,7 +177,7 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
 
 def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A node without copies or spool, a store without artifacts."""
-    assert prune.prune(str(tmp_path / "none"), 1, 0.0) == 0
+    assert prune.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
     assert prune.uses(str(tmp_path / "none")) == []
     assert upkeep.survey(str(tmp_path), OWNER) == []
     assert os.listdir(tmp_path) == []

@@ -1,0 +1,268 @@
+"""A job's view of the node's bundles: an overlay whose upper layer is the job's own (docs/seeding.md, ADR 0006).
+
+    <run>/.seed/            root, 0700
+        <subdir>/           one for each profile that is seeded so
+            upper  work     what the job writes; upper looks like the job's own 0700 directory, and so does the view
+            mask            whiteouts for what the job is not to see
+            merged          the view, where root reads it; no job can reach it or cover it
+            l0 … l15        the layers, from the top, until the overlay has them
+    <run>/cache/<subdir>    the same view, where the job has it
+
+All names carry the run, so no upper and no mount point is ever used twice. Everything is mounted while `cache` is still
+root's (threats, row 4). The layers' clones are unmounted again at once: the overlay holds its own.
+Never on a warm hook's path without seeding: ctypes is slow to import.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import NamedTuple
+
+from warmstart.errors import ResourceError
+from warmstart.host import idmap, mounts
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import ensure_dir, mount_id, opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import Identity
+from warmstart.paths import SEED
+from warmstart.store.beneath import TurnedAway, open_directory
+
+MOST_LAYERS = 16  # the mask counts as one
+MOST_HIDDEN = 20_000  # whiteouts; a namespace that needs more wants compaction, and is extracted until then
+
+# Explicit, whatever the kernel's defaults are: a view must never depend on xattrs of directories (redirect_dir), nor
+# leave content in the layer below (metacopy). `volatile`: nobody needs a job's cache after a crash, and without it each
+# unmount syncs the whole file system of the workspace.
+_OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index=off,volatile"
+_BUSY_PAUSE = 0.005  # short: whoever writes file after file has none open in between
+_LAST_TRY = 1.0  # seconds for a writer to pause, when a view is taken down
+_REMOVAL = 10.0  # seconds
+
+
+class OverlayUnavailable(ResourceError):
+    """This node can't mount a job's view: the bundles are extracted instead."""
+
+    code = "overlay-unavailable"
+    template = "{profile}: {problem}"
+    hint = "does the kernel have overlay, squashfs and loop devices (/dev/loop-control)? jobs start slower meanwhile"
+
+
+class CacheBusy(ResourceError):
+    """A process still writes to the job's cache, so it can't be read as a whole."""
+
+    code = "cache-busy"
+    template = "profile {profile}: a process still writes to the job's cache; nothing of it is harvested"
+    hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
+
+
+def build(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: Identity) -> bool:
+    """Mount a view of `layers` (O_PATH descriptors of mounted bundles, the topmost first) at `cache/<subdir>`.
+
+    `cache/<subdir>` has to be there and root's, and its parents, too. `hidden` are paths that the job is not to see
+    (`mask.view`). Returns whether seeded files look like the job's own (id-mapped); where the kernel can't do that,
+    they are root's, 0666 and 0777. `OverlayUnavailable`: then nothing is mounted and nothing of it is left.
+    """
+    try:
+        with suppress(OSError):  # the attempt is the probe: a kernel that can't map says so at once
+            return _build(run_fd, subdir, layers, hidden, job, mapped=True)
+        return _build(run_fd, subdir, layers, hidden, job, mapped=False)
+    except OSError as error:
+        raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
+
+
+def _build(  # noqa: PLR0917 - `build`'s arguments and one way of two
+    run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: Identity, mapped: bool
+) -> bool:
+    ensure_dir(SEED, 0o700, run_fd)
+    with opened_dir(SEED, run_fd) as seed:
+        os.mkdir(subdir, 0o700, dir_fd=seed)
+        try:
+            with opened_dir(subdir, seed) as place, mounts.working_in(place):
+                _make_upper(job)
+                names = _attached(layers, job if mapped else None)
+                if hidden:
+                    _make_mask(hidden, job)
+                    names.insert(0, "mask")
+                options = f"lowerdir={':'.join(names)},{_OPTIONS}"
+                mounts.mount("warmstart", "merged", "overlay", mounts.RESTRICTED, options)
+                mounts.make_private("merged")
+                _take_layers_away(place, len(layers))
+                mounts.bind("merged", f"../../cache/{subdir}")
+        except BaseException:
+            remove_tree(seed, subdir, after(_REMOVAL))
+            raise
+    return mapped
+
+
+def _make_upper(job: Identity) -> None:
+    for name in ("work", "merged", "upper"):
+        os.mkdir(name, 0o700)
+    os.chown("upper", job.uid, job.gid)
+
+
+def _attached(layers: Sequence[int], job: Identity | None) -> list[str]:
+    """Attach a clone of each layer at `l<n>`, id-mapped for `job`; return their names."""
+    names = [f"l{number}" for number in range(len(layers))]
+    userns = idmap.user_namespace(job.uid, job.gid) if job else -1
+    try:
+        for name, layer in zip(names, layers, strict=True):
+            os.mkdir(name, 0o700)
+            clone = mounts.clone(layer)
+            try:
+                if job:
+                    mounts.map_ids(clone, userns)
+                mounts.attach(clone, name)
+            finally:
+                os.close(clone)
+    finally:
+        if userns >= 0:
+            os.close(userns)
+    return names
+
+
+def _take_layers_away(place: int, count: int) -> None:
+    for number in range(count):
+        mounts.unmount(f"l{number}", place)
+        os.rmdir(f"l{number}", dir_fd=place)
+
+
+def _make_mask(hidden: Sequence[str], job: Identity) -> None:
+    """Make `mask` with a whiteout at each path; directories on the way are the job's: the view shows the topmost."""
+    if len(hidden) > MOST_HIDDEN:
+        raise OSError(errno.E2BIG, f"{len(hidden)} files of its bundles would have to be hidden")
+    made = {""}
+    _make_folder("mask", job)
+    for path in hidden:
+        folders = path.split("/")[:-1]
+        for depth in range(1, len(folders) + 1):
+            folder = "/".join(folders[:depth])
+            if folder not in made:
+                _make_folder(f"mask/{folder}", job)
+                made.add(folder)
+        os.mknod(f"mask/{path}", stat.S_IFCHR, os.makedev(0, 0))
+
+
+def _make_folder(path: str, job: Identity) -> None:
+    os.mkdir(path, 0o755)
+    os.chmod(path, 0o755)  # whatever the umask is
+    os.chown(path, job.uid, job.gid)
+
+
+class CacheInUse(ResourceError):
+    """A process outlived its job and used the job's cache when that was removed."""
+
+    code = "cache-in-use"
+    template = "{path}: a process still used {subdirs}; it was detached, and ends with that process"
+    hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
+
+
+class Settled(NamedTuple):
+    """A view that nobody can write to any more."""
+
+    upper: int  # what the job made or changed: names only, whiteouts are among them
+    merged: int  # the view: content is read here
+
+
+@contextmanager
+def settled(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[Settled | None]:
+    """Make a profile's view read-only and open it; None where it has none (seeded by extraction, or not at all).
+
+    `CacheBusy` where a process still writes at the deadline.
+    """
+    with ExitStack() as opened:
+        view = _opened(run_fd, subdir, opened)
+        if view is None:
+            yield None
+            return
+        place, merged = view
+        if not _make_read_only(merged, deadline):
+            raise CacheBusy(profile=profile)
+        upper = opened.enter_context(opened_dir("upper", place))
+        yield Settled(upper, opened.enter_context(opened_dir(".", merged)))
+
+
+def _make_read_only(merged: int, deadline: Deadline) -> bool:
+    """Let nobody write any more; False where somebody still has a file open for writing at the deadline."""
+    while True:
+        try:
+            mounts.make_read_only(merged)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            if deadline.expired():
+                return False
+            time.sleep(_BUSY_PAUSE)
+        else:
+            return True
+
+
+def take_down(run_fd: int) -> list[str]:
+    """Unmount all views of a run; return the subdirs of which a process still used one.
+
+    Read-only first, so that such a process changes nothing any more if it can be helped. Removing the run's tree then
+    removes the mount points, which takes the mounts out of other jobs' namespaces, too. Repeatable, whatever a
+    dead prolog left; nothing mounted is fine.
+    """
+    return [subdir for subdir in _subdirs(run_fd) if not _take_one_down(run_fd, subdir)]
+
+
+def _take_one_down(run_fd: int, subdir: str) -> bool:
+    """Unmount one view; return whether nobody used it."""
+    with ExitStack() as opened:
+        view = _opened(run_fd, subdir, opened)
+        if view is None:
+            return True
+        with suppress(OSError):  # the disk below it fails: it goes all the same
+            _make_read_only(view[1], after(_LAST_TRY))
+    unused = _unmount_from_cache(run_fd, subdir)
+    with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as place:
+        return mounts.unmount("merged", place) and unused
+
+
+def _subdirs(run_fd: int) -> list[str]:
+    try:
+        with opened_dir(SEED, run_fd) as seed:
+            return sorted(os.listdir(seed))
+    except FileNotFoundError:
+        return []
+
+
+def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
+    """Unmount what lies at `cache/<subdir>`; return whether nobody used it.
+
+    All below `cache` is the job's: its mount point may be covered or gone. What is left there goes with the tree.
+    """
+    try:
+        cache = open_directory("cache", run_fd, mount_id(run_fd))
+    except TurnedAway:
+        return True
+    try:
+        return mounts.unmount(subdir, cache)
+    except OSError:
+        return True
+    finally:
+        os.close(cache)
+
+
+def discard(run_fd: int, subdir: str) -> None:
+    """Unmount one profile's view and remove what belongs to it, in the prolog: nobody has used it yet."""
+    with suppress(FileNotFoundError), opened_dir(SEED, run_fd) as seed:
+        _unmount_from_cache(run_fd, subdir)
+        remove_tree(seed, subdir, after(_REMOVAL))
+
+
+def _opened(run_fd: int, subdir: str, opened: ExitStack) -> tuple[int, int] | None:
+    """Return descriptors of a profile's place and (O_PATH) of its view's root; None where it is not mounted."""
+    try:
+        seed = opened.enter_context(opened_dir(SEED, run_fd))
+        place = opened.enter_context(opened_dir(subdir, seed))
+        merged = os.open("merged", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+    except FileNotFoundError:
+        return None
+    opened.callback(os.close, merged)
+    return None if mount_id(merged) == mount_id(place) else (place, merged)

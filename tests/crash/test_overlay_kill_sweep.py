@@ -1,0 +1,87 @@
+"""A prolog killed at every call of seeding by overlay, and an epilog at every call of taking it down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.crash.vanish import vanishes
+from tests.integration.overlay_place import Node, Run, a_node, content
+from warmstart.host import mounts
+from warmstart.store.copies import Copy
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+WHENS = pytest.mark.parametrize("when", ["before", "after"])
+CALLS = ("clone", "map_ids", "attach", "mount", "make_private", "make_read_only", "bind", "unmount", "detach")
+SEEDED = {"k/one": b"1", "k/two": b"2", "top": b"t"}
+
+
+def among_calls(act: Callable[[], object]) -> Callable[[], None]:
+    """Return `act` with a counted call before and after each of the mount calls, to vanish at."""
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kw: Any) -> Any:  # noqa: ANN401
+            os.stat("/")
+            try:
+                return real(*args, **kw)
+            finally:
+                os.stat("/")
+
+        return call
+
+    def acted() -> None:
+        for name in CALLS:
+            setattr(mounts, name, counting(getattr(mounts, name)))
+        act()
+
+    return acted
+
+
+def left(node: Node, copy: Copy) -> list[str]:
+    """Return the mounts that are not the node's own of the bundle."""
+    return [point for point in node.mounts() if point != f"layers/{copy.sha256}"]
+
+
+def show(run: Run, copy: Copy) -> None:
+    """Seed the run; one file is hidden, so that there is a mask."""
+    run.show(copy, hidden=["k/two"])
+
+
+@WHENS
+def test_a_prolog_killed_at_any_step(when: str) -> None:
+    """Whatever it had mounted, taking down removes all of it; the bundle serves the next run."""
+    with a_node() as node:
+        copy = node.bundle(SEEDED)
+        for call in count(1):
+            run = node.run(f"{call}.aaaaaaaa")
+            died = vanishes(among_calls(lambda run=run: show(run, copy)), call, when)  # type: ignore[misc]
+            assert run.take_down() == []
+            assert (left(node, copy), run.path.exists()) == ([], False)
+            if not died:
+                break
+        assert call > 35
+        run = node.run("1.bbbbbbbb")
+        show(run, copy)
+        assert content(run.cache) == {"k/one": b"1", "top": b"t"}
+
+
+@WHENS
+def test_an_epilog_killed_at_any_step(when: str) -> None:
+    """The next one goes on where it was, and leaves nothing."""
+    with a_node() as node:
+        copy = node.bundle(SEEDED)
+        for call in count(1):
+            run = node.run(f"{call}.aaaaaaaa")
+            show(run, copy)
+            died = vanishes(among_calls(run.take_down), call, when)
+            if run.path.exists():
+                run.take_down()
+            assert (left(node, copy), run.path.exists()) == ([], False)
+            if not died:
+                break
+        assert call > 30

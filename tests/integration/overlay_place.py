@@ -1,0 +1,146 @@
+"""A node's bundles and the runs of jobs that see them, with real mounts and a real uid; no store, no Slurm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import Identity
+from warmstart.store import layers, overlay
+from warmstart.store.copies import Copy
+from warmstart.store.pack import pack
+
+JOB = Identity("a job", 64201, 64201)
+SUBDIR = "tool"
+MTIME_NS = 1_700_000_000_500_000_000
+
+
+class Node(NamedTuple):
+    """A node's directories below `base`, which every uid can enter and nobody list."""
+
+    base: Path
+
+    @property
+    def layers(self) -> str:
+        """Where its bundles are mounted."""
+        return str(self.base / "layers")
+
+    def bundle(self, content: Mapping[str, bytes]) -> Copy:
+        """Pack a bundle as a harvest does, and have it on the node."""
+        stage = Path(tempfile.mkdtemp(dir=self.base))
+        for path, data in content.items():
+            (stage / path).parent.mkdir(parents=True, exist_ok=True)
+            (stage / path).write_bytes(data)
+            os.utime(stage / path, ns=(MTIME_NS, MTIME_NS))
+        made = self.base / f"{stage.name}.sqsh"
+        os.close(pack(str(stage), str(made), after(30)))
+        shutil.rmtree(stage)
+        directory = self.base / "bundles"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        sha256 = hashlib.sha256(made.read_bytes()).hexdigest()
+        (directory / f"{sha256}.files.json").write_text(json.dumps({path: {path: MTIME_NS} for path in content}))
+        made.rename(directory / f"{sha256}.sqsh")
+        return Copy(str(directory), sha256, 0)
+
+    def run(self, name: str) -> Run:
+        """Make a run's directory, with a cache that still is root's."""
+        path = self.base / "workspace" / name
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        path.mkdir(mode=0o711)
+        path.chmod(0o711)
+        (path / "cache").mkdir(mode=0o700)
+        (path / "cache" / SUBDIR).mkdir(mode=0o700)
+        return Run(self, path)
+
+    def mounts(self) -> list[str]:
+        """Return all mount points below `base`, relative to it."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        points = [line.split()[4] for line in lines]
+        return [os.path.relpath(point, self.base) for point in points if point.startswith(f"{self.base}/")]
+
+
+class Run(NamedTuple):
+    """One job's directory on a node."""
+
+    node: Node
+    path: Path
+
+    @property
+    def cache(self) -> Path:
+        """What the job has."""
+        return self.path / "cache" / SUBDIR
+
+    def show(self, *copies: Copy, hidden: Sequence[str] = ()) -> bool:
+        """Mount a view of bundles and give the cache to the job; return whether it is id-mapped."""
+        roots = [layers.mounted(self.node.layers, copy, after(10)) for copy in copies]
+        with opened_dir(str(self.path)) as fd:
+            mapped = overlay.build(fd, SUBDIR, roots, hidden, JOB)
+        for root in roots:
+            os.close(root)
+        os.chown(self.cache, JOB.uid, JOB.gid)
+        os.chown(self.path / "cache", JOB.uid, JOB.gid)
+        return mapped
+
+    def as_job(self, act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever JSON it returns
+        """Run `act` as the job, in its cache; return what it returns."""
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            _be_the_job(self.cache, act, write)
+        os.close(write)
+        with open(read, "rb") as pipe:
+            answer = json.loads(pipe.read())
+        os.waitpid(pid, 0)
+        if "failed" in answer:
+            raise AssertionError(answer["failed"])
+        return answer["value"]
+
+    def take_down(self) -> list[str]:
+        """Unmount and remove it as the epilog does; return what was still used."""
+        with opened_dir(str(self.path)) as fd:
+            used = overlay.take_down(fd)
+        with opened_dir(str(self.path.parent)) as parent:
+            remove_tree(parent, self.path.name, after(20))
+        return used
+
+
+def _be_the_job(cache: Path, act: Callable[[], Any], answer: int) -> None:
+    try:
+        os.setgroups([])
+        os.setresgid(JOB.gid, JOB.gid, JOB.gid)
+        os.setresuid(JOB.uid, JOB.uid, JOB.uid)
+        os.umask(0o022)
+        os.chdir(cache)
+        os.write(answer, json.dumps({"value": act()}).encode())
+    except BaseException:  # noqa: BLE001 - the parent raises it
+        os.write(answer, json.dumps({"failed": traceback.format_exc()}).encode())
+    finally:
+        os._exit(0)
+
+
+def content(top: Path) -> dict[str, bytes]:
+    """Return all regular files below a directory."""
+    return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def a_node() -> Iterator[Node]:
+    """Give a node; whatever is mounted on it is gone afterwards."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-overlay-", dir="/var/tmp"))
+    base.chmod(0o711)
+    try:
+        yield Node(base)
+    finally:
+        with opened_dir(str(base.parent)) as fd:
+            remove_tree(fd, base.name, after(300))

@@ -1,0 +1,438 @@
+"""What a job can do in a cache that is seeded by an overlay, and that nothing it does reaches the shared copy."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.integration.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content
+from tests.unit.store.mask_samples import PATHS, RULES, grouped, merged
+from warmstart.host import idmap, mounts
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.store import collect, layers, mask, overlay, prune
+from warmstart.store.collect import Limits, collect_view
+from warmstart.store.copies import Copy
+from warmstart.store.mask import Layer
+from warmstart.store.overlay import CacheBusy, OverlayUnavailable
+from warmstart.store.stage import Stage
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+PAGE = Path(__file__).parents[2] / "docs" / "seeding.md"
+SEEDED = {"file": b"seeded", "d/one": b"1", "d/two": b"2", "e/f/g": b"deep"}
+WAYS = pytest.mark.parametrize("mapped", [True, False], ids=["id-mapped", "root's"])
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """Give a node of its own to each test."""
+    with a_node() as made:
+        yield made
+
+
+@pytest.fixture
+def way(mapped: bool, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Have a kernel that can id-map layers, or one that can't."""
+    if not mapped:
+
+        def refused(uid: int, gid: int) -> int:
+            raise OSError(errno.EINVAL, f"no mapping for {uid}, {gid}")
+
+        monkeypatch.setattr(idmap, "user_namespace", refused)
+    return mapped
+
+
+def write(path: str, data: bytes, mode: str = "wb") -> None:
+    """Write a file."""
+    with open(path, mode) as file:
+        file.write(data)
+
+
+def each(*acts: Callable[[], object]) -> Callable[[], None]:
+    """Return what does one after the other."""
+
+    def act() -> None:
+        for one in acts:
+            one()
+
+    return act
+
+
+def replace() -> None:
+    """Write beside a seeded file and rename over it, as most tools do."""
+    write("file.tmp", b"new")
+    os.replace("file.tmp", "file")
+
+
+def lock() -> None:
+    """Lock a seeded file as tools do with their lock files."""
+    with open("file", "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def change_mapped() -> None:
+    """Change a seeded file through shared memory."""
+    with open("file", "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        memory[:3] = b"abc"
+    assert Path("file").read_bytes() == b"abcded"
+
+
+def replace_tree() -> None:
+    """Remove a seeded directory and rename a new one into its place."""
+    shutil.rmtree("d")
+    os.mkdir("d.new")
+    write("d.new/three", b"3")
+    os.rename("d.new", "d")
+    assert os.listdir("d") == ["three"]
+
+
+def look_mapped() -> None:
+    """Map a seeded file read-only, write to it, and look at the memory again."""
+    with open("file", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        write("file", b"SEEDED", "r+b")
+        assert Path("file").read_bytes() == b"SEEDED"
+        if memory[:] != b"SEEDED":
+            raise OSError(errno.ESTALE, "the memory shows the old content")
+
+
+def over_full() -> None:
+    """Rename a new directory over a seeded one that is not empty."""
+    os.mkdir("new")
+    os.rename("new", "d")
+
+
+OPERATIONS: dict[str, Callable[[], object]] = {
+    "create a file, make a directory": each(
+        lambda: write("new", b"x"), lambda: os.makedirs("n/m"), lambda: write("d/new", b"y")
+    ),
+    "append, truncate": each(lambda: write("file", b"more", "ab"), lambda: os.truncate("d/one", 0)),
+    "write beside it and rename over it": replace,
+    "rename or link a file": each(lambda: os.rename("file", "renamed"), lambda: os.link("d/one", "d/linked")),
+    "remove a file": lambda: os.unlink("d/one"),
+    "flock": lock,
+    "change it through shared memory": change_mapped,
+    "set its time to now": lambda: os.utime("file"),
+    "set a user xattr": lambda: os.setxattr("file", "user.tool", b"x"),
+    "remove a tree, rename another into its place": replace_tree,
+    "set another time": lambda: os.utime("file", (5, 5)),
+    "change modes": each(lambda: os.chmod("file", 0o755), lambda: os.chmod("d", 0o700)),
+    "rename a directory": lambda: os.rename("d", "moved"),
+    "rename a new directory over one with files": over_full,
+    "remove or rename the profile's own directory": lambda: os.rename(f"../{SUBDIR}", "../moved"),
+    "see a later write in memory mapped before it": look_mapped,
+}
+
+
+def tried(act: Callable[[], object]) -> str:
+    """Return "yes", or the name of the error."""
+    try:
+        act()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "yes"
+
+
+def table() -> dict[str, list[str]]:
+    """Return what the page says: operation → id-mapped, root's."""
+    rows = re.findall(r"^\| ([a-z][^|]*?) \| (yes|[A-Z]+) \| (yes|[A-Z]+) \|", PAGE.read_text(), re.MULTILINE)
+    return {name: [first, second] for name, first, second in rows}
+
+
+@WAYS
+def test_what_a_job_can_do_is_what_the_page_says(node: Node, way: bool) -> None:
+    """Every operation in a view of its own, against the table of docs/seeding.md; the bundle stays what it was."""
+    copy = node.bundle(SEEDED)
+    found = {}
+    for number, (name, act) in enumerate(OPERATIONS.items()):
+        run = node.run(f"{number}.aaaaaaaa")
+        assert run.show(copy) == way
+        found[name] = run.as_job(partial(tried, act))
+        assert run.take_down() == []
+    assert found == {name: row[0 if way else 1] for name, row in table().items()}
+    shared = Path(node.layers, copy.sha256)
+    assert content(shared) == SEEDED
+    assert {path.stat().st_mtime_ns for path in shared.rglob("*") if path.is_file()} == {MTIME_NS // 10**9 * 10**9}
+
+
+@WAYS
+def test_whose_the_files_look(node: Node, way: bool) -> None:
+    """Id-mapped they are the job's own; else root's and anybody's to write, below a directory of the job's alone."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle(SEEDED), hidden=["d/two"])
+    uids = run.as_job(lambda: {path: os.stat(path).st_uid for path in (".", "d", "file", "e")})
+    owner = JOB.uid if way else 0
+    assert uids == {".": JOB.uid, "d": JOB.uid, "file": owner, "e": owner}
+    assert stat.S_IMODE(run.cache.stat().st_mode) == 0o700
+    assert {stat.S_IMODE((run.cache / path).stat().st_mode) for path in ("e", "e/f")} == {0o777}
+    run.as_job(each(lambda: write("file", b"x"), lambda: write("e/f/new", b"y")))
+    assert run.as_job(lambda: os.listdir("d")) == ["one"]
+
+
+@WAYS
+def test_two_jobs_see_nothing_of_each_other(node: Node, way: bool) -> None:
+    """One bundle, mounted once, two jobs: what one removes and writes the other never sees."""
+    copy = node.bundle(SEEDED)
+    one, two = node.run("1.aaaaaaaa"), node.run("2.bbbbbbbb")
+    for run in (one, two):
+        run.show(copy)
+    one.as_job(each(lambda: os.unlink("file"), lambda: write("d/one", b"changed"), lambda: write("mine", b"x")))
+    assert content(two.cache) == SEEDED
+    assert content(one.cache) == {"d/one": b"changed", "d/two": b"2", "e/f/g": b"deep", "mine": b"x"}
+    assert node.mounts().count(f"layers/{copy.sha256}") == 1
+
+
+def test_no_mount_carries_setuid_or_devices(node: Node) -> None:
+    """Bundles hold neither; where one did, the kernel would take no notice: every mount says so (row 5)."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle(SEEDED))
+    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    flags = {os.path.relpath(line[4], node.base): set(line[5].split(",")) for line in lines}
+    ours = {point: flags[point] for point in node.mounts()}
+    assert len(ours) == 3
+    assert all({"nosuid", "nodev"} <= found for found in ours.values())
+    assert not any("noexec" in found for found in ours.values())
+    program = run.cache / "program"
+    run.as_job(each(lambda: shutil.copy("/usr/bin/id", "program"), lambda: os.chmod("program", 0o4755)))
+    os.chown(program, 0, 0)
+    program.chmod(0o4755)
+    assert run.as_job(lambda: subprocess.check_output([str(program), "-u"], text=True)) == "64201\n"
+
+
+def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
+    """The entry comes from the upper bundle; a file that only the lower one has of it is hidden (row 8)."""
+    first = node.bundle({"k/a": b"A", "k/b": b"A", "own/1": b"A"})
+    second = node.bundle({"k/a": b"B", "k/c": b"B", "own/2": b"B", "bad/x": b"B"})
+    view = mask.view(
+        [
+            Layer({"k": ["k/a", "k/b"], "own/1": ["own/1"]}, ["k", "own/1"]),
+            Layer({"k": ["k/a", "k/c"], "own/2": ["own/2"], "bad": ["bad/x"]}, ["own/2"]),
+        ]
+    )
+    run = node.run("1.aaaaaaaa")
+    run.show(first, second, hidden=view.hidden)
+    assert content(run.cache) == {"k/a": b"A", "k/b": b"A", "own/1": b"A", "own/2": b"B"}
+    assert sorted(view.hidden) == ["bad/x", "k/c"]
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.sets(PATHS, min_size=1), min_size=2, max_size=4), st.sampled_from(RULES))
+def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_of: Callable[[str], str]) -> None:
+    """A few of the same, mounted."""
+    with a_node() as node:
+        copies = [node.bundle(dict.fromkeys(paths, b"%d" % n)) for n, paths in enumerate(bundles)]
+        found, taken = [], set[str]()
+        for paths in bundles:
+            files = grouped(paths, entry_of)
+            found.append(Layer(files, sorted(files.keys() - taken)))
+            taken.update(files)
+        view = mask.view(found)
+        run = node.run("1.aaaaaaaa")
+        run.show(*copies, hidden=view.hidden)
+        expected = merged(list(enumerate(bundles)), view.hidden)
+        assert content(run.cache) == {path: b"%d" % n for path, n in expected.items()}
+
+
+def test_sixteen_layers_with_long_names(node: Node) -> None:
+    """Fifteen bundles and a mask fit into one mount call, however long the workspace's path is."""
+    run = node.run("1.aaaaaaaa")
+    long = run.path.parent / ("x" * 200)
+    os.rename(run.path, long)
+    run = Run(node, long)
+    copies = [node.bundle({f"e{number}": b"x", "hidden": b"%d" % number}) for number in range(15)]
+    run.show(*copies, hidden=["hidden"])
+    assert sorted(content(run.cache)) == sorted(f"e{number}" for number in range(15))
+
+
+def test_eight_prologs_mount_a_bundle_once(node: Node) -> None:
+    """At the same time on one node: one mounts, all have it; and again after it was unmounted, as by a reboot."""
+    copy = node.bundle(SEEDED)
+    for _ in range(2):
+        children = []
+        for _ in range(8):
+            pid = os.fork()
+            if not pid:
+                status = 1
+                try:
+                    fd = layers.mounted(node.layers, copy, after(20))
+                    status = 0 if os.listdir(f"/proc/self/fd/{fd}") else 1
+                finally:
+                    os._exit(status)
+            children.append(pid)
+        assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 8
+        assert node.mounts() == [f"layers/{copy.sha256}"]
+        layers.unmount(node.layers, copy.sha256, after(5))
+        assert node.mounts() == []
+
+
+def loop_devices(copy: Copy) -> list[str]:
+    """Return the loop devices that show a bundle."""
+    found = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            if copy.sha256 in backing.read_text():
+                found.append(backing.parts[3])
+        except OSError:  # freed just now
+            continue
+    return found
+
+
+def test_a_job_keeps_what_upkeep_removes(node: Node) -> None:
+    """The copy is pruned and unmounted under a running job: it goes on reading, and the loop device ends with it."""
+    copy = node.bundle({"big": os.urandom(300_000)})
+    before = Path(copy.path).stat().st_mtime
+    run = node.run("1.aaaaaaaa")
+    run.show(copy)
+    assert prune.prune(copy.directory, node.layers, 0, before + 7200) > 300_000
+    assert not Path(copy.path).exists()
+    assert os.listdir(node.layers) == []
+    assert len(loop_devices(copy)) == 1
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+    assert run.as_job(lambda: len(Path("big").read_bytes())) == 300_000
+    run.take_down()
+    assert loop_devices(copy) == []
+    assert node.mounts() == []
+
+
+def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
+    """It still has a file open and its directory: the mounts go all the same, and what it does reaches nothing."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle(SEEDED))
+    reader = subprocess.Popen(["/bin/sleep", "60"], cwd=run.cache, user=JOB.uid, group=JOB.gid, extra_groups=[])
+    try:
+        assert run.take_down() == [SUBDIR]
+        assert node.mounts() == [f"layers/{layers.left(node.layers)[0]}"]
+        assert not run.path.exists()
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"cd /proc/{reader.pid}/cwd && echo x >new"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0
+    finally:
+        reader.kill()
+        reader.wait()
+
+
+def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
+    """As another job's under job_container: removing the mount points releases its copies, and the loop device."""
+    copy = node.bundle(SEEDED)
+    run = node.run("1.aaaaaaaa")
+    run.show(copy)
+    argv = ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", "echo ready; exec sleep 60"]
+    other = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        assert str(run.cache) in Path(f"/proc/{other.pid}/mountinfo").read_text()
+        run.take_down()
+        layers.unmount(node.layers, copy.sha256, after(5))
+        assert str(node.base) not in Path(f"/proc/{other.pid}/mountinfo").read_text()
+        assert loop_devices(copy) == []
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_a_container_binds_the_cache_recursively_or_not_at_all(node: Node) -> None:
+    """A user namespace may not uncover what lies below a mount: that is why the enroot hook says rbind."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle(SEEDED))
+    target = node.base / "target"
+    target.mkdir()
+
+    def shown(how: str) -> str:
+        script = f"mount --{how} {run.cache.parent} {target} && cat {target}/{SUBDIR}/file"
+        argv = ["/usr/bin/unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+
+    assert run.as_job(lambda: [shown("rbind"), shown("bind")]) == ["seeded", ""]
+
+
+def test_where_the_kernel_has_no_overlay_nothing_is_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller extracts then: the place is as it was."""
+    real = mounts.mount
+
+    def without(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+        if kind == "overlay":
+            raise OSError(errno.ENODEV, "No such device")
+        real(source, target, kind, flags, options)
+
+    monkeypatch.setattr(mounts, "mount", without)
+    run = node.run("1.aaaaaaaa")
+    with pytest.raises(OverlayUnavailable, match="No such device"):
+        run.show(node.bundle(SEEDED))
+    assert node.mounts() == [f"layers/{layers.left(node.layers)[0]}"]
+    assert os.listdir(run.path / ".seed") == []
+    assert content(run.cache) == {}
+
+
+def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0, most: int = 1000) -> dict[str, set[str]]:
+    """Harvest a view; return what lies in the stage, by entry."""
+    stage.mkdir(mode=0o700)
+    limits = Limits(1 << 30, most, after(20))
+    with (
+        opened_dir(str(run.path)) as base,
+        opened_dir(str(stage)) as fd,
+        overlay.settled(base, SUBDIR, SUBDIR, after(seconds)) as view,
+    ):
+        assert view is not None
+        rule: dict[str, Any] = {"entry_of": lambda path: path.partition(".")[0], "skip": seeded}
+        found = collect_view(view, owner=JOB.uid, **rule, stage=Stage(fd), limits=limits)
+    assert (found.rejected, found.truncated) == ({}, "")
+    assert {path for files in found.entries.values() for path in files} == set(content(stage))
+    return {entry: set(files) for entry, files in found.entries.items()}
+
+
+@WAYS
+def test_only_what_is_new_is_harvested(node: Node, way: bool) -> None:
+    """Seeded entries that the job changed, replaced, removed or renamed are not new; its own are, whole."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle({"a.1": b"1", "b.1": b"1", "b.2": b"2", "c.1": b"1", "k/d.1": b"1"}))
+
+    def act() -> None:
+        write("a.1", b"changed")
+        os.unlink("b.1")
+        write("c.tmp", b"replaced")
+        os.rename("c.tmp", "c.1")
+        shutil.rmtree("k")
+        os.mkdir("k")
+        write("k/n.1", b"new")
+        write("n.1", b"new")
+        write("n.2", b"new")
+
+    run.as_job(act)
+    assert harvested(run, node.base / "stage", {"a", "b", "c", "k/d"}) == {"n": {"n.1", "n.2"}, "k/n": {"k/n.1"}}
+
+
+def test_a_harvest_looks_at_new_names_only(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 new entries beside 5,000 seeded ones: the search sees 200 names."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle({f"s{number}.x": b"x" for number in range(5000)}))
+    run.as_job(each(*(partial(write, f"n{number}.x", b"y") for number in range(200))))
+    monkeypatch.setattr(collect, "NAMES_PER_ENTRY", 1)
+    found = harvested(run, node.base / "stage", {f"s{number}" for number in range(5000)}, most=200)
+    assert len(found) == 200
+
+
+def test_no_harvest_while_somebody_writes(node: Node) -> None:
+    """A bounded wait, then nothing; once the writer is gone, all of it, and nobody can write any more."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle(SEEDED))
+    run.as_job(lambda: write("new.1", b"x"))
+    with open(run.cache / "new.1", "ab"), pytest.raises(CacheBusy):
+        harvested(run, node.base / "busy", set(), seconds=0.2)
+    assert harvested(run, node.base / "stage", {*SEEDED, "d", "e"}) == {"new": {"new.1"}}
+    assert run.as_job(lambda: tried(lambda: write("late", b"x"))) == "EROFS"

@@ -1,0 +1,237 @@
+"""The step `seed` with real mounts: which bundles a job sees, whose its cache is, and what happens without overlays."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.samples import a_context, a_policy, a_record
+from tests.unit.store.samples import draft
+from warmstart.host import mounts
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.profiles import facts as host_facts
+from warmstart.profiles import registry
+from warmstart.steps import release, seed, workspace
+from warmstart.steps.contract import Context, Outcome
+from warmstart.store import blocks, bundles
+from warmstart.store.layout import Namespace
+from warmstart.store.pack import pack
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+UID = 64201
+MTIME_NS = 1_700_000_000_123_456_789
+Content = Mapping[str, bytes]
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Give a directory that every uid can enter."""
+    path = Path(tempfile.mkdtemp(prefix="warmstart-seed-", dir="/var/tmp"))
+    path.chmod(0o755)
+    (path / "store").mkdir()
+    yield path
+    with opened_dir(str(path.parent)) as parent:
+        remove_tree(parent, path.name, after(20))
+
+
+def published(root: Path, entries: Mapping[str, Content], profile: str = "numba") -> dict[str, Any]:
+    """Publish a bundle for the jobs of this node, as the store's owner."""
+    context = a_new_context(root, "ffffffff")
+    place = Namespace(f"{root}/store", "user-1", profile, namespace_of(context, profile))
+    stage = Path(tempfile.mkdtemp(dir=root))
+    text = draft()
+    for entry, files in entries.items():
+        text["entries"][entry] = {path: [len(data), "ab" * 32, MTIME_NS] for path, data in files.items()}
+        for path, data in files.items():
+            (stage / path).parent.mkdir(parents=True, exist_ok=True)
+            (stage / path).write_bytes(data)
+    fd = pack(str(stage), f"{stage}.sqsh", after(20))
+    made = bundles.publish_bundle(place, fd, text, "n1-test")
+    os.close(fd)
+    shutil.rmtree(stage)
+    return made
+
+
+def namespace_of(context: Context, profile: str) -> str:
+    """Return the namespace that the step computes."""
+    return host_facts.namespace(registry.get(profile), seed._facts(context, seed.Options((profile,))))
+
+
+def a_new_context(root: Path, run_id: str, **policy: object) -> Context:
+    """Return the context of a run before any step."""
+    record = a_record(run_id=run_id, uid=UID, gid=UID, workspace=f"{root}/workspace", read_scopes=["user-1"])
+    return a_context(root, record=record, policy=a_policy(root, constant_path="spank", **policy))
+
+
+def a_run(root: Path, run_id: str, profile: str = "numba", **policy: object) -> Context:
+    """Return the context of a run whose workspace is made."""
+    context = a_new_context(root, run_id, **policy)
+    outcome = workspace.run(context, workspace.Options((registry.get(profile).subdir,)))
+    return context._replace(record=context.record._replace(environment=outcome.environment))
+
+
+def seeded(context: Context, profile: str = "numba") -> tuple[dict[str, bytes], Outcome]:
+    """Seed; return what the job finds, and what the step says."""
+    outcome = seed.run(context, seed.Options((profile,)))
+    top = Path(context.record.run_directory) / "cache" / registry.get(profile).subdir
+    return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}, outcome
+
+
+def without_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a kernel without overlays."""
+    real = mounts.mount
+
+    def refused(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+        if kind == "overlay":
+            raise OSError(errno.ENODEV, "No such device")
+        real(source, target, kind, flags, options)
+
+    monkeypatch.setattr(mounts, "mount", refused)
+
+
+def emitted(context: Context, event: str) -> list[dict[str, Any]]:
+    """Return what the journal has of an event."""
+    lines = [line for file in Path(context.paths.journal).iterdir() for line in file.read_text().splitlines()]
+    return [found for found in map(json.loads, lines) if found.get("event") == event]
+
+
+@pytest.mark.parametrize("overlays", [True, False])
+def test_of_each_entry_one_bundle_and_nothing_blocked(
+    root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool
+) -> None:
+    """The older bundle's files of the entry that both have; a blocked one's of neither; either way of seeding."""
+    published(root, {"m/k": {"m/k.nbi": b"old", "m/k.1": b"old"}, "bad": {"bad.nbi": b"bad"}})
+    published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}, "bad": {"bad.2": b"bad"}})
+    blocks.block(f"{root}/store", ["", "numba", "", "bad", "reason", "admin", 0.0], "n1-test")
+    if not overlays:
+        without_overlays(monkeypatch)
+    context = a_run(root, "aaaaaaaa")
+    found, outcome = seeded(context)
+    assert found == {"m/k.nbi": b"old", "m/k.1": b"old", "m/n.nbi": b"n"}
+    assert outcome.degraded == []
+    assert sorted(outcome.record["seeded"]["numba"].entries) == ["m/k", "m/n"]
+    (event,) = emitted(context, "cache.seeded")
+    assert (event["way"], event["bundles"]) == ("overlay" if overlays else "extraction", 2)
+    failed = emitted(context, "overlay.failed")
+    assert [event["error"]["code"] for event in failed] == ([] if overlays else ["overlay-unavailable"])
+
+
+@pytest.mark.parametrize(("profile", "overlays"), [("numba", False), ("torch-extensions", True)])
+def test_what_is_extracted_has_its_times_and_private_modes(
+    root: Path, monkeypatch: pytest.MonkeyPatch, profile: str, overlays: bool
+) -> None:
+    """To the nanosecond, for ninja; private modes, all of it the job's: without overlays, or because the tool asks."""
+    published(root, {"e": {"e/f.so": b"x", "e/d/g.o": b"y"}}, profile)
+    if not overlays:
+        without_overlays(monkeypatch)
+    context = a_run(root, "aaaaaaaa", profile)
+    found, outcome = seeded(context, profile)
+    assert (found, outcome.degraded) == ({"e/f.so": b"x", "e/d/g.o": b"y"}, [])
+    top = Path(context.record.run_directory) / "cache" / profile
+    files = [path for path in top.rglob("*") if path.is_file()]
+    assert {path.stat().st_mtime_ns for path in files} == {MTIME_NS}
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (top, *top.rglob("*"))}
+    assert modes == {profile: 0o700, "e": 0o755, "d": 0o755, "f.so": 0o644, "g.o": 0o644}
+    assert {path.stat().st_uid for path in (top, *top.rglob("*"))} == {UID}
+
+
+def test_a_bundle_over_the_budget_leaves_its_entries_cold(root: Path) -> None:
+    """The older bundle is not fetched: what the younger has of its entries is not taken in its place."""
+    published(root, {"k": {"k.nbi": os.urandom(100_000)}})
+    published(root, {"k": {"k.nbi": b"other"}, "n": {"n.nbi": b"n"}})
+    rules = a_policy(root).seed._replace(max_fetch=50_000)
+    context = a_run(root, "aaaaaaaa", seed=rules)
+    found, outcome = seeded(context)
+    assert found == {"n.nbi": b"n"}
+    assert outcome.record["seeded"]["numba"].entries == ["n"]
+    assert [event["error"]["code"] for event in emitted(context, "bundle.left-out")] == ["fetch-over-budget"]
+
+
+def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
+    """Fifteen and a mask are what a view has; the audit names the others."""
+    made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}})["bundle"] for n in range(17)]
+    context = a_run(root, "aaaaaaaa")
+    found, _ = seeded(context)
+    assert found == {f"e{n}.nbi": b"%d" % n for n in range(15)}
+    left = emitted(context, "bundle.left-out")
+    assert [(event["bundle"], event["error"]["code"]) for event in left] == [(b, "too-many-layers") for b in made[15:]]
+
+
+def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process of the user can reach a mount point before its mount (row 4); then all of it is the job's."""
+    published(root, {"k": {"k.nbi": b"k"}})
+    context = a_run(root, "aaaaaaaa")
+    cache = Path(context.record.run_directory) / "cache"
+    owners = []
+    real = mounts.bind
+
+    def bind(source: str, target: str) -> None:
+        owners.append((cache.stat().st_uid, stat.S_IMODE(cache.stat().st_mode), (cache / "numba").stat().st_uid))
+        real(source, target)
+
+    monkeypatch.setattr(mounts, "bind", bind)
+    seeded(context)
+    assert owners == [(0, 0o700, 0)]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in (cache, cache / "numba")} == {(UID, UID)}
+
+
+def test_a_crash_of_seeding_still_gives_the_cache_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug must not leave a job with a cache that it can't enter."""
+    context = a_run(root, "aaaaaaaa")
+    monkeypatch.setattr(seed, "_offered", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        seeded(context)
+    assert (Path(context.record.run_directory) / "cache").stat().st_uid == UID
+
+
+def test_a_cache_that_cannot_be_given_away_is_not_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's quota is used up: the job runs without a cache, and is told."""
+    context = a_run(root, "aaaaaaaa")
+
+    def over_quota(fd: int, uid: int, gid: int) -> None:
+        raise OSError(errno.EDQUOT, f"Disk quota exceeded: {fd}, {uid}, {gid}")
+
+    monkeypatch.setattr(os, "fchown", over_quota)
+    _, outcome = seeded(context)
+    assert outcome.environment == {"WARMSTART_CACHE": ""}
+    assert [error.code for error in outcome.degraded] == ["cache-withheld"]
+
+
+def test_a_release_that_is_repeated_or_comes_alone(root: Path) -> None:
+    """All mounts go at the first; a second finds nothing, and one after a reboot only directories."""
+    published(root, {"k": {"k.nbi": b"k"}})
+    context = a_run(root, "aaaaaaaa")
+    seeded(context)
+    table = Path("/proc/self/mountinfo")
+    assert table.read_text().count(context.record.run_directory) == 2
+    for _ in range(2):
+        assert release.run(context, release.Options()).degraded == []
+        assert context.record.run_directory not in table.read_text()
+        assert not Path(context.record.run_directory).exists()
+
+
+def test_a_harvest_that_is_set_aside_keeps_its_view(root: Path) -> None:
+    """The epilog had no time: the view stays mounted, the job's new file in it, until `tend` is done with the run."""
+    published(root, {"k": {"k.nbi": b"k"}})
+    context = a_run(root, "aaaaaaaa")
+    seeded(context)
+    view = Path(context.record.run_directory) / "cache" / "numba"
+    (view / "new.nbi").write_bytes(b"new")
+    record = context.record._replace(aside=["numba"])
+    release.run(context._replace(record=record), release.Options())
+    assert sorted(path.name for path in view.iterdir()) == ["k.nbi", "new.nbi"]
+    assert release.remove_run(context.paths, record, after(20)) == []
+    assert context.record.run_directory not in Path("/proc/self/mountinfo").read_text()
+    assert not view.exists()

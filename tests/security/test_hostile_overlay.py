@@ -1,0 +1,259 @@
+"""Users who attack the overlays that their jobs are seeded by, as a real uid (threats, rows 4, 5, 8, 13).
+
+What has to hold for each: nothing outside the run's own directory is read or changed, the shared copy least of all;
+what is honest in the same cache is harvested; and the mounts go.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.integration.overlay_place import JOB, SUBDIR, Node, Run, a_node, content
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.store import beneath, overlay
+from warmstart.store.collect import Collected, Limits, collect_view
+from warmstart.store.copies import Copy
+from warmstart.store.overlay import CacheBusy
+from warmstart.store.stage import Stage
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+SECRET = b"root:$y$secret"
+SEEDED = {"k/one": b"1", "k/two": b"2", "top": b"t"}
+HONEST = {"honest/a": b"a", "honest/b": b"b"}
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """Give a node of its own to each test, with something of root's that no user may read."""
+    with a_node() as made:
+        secret = made.base / "secret"
+        secret.write_bytes(SECRET)
+        secret.chmod(0o600)
+        yield made
+        assert secret.read_bytes() == SECRET
+
+
+@pytest.fixture
+def copy(node: Node) -> Iterator[Copy]:
+    """Give a bundle on the node; afterwards it is what it was."""
+    made = node.bundle(SEEDED)
+    before = Path(made.path).read_bytes()
+    yield made
+    assert Path(made.path).read_bytes() == before
+    assert content(Path(node.layers, made.sha256)) == SEEDED
+
+
+@pytest.fixture
+def run(node: Node, copy: Copy) -> Run:
+    """Give a seeded run in which a job has written something honest."""
+    made = node.run("1.aaaaaaaa")
+    made.show(copy)
+
+    def write() -> None:
+        os.mkdir("honest")
+        for name, data in HONEST.items():
+            Path(name).write_bytes(data)
+
+    made.as_job(write)
+    return made
+
+
+def harvested(run: Run) -> Collected:
+    """Harvest as root; every file of a stage is root's, plain, and none is the secret."""
+    stage = run.node.base / "stage"
+    stage.mkdir(mode=0o700)
+    with (
+        opened_dir(str(run.path)) as base,
+        opened_dir(str(stage)) as fd,
+        overlay.settled(base, SUBDIR, SUBDIR, after(5)) as view,
+    ):
+        assert view is not None
+        found = collect_view(
+            view, owner=JOB.uid, entry_of=lambda path: path, skip=SEEDED, stage=Stage(fd),
+            limits=Limits(1 << 20, 1000, after(20)),
+        )  # fmt: skip
+    for path in stage.rglob("*"):
+        assert path.is_dir() or (stat.S_IMODE(path.lstat().st_mode), path.lstat().st_uid) == (0o644, 0)
+        assert path.is_dir() or SECRET not in path.read_bytes()
+    assert content(stage).items() >= HONEST.items()
+    return found
+
+
+def gone(run: Run) -> bool:
+    """Take the run down; tell whether no mount of it and no file is left."""
+    run.take_down()
+    return not run.path.exists() and str(run.path) not in Path("/proc/self/mountinfo").read_text()
+
+
+@contextmanager
+def at_work(act: Callable[[], object], cwd: Path) -> Iterator[subprocess.Popen[bytes] | int]:
+    """Have another job of the same user do something over and over."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setgroups([])
+            os.setresgid(JOB.gid, JOB.gid, JOB.gid)
+            os.setresuid(JOB.uid, JOB.uid, JOB.uid)
+            os.chdir(cwd)
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                with suppress(OSError):
+                    act()
+        finally:
+            os._exit(0)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -> None:
+    """While twenty runs are prepared it tries to put links in place of every cache: each view is where it belongs."""
+    elsewhere = node.base / "elsewhere"
+    elsewhere.mkdir()
+    os.chown(elsewhere, JOB.uid, JOB.gid)
+
+    def swap() -> None:
+        for number in range(20):
+            cache = f"workspace/{number}.aaaaaaaa/cache"
+            for path in (f"{cache}/{SUBDIR}", cache):
+                with suppress(OSError):
+                    os.rename(path, f"elsewhere/{time.monotonic_ns()}")
+                with suppress(OSError):
+                    os.symlink(elsewhere, path)
+
+    with at_work(swap, node.base):
+        runs = [node.run(f"{number}.aaaaaaaa") for number in range(20)]
+        for run in runs:
+            run.show(copy)
+    views = [point for point in node.mounts() if point.endswith(f"cache/{SUBDIR}")]
+    assert len(views) == 20
+    assert not any(point.startswith("elsewhere") for point in node.mounts())
+    assert all(gone(run) for run in runs)
+    assert not any(path.is_file() for path in elsewhere.rglob("*"))
+
+
+def test_a_job_covers_its_own_view(run: Run, node: Node) -> None:
+    """It mounts something over its cache and in it, as FUSE lets it: the harvest reads what is below; all mounts go."""
+    evil = node.base / "evil"
+    evil.mkdir()
+    (evil / "planted").write_bytes(b"planted")
+    for target in (run.cache / "honest", run.cache):
+        subprocess.run(["/usr/bin/mount", "--bind", str(evil), str(target)], check=True)
+    found = harvested(run)
+    assert set(found.entries) == set(HONEST)
+    assert gone(run)
+    assert (evil / "planted").read_bytes() == b"planted"
+
+
+def test_links_pipes_and_devices(run: Run, node: Node) -> None:
+    """Whatever kind of file: what is not a regular file of the job's with one link is turned away."""
+
+    def plant() -> None:
+        os.symlink(node.base / "secret", "link")
+        os.symlink("/etc", "dir")
+        os.mkdir("linked")
+        os.symlink(node.base, "linked/base")
+        os.mkfifo("fifo")
+        socket.socket(socket.AF_UNIX).bind("socket")
+        os.link("top", "second")  # of a seeded file
+        Path("hard").write_bytes(b"x")
+        os.link("hard", "hard2")
+
+    run.as_job(plant)
+    found = harvested(run)
+    assert set(found.entries) == set(HONEST)
+    assert found.rejected == {beneath.LINK: 3, "neither file nor directory": 2, beneath.HARD_LINK: 3}
+    assert gone(run)
+
+
+def test_no_whiteouts_devices_or_overlay_attributes_of_the_jobs_own(run: Run) -> None:
+    """The kernel refuses what would act on the layers, and what it allows has no meaning here."""
+
+    def tried(act: Callable[[], object]) -> str:
+        try:
+            act()
+        except OSError as error:
+            return errno.errorcode[error.errno or 0]
+        return "yes"
+
+    refused = {
+        "whiteout": lambda: os.mknod("k/w", stat.S_IFCHR, os.makedev(0, 0)),
+        "device": lambda: os.mknod("null", stat.S_IFCHR | 0o666, os.makedev(1, 3)),
+        "opaque": lambda: os.setxattr("k", "trusted.overlay.opaque", b"y"),
+        "redirect": lambda: os.setxattr("k", "trusted.overlay.redirect", b"/"),
+        "the parts": lambda: os.listdir("../../.seed"),
+    }
+    answers = run.as_job(lambda: {name: tried(act) for name, act in refused.items()})
+    assert set(answers.values()) <= {"EPERM", "EACCES", "EOPNOTSUPP"}
+
+    def pretend() -> None:
+        os.mkdir("fake")
+        for name, value in (("redirect", b"/etc"), ("opaque", b"y"), ("whiteout", b""), ("metacopy", b"")):
+            with suppress(OSError):
+                os.setxattr("fake", f"user.overlay.{name}", value)
+                os.setxattr("honest/a", f"user.overlay.{name}", value)
+
+    run.as_job(pretend)
+    assert os.listdir(run.cache / "fake") == []
+    assert {name: (run.cache / name).read_bytes() for name in SEEDED} == SEEDED
+    assert set(harvested(run).entries) == set(HONEST)
+    assert gone(run)
+
+
+def test_setuid_neither_works_nor_travels(run: Run) -> None:
+    """A setuid file that a job makes is the job's own; it comes into the stage without the bit."""
+    run.as_job(lambda: os.chmod("honest/a", 0o6755))
+    assert stat.S_IMODE((run.cache / "honest/a").stat().st_mode) == 0o6755
+    harvested(run)
+    assert gone(run)
+
+
+def test_a_process_that_writes_all_the_time(run: Run) -> None:
+    """Either nothing is harvested, or the view stood still: no file of it is half of one and half of another."""
+    sizes = (1000, 2000, 3000)
+
+    def act() -> None:
+        for size in sizes:
+            Path("moving.tmp").write_bytes(b"%d" % size * (size // 4))
+            os.replace("moving.tmp", "moving")
+
+    with at_work(act, run.cache):
+        time.sleep(0.2)
+        with suppress(CacheBusy):
+            harvested(run)
+            data = (run.node.base / "stage" / "moving").read_bytes()
+            assert data in [b"%d" % size * (size // 4) for size in sizes]
+        assert gone(run)
+
+
+def test_a_job_in_namespaces_of_its_own(run: Run) -> None:
+    """As root of a user namespace it moves, unmounts and removes what it can: only its own view changes."""
+    commands = [
+        *("umount {0}", "umount -l {0}", "rmdir {0}", "mv {0} {0}2", "mount --bind /etc {0}"),
+        *("mount -t tmpfs none {0}", "touch {0}/x", "mount -o remount,suid {0}", "true"),
+    ]
+    script = "; ".join(commands).format(run.cache)
+    argv = ["/usr/bin/unshare", "-Urm", "sh", "-c", script]
+    assert run.as_job(lambda: subprocess.run(argv, capture_output=True, check=False).returncode) == 0
+    assert run.as_job(lambda: sorted(os.listdir("."))) == ["honest", "k", "top"]
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    flags = [line.split()[5] for line in lines if str(run.cache) in line]
+    assert len(flags) == 1
+    assert "nosuid" in flags[0]
+    harvested(run)
+    assert gone(run)

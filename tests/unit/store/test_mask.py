@@ -1,0 +1,50 @@
+"""A job sees of each entry what one bundle has, whatever the bundles hold (threats, row 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.store.mask_samples import ODD_PATHS, PATHS, RULES, grouped, merged
+from warmstart.store import mask
+from warmstart.store.mask import Layer
+
+
+@given(
+    st.lists(st.sets(PATHS, min_size=1), min_size=1, max_size=5),
+    st.sets(PATHS, max_size=3),
+    st.sampled_from(RULES),
+    st.integers(0, 31),
+)
+def test_an_entry_is_seen_as_one_bundle_has_it(
+    bundles: list[set[str]], blocked: set[str], entry_of: Callable[[str], str], fetched: int
+) -> None:
+    """Whatever bundles hold, are blocked, or were not fetched: shown is each winner's, whole, and nothing else."""
+    never = {entry_of(path) for path in blocked}
+    held = [grouped(paths, entry_of) for paths in bundles]
+    taken = set(never)
+    found = []
+    for number, files in enumerate(held):
+        wanted = sorted(files.keys() - taken)
+        taken.update(wanted)
+        if wanted and not fetched >> number & 1:
+            found.append((number, Layer(files, wanted)))
+    view = mask.view([layer for _, layer in found])
+    assert view.entries == [list(layer.wanted) for _, layer in found]
+    expected = {path: n for n, layer in found for entry in layer.wanted for path in layer.files[entry]}
+    assert merged([(n, bundles[n]) for n, _ in found], view.hidden) == expected
+
+
+@given(st.lists(ODD_PATHS, min_size=2, max_size=4), st.lists(st.sampled_from(RULES), min_size=4))
+def test_bundles_that_disagree_on_entries_are_never_mixed(
+    bundles: list[set[str]], rules: list[Callable[[str], str]]
+) -> None:
+    """Bundles of releases whose profiles divide a cache differently: what is shown is whole, or it is not shown."""
+    held = [grouped(paths, entry_of) for paths, entry_of in zip(bundles, rules, strict=False)]
+    found = [Layer(files, sorted(files)) for files in held]
+    view = mask.view(found)
+    shown = merged(list(enumerate(bundles)), view.hidden)
+    expected = {path: n for n, kept in enumerate(view.entries) for entry in kept for path in held[n][entry]}
+    assert shown == expected
