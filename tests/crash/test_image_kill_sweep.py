@@ -1,7 +1,7 @@
 """The producer is killed at every step of an import; whoever comes next gets one whole image, and nothing is left.
 
-A step is a call of the kernel that changes a file system, by the hook or by its store worker. They are counted in a
-first run; then each run kills hook and worker at the next one.
+All of it in a store that refuses root's own uid. A step is a call of the kernel that changes a file system, by the hook
+or by its store worker. They are counted in a first run; then each run kills hook and worker at the next one.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import mmap
 import os
 import select
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from tests.cluster.accounts import IMPORT, STORE
 from tests.integration.image_place import (
     Place,
     Ready,
+    Store,
     in_child,
     leftovers,
     opened_place,
@@ -29,10 +30,12 @@ from tests.integration.image_place import (
     result,
     squashfs,
 )
+from tests.unit.images.inline import RULES
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
 from warmstart.images import flight, publishing, space, validity
 from warmstart.images.asked import Site
+from warmstart.policy.compiled import Adopt, Images
 
 STEPS = ("open", "link", "rename", "unlink", "fsync", "mkdir", "rmdir")
 KEEP = {"high": 99, "low": 98, "floor": 0, "lease": 600, "user": 0, "account": 0}
@@ -48,10 +51,34 @@ def place(capable_host: None) -> Iterator[Place]:
         yield made
 
 
-def site_of(place: Place, store: Path, run: str) -> Site:
+@pytest.fixture
+def squashed(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return a directory for stores that refuses every uid but their owner's."""
+    with place.squashed(request.node.name) as made:
+        yield made
+
+
+def new_store(place: Place, squashed: Store, name: str) -> Store:
+    """Return an empty store in that directory."""
+    return Store(squashed.path / name, place.own(squashed.source / name))
+
+
+def site_of(place: Place, store: Store, run: str, rules: Images = RULES) -> Site:
     """Return node n1's view of a store, with an importer that takes no time."""
     importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"))
-    return place.site(store, importer=importer, run_id=run)
+    return place.site(store.path, importer=importer, run_id=run, rules=rules)
+
+
+def rules_for(place: Place, how: str) -> Images:
+    """Return a policy under which the image is imported, or adopted from a launcher that left it."""
+    if how == "imported":
+        return RULES
+    launchers = place.own(place.base / "launchers")
+    launchers.chmod(0o755)
+    image = launchers / f"{place.image(TAG).canonical().translate(str.maketrans('/:', '__'))}.sqsh"
+    shutil.copy(place.base / "ready.sqsh", image)
+    os.chown(image, place.accounts[STORE].uid, -1)
+    return RULES._replace(adopt=(Adopt(str(launchers), (place.accounts[STORE].uid,)),))
 
 
 class Counter:
@@ -112,76 +139,78 @@ def _changes(name: str, arguments: tuple[Any, ...]) -> bool:
     return name != "open" or (len(arguments) > 1 and bool(arguments[1] & os.O_CREAT))
 
 
-def dies(place: Place, store: Path, last: int) -> bool:
-    """Import in a child that is killed at a step; False if it never came to that."""
+def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
+    """Obtain the image in a child that is killed at a step; False if it never came to that."""
 
     def work() -> str:
-        site = site_of(place, store, "killed")
+        site = site_of(place, store, "killed", rules)
         with site.worker:
             return flight.obtain(place.image(TAG), site, after(60)).how
 
     return killed_at(Counter(last), work) is None
 
 
-def test_killed_at_every_step(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["imported", "adopted"])
+def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """After each kill the next one has one whole image, and after upkeep nothing of the dead one is left."""
     whole = (place.base / "ready.sqsh").read_bytes()
     monkeypatch.setattr(publishing, "ABANDONED_S", -1.0)
-    imported, last = 0, 1
-    while dies(place, store := place.new_store(f"killed-{last}"), last):
-        site = site_of(place, store, "next")
+    rules = rules_for(place, how)
+    again, last = 0, 1
+    while dies(place, store := new_store(place, squashed, f"killed-{last}"), rules, last):
+        site = site_of(place, store, "next", rules)
         with site.worker:
             found = flight.obtain(place.image(TAG), site, after(30))
-            imported += found.how == "imported"
+            again += found.how == how
             _look_after(place, site, store)
-        images = [path for path in (store / "images").iterdir() if path.suffix == ".sqsh"]
-        assert [str(path) for path in images] == [found.path], last
+        images = list((store.source / "images").glob("*.sqsh"))
+        assert images == [store.file(found.path)], last
         assert images[0].read_bytes() == whole, last
-        assert (leftovers(store), place.left_in_scratch()) == ([], []), last
+        assert (leftovers(store.source), place.left_in_scratch()) == ([], []), last
         last += 1
     assert processes_of(place.accounts[IMPORT].uid) == []
-    print(f"{last - 1} steps: imported again after {imported} kills, found whole after the others")  # noqa: T201
-    assert 30 < imported < last
+    print(f"{last - 1} steps: {how} again after {again} kills, found whole after the others")  # noqa: T201
+    assert 30 < again < last
 
 
-def _look_after(place: Place, site: Site, store: Path) -> None:
+def _look_after(place: Place, site: Site, store: Store) -> None:
     """Do what upkeep does, and read every byte; another import removes the dead one's scratch directory."""
-    site.worker.call(space.make_room, str(store), 0, KEEP, NOBODY, "", deadline=after(10))
-    name = next((store / "images").glob("*.sqsh")).name.removesuffix(".sqsh")
-    assert site.worker.call(validity.check_bytes, str(store), name, "t", deadline=after(10))["problem"] == ""
-    assert (store / "images" / f"{name}.json").exists()
+    images = store.source / "images"
+    site.worker.call(space.make_room, site.store, 0, KEEP, NOBODY, "", deadline=after(10))
+    name = next(images.glob("*.sqsh")).name.removesuffix(".sqsh")
+    assert site.worker.call(validity.check_bytes, site.store, name, "t", deadline=after(10))["problem"] == ""
+    assert (images / f"{name}.json").exists()
     if place.left_in_scratch():
         flight.obtain(place.image("team/other:1"), site, after(30))
-        for path in (store / "images").glob("*"):
+        for path in images.glob("*"):
             if path.name.partition(".")[0] != name.partition(".")[0] and path.is_file():
                 path.unlink()
 
 
-def test_killed_at_every_step_of_an_eviction(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that is going is whole or gone; the next eviction ends what the dead one began."""
     monkeypatch.setattr(publishing, "ABANDONED_S", -1.0)
     owner = place.identity(STORE)
     last = 0
     while True:
         last += 1
-        store = place.new_store(f"evicted-{last}")
+        store = new_store(place, squashed, f"evicted-{last}")
         site = site_of(place, store, "first")
         with site.worker:
-            path = flight.obtain(place.image(TAG), site, after(30)).path
-        name = os.path.basename(path).removesuffix(".sqsh")
+            path = store.file(flight.obtain(place.image(TAG), site, after(30)).path)
 
-        def evict(store: Path = store, name: str = name) -> str:
+        def evict(store: str = site.store, name: str = path.stem) -> str:
             with Worker(owner) as worker:
-                worker.call(space.evict, str(store), name, 600.0, "", True, deadline=after(10))
+                worker.call(space.evict, store, name, 600.0, "", True, deadline=after(10))
             return "done"
 
         ended = killed_at(Counter(last), evict)
-        if os.path.exists(path):
-            assert Path(path).read_bytes() == (place.base / "ready.sqsh").read_bytes()
+        if path.exists():
+            assert path.read_bytes() == (place.base / "ready.sqsh").read_bytes()
         with Worker(owner) as worker:
-            worker.call(space.make_room, str(store), 0, {**KEEP, "lease": 0}, NOBODY, "", deadline=after(10))
-        assert leftovers(store) == [], last
+            worker.call(space.make_room, site.store, 0, {**KEEP, "lease": 0}, NOBODY, "", deadline=after(10))
+        assert leftovers(store.source) == [], last
         if ended:
             break
-    assert not os.path.exists(path)
+    assert not path.exists()
     assert last > 3

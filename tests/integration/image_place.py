@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.cluster import teardown
+from tests.cluster import mounts, teardown
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE, Accounts
 from tests.cluster.registry import Registry, build_image
 from tests.unit.images.inline import RULES
@@ -26,6 +27,17 @@ from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
 
 KIND = f"{os.uname().machine}.oci1"
+
+
+class Store(NamedTuple):
+    """A store that refuses every uid but its owner's, root's own included: what root squash does."""
+
+    path: Path  # as hooks are told
+    source: Path  # the same files, where a test may look and do harm
+
+    def file(self, path: str | Path) -> Path:
+        """Return where the test finds what a hook calls `path`."""
+        return self.source / Path(path).relative_to(self.path)
 
 
 class Place(NamedTuple):
@@ -44,6 +56,14 @@ class Place(NamedTuple):
     def new_store(self, name: str) -> Path:
         """Return an empty store of the store's owner."""
         return self.own(self.base / name)
+
+    @contextmanager
+    def squashed(self, name: str, *, coherent: bool = False) -> Iterator[Store]:
+        """Give an empty store that root can't enter; named after a test. `coherent`: see `mounts.squashed`."""
+        name = re.sub(r"\W+", "-", name).strip("-")
+        source = self.new_store(f"{name}-source")
+        with mounts.squashed(self.base, source, self.base / name, self.accounts[STORE], coherent=coherent) as path:
+            yield Store(path, source)
 
     def own(self, path: Path) -> Path:
         """Make a directory that is the store owner's."""
@@ -168,7 +188,7 @@ class Ready(NamedTuple):
         script = f"{self.before} sleep {self.seconds}; exec cp {self.image} image.sqsh"
         ended = children.run_alone(
             ["/bin/sh", "-c", script],
-            deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path, network=False,
+            deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path,
         )  # fmt: skip
         assert ended.status == 0, ended.complaint()
         return "image.sqsh"

@@ -1,11 +1,14 @@
 """A registry that answers everything in one way, for failures that a real one does not make on demand.
 
-Run as a program: `stub_registry.py PORT HOW`, where HOW is a status, `slow` (takes a request and never answers),
-`html` (200 and an error page), or `cut` (promises more bytes than it sends).
+Run as a program: `stub_registry.py PORT HOW [CERTIFICATE]`, with TLS if there is one, where HOW is a status, `slow`
+(takes a request and never answers), `html` (200 and an error page), `cut` (promises more bytes than it sends), `to=URL`
+(a redirect for all but /v2/), or `seen=FILE` (writes down what it is asked). The last one, and TLS, are on every
+address of the host.
 """
 
 from __future__ import annotations
 
+import ssl
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,8 +21,15 @@ def handler(how: str) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path == "/v2/" and how in ("html", "cut", "404"):
+            word, _, rest = how.partition("=")
+            if self.path == "/v2/" and word in ("html", "cut", "404", "to"):
                 self.answer(200, b"{}")
+            elif word == "to":
+                self.answer(307, b"", headers={"Location": rest})
+            elif word == "seen":
+                with open(rest, "a", encoding="utf-8") as file:
+                    file.write(f"{self.path}\n")
+                self.answer(200, PAGE)
             elif how == "slow":
                 time.sleep(600)
             elif how.isdigit():
@@ -29,8 +39,12 @@ def handler(how: str) -> type[BaseHTTPRequestHandler]:
 
         do_HEAD = do_GET  # noqa: N815 - what http.server calls
 
-        def answer(self, status: int, body: bytes, length: int | None = None) -> None:
+        def answer(
+            self, status: int, body: bytes, length: int | None = None, headers: dict[str, str] | None = None
+        ) -> None:
             self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body) if length is None else length))
             self.end_headers()
             self.wfile.write(body)
@@ -43,4 +57,11 @@ def handler(how: str) -> type[BaseHTTPRequestHandler]:
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), handler(sys.argv[2])).serve_forever()
+    port, how, *certificate = sys.argv[1:]
+    address = "0.0.0.0" if certificate or how.startswith("seen=") else "127.0.0.1"
+    server = ThreadingHTTPServer((address, int(port)), handler(how))
+    for file in certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.serve_forever()

@@ -17,14 +17,17 @@ import pytest
 from tests.cluster import config, processes, teardown
 from tests.cluster.accounts import ALICE, BOB, IMPORT, VALIDATE, Account, Accounts, lookup
 from tests.cluster.registry import Registry, build_image
+from tests.integration import image_place
+from tests.unit.images.inline import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.worker import Identity, become
-from warmstart.images import own_scope, possession, scratch, validity
+from warmstart.images import flight, own_scope, possession, scratch, served, validity
 from warmstart.images.credentials import Login
 from warmstart.images.importers import endpoint
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.reference import Reference, parse
 
@@ -100,7 +103,7 @@ def _push_as_docker(registry: Registry, layout: Path, name: str) -> str:
 def _imported(place: Place, version: str, reference: Reference, digest: str = "") -> list[str]:
     """Import as a producer does, take the image and prove it; return the names in it."""
     importer = place.importer(version)
-    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work:
+    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
         digest = digest or importer.resolve(reference, work, after(30))
         assert digest == place.digest
         result = importer.import_image(reference, digest, work, after(60))
@@ -124,11 +127,25 @@ def test_imports_what_the_registry_has(place: Place, version: str) -> None:
         assert {"/etc/hello", "/etc/rc", "/bin/busybox"} <= set(names)
 
 
+def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
+    """The whole flight, into a store that only its owner can enter: imported once, found then, whole."""
+    shared = image_place.Place(place.base, place.accounts, place.registry, place.base)
+    with shared.squashed("published") as store:
+        site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
+        with site.worker:
+            found = flight.obtain(place.image(), site, after(60))
+            assert flight.obtain(place.image(), site, after(60)) == found._replace(how="reused")
+        assert (found.how, found.digest) == ("imported", place.digest)
+        listed = subprocess.run(["unsquashfs", "-l", str(store.file(found.path))], check=True, capture_output=True)
+        assert b"squashfs-root/etc/hello" in listed.stdout
+    assert place.left_in_scratch() == []
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_not_there_is_not_found(place: Place, version: str) -> None:
     """Enroot says 1 for every failure; the class comes from what it printed."""
     importer = place.importer(version)
-    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work:
+    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
         with pytest.raises(ImageNotFound):
             importer.resolve(place.image("team/tool:nope"), work, after(30))
         with pytest.raises(ImageNotFound):
@@ -140,7 +157,7 @@ def test_a_registry_that_is_down_is_unreachable(place: Place) -> None:
     down = f"127.0.0.1:{config.free_ports(1)[0]}"
     importer = place.importer("4.1.2")._replace(insecure=(down,))
     with (
-        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work,
+        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
         pytest.raises(RegistryUnreachable),
     ):
         importer.resolve(parse(f"{down}/team/tool:1"), work, after(1))
@@ -150,7 +167,7 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
     """Without being listed the registry is spoken to in TLS, which this one does not."""
     importer = place.importer("4.1.2")._replace(insecure=())
     with (
-        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work,
+        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
         pytest.raises(RegistryUnreachable),
     ):
         importer.resolve(place.image(), work, after(1))
@@ -158,17 +175,17 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
 
 def test_the_endpoint_says_what_skopeo_says(place: Place) -> None:
     """The registry's own answer, asked as the import account, for nodes with an old enroot and no skopeo."""
-    found = endpoint.resolve(place.image(), place.identity(), (place.registry.url,), after(30))
+    found = endpoint.resolve(place.image(), place.identity(), (place.registry.url,), Reach(), after(30))
     assert found == place.digest
     with pytest.raises(ImageNotFound):
-        endpoint.resolve(place.image("team/nope:1"), place.identity(), (place.registry.url,), after(30))
+        endpoint.resolve(place.image("team/nope:1"), place.identity(), (place.registry.url,), Reach(), after(30))
 
 
 def test_a_missing_enroot_is_said(place: Place) -> None:
     """A node where it is not installed does not look like a registry's outage."""
     importer = place.importer("4.1.2")._replace(program="/nonexistent/enroot")
     with (
-        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work,
+        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
         pytest.raises(ImportFailed, match="/nonexistent/enroot"),
     ):
         importer.resolve(place.image(), work, after(30))
@@ -232,7 +249,8 @@ def test_nothing_survives_a_killed_import(place: Place) -> None:
         pause.unlink()
     processes.wait_until("the programs' end", lambda: not _processes_of(uid), 10)
     assert _scratch_files(place, "enroot.*")  # what enroot leaks …
-    _imported(place, "4.1.2", place.image())  # … the next import removes
+    _imported(place, "4.1.2", place.image())  # … the next import removes, with the file system that it lies on
+    assert str(place.base) not in Path("/proc/self/mountinfo").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +293,7 @@ def _as_user(place: Place, user: str, reference: Reference, login: str = "", ver
             os.environ["ENROOT_CONFIG_PATH"] = str(account.home / ".config" / "enroot")
             importer = Enroot(Identity(user, account.uid, account.gid), (reference.registry,))
             importer = importer._replace(program=str(place.program(version)))
-            where = own_scope.place(str(account.home), "7.0")
+            where = own_scope.place(str(account.home), "7.0", CAPS)
             try:
                 answer = own_scope.obtain(reference, where, importer, login, after(60))
             except WarmstartError as error:
@@ -309,9 +327,9 @@ def test_a_private_image_is_imported_as_its_user(place: Place, private: Referenc
         f"machine {host} login mallory password wrong\n"
         f"machine {host} login carol password $(id -u >{marker}; echo {PASSWORD})\n",
     )  # fmt: skip
-    shutil.rmtree(home / own_scope.FOLDER, ignore_errors=True)
+    shutil.rmtree(home / served.FOLDER, ignore_errors=True)
     path = Path(_as_user(place, ALICE, private, "carol", version))
-    assert path.parent == home / own_scope.FOLDER
+    assert path.parent == home / served.FOLDER
     assert (path.owner(), path.stat().st_mode & 0o077) == (ALICE, 0)
     assert marker.read_text().strip() == str(place.accounts[ALICE].uid)
     assert [name for name in os.listdir(path.parent) if name.startswith(".import-")] == []
@@ -323,7 +341,7 @@ def test_the_shared_import_gets_no_private_image(place: Place, private: Referenc
     for version in VERSIONS:
         importer = place.importer(version)._replace(insecure=(private.registry,))
         with (
-            scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work,
+            scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
             pytest.raises(ImageForbidden),
         ):
             importer.import_image(private, place.digest, work, after(30))
@@ -334,7 +352,7 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
     """Both programs log in with what lies in the import's own directory for as long as they ask, and no longer."""
     login = Login(private.registry, "carol", PASSWORD)
     importer = place.importer(version)._replace(insecure=(private.registry,), login=login)
-    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity) as work:
+    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
         digest = importer.resolve(private, work, after(30))  # 3.x: by skopeo
         assert importer.import_image(private, digest, work, after(60)) in os.listdir(work.fd)
         assert [path.name for path in Path(work.path).rglob("*") if path.name in (".credentials", "auth.json")] == []
@@ -347,7 +365,7 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
 def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
     """While one step imports, another one's deadline tells so; afterwards it is given the same image."""
     home = place.accounts[ALICE].home
-    shutil.rmtree(home / own_scope.FOLDER, ignore_errors=True)
+    shutil.rmtree(home / served.FOLDER, ignore_errors=True)
     first = _as_user(place, ALICE, place.image())
     os.unlink(first)
     lock = os.open(first.removesuffix(".sqsh") + ".lock", os.O_RDWR)

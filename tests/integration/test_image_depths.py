@@ -1,24 +1,31 @@
-"""What each depth of validity catches, found by damaging a real image in every way; docs/images.md has the table."""
+"""What each depth of validity catches, found by damaging a real image in every way; docs/images.md has the table.
+
+The store refuses root's own uid: the damage is done behind it, and found by its owner.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import VALIDATE
-from tests.integration.image_place import Place, opened_place, squashfs
+from tests.cluster.accounts import STORE, VALIDATE
+from tests.integration.image_place import KIND, Place, Store, opened_place, squashfs
 from warmstart.host.deadline import after
-from warmstart.images import validity
-from warmstart.images.lookup import what_is_wrong
+from warmstart.host.worker import Worker
+from warmstart.images import lookup, validity
 from warmstart.images.superblock import ImageInvalid, parse
 
 PAGE = 4096
+DIGEST = f"sha256:{'ab' * 32}"
+NAME = lookup.image_name(DIGEST, KIND)
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "images.md"
+TABLE = re.compile(r"^<!-- made by tests/integration/test_image_depths.py -->\n\|.*\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)
 HTML = b"<!DOCTYPE html><html><head><title>429 Too Many Requests</title></head><body>slow down</body></html>\n"
 Catches = Callable[[bytes], bool]
 
@@ -37,41 +44,46 @@ def whole(place: Place) -> bytes:
 
 
 @pytest.fixture
-def depths(place: Place, whole: bytes) -> dict[str, Catches]:
+def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return a store that refuses every uid but its owner's, with room for the image."""
+    with place.squashed(request.node.name, coherent=True) as made:
+        place.own(made.source / "images")
+        yield made
+
+
+@pytest.fixture
+def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catches]]:
     """Return for each depth whether it catches the bytes of a file that should be the image."""
-    path = place.base / "store" / "images" / "i.sqsh"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = store.source / "images" / f"{NAME}.sqsh"
     path.write_bytes(whole)
-    path.with_suffix(".json").unlink(missing_ok=True)
-    assert validity.check_bytes(str(place.base / "store"), "i", "t")["problem"] == ""
+    with Worker(place.identity(STORE)) as owner:
 
-    def opened(data: bytes) -> int:
-        path.write_bytes(data)
-        path.chmod(0o444)
-        return os.open(path, os.O_RDONLY)
+        def superblock(data: bytes) -> bool:
+            path.write_bytes(data)
+            arguments = (str(store.path), "", DIGEST, KIND, [0.0, 0.0])
+            return bool(owner.call(lookup.find, *arguments, deadline=after(30))["invalid"])
 
-    def superblock(data: bytes) -> bool:
-        fd = opened(data)
-        try:
-            return bool(what_is_wrong(fd, os.fstat(fd)))
-        finally:
-            os.close(fd)
+        def listing(data: bytes) -> bool:
+            # Of the node's own copy, before it is published.
+            copy = place.base / "candidate"
+            copy.write_bytes(data)
+            copy.chmod(0o444)
+            fd = os.open(copy, os.O_RDONLY)
+            try:
+                validity.check_listing(fd, place.identity(VALIDATE), after(30))
+            except ImageInvalid:
+                return True
+            finally:
+                os.close(fd)
+            return False
 
-    def listing(data: bytes) -> bool:
-        fd = opened(data)
-        try:
-            validity.check_listing(fd, place.identity(VALIDATE), after(30))
-        except ImageInvalid:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        def full(data: bytes) -> bool:
+            path.write_bytes(data)
+            arguments = (str(store.path), NAME, "t", True)
+            return bool(owner.call(validity.check_bytes, *arguments, deadline=after(30))["problem"])
 
-    def full(data: bytes) -> bool:
-        path.write_bytes(data)
-        return bool(validity.check_bytes(str(place.base / "store"), "i", "t", True)["problem"])
-
-    return {"superblock": superblock, "list": listing, "full": full}
+        assert not full(whole)  # and its SHA-256 is known from now on
+        yield {"superblock": superblock, "list": listing, "full": full}
 
 
 def killed_packer(place: Place) -> bytes:
@@ -118,23 +130,21 @@ def test_the_page_says_what_each_depth_catches(place: Place, whole: bytes, depth
         found = [share([catches(data) for data in files]) for catches in depths.values()]
         rows.append(f"| {damage} | {len(files)} | {' | '.join(found)} |")
     print("\n".join(rows))  # noqa: T201
-    documented = _without_numbers(DOCUMENTED.read_text())
-    assert [row for row in rows if _without_number(row) not in documented] == []
+    (table,) = TABLE.findall(DOCUMENTED.read_text())
+    # How many pages mksquashfs makes of the same tree is not the page's business.
+    assert [_without_number(row) for row in table.splitlines()] == [_without_number(row) for row in rows]
 
 
 def _without_number(row: str) -> str:
     return "|".join(part for number, part in enumerate(row.split("|")) if number != 2)
 
 
-def _without_numbers(page: str) -> set[str]:
-    return {_without_number(line) for line in page.splitlines() if line.startswith("|")}
-
-
 def test_a_good_reading_is_remembered_by_the_files_state(
-    place: Place, whole: bytes, depths: dict[str, Catches]
+    store: Store, whole: bytes, depths: dict[str, Catches]
 ) -> None:
     """The note has inode, size, mtime and ctime, and nothing that an image could say of itself."""
     depths["full"](whole)
-    note = json.loads((place.base / "store" / "images" / "checked" / "i.json").read_text())
-    status = (place.base / "store" / "images" / "i.sqsh").stat()
+    images = store.source / "images"
+    note = json.loads((images / "checked" / f"{NAME}.json").read_text())
+    status = (images / f"{NAME}.sqsh").stat()
     assert note["stamp"] == [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]

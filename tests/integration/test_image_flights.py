@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster import mounts, processes
 from tests.cluster.accounts import IMPORT, STORE
-from tests.integration.image_place import Place, Ready, in_child, leftovers, opened_place, result, squashfs
+from tests.integration.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
 from tests.unit.images.inline import RULES
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
@@ -51,12 +51,10 @@ def place(capable_host: None) -> Iterator[Place]:
 
 
 @pytest.fixture
-def squashed(place: Place, request: pytest.FixtureRequest) -> Iterator[Path]:
+def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
     """Return an empty store that refuses every uid but its owner's."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    source = place.new_store(f"{name}-source")
-    with mounts.squashed(place.base, source, place.base / name, place.accounts[STORE]) as target:
-        yield target
+    with place.squashed(request.node.name) as made:
+        yield made
 
 
 def site_of(place: Place, store: Path, number: int, **rules: object) -> Site:
@@ -90,9 +88,9 @@ def as_owner(place: Place, path: str) -> bytes:
 
 
 @pytest.mark.parametrize("count", [8, 64])
-def test_one_import_however_many_want_it(place: Place, squashed: Path, count: int) -> None:
+def test_one_import_however_many_want_it(place: Place, store: Store, count: int) -> None:
     """Exactly one imports; the last one is released soon after the first, whether there are 8 or 64."""
-    jobs = [partial(obtain, site_of(place, squashed, number), place, "team/cold:1") for number in range(count)]
+    jobs = [partial(obtain, site_of(place, store.path, number), place, "team/cold:1") for number in range(count)]
     results = [result(child) for child in [in_child(job) for job in jobs]]
     assert [row["how"] for row in results].count("imported") == 1
     assert {row["how"] for row in results} <= {"imported", "waited", "reused"}
@@ -100,35 +98,48 @@ def test_one_import_however_many_want_it(place: Place, squashed: Path, count: in
     waits = [row["asked"] for row in results if row["how"] == "waited"]
     print(f"{count} processes: first to last {ends[-1] - ends[0]:.2f} s; calls of a waiter: at most {max(waits)}")  # noqa: T201
     assert ends[-1] - ends[0] < GENEROUS_S
-    assert as_owner(place, results[0]["path"]) == (place.base / "ready.sqsh").read_bytes()
+    assert store.file(results[0]["path"]).read_bytes() == (place.base / "ready.sqsh").read_bytes()
 
 
-def test_launchers_and_hooks_exclude_each_other(place: Place) -> None:
-    """Eight launchers with flock(1) and eight hooks want one image: one import altogether, whoever is first."""
-    store, names = place.new_store("beside-store"), place.own(place.base / "names")
-    account = place.accounts[STORE]
-    count = place.own(place.base / "counts") / "imports"
+@pytest.mark.parametrize("first", ["hooks", "launchers"])
+def test_launchers_and_hooks_exclude_each_other(place: Place, store: Store, first: str) -> None:
+    """Thirty-two launchers with flock(1) and as many hooks want one image: one import, whoever is first."""
+    account, ready = place.accounts[STORE], str(place.base / "ready.sqsh")
+    for name in ("hooks", "launchers"):
+        place.own(store.source / name)
+    count = place.own(place.base / f"counts-{first}") / "imports"
+    names = store.path / "launchers"
     reference = place.image("team/mixed:1")
     file = names / f"{reference.canonical().translate(str.maketrans('/:', '__'))}.sqsh"
-    ready = str(place.base / "ready.sqsh")
     environment = {"FILE": str(file), "COUNT": str(count), "IMAGE": ready, "PATH": "/usr/bin:/bin"}
     adopt = (Adopt(str(names), (account.uid,)),)
-    hooks, launchers = [], []
-    for number in range(8):
-        site = site_of(place, store, number, lock="beside", names=str(names), adopt=adopt)
-        hooks.append(in_child(partial(obtain, site, place, "team/mixed:1")))
-        launchers.append(
-            subprocess.Popen(["bash", "-c", LAUNCHER], env=environment, user=account.uid, group=account.gid)
+    rules = {"lock": "beside", "names": str(names), "adopt": adopt}
+    jobs = [partial(obtain, site_of(place, store.path / "hooks", n, **rules), place, "team/mixed:1") for n in range(32)]
+    hooks: list[tuple[int, int]] = []
+    launchers: list[subprocess.Popen[bytes]] = []
+
+    def start_launchers() -> None:
+        argv = ["bash", "-c", LAUNCHER]
+        launchers.extend(
+            subprocess.Popen(argv, env=environment, user=account.uid, group=account.gid) for _ in range(32)
         )
-    assert [launcher.wait(60) for launcher in launchers] == [0] * 8
+
+    def start_hooks() -> None:
+        hooks.extend(in_child(job) for job in jobs)
+
+    starts = [start_hooks, start_launchers] if first == "hooks" else [start_launchers, start_hooks]
+    starts[0]()
+    processes.wait_until("the first one's lock", store.file(f"{file}.lock").exists, 20)
+    starts[1]()
+    assert [launcher.wait(60) for launcher in launchers] == [0] * 32
     results = [result(child) for child in hooks]
     by_launchers = count.read_text().count("imported") if count.exists() else 0
     by_hooks = [row["how"] for row in results].count("imported")
     print(f"imports: {by_launchers} by launchers, {by_hooks} by hooks")  # noqa: T201
-    assert by_launchers + by_hooks == 1
-    assert file.read_bytes() == (place.base / "ready.sqsh").read_bytes()
-    assert Path(results[0]["path"]).read_bytes() == file.read_bytes()
-    assert Path(f"{file}.lock").exists()
+    assert (by_launchers, by_hooks) == ((0, 1) if first == "hooks" else (1, 0))
+    image = as_owner(place, str(file))
+    assert image == Path(ready).read_bytes()
+    assert {row["path"]: as_owner(place, row["path"]) == image for row in results} == {results[0]["path"]: True}
 
 
 def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
@@ -152,25 +163,24 @@ def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
     assert leftovers(source) == []
 
 
-def test_a_waiter_hears_how_far_the_producer_is(place: Place, squashed: Path) -> None:
+def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> None:
     """The expired waiter's error names the producer and says what it does, with the bytes so far."""
     image = str(place.base / "ready.sqsh")
     slow = partial(Ready, place.identity(IMPORT), image, 60.0, f"cp {image} image.sqsh;")
 
     def hang() -> None:
-        site = place.site(squashed, importer=slow, job_id=42)
+        site = place.site(store.path, importer=slow, job_id=42)
         with site.worker:
             flight.obtain(place.image("team/slow:1"), site, after(60))
 
     child = in_child(hang)
     try:
-        source = squashed.with_name(f"{squashed.name}-source")
-        processes.wait_until("the producer", lambda: any(source.rglob("*.producer")), 20)
+        processes.wait_until("the producer", lambda: any(store.source.rglob("*.producer")), 20)
         said = ""
 
         def hears() -> bool:
             nonlocal said
-            site = place.site(squashed, run_id="r2")
+            site = place.site(store.path, run_id="r2")
             with site.worker, pytest.raises(ImageWaitExpired) as raised:
                 flight.obtain(place.image("team/slow:1"), site, after(1.1))
             said = str(raised.value)

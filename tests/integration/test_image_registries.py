@@ -7,15 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from tests.cluster import config, mounts, processes
-from tests.cluster.accounts import IMPORT, STORE
+from tests.cluster import config, processes
+from tests.cluster.accounts import IMPORT
 from tests.cluster.registry import build_image
 from tests.integration import stub_registry
-from tests.integration.image_place import Place, files, leftovers, opened_place
+from tests.integration.image_place import Place, Store, files, leftovers, opened_place
 from tests.unit.images.inline import RULES
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -35,20 +34,18 @@ def place(capable_host: None) -> Iterator[Place]:
 
 
 @pytest.fixture
-def source(place: Place, request: pytest.FixtureRequest) -> Path:
-    """Return the directory behind the squashed mount of this test's store."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    return place.new_store(f"{name}-source")
+def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return an empty store that refuses every uid but its owner's."""
+    with place.squashed(request.node.name) as made:
+        yield made
 
 
 @pytest.fixture
-def site(place: Place, source: Path) -> Iterator[Site]:
-    """Return node n1's view of an empty store that refuses every uid but its owner's."""
-    target = source.with_name(source.name.removesuffix("-source"))
-    with mounts.squashed(place.base, source, target, place.accounts[STORE]):
-        made = place.site(target)
-        with made.worker:
-            yield made
+def site(place: Place, store: Store) -> Iterator[Site]:
+    """Return node n1's view of the test's store."""
+    made = place.site(store.path)
+    with made.worker:
+        yield made
 
 
 @contextmanager
@@ -78,17 +75,17 @@ def stub(how: str) -> Iterator[str]:
     ],
 )
 def test_each_failure_has_its_class(
-    place: Place, site: Site, source: Path, how: str, kind: type[WarmstartError]
+    place: Place, site: Site, store: Store, how: str, kind: type[WarmstartError]
 ) -> None:
     """The user's mistake, the registry's outage, or nonsense; nothing but a remembered refusal is in the store."""
     with stub(how) as registry:
         importer = partial(Oci, place.identity(IMPORT), (registry,))
         with pytest.raises(kind):
             flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), after(3))
-    assert leftovers(source) == []
+    assert leftovers(store.source) == []
     assert place.left_in_scratch() == []
-    assert [name for name in files(source) if "failed/" not in name] == []
-    assert bool(files(source)) == (kind in (ImageForbidden, ImageNotFound))
+    assert [name for name in files(store.source) if "failed/" not in name] == []
+    assert bool(files(store.source)) == (kind in (ImageForbidden, ImageNotFound))
 
 
 class Interrupted(Oci):
@@ -102,13 +99,13 @@ class Interrupted(Oci):
             return super().import_image(reference, digest, work, deadline)
 
 
-def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, source: Path) -> None:
+def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: Store) -> None:
     """It is an outage, nothing partial is left, and the next import succeeds."""
     Interrupted.place = place
     broken = site._replace(importer=partial(Interrupted, place.identity(IMPORT), (place.registry.url,)))
     with pytest.raises(RegistryUnreachable):
         flight.obtain(place.image(), broken, after(3))
-    assert files(source) == []
+    assert files(store.source) == []
     assert place.left_in_scratch() == []
     assert flight.obtain(place.image(), site, after(60)).how == "imported"
 

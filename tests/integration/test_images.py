@@ -1,4 +1,4 @@
-"""Images, end to end: a real registry, skopeo, umoci, mksquashfs, real accounts; no Slurm."""
+"""Images, end to end: real registry, skopeo, umoci, mksquashfs, accounts, a store that refuses root; no Slurm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ import pytest
 from tests.cluster import config, mounts, processes
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE, lookup
 from tests.cluster.registry import build_image
-from tests.integration.image_place import KIND, Place, files, in_child, opened_place, processes_of, result
+from tests.integration.image_place import (
+    KIND,
+    Place,
+    Store,
+    files,
+    in_child,
+    leftovers,
+    opened_place,
+    processes_of,
+    result,
+)
+from tests.unit.images.inline import RULES
 from warmstart.host import children
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.worker import Identity
@@ -37,38 +48,41 @@ def place(capable_host: None) -> Iterator[Place]:
 
 
 @pytest.fixture
-def store(place: Place, request: pytest.FixtureRequest) -> Path:
-    """Return an empty store for one test."""
-    return place.new_store(f"store-{request.node.name}")
+def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return an empty store for one test, which refuses every uid but its owner's."""
+    with place.squashed(request.node.name, coherent=True) as made:
+        with pytest.raises(PermissionError):
+            os.listdir(made.path)
+        yield made
 
 
 @pytest.fixture
-def site(place: Place, store: Path) -> Iterator[Site]:
+def site(place: Place, store: Store) -> Iterator[Site]:
     """Return node n1's view of the test's store."""
-    made = place.site(store)
+    made = place.site(store.path)
     with made.worker:
         yield made
 
 
-def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Path) -> None:
+def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -> None:
     """The first one imports, the second one finds it; what is in the store is the image, whole and read-only."""
     first = flight.obtain(place.image(), site, after(60))
     assert first.how == "imported"
     assert flight.obtain(place.image(), site, after(60)) == first._replace(how="reused")
     hexes = first.digest.removeprefix("sha256:")
     name = f"images/{hexes}.{KIND}"
-    assert files(store)[:2] == [f"{name}.json", f"{name}.sqsh"]
-    status = os.stat(first.path)
+    assert files(store.source)[:2] == [f"{name}.json", f"{name}.sqsh"]
+    status = store.file(first.path).stat()
     assert (status.st_uid, status.st_mode & 0o7777) == (place.accounts[STORE].uid, 0o444)
-    meta = json.loads((store / f"{name}.json").read_text())
+    meta = json.loads((store.source / f"{name}.json").read_text())
     assert (meta["reference"], meta["job_id"]) == (place.image().canonical(), 7)
     assert place.left_in_scratch() == []
 
 
-def test_the_image_holds_what_the_layers_hold(place: Place, site: Site) -> None:
+def test_the_image_holds_what_the_layers_hold(place: Place, site: Site, store: Store) -> None:
     """Root owns everything, and what its owner may not read is not empty in the image."""
-    path = flight.obtain(place.image(), site, after(60)).path
-    listed = subprocess.run(["unsquashfs", "-lln", path], check=True, capture_output=True, text=True).stdout
+    path = store.file(flight.obtain(place.image(), site, after(60)).path)
+    listed = subprocess.run(["unsquashfs", "-lln", str(path)], check=True, capture_output=True, text=True).stdout
     rows = {line.split("squashfs-root", 1)[1]: line.split() for line in listed.splitlines() if "squashfs-root" in line}
     assert rows["/bin/sudo"][:3] == ["-r-s--x--x", "0/0", "10"]
     assert rows["/etc/hello"][1:3] == ["0/0", "6"]
@@ -114,7 +128,7 @@ def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> 
     server = processes.start(place.base, "private", argv, account=account)
     try:
         processes.wait_until("the private registry", lambda: config.listening(port), 30)
-        importer = partial(choose, "auto", place.identity(IMPORT), (f"127.0.0.1:{port}",))
+        importer = partial(choose, RULES._replace(insecure=(f"127.0.0.1:{port}",)), place.identity(IMPORT))
         with pytest.raises(ImageForbidden):
             flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site._replace(importer=importer), after(60))
     finally:
@@ -129,13 +143,13 @@ def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> Non
     assert place.left_in_scratch() == []
 
 
-def test_eight_at_once_make_one_import(place: Place, store: Path) -> None:
+def test_eight_at_once_make_one_import(place: Place, store: Store) -> None:
     """One fetches, seven wait and are given the same image; the layers are fetched once."""
     layout = build_image(place.base / "popular", {"/etc/popular": "1\n"})
     place.registry.push(layout, "latest", "team/popular:1")
 
     def obtain(number: int) -> list[str]:
-        site = place.site(store, run_id=f"r{number}", node=f"n{number % 4 + 1}")
+        site = place.site(store.path, run_id=f"r{number}", node=f"n{number % 4 + 1}")
         with site.worker:
             found = flight.obtain(place.image("team/popular:1"), site, after(60))
             return [found.how, found.digest]
@@ -166,17 +180,17 @@ class Sleeper(Oci):
         """Hang."""
         children.run_alone(
             ["/bin/sh", "-c", "echo half > image.sqsh; /usr/bin/setsid /bin/sleep 300 & sleep 300"],
-            deadline=deadline, identity=self.identity, env={}, cwd=work.path, network=False,
+            deadline=deadline, identity=self.identity, env={}, cwd=work.path,
         )  # fmt: skip
         return RESULT
 
 
-def test_a_killed_producer_is_replaced(place: Place, store: Path) -> None:
+def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
     """SIGKILL in the middle: its programs die with it, the next one imports, and no half of anything stays."""
     uid = place.accounts[IMPORT].uid
 
     def hang() -> None:
-        site = place.site(store, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)))
+        site = place.site(store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)))
         with site.worker:
             flight.obtain(place.image(), site, after(60))
 
@@ -185,12 +199,12 @@ def test_a_killed_producer_is_replaced(place: Place, store: Path) -> None:
     processes.wait_until("the importer's programs", lambda: len(processes_of(uid)) >= 3, 20)
     os.kill(child[0], signal.SIGKILL)
     assert result(child) is None
-    site = place.site(store, run_id="r2")
+    site = place.site(store.path, run_id="r2")
     with site.worker:
         assert flight.obtain(place.image(), site, after(60)).how == "imported"
     assert place.left_in_scratch() == []
     assert processes_of(uid) == []
-    assert not [name for name in files(store) if ".tmp-" in name or name.endswith(".producer")]
+    assert not [name for name in files(store.source) if ".tmp-" in name or name.endswith(".producer")]
 
 
 class Leftover(Oci):
@@ -202,14 +216,14 @@ class Leftover(Oci):
         script = f"(exec 3<>{name}; exec setsid /bin/sh -c 'sleep 300; echo evil >&3') & sleep 0.2"
         children.run_alone(
             ["/bin/sh", "-c", script],
-            deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path, network=False,
+            deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path,
         )  # fmt: skip
         return name
 
 
-def test_nothing_of_the_importer_survives(place: Place, store: Path) -> None:
+def test_nothing_of_the_importer_survives(place: Place, store: Store) -> None:
     """A process in a session of its own, with the image open for writing, is dead before the image is taken."""
-    site = place.site(store, importer=partial(Leftover, place.identity(IMPORT), (place.registry.url,)))
+    site = place.site(store.path, importer=partial(Leftover, place.identity(IMPORT), (place.registry.url,)))
     with site.worker:
         assert flight.obtain(place.image(), site, after(60)).how == "imported"
     assert processes_of(place.accounts[IMPORT].uid) == []
@@ -225,29 +239,17 @@ class Accomplice(Oci):
         return name
 
 
-def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Path) -> None:
+def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Store) -> None:
     """Threat 11: a descriptor that outlived the importer's processes keeps its image out of the store."""
 
     def attempt() -> str:
-        site = place.site(store, importer=partial(Accomplice, place.identity(IMPORT), (place.registry.url,)))
+        site = place.site(store.path, importer=partial(Accomplice, place.identity(IMPORT), (place.registry.url,)))
         with site.worker, pytest.raises(ImageNotOurs) as raised:
             flight.obtain(place.image(), site, after(60))
         return str(raised.value.fields["problem"])
 
     assert result(in_child(attempt)) == "somebody has it open for writing"
-    assert files(store) == []
-
-
-def test_works_where_the_store_refuses_root(place: Place) -> None:
-    """A FUSE mount of the store's owner answers EACCES to root, as root squash does."""
-    source, target = place.new_store("squashed-source"), place.base / "squashed"
-    with mounts.squashed(place.base, source, target, place.accounts[STORE]):
-        with pytest.raises(PermissionError):
-            os.listdir(target)
-        site = place.site(target)
-        with site.worker:
-            assert flight.obtain(place.image(), site, after(60)).how == "imported"
-            assert flight.obtain(place.image(), site, after(60)).how == "reused"
+    assert files(store.source) == []
 
 
 def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
@@ -260,6 +262,33 @@ def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
     assert place.left_in_scratch() == []
 
 
+def test_a_store_above_its_mark_lets_the_unused_go(place: Place) -> None:
+    """On a small file system: the image that no node has used for long makes room, the other one stays."""
+    with (
+        mounts.tmpfs(place.base / "small", size="8m") as small,
+        mounts.squashed(
+            place.base, source := place.own(small / "store"), place.base / "evicting", place.accounts[STORE],
+            coherent=True,
+        ) as path,
+    ):  # fmt: skip
+        store = Store(path, source)
+        site = place.site(path)
+        with site.worker:
+            paths = []
+            for name in ("idle", "used"):
+                place.registry.push(build_image(place.base / name, {"/etc/name": name}), "latest", f"team/{name}:1")
+                paths.append(store.file(flight.obtain(place.image(f"team/{name}:1"), site, after(60)).path))
+            for image in paths:
+                os.utime(image, (0, 0))
+            os.utime(source / "images" / "used" / paths[0].stem / "n1", (0, 0))
+            keep = RULES.keep._replace(high=20, low=1)
+            crowded = site._replace(rules=RULES._replace(keep=keep))
+            found = flight.obtain(place.image(), crowded, after(60))
+        assert (found.how, found.missing.evicted) == ("imported", (paths[0].stem,))
+        assert [image.exists() for image in (*paths, store.file(found.path))] == [False, True, True]
+        assert leftovers(source) == []
+
+
 def test_a_store_without_inodes_is_full(place: Place) -> None:
     """No inode for the lock already: the store's error, and no import that could not be published."""
     with mounts.tmpfs(place.base / "inodes", inodes=2) as store:
@@ -268,9 +297,12 @@ def test_a_store_without_inodes_is_full(place: Place) -> None:
             flight.obtain(place.image(), site, after(60))
 
 
-def test_a_read_only_store_serves_what_it_has(place: Place, store: Path, site: Site) -> None:
+def test_a_read_only_store_serves_what_it_has(place: Place) -> None:
     """What is there is found; what is not there is the store's failure."""
-    flight.obtain(place.image(), site, after(60))
+    store = place.new_store("read-only")
+    site = place.site(store)
+    with site.worker:
+        flight.obtain(place.image(), site, after(60))
     with mounts.read_only(store):
         fresh = place.site(store)
         with fresh.worker:
@@ -279,14 +311,14 @@ def test_a_read_only_store_serves_what_it_has(place: Place, store: Path, site: S
                 flight.obtain(place.image("team/other:1"), fresh, after(60))
 
 
-def test_a_damaged_image_is_moved_aside_and_imported_again(place: Place, site: Site, store: Path) -> None:
+def test_a_damaged_image_is_moved_aside_and_imported_again(place: Place, site: Site, store: Store) -> None:
     """A truncated image in the store is noticed at use; whoever has it open keeps it."""
     first = flight.obtain(place.image(), site, after(60))
-    os.truncate(first.path, 4096)
+    os.truncate(store.file(first.path), 4096)
     again = flight.obtain(place.image(), site, after(60))
     assert (again.how, again.size) == ("imported", first.size)
     assert again.missing.quarantined.startswith("cut short: 4096 of ")
-    assert [name for name in files(store) if "quarantine" in name and name.endswith(".sqsh")]
+    assert [name for name in files(store.source) if "quarantine" in name and name.endswith(".sqsh")]
     assert flight.obtain(place.image(), site, after(60)).missing.quarantined == ""
 
 
@@ -313,9 +345,9 @@ def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path)
         assert superblock.parse(data[:96], len(data)).magic == superblock.MAGIC, options
 
 
-def test_listing_finds_what_the_superblock_does_not(place: Place, site: Site) -> None:
+def test_listing_finds_what_the_superblock_does_not(place: Place, site: Site, store: Store) -> None:
     """Zeroed inodes under a good superblock pass the cheap depth and fail the next; the good image passes both."""
-    good = Path(flight.obtain(place.image(), site, after(60)).path).read_bytes()
+    good = store.file(flight.obtain(place.image(), site, after(60)).path).read_bytes()
     block = superblock.parse(good[:96], len(good))
     zeroed = bytearray(good)
     zeroed[block.inode_table : block.directory_table] = bytes(block.directory_table - block.inode_table)
@@ -340,11 +372,13 @@ def _lists(fd: int, validator: Identity) -> bool:
     return True
 
 
-def test_waiting_expires_and_names_the_producer(place: Place, store: Path) -> None:
+def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> None:
     """A waiter whose time is over says who is still importing, where, and for which job."""
 
     def hang() -> None:
-        site = place.site(store, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)), job_id=42)
+        site = place.site(
+            store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)), job_id=42
+        )
         with site.worker:
             flight.obtain(place.image(), site, after(60))
 
@@ -352,7 +386,7 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Path) -> No
     uid = place.accounts[IMPORT].uid
     try:
         processes.wait_until("the importer's programs", lambda: len(processes_of(uid)) >= 3, 20)
-        site = place.site(store, run_id="r2")
+        site = place.site(store.path, run_id="r2")
         with site.worker, pytest.raises(flight.ImageWaitExpired) as raised:
             flight.obtain(place.image(), site, after(1.5))
     finally:
@@ -362,15 +396,15 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Path) -> No
     processes.wait_until("the programs' end", lambda: not processes_of(uid), 10)
 
 
-def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: Path) -> None:
+def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: Store) -> None:
     """Eight on the store for a tag, four for a digest, none of which lists a directory, however many images."""
     found = flight.obtain(place.image(), site, after(60))
     for number in range(500):
-        (store / "images" / f"{number:064x}.{KIND}.sqsh").touch()
+        (store.source / "images" / f"{number:064x}.{KIND}.sqsh").touch()
     trace = place.base / "trace"
     counts = {}
     for name in ("team/tool:1", f"team/tool@{found.digest}"):
-        traced = _traced(place, store, name, trace)
+        traced = _traced(place, store.path, name, trace)
         assert not [line for line in traced if "getdents" in line]
         counts[name] = len(traced)
     assert list(counts.values()) == [8, 4]

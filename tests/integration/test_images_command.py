@@ -1,4 +1,4 @@
-"""`warmstart images` on a real store, with a real registry: what each command does, prints, and exits with."""
+"""`warmstart images` on a store that refuses root, with a real registry: what each command does, prints, ends with."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
-from tests.integration.image_place import Place, opened_place, squashfs
+from tests.integration.image_place import Place, Store, opened_place, squashfs
 from tests.unit.entry.command_line import answer, installed, run
 from warmstart.paths import Installation
 
 POLICY = """\
 version: 1
-paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/log/audit.jsonl}}
+paths: {{workspace: {base}/workspace, store: {path}, audit: {base}/log/audit.jsonl}}
 store_user: {store}
 import_user: {importer}
 validate_user: {validator}
@@ -39,16 +39,21 @@ def place(capable_host: None) -> Iterator[Place]:
 
 
 @pytest.fixture
-def site(place: Place) -> Iterator[Installation]:
-    """Return an installation with an empty store."""
-    place.new_store("store")
+def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return an empty store that refuses every uid but its owner's."""
+    with place.squashed(request.node.name, coherent=True) as made:
+        yield made
+
+
+@pytest.fixture
+def site(place: Place, store: Store) -> Iterator[Installation]:
+    """Return an installation with that store."""
     place.own(place.base / "launchers").chmod(0o755)
     policy = POLICY.format(
-        base=place.base, store=STORE, importer=IMPORT, validator=VALIDATE, registry=place.registry.url
+        base=place.base, path=store.path, store=STORE, importer=IMPORT, validator=VALIDATE, registry=place.registry.url
     )
     prefix = place.base / "prefix"
     yield installed(prefix, policy)
-    shutil.rmtree(place.base / "store")
     shutil.rmtree(prefix)
 
 
@@ -87,9 +92,9 @@ def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None
     assert (said.exit_code, "does not exist" in said.stderr) == (1, True)
 
 
-def test_verify_reads_every_byte(site: Installation, place: Place) -> None:
+def test_verify_reads_every_byte(site: Installation, place: Place, store: Store) -> None:
     """Whole is 0; one changed byte is 1, and the image is in quarantine with the reason."""
-    path = Path(imported(site, place)["path"])
+    path = store.file(imported(site, place)["path"])
     assert [row["problem"] for row in answer(site, "images", "verify")] == [""]
     assert "as it was when it was last read" in run(site, "images", "verify").stdout
     with path.open("r+b") as stream:
@@ -98,18 +103,18 @@ def test_verify_reads_every_byte(site: Installation, place: Place) -> None:
     found = run(site, "images", "verify", f"{place.registry.url}/team/tool:1")
     assert found.exit_code == 1
     assert not path.exists()
-    (reason,) = (place.base / "store" / "images" / "quarantine").glob("*.reason")
+    (reason,) = (store.source / "images" / "quarantine").glob("*.reason")
     assert "SHA-256" in reason.read_text()
     assert answer(site, "images", "list") == []
 
 
-def test_pin_and_evict(site: Installation, place: Place) -> None:
+def test_pin_and_evict(site: Installation, place: Place, store: Store) -> None:
     """What is in use or pinned stays unless it is forced; without names nothing goes that has room."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
     assert answer(site, "images", "evict") == {"evicted": [], "kept": []}
     kept = run(site, "images", "evict", name, "--json")
     assert (kept.exit_code, name in kept.stdout) == (1, True)
-    shutil.rmtree(place.base / "store" / "images" / "used")
+    shutil.rmtree(store.source / "images" / "used")
     assert run(site, "images", "pin", name).exit_code == 0
     assert answer(site, "images", "show", name)["protected"] == "pinned"
     assert run(site, "images", "evict", name).exit_code == 1
@@ -120,7 +125,7 @@ def test_pin_and_evict(site: Installation, place: Place) -> None:
     assert imported(site, place)["how"] == "imported"
 
 
-def test_adopt(site: Installation, place: Place) -> None:
+def test_adopt(site: Installation, place: Place, store: Store) -> None:
     """A launcher's image is taken over from the policy's directory; where there is none, that is said."""
     reference = f"{place.registry.url}/team/adopted:1"
     nothing = run(site, "images", "adopt", reference)
@@ -131,7 +136,7 @@ def test_adopt(site: Installation, place: Place) -> None:
     os.chown(theirs, place.accounts[STORE].uid, -1)
     found = answer(site, "images", "adopt", reference)
     assert found["how"] == "adopted"
-    assert Path(found["path"]).read_bytes() == theirs.read_bytes()
+    assert store.file(found["path"]).read_bytes() == theirs.read_bytes()
     assert answer(site, "images", "import", reference)["how"] == "reused"
     (entry,) = answer(site, "images", "list")
     assert entry["importer"] == f"adopted from {theirs}"
@@ -149,13 +154,70 @@ def test_every_change_is_audited(site: Installation, place: Place) -> None:
     assert told[-4:] == ["image.imported", "image.pinned", "image.unpinned", "image.evicted"]
 
 
-def test_upkeep_of_the_store_looks_after_images(site: Installation, place: Place) -> None:
+def test_upkeep_of_the_store_looks_after_images(site: Installation, place: Place, store: Store) -> None:
     """`tend --store` evicts above the watermark and removes what a dead producer left; what is in use stays."""
     imported(site, place)
-    images = place.base / "store" / "images"
+    images = store.source / "images"
     left = images / ".tmp-dead"
     left.touch()
     os.utime(left, (0, 0))
     assert answer(site, "tend", "--store")["evicted"] == 0
     assert not left.exists()
     assert len(answer(site, "images", "list")) == 1
+
+
+def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, store: Store) -> None:
+    """What verify moved aside is listed with its reason; upkeep removes it when it is old, and says so."""
+    path = store.file(imported(site, place)["path"])
+    with path.open("r+b") as stream:
+        stream.seek(200)
+        stream.write(b"damage")
+    run(site, "images", "verify")
+    (entry,) = answer(site, "images", "list", "--quarantined")
+    assert (entry["reference"], "SHA-256" in entry["reason"]) == (f"{place.registry.url}/team/tool:1", True)
+    assert "SHA-256" in run(site, "images", "list", "--quarantined").stdout
+    assert answer(site, "tend", "--store")["discarded"] == 0
+    stem, _, at = entry["name"].rpartition(".")
+    old = f"{stem}.{int(at) - int(40 * 86400 * 1e9)}"
+    folder = store.source / "images" / "quarantine"
+    for file in list(folder.iterdir()):
+        file.rename(folder / file.name.replace(entry["name"], old))
+    assert answer(site, "tend", "--store")["discarded"] == 1
+    assert list(folder.iterdir()) == []
+    lines = [json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines()]
+    (told,) = [line for line in lines if line["event"] == "image.discarded"]
+    assert told["name"] == old
+
+
+def test_root_sees_and_keeps_private_images(site: Installation, place: Place, store: Store) -> None:
+    """They are listed with whose they are, and each is meant by its path where another has its name."""
+    public = imported(site, place)
+    private = store.source / "private"
+    (private / "team").mkdir(parents=True)
+    shutil.copytree(store.source / "images", private / "team" / "images")
+    for path in (private, *private.rglob("*")):
+        os.chown(path, place.accounts[STORE].uid, place.accounts[STORE].gid)
+    private.chmod(0o700)
+    found = answer(site, "images", "list")
+    assert sorted(entry["private"] for entry in found) == ["", "team"]
+    assert "team" in run(site, "images", "list").stdout
+    assert run(site, "images", "show", public["digest"]).exit_code == 1  # which of both?
+    (other,) = (entry["path"] for entry in found if entry["private"])
+    assert answer(site, "images", "show", other)["private"] == "team"
+    assert run(site, "images", "pin", other).exit_code == 0
+    assert answer(site, "images", "show", other)["protected"] == "pinned"
+    assert answer(site, "images", "show", public["path"])["protected"] == "in use"
+    assert [row["problem"] for row in answer(site, "images", "verify")] == ["", ""]
+    assert len(answer(site, "images", "evict", other, "--force")["evicted"]) == 1
+    assert not store.file(other).exists()
+    assert store.file(public["path"]).exists()
+
+
+def test_a_store_that_is_not_there_is_no_empty_one(place: Place) -> None:
+    """Mostly its file system is not mounted: 2, and not a table without rows."""
+    policy = POLICY.format(
+        base=place.base, path=place.base / "no", store=STORE, importer=IMPORT, validator=VALIDATE, registry="a.b"
+    )
+    prefix = place.base / "prefix-of-no-store"
+    assert run(installed(prefix, policy), "images", "list").exit_code == 2
+    shutil.rmtree(prefix)

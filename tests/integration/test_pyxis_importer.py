@@ -165,6 +165,39 @@ def test_what_the_store_lacks_is_the_jobs_own(
     assert as_pyxis(site, "release", user=BOB, SLURM_JOB_ID="7008").returncode == 0
 
 
+def test_an_image_that_a_step_is_served_is_marked(site: Site, in_store: str) -> None:
+    """Upkeep makes a mark of what the step noted. Without a mark that holds, the step gets a copy of its own."""
+    path = Path(got(as_pyxis(site, "get", f"docker://{in_store}")))
+    name = path.name.removesuffix(".sqsh")
+    used = site.store / "images" / "used" / name
+    assert path.parent == site.store / "images"
+    shutil.rmtree(used)  # nobody has used it for longer than the lease
+    for note in (site.var / "n1" / "uses").iterdir():
+        note.unlink()
+    own = Path(got(as_pyxis(site, "get", f"docker://{in_store}")))
+    assert (own.parent.name, own.owner()) == ("warmstart-images", ALICE)
+    assert own.read_bytes() == path.read_bytes()
+    done = subprocess.run(
+        [site.cluster.prefix / "bin" / "warmstart", "tend", "--node", "n1"], check=True, capture_output=True, text=True
+    )
+    assert [mark.name for mark in used.iterdir()] == ["n1"], done.stdout
+    assert Path(got(as_pyxis(site, "get", f"docker://{in_store}"))) == path
+
+
+def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, fresh_image: Callable[[], str]) -> None:
+    """It is over before upkeep has looked."""
+    image = fresh_image()
+    variables = site.variables(7007, SLURM_JOB_COMMENT=f"warmstart: image={image}")
+    assert site.run_hook("prolog", variables).returncode == 0
+    path = Path(got(as_pyxis(site, "get", f"docker://{image}")))
+    used = site.store / "images" / "used" / path.name.removesuffix(".sqsh")
+    shutil.rmtree(used)
+    for note in (site.var / "n1" / "uses").iterdir():
+        note.unlink()
+    assert site.run_hook("epilog", variables).returncode == 0
+    assert [mark.name for mark in used.iterdir()] == ["n1"]
+
+
 def test_a_job_without_a_workspace_has_a_place_too(
     site: Site, own_places: Mapping[str, Path], fresh_image: Callable[[], str]
 ) -> None:

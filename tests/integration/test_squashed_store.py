@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster import mounts
 from tests.cluster.accounts import ALICE, BOB, STORE
 from tests.cluster.site import Site, result
 
@@ -19,14 +18,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def squashed(site: Site, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Put a store in force that nobody but its owner can look at; return what it shows, where root may look."""
-    base, name = site.cluster.base, request.node.name
-    source = site.new_store(base / f"{name}.source")
-    with mounts.squashed(base, source, base / f"{name}.store", site.cluster.account(STORE)) as target:
-        with pytest.raises(PermissionError):
-            os.listdir(target)
-        site.write_policy(store=str(target))
+    with site.squashed_store(request.node.name) as (store, source):
+        site.write_policy(store=str(store))
         yield source
-        site.cluster.wait_idle()
 
 
 def test_an_image_is_imported_once_and_found(site: Site, squashed: Path, fresh_image: Callable[[], str]) -> None:

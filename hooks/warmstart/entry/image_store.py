@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -18,8 +17,8 @@ from warmstart.entry.upkeep_run import upkeep_run
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.worker import Identity, Worker
-from warmstart.images.asked import Site
-from warmstart.images.importers.choice import choose, recipe
+from warmstart.images import quarantine, space
+from warmstart.images.asked import Run, Site
 from warmstart.images.inventory import inventory
 from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
 from warmstart.paths import Installation
@@ -39,11 +38,16 @@ class Store(NamedTuple):
     policy: Policy
     worker: Worker
     audit: Journal | None  # of whoever may change the store
+    path: str  # the directory: the policy's, or that of private images
+
+    def at(self, entry: Entry) -> Store:
+        """Return the store that an image lies in."""
+        return self._replace(path=entry["store"])
 
     def call(self, function: Callable[..., Any], *arguments: object, seconds: float = LISTING_S) -> Any:  # noqa: ANN401
         """Call one of the store's functions with the store and these arguments."""
-        with store_errors(f"the image store of {self.policy.paths.store}"):
-            return self.worker.call(function, self.policy.paths.store, *arguments, deadline=after(seconds))
+        with store_errors(f"the image store of {self.path}"):
+            return self.worker.call(function, self.path, *arguments, deadline=after(seconds))
 
     def tell(self, event: Event, **fields: object) -> None:
         """Audit a change."""
@@ -51,15 +55,29 @@ class Store(NamedTuple):
         self.audit.emit(event, **fields)
 
     def inventory(self) -> list[Entry]:
-        """Return all images, the least recently used first."""
-        found: list[Entry] = self.call(inventory, self.policy.images.keep.lease)
+        """Return all images, the least recently used first; root's with `private`, whose they are ("" for all)."""
+        found = self._everywhere(inventory, self.policy.images.keep.lease)
+        return sorted(found, key=lambda entry: float(entry["last_use"]))
+
+    def quarantined(self) -> list[Entry]:
+        """Return all that lies in quarantine, the oldest first."""
+        return sorted(self._everywhere(quarantine.quarantined), key=lambda entry: float(entry["at"]))
+
+    def _everywhere(self, function: Callable[..., Any], *arguments: object) -> list[Entry]:
+        found = []
+        # Nobody but its owner may look into the stores of private images, nor know their names.
+        others = [path for path in self.call(space.stores) if path != self.path] if os.geteuid() == 0 else []
+        for path in (self.path, *others):
+            name = os.path.basename(path) if path != self.path else ""
+            here: list[Entry] = self._replace(path=path).call(function, *arguments)
+            found += [{**entry, "private": name, "store": path} for entry in here]
         return found
 
     def the(self, image: str) -> Entry:
-        """Return the image of a reference, a digest, or the beginning of a name; exits with 1 unless there is one."""
+        """Return the image of a reference, digest, path, or the beginning of a name; exits with 1 unless it is one."""
         found = [entry for entry in self.inventory() if _is_meant(entry, image)]
         if len(found) != 1:
-            warn(f"{image}: {'no such image' if not found else 'more than one; write more of its name'}")
+            warn(f"{image}: {'no such image' if not found else 'more than one; write more of its name, or its path'}")
             raise click.exceptions.Exit(NOT_DONE)
         return found[0]
 
@@ -74,20 +92,8 @@ class Store(NamedTuple):
 
     def site(self) -> Site:
         """Return what a prolog on this host would go by, in nobody's quota."""
-        policy, node = self.policy, _node()
-        return Site(
-            store=policy.paths.store,
-            worker=self.worker,
-            importer=partial(choose, policy.images.importer, policy.import_user, policy.images.insecure),
-            validator=policy.validate_user,
-            rules=policy.images,
-            recipe=recipe(policy.images.importer),
-            workspace=policy.paths.workspace,
-            uses=self.installation.node(node).uses,
-            node=node,
-            run_id=f"cli{os.getpid()}",
-            job_id=0,
-        )
+        node = _node()
+        return Site.of(self.policy, self.worker, self.installation.node(node).uses, Run(node, f"cli{os.getpid()}", 0))
 
 
 @contextmanager
@@ -100,7 +106,7 @@ def opened(installation: Installation) -> Iterator[Store]:
     me = Identity("you", os.geteuid(), os.getegid())
     with Worker(me if os.geteuid() else policy.store_user) as worker:
         try:
-            yield Store(installation, policy, worker, None)
+            yield Store(installation, policy, worker, None, policy.paths.store)
         except WarmstartError as error:
             fail(error, error.hint)
 
@@ -110,7 +116,7 @@ def changed(installation: Installation) -> Iterator[Store]:
     """Give the store for changing it, which is audited; what goes wrong ends the command with status 2."""
     try:
         with upkeep_run(installation, "images", _node()) as run:
-            yield Store(installation, run.policy, run.store, run.audit)
+            yield Store(installation, run.policy, run.store, run.audit, run.policy.paths.store)
     except WarmstartError as error:
         fail(error, error.hint)
 
@@ -120,7 +126,7 @@ def _node() -> str:
 
 
 def _is_meant(entry: Entry, text: str) -> bool:
-    if len(text) >= SHORTEST and entry["name"].startswith(text):
+    if text == entry["path"] or (len(text) >= SHORTEST and entry["name"].startswith(text)):
         return True
     try:
         return bool(text == entry["digest"] or parse(text).canonical() == entry["reference"])

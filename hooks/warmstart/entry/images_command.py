@@ -16,7 +16,7 @@ from warmstart.entry.terminal import json_option, progress, say, show_json, show
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import flight, production, publishing, space, validity
-from warmstart.images.asked import Obtained, Site
+from warmstart.images.asked import NOBODY, Obtained, Site
 from warmstart.images.progress import size
 from warmstart.images.reference import Reference
 from warmstart.paths import Installation
@@ -25,7 +25,13 @@ from warmstart.steps.image import tell
 IMPORT_S = 6 * 3600.0
 HASHING_S = 6 * 3600.0
 OWNER = "people"
-COLUMNS = ("image", "reference", "size", "importer", "last use (UTC)", "nodes", "kept")
+COLUMNS = ("image", "reference", "size", "importer", "last use (UTC)", "nodes", "kept", "private")
+QUARANTINE_COLUMNS = ("name", "reference", "size", "since (UTC)", "reason", "private")
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the installation, and the option --json."""
+    return json_option(click.pass_obj(command))
 
 
 @click.group()
@@ -34,28 +40,30 @@ def images() -> None:
 
 
 @images.command(name="list")
-@json_option
-@click.pass_obj
-def list_images(installation: Installation, as_json: bool) -> None:
-    """List all images, the one that was used least recently first.
+@click.option("--quarantined", is_flag=True, help="Show the damaged images that were moved aside instead. For root.")
+@_shared
+def list_images(installation: Installation, quarantined: bool, as_json: bool) -> None:
+    """List all images, the one that was used least recently first; for root those of private stores, too.
 
     Exit status: 0; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
-        found = store.inventory()
+        found = store.quarantined() if quarantined else store.inventory()
     if as_json:
         show_json(found)
         return
-    show_table(COLUMNS, (_row(entry) for entry in found))
+    if quarantined:
+        show_table(QUARANTINE_COLUMNS, (_quarantined(entry) for entry in found))
+    else:
+        show_table(COLUMNS, (_row(entry) for entry in found))
     say(f"{len(found)} images, {size(sum(entry['bytes'] for entry in found))}")
 
 
 @images.command()
 @click.argument("image")
-@json_option
-@click.pass_obj
+@_shared
 def show(installation: Installation, image: str, as_json: bool) -> None:
-    """Show all that is known of one image: a reference, a digest, or the beginning of its name.
+    """Show all that is known of one image: a reference, a digest, its path, or the beginning of its name.
 
     Exit status: 0; 1 there is none, or more than one; 2 wrong usage, or the store cannot be read.
     """
@@ -70,8 +78,7 @@ def show(installation: Installation, image: str, as_json: bool) -> None:
 
 @images.command(name="import")
 @click.argument("reference")
-@json_option
-@click.pass_obj
+@_shared
 def import_image(installation: Installation, reference: str, as_json: bool) -> None:
     """Have an image in the store, importing it if it is not there; as a job's prolog does. For root.
 
@@ -86,8 +93,7 @@ def import_image(installation: Installation, reference: str, as_json: bool) -> N
 
 @images.command()
 @click.argument("reference")
-@json_option
-@click.pass_obj
+@_shared
 def adopt(installation: Installation, reference: str, as_json: bool) -> None:
     """Take over the image that another launcher left for REFERENCE in one of the policy's directories. For root.
 
@@ -105,8 +111,7 @@ def adopt(installation: Installation, reference: str, as_json: bool) -> None:
 @images.command()
 @click.argument("image", nargs=-1)
 @click.option("--again", is_flag=True, help="Read also what has not changed since it was last read.")
-@json_option
-@click.pass_obj
+@_shared
 def verify(installation: Installation, image: tuple[str, ...], again: bool, as_json: bool) -> None:
     """Read every byte of images (default: all) and compare with what was published. For root.
 
@@ -116,8 +121,9 @@ def verify(installation: Installation, image: tuple[str, ...], again: bool, as_j
     """
     with changed(installation) as store:
         chosen = [store.the(name) for name in image] or store.inventory()
-        names = [entry["name"] for entry in chosen]
-        results = [_verify(store, name, again) for name in progress(names, "reading", quiet=as_json)]
+        results = [
+            _verify(store.at(entry), entry["name"], again) for entry in progress(chosen, "reading", quiet=as_json)
+        ]
     if as_json:
         show_json(results)
     else:
@@ -135,8 +141,9 @@ def pin(installation: Installation, image: str) -> None:
     Exit status: 0; 1 there is no such image; 2 wrong usage.
     """
     with changed(installation) as store:
-        name = store.the(image)["name"]
-        store.call(space.pin, name, OWNER)
+        entry = store.the(image)
+        name = entry["name"]
+        store.at(entry).call(space.pin, name, OWNER)
         store.tell(events.IMAGE_PINNED, name=name)
     say(f"{name}: pinned")
 
@@ -150,8 +157,9 @@ def unpin(installation: Installation, image: str) -> None:
     Exit status: 0; 1 there is no such image, or it was not pinned; 2 wrong usage.
     """
     with changed(installation) as store:
-        name = store.the(image)["name"]
-        done = store.call(space.unpin, name)
+        entry = store.the(image)
+        name = entry["name"]
+        done = store.at(entry).call(space.unpin, name)
         if done:
             store.tell(events.IMAGE_UNPINNED, name=name)
     say(f"{name}: {'not pinned any more' if done else 'was not pinned'}")
@@ -162,8 +170,7 @@ def unpin(installation: Installation, image: str) -> None:
 @images.command()
 @click.argument("image", nargs=-1)
 @click.option("--force", is_flag=True, help="Also what is pinned, or may be used by a live job.")
-@json_option
-@click.pass_obj
+@_shared
 def evict(installation: Installation, image: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Remove images; without a name, what the policy's watermarks say has to go now. For root.
 
@@ -174,10 +181,11 @@ def evict(installation: Installation, image: tuple[str, ...], force: bool, as_js
         if not image:
             gone, kept = _make_room(store), list[str]()
         else:
-            names = [store.the(name)["name"] for name in image]
+            chosen = [store.the(name) for name in image]
             arguments = (rules.keep.lease, rules.names, force)
-            gone = [name for name in names if store.call(space.evict, name, *arguments)]
-            kept = [name for name in names if name not in gone]
+            done = [entry for entry in chosen if store.at(entry).call(space.evict, entry["name"], *arguments)]
+            gone = [entry["name"] for entry in done]
+            kept = [entry["name"] for entry in chosen if entry not in done]
         for name in gone:
             store.tell(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
     if as_json:
@@ -228,8 +236,7 @@ def _verify(store: Store, name: str, again: bool) -> Entry:
 
 def _make_room(store: Store) -> list[str]:
     rules = store.policy.images
-    nobody = {"uid": -1, "user": "", "account": ""}
-    evicted: list[str] = store.call(space.make_room, 0, rules.keep._asdict(), nobody, rules.names)
+    evicted: list[str] = store.call(space.make_room, 0, rules.keep._asdict(), NOBODY._asdict(), rules.names)
     return evicted
 
 
@@ -238,7 +245,13 @@ def _row(entry: Entry) -> tuple[object, ...]:
     short = f"{name[:20]}…" if len(name) > 20 else name
     nodes = len(entry["nodes"]) or None
     when = _time(entry["last_use"])
-    return (short, entry["reference"], size(entry["bytes"]), entry["importer"], when, nodes, entry["protected"])
+    told = (short, entry["reference"], size(entry["bytes"]), entry["importer"], when, nodes, entry["protected"])
+    return (*told, entry["private"])
+
+
+def _quarantined(entry: Entry) -> tuple[object, ...]:
+    when = _time(entry["at"])
+    return (entry["name"], entry["reference"], size(entry["bytes"]), when, entry["reason"], entry["private"])
 
 
 def _shown(key: str, value: Any) -> object:  # noqa: ANN401 - what an inventory has

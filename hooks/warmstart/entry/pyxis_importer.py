@@ -11,20 +11,36 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.entry.in_force import in_force
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.worker import Identity
-from warmstart.images import lookup, own_scope
+from warmstart.images import lookup, own_scope, served
 from warmstart.images.asked import named
 from warmstart.images.importers.choice import choose, recipe
 from warmstart.images.reference import Reference, check_allowed, parse
+from warmstart.images.sized import Caps
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.compiled import Images, Keep, Policy
 
 IMPORT_S = 3600.0
+# What pyxis itself would do: anything, by what is installed; of the policy's limits the usual ones.
+WITHOUT_POLICY = Images(
+    importer="auto",
+    registries=(),
+    insecure=(),
+    tag_ttl=0,
+    wait=0,
+    remember_failures=0,
+    verify="superblock",
+    lock="private",
+    names="",
+    adopt=(),
+    keep=Keep(high=100, low=100, floor=0, lease=0, user=0, account=0),
+)
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
 _LOGIN = re.compile(r"docker://([A-Za-z0-9._$-]{1,128})@(?=[^@]*#)")
 
@@ -63,7 +79,7 @@ def get(installation: Installation, uri: str) -> str:
     if policy is not None:
         check_allowed(asked.reference, policy.images.registries)
         # With a user name, somebody wants what his own credentials show him, and not what all may see.
-        found = "" if asked.login else in_store(asked.reference, policy)
+        found = "" if asked.login else _served(installation, asked.reference, policy)
     found = found or own_scope.handed_over(_job_tmp(installation), asked.reference)
     return found or _import(installation, asked, policy)
 
@@ -97,12 +113,31 @@ def in_store(reference: Reference, policy: Policy) -> str:
     return str(found["path"]) if found and not found["invalid"] else ""
 
 
+def _served(installation: Installation, reference: Reference, policy: Policy) -> str:
+    """Return the path of the store's image, or of a copy where nothing says that it stays; "" if there is none."""
+    path = in_store(reference, policy)
+    if not path:
+        return ""
+    name, job_tmp = os.path.basename(path).removesuffix(lookup.IMAGE), _job_tmp(installation)
+    with suppress(OSError):
+        if job_tmp:
+            served.note(job_tmp, name)
+        if served.is_held(policy.paths.store, name, policy.images.keep.lease):
+            return path
+    _say(f"{reference.canonical()} was not used on this cluster for long; copying it for you alone")
+    return own_scope.copied(reference, _place(installation, policy.images), path, after(IMPORT_S))
+
+
+def _place(installation: Installation, rules: Images) -> own_scope.Place:
+    return own_scope.place(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
+
+
 def _import(installation: Installation, asked: Asked, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
     _say(f"{asked.reference.canonical()} is not served by this cluster's store; importing it for you alone")
-    name, insecure = (policy.images.importer, policy.images.insecure) if policy else ("auto", ())
-    importer = choose(name, Identity(f"uid {uid}", uid, gid), insecure)
-    where = own_scope.place(_job_tmp(installation), _step())
+    rules = policy.images if policy else WITHOUT_POLICY
+    importer = choose(rules, Identity(f"uid {uid}", uid, gid))
+    where = _place(installation, rules)
     return own_scope.obtain(asked.reference, where, importer, asked.login, after(IMPORT_S))
 
 

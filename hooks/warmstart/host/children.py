@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, NamedTuple
 
 from warmstart.errors import NodeError, ResourceError
@@ -18,7 +20,9 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity
 
 MOST_OUTPUT = 1 << 20
+LOOK_S = 1.0
 UNSHARE = "/usr/bin/unshare"
+NSENTER = "/usr/bin/nsenter"
 SETPRIV = "/usr/bin/setpriv"
 
 
@@ -59,8 +63,14 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str = "/",
     keep: Sequence[int] = (),
+    watch: Callable[[], None] | None = None,
 ) -> Ended:
-    """Run one program to its end, as `identity` (default: whoever we are)."""
+    """Run one program to its end, as `identity` (default: whoever we are).
+
+    `watch` is called every second; what it raises ends the program. Where that is a user's own, whose children no
+    namespace ends, it gets a session of its own, and all of that is killed.
+    """
+    session = watch is not None and os.geteuid() != 0
     own = identity is None or (identity.uid == os.geteuid() and os.geteuid() != 0)
     try:
         # S603: argv is a list, the program an absolute path, the environment ours
@@ -76,17 +86,21 @@ def run(
             group=None if own or identity is None else identity.gid,
             extra_groups=None if own else [],
             umask=0o022,
+            start_new_session=session,
         )
     except (FileNotFoundError, PermissionError) as error:
         raise ProgramMissing(program=argv[0], problem=error.strerror) from error
     with process:
         try:
-            stdout, stderr = _collect(process, deadline)
+            stdout, stderr = _collect(process, deadline, watch)
             return Ended(process.wait(max(deadline.left(), 1.0)), stdout, stderr)
         except (TimeoutError, subprocess.TimeoutExpired) as error:
             raise ProgramTooSlow(program=argv[0]) from error
         finally:
             process.kill()
+            if session:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def run_alone(
@@ -96,9 +110,10 @@ def run_alone(
     identity: Identity,
     env: Mapping[str, str],
     cwd: str,
-    network: bool,
+    namespace: int | None = None,
     keep: Sequence[int] = (),
     capabilities: Sequence[str] = (),
+    watch: Callable[[], None] | None = None,
 ) -> Ended:
     """Run a program in process, mount and IPC namespaces of its own, which die with it.
 
@@ -106,6 +121,7 @@ def run_alone(
     (threats, row 11). /bin/sh stays as the namespace's first process, as root: the death signal that
     `unshare --kill-child` gives it would be cleared by a change of uid.
 
+    `namespace` is the descriptor of a network namespace to run in (netns.py); without one there is no network.
     `capabilities` (setpriv's names) are those that an executed file may bring along, by its own file
     capabilities; without any, nothing gains a right by being executed.
     """
@@ -115,8 +131,9 @@ def run_alone(
         [
             # A hook that is killed alone takes its child with it; the signal survives the exec, root stays root.
             *(SETPRIV, "--pdeathsig=KILL", "--"),
+            *(() if namespace is None else (NSENTER, f"--net=/proc/self/fd/{namespace}", "--")),
             *(UNSHARE, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc"),
-            *(() if network else ("--net",)),
+            *(("--net",) if namespace is None else ()),
             *("--", "/bin/sh", "-c", '"$0" "$@"; exit $?'),
             *(SETPRIV, f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups"),
             *(*gains, f"--bounding-set={bounds}", "--inh-caps=-all", "--", *argv),
@@ -124,11 +141,14 @@ def run_alone(
         deadline=deadline,
         env=env,
         cwd=cwd,
-        keep=keep,
+        keep=[*keep, *([] if namespace is None else [namespace])],
+        watch=watch,
     )
 
 
-def _collect(process: subprocess.Popen[bytes], deadline: Deadline) -> tuple[bytes, bytes]:
+def _collect(
+    process: subprocess.Popen[bytes], deadline: Deadline, watch: Callable[[], None] | None
+) -> tuple[bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
     streams: tuple[IO[bytes], IO[bytes]] = (process.stdout, process.stderr)
@@ -139,7 +159,9 @@ def _collect(process: subprocess.Popen[bytes], deadline: Deadline) -> tuple[byte
         while selector.get_map():
             if deadline.expired():
                 raise TimeoutError
-            for key, _ in selector.select(deadline.left()):
+            if watch is not None:
+                watch()
+            for key, _ in selector.select(deadline.left() if watch is None else min(deadline.left(), LOOK_S)):
                 chunk = os.read(key.fd, 65536)
                 if not chunk:
                     selector.unregister(key.fd)

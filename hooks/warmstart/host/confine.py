@@ -25,15 +25,21 @@ def confine(identity: Identity) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() == 0:
         _check(libc.unshare(CLONE_NEWNET | CLONE_NEWIPC))
+    surrender(identity)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+
+
+def surrender(identity: Identity) -> None:
+    """Become `identity` without a way to new privileges, readable by nobody, dead when its parent is."""
+    libc = ctypes.CDLL(None, use_errno=True)
     become(identity)
     _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
     # After the change of uid, which clears it (prctl(2)).
     _check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
 def _check(result: int) -> None:

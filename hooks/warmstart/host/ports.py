@@ -10,15 +10,14 @@ their jobs are gone. What the bind test can't see, another program's bind after 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart.errors import PolicyError, ResourceError
+from warmstart.host import flocks
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DIRECTORY, ensure_dir, read_small, unlink_if_there, write_all
 
@@ -216,14 +215,8 @@ def _locked(directory: str, deadline: Deadline) -> Iterator[int]:
     """Keep the host's other hooks out: two of one user's would both be below the limit, else."""
     fd = os.open(directory, DIRECTORY)
     try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if deadline.expired():
-                    raise LedgerBusy(directory=directory) from None
-                time.sleep(PAUSE)
+        if not flocks.take(fd, deadline, PAUSE):
+            raise LedgerBusy(directory=directory)
         yield fd
     finally:
         os.close(fd)

@@ -105,8 +105,8 @@ class Worker:
             os.close(answer_write)
             return
         try:  # the child: nothing may escape into the hook's own code
-            _detach()
-            _close_others(self._keep | {0, 1, 2, request_read, answer_write})
+            detach()
+            close_others(self._keep | {0, 1, 2, request_read, answer_write})
             self._give_up_root()
             _serve(request_read, answer_write)
         except BaseException:  # noqa: BLE001 - the parent raises it
@@ -149,14 +149,15 @@ def become(identity: Identity) -> None:
     os.chdir("/")
 
 
-def _detach() -> None:
+def detach() -> None:
     """Let go of the hook's output: slurmd waits until nobody holds it, and a hung file system may hold us."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
 
 
-def _close_others(keep: frozenset[int] | set[int]) -> None:
+def close_others(keep: frozenset[int] | set[int]) -> None:
+    """Close all descriptors but these: a lock or a pipe of the hook's must not live on in a child."""
     low = 0
     for fd in sorted(keep):
         if low < fd:  # closerange(n, n) closes everything from n on (close_range(2) with last = -1)

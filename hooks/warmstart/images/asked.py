@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity, Worker
 from warmstart.images import lookup
+from warmstart.images.importers.choice import choose, is_per_machine, recipe
 from warmstart.images.reference import Reference
-from warmstart.policy.compiled import Images
+from warmstart.policy.compiled import Images, Policy
 from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
@@ -29,6 +31,14 @@ class Charged(NamedTuple):
 NOBODY = Charged()
 
 
+class Run(NamedTuple):
+    """Who asks: the Slurm node, the hook's run, and its job (0: a person)."""
+
+    node: str
+    run_id: str
+    job_id: int
+
+
 class Site(NamedTuple):
     """What is the same for all images of one hook run."""
 
@@ -44,6 +54,23 @@ class Site(NamedTuple):
     run_id: str
     job_id: int
     charged: Charged = NOBODY
+
+    @classmethod
+    def of(cls, policy: Policy, worker: Worker, uses: str, run: Run) -> Site:
+        """Return what the policy says, for whoever asks; `worker` is the store's owner."""
+        return cls(
+            store=policy.paths.store,
+            worker=worker,
+            importer=partial(choose, policy.images, policy.import_user),
+            validator=policy.validate_user,
+            rules=policy.images,
+            recipe=recipe(policy.images.importer),
+            workspace=policy.paths.workspace,
+            uses=uses,
+            node=run.node,
+            run_id=run.run_id,
+            job_id=run.job_id,
+        )
 
 
 class Missing(NamedTuple):
@@ -81,12 +108,14 @@ def wanted(reference: Reference, site: Site) -> Wanted:
     return named(reference, site.rules, site.recipe)
 
 
-def named(reference: Reference, rules: Images, recipe: str) -> Wanted:
+def named(reference: Reference, rules: Images, made_by: str) -> Wanted:
     """Name what a reference stands for, by the policy's rules and the recipe of its importer."""
-    key, kind = lookup.key_of(reference.canonical()), f"{os.uname().machine}.{recipe}"
+    machine, name = os.uname().machine, lookup.key_of(reference.canonical())
+    # enroot says the digest of the manifest for this CPU, others that of the list: "~" is in no reference.
+    key, kind = f"{name}~{machine}" if is_per_machine(made_by) else name, f"{machine}.{made_by}"
     now = time.time()
     times = [now - rules.tag_ttl, now - rules.remember_failures]
-    return Wanted(reference, kind, key, f"{key}.{kind}", times)
+    return Wanted(reference, kind, key, f"{name}.{kind}", times)
 
 
 def find(wanted: Wanted, site: Site, deadline: Deadline, digest: str = "") -> lookup.Found:

@@ -20,7 +20,7 @@ from warmstart.errors import StoreError
 from warmstart.host.files import open_regular, unlink_if_there, write_all
 from warmstart.host.worker import Identity
 from warmstart.images.reference import DOCKER_HUB
-from warmstart.images.scratch import Scratch, disk_errors
+from warmstart.images.scratch import Scratch
 
 LONGEST = 1 << 16
 _USER = re.compile(r"[A-Za-z0-9._$@+=/|-]{1,128}\Z")
@@ -58,7 +58,7 @@ def login_at(path: str, registry: str) -> Login:
 def lent(work: Scratch, identity: Identity, name: str, text: str) -> Iterator[None]:
     """Have a file in the scratch that only the import account can read, for the length of a `with`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with disk_errors(work.path):
+    with work.errors():
         fd = os.open(name, flags, 0o600, dir_fd=work.fd)
         try:
             write_all(fd, text.encode())

@@ -1,10 +1,11 @@
 """Failures that would not end better if tried again at once, kept for a short time so that waiters hear them.
 
-Without this, N waiters on a name that does not exist would ask the registry one after another. Only what a
-registry said for sure is kept (no such image, no access): what may be over soon is not, nor what is a node's,
-the store's, or one user's (a quota). A failure is kept beside the images that it is about, and those are asked for
-with the same credentials by all: the shared ones with none, private ones in stores of their own (private.py). So
-one user's 401 is nobody else's. Runs as the store's owner, in the worker.
+Without this, N waiters on a name that does not exist would ask the registry one after another. Only what is the same
+for all is kept: what a registry said for sure (no such image, no access), and an image that is larger than the policy
+lets any be. What may be over soon is not, nor what is a node's, the store's, or one user's (a quota). A failure is
+kept beside the images that it is about, and those are asked for with the same credentials by all: the shared ones with
+none, private ones in stores of their own (private.py). So one user's 401 is nobody else's.
+Runs as the store's owner, in the worker.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from warmstart.images.publishing import opened_folder
 from warmstart.store.publish import replace
 
 FAILED = "failed"
-DEFINITIVE = frozenset({"image-not-found", "image-forbidden"})
+DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
 LONGEST = 16384
 
 

@@ -12,17 +12,16 @@ enroot may use the user's own credentials: it gets them as a copy in a directory
 
 from __future__ import annotations
 
-import fcntl
 import os
+import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
-from warmstart.host import children
+from warmstart.host import children, flocks
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, write_all
 from warmstart.host.trees import remove_tree
@@ -30,9 +29,10 @@ from warmstart.images.importers.contract import Importer
 from warmstart.images.lookup import IMAGE, key_of, what_is_wrong
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Scratch, disk_errors
+from warmstart.images.served import FOLDER
+from warmstart.images.sized import Caps
 from warmstart.images.superblock import ImageInvalid
 
-FOLDER = "warmstart-images"
 FALLBACK = "/var/tmp"
 LONGEST_CREDENTIALS = 1 << 16
 REMOVAL_S = 60.0
@@ -60,16 +60,17 @@ class Place(NamedTuple):
 
     directory: str
     prefix: str
+    caps: Caps  # of one import
 
 
-def place(job_tmp: str, step: str) -> Place:
+def place(job_tmp: str, step: str, caps: Caps) -> Place:
     """Return where a job's own images go: below `job_tmp`, its workspace's, or if that is "", below /var/tmp.
 
     `step` (`JOB.STEP`) tells one step's files from another's there. Raises `OwnScopeUnusable`.
     """
     if job_tmp and _is_mine(job_tmp):
-        return Place(_made(f"{job_tmp}/{FOLDER}"), "")
-    return Place(_made(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.")
+        return Place(_made(f"{job_tmp}/{FOLDER}"), "", caps)
+    return Place(_made(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
 
 
 def obtain(reference: Reference, where: Place, importer: Importer, login: str, deadline: Deadline) -> str:
@@ -84,7 +85,7 @@ def obtain(reference: Reference, where: Place, importer: Importer, login: str, d
             return path
         with alone(directory, name, reference, deadline):
             if not _is_whole(directory, name + IMAGE):
-                with _scratch(where.directory, directory) as work:
+                with _scratch(where, directory) as work:
                     _offer_credentials(work, login)
                     # enroot resolves by itself, with the user's credentials; skopeo is given a digest.
                     digest = reference.digest
@@ -95,6 +96,22 @@ def obtain(reference: Reference, where: Place, importer: Importer, login: str, d
                     os.chmod(result, 0o600, dir_fd=work.fd)
                     os.rename(result, name + IMAGE, src_dir_fd=work.fd, dst_dir_fd=directory)
     return path
+
+
+def copied(reference: Reference, where: Place, source: str, deadline: Deadline) -> str:
+    """Return the path of the user's own copy of an image that the store may lose; "" if that can't be had."""
+    name = f"{where.prefix}{key_of(reference.canonical())}{IMAGE}"
+    try:
+        with opened_dir(where.directory) as directory, alone(directory, name, reference, deadline):
+            if not _is_whole(directory, name):
+                with _scratch(where, directory) as work:
+                    shutil.copyfile(source, f"{work.path}/{name}")
+                    _check(work.fd, name)
+                    os.chmod(name, 0o600, dir_fd=work.fd)
+                    os.rename(name, name, src_dir_fd=work.fd, dst_dir_fd=directory)
+    except (OSError, ImageInvalid):  # evicted in mid-copy, or no space here: the import says which
+        return ""
+    return f"{where.directory}/{name}"
 
 
 def handed_over(job_tmp: str, reference: Reference) -> str:
@@ -145,25 +162,19 @@ def alone(directory: int, name: str, reference: Reference, deadline: Deadline) -
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=directory)
     try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if deadline.expired():
-                    raise OwnImportBusy(image=reference.canonical()) from None
-                time.sleep(PAUSE_S)
+        if not flocks.take(fd, deadline, PAUSE_S):
+            raise OwnImportBusy(image=reference.canonical())
         yield
     finally:
         os.close(fd)
 
 
 @contextmanager
-def _scratch(path: str, directory: int) -> Iterator[Scratch]:
-    made = tempfile.mkdtemp(prefix=".import-", dir=path)
+def _scratch(where: Place, directory: int) -> Iterator[Scratch]:
+    made = tempfile.mkdtemp(prefix=".import-", dir=where.directory)
     fd = os.open(made, DIRECTORY)
     try:
-        yield Scratch(made, fd)
+        yield Scratch(made, fd, where.caps)
     finally:
         os.close(fd)
         # A root file system has directories that its owner may not write in.

@@ -30,6 +30,7 @@ from warmstart.images.producer import (
     teller,
 )
 from warmstart.images.reference import Reference
+from warmstart.images.sized import Caps
 from warmstart.images.superblock import ImageInvalid
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
@@ -106,7 +107,7 @@ def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     if flight is None:
         raise NothingToAdopt(image=reference.canonical(), problem=describe_producer(want, site))
     try:
-        with scratch.opened(site.workspace, site.node, site.run_id, site.worker.identity) as work:
+        with scratch.opened(site.workspace, site.node, site.run_id, site.worker.identity, _caps(site)) as work:
             image, left_out = _adopt(flight, work)
     finally:
         afterwards(want, site, election.end, want.lock)
@@ -117,13 +118,17 @@ def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     return image
 
 
+def _caps(site: Site) -> Caps:
+    return Caps(site.rules.max_size, site.rules.max_files)
+
+
 def _import(flight: Flight) -> Obtained:
     want, site = flight.want, flight.site
     flight.call(publishing.sweep, want.lock)
     importer = site.importer()
     with (
         courtesy(flight) as lockless,
-        scratch.opened(site.workspace, site.node, site.run_id, importer.identity) as work,
+        scratch.opened(site.workspace, site.node, site.run_id, importer.identity, _caps(site)) as work,
     ):
         image, left_out = _adopt(flight, work)
         image = image or _fetch(flight, importer, work)
@@ -178,7 +183,8 @@ def _make(flight: Flight, digest: str, importer: Importer, work: scratch.Scratch
     flight.tell("fetching and packing it")
     with progress.told(work.fd, teller(flight)):
         result = importer.import_image(want.reference, digest, work, deadline)
-    with scratch.disk_errors(work.path):
+    work.settle()
+    with work.errors():
         fd = possession.take(work.fd, result, importer.identity.uid)
     try:
         return [*evicted, *_publish(flight, fd, digest, importer.name)]
@@ -192,7 +198,7 @@ def _adopt(flight: Flight, work: scratch.Scratch) -> tuple[Obtained | None, str]
     places = [[item.directory, list(item.owners)] for item in site.rules.adopt]
     if want.reference.digest or not places or not beside.is_unambiguous(want.reference):
         return None, ""
-    with scratch.disk_errors(work.path):
+    with work.errors():
         fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
     try:
         arguments = (fd, places, beside.names_of(want.reference), want.times[0])
@@ -206,7 +212,7 @@ def _adopt(flight: Flight, work: scratch.Scratch) -> tuple[Obtained | None, str]
         return None, f"{taken['path']}: {error}"
     finally:
         os.close(fd)
-        with scratch.disk_errors(work.path):
+        with work.errors():
             os.unlink(ADOPTED_FILE, dir_fd=work.fd)
     _point(flight, digest, min(taken["changed"], time.time()))
     image = obtained(find(want, site, deadline, digest), "adopted")

@@ -2,10 +2,12 @@
 
     <workspace>/<node>/           root's
         import.<run>.<random>/    root, 0711; locked (flock) for as long as its hook lives
-            <random>/             the import account, 0700: HOME, TMPDIR, layers, the result
+            disk                  root, 0600: a file system of the size that an import may take (sized.py)
+            <random>/             it, mounted; the import account, 0700: HOME, TMPDIR, layers, the result
 
 The inner name is random and the outer directory can't be listed: two imports at once have the same uid, and
-neither finds the other's files.
+neither finds the other's files. Where no file system can be mounted, the directory is measured while programs run
+(measured.py).
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart.errors import NodeError, ResourceError
+from warmstart.errors import NodeError, ResourceError, UserError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir
 from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Identity
+from warmstart.images import sized
+from warmstart.images.sized import Caps
 
 PREFIX = "import."
 REMOVAL_S = 60.0
@@ -42,15 +46,51 @@ class ScratchBroken(NodeError):
     hint = "repair or remount the file system, then resume the node"
 
 
+class ImageTooLarge(UserError):
+    """Its layers, what they expand to and the result take more than the policy gives an import."""
+
+    code = "image-too-large"
+    template = "image {image} is too large: its import takes more than {size} bytes or {files} files on a node"
+    hint = "use a smaller image, or ask for images.max_size or images.max_files to be raised"
+
+    @classmethod
+    def of(cls, image: str, caps: Caps) -> ImageTooLarge:
+        """Return the error for an image that met its caps."""
+        return cls(image=image, size=caps.size, files=caps.files)
+
+
 class Scratch(NamedTuple):
-    """What an importer works in."""
+    """What an importer works in; `is_sized`: a file system holds the caps, else whoever starts programs has to."""
 
     path: str  # absolute; the import account can reach it
     fd: int
+    caps: Caps
+    is_sized: bool = False
+
+    def full(self, image: str, problem: str) -> UserError | ResourceError:
+        """Return the error for a program that found no space: the image's matter, or that of this node's disk."""
+        return ImageTooLarge.of(image, self.caps) if self.is_sized else ScratchUnusable(path=self.path, problem=problem)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn an `OSError` in here into an error: a full disk below its file system looks like a failing one."""
+        try:
+            with disk_errors(self.path):
+                yield
+        except ScratchBroken as error:
+            if not self.is_sized:
+                raise
+            raise ScratchUnusable(**error.fields) from error
+
+    def settle(self) -> None:
+        """Have all that was written on the disk, or say that the disk did not take it."""
+        if self.is_sized:
+            with self.errors():
+                sized.settle(self.fd)
 
 
 @contextmanager
-def opened(workspace: str, node: str, run_id: str, identity: Identity) -> Iterator[Scratch]:
+def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Caps) -> Iterator[Scratch]:
     """Make a scratch directory for `identity`, and remove it with all that is in it."""
     parent = os.path.join(workspace, node)
     with disk_errors(parent):
@@ -64,7 +104,7 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity) -> Iterat
             name, outer = _make_locked(parent_fd, run_id)
         try:
             with disk_errors(parent):
-                scratch = _make_inner(f"{parent}/{name}", outer, identity)
+                scratch = _make_inner(f"{parent}/{name}", outer, identity, caps)
             try:
                 yield scratch
             finally:
@@ -100,12 +140,16 @@ def _make_locked(parent: int, run_id: str) -> tuple[str, int]:
         os.close(fd)
 
 
-def _make_inner(path: str, outer: int, identity: Identity) -> Scratch:
+def _make_inner(path: str, outer: int, identity: Identity, caps: Caps) -> Scratch:
     name = os.urandom(16).hex()
     os.mkdir(name, 0o700, dir_fd=outer)
+    is_sized = os.geteuid() == 0 and sized.mounted(outer, path, name, caps)
     fd = os.open(name, DIRECTORY, dir_fd=outer)
+    if is_sized:
+        os.rmdir("lost+found", dir_fd=fd)
+        os.fchmod(fd, 0o700)
     os.fchown(fd, identity.uid, identity.gid)
-    return Scratch(f"{path}/{name}", fd)
+    return Scratch(f"{path}/{name}", fd, caps, is_sized)
 
 
 def remove_abandoned(parent: int) -> None:

@@ -46,7 +46,6 @@ def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
         identity=validator,
         env={},
         cwd="/",
-        network=False,
         keep=[fd],
     )
     if ended.status != 0:

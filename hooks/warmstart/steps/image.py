@@ -10,8 +10,8 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
 from warmstart.images import flight
-from warmstart.images.asked import NOBODY, Charged, Obtained, Site
-from warmstart.images.importers.choice import choose, recipe
+from warmstart.images.asked import NOBODY, Charged, Obtained, Run, Site
+from warmstart.images.importers.choice import choose
 from warmstart.images.reference import Reference
 from warmstart.steps.contract import Context, Outcome
 
@@ -86,7 +86,7 @@ def _trusted(context: Context, registry: str) -> Importer:
     policy = context.policy
     assert policy.images.credentials is not None
     login = login_at(policy.images.credentials.file, registry)
-    return choose(policy.images.importer, policy.import_user, policy.images.insecure, login)
+    return choose(policy.images, policy.import_user, login)
 
 
 def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
@@ -117,17 +117,6 @@ def _charged(context: Context) -> Charged:
 
 
 def _site(context: Context) -> Site:
-    policy, record = context.policy, context.record
-    return Site(
-        store=policy.paths.store,
-        worker=context.store,
-        importer=partial(choose, policy.images.importer, policy.import_user, policy.images.insecure),
-        validator=policy.validate_user,
-        rules=policy.images,
-        recipe=recipe(policy.images.importer),
-        workspace=policy.paths.workspace,
-        uses=context.paths.uses,
-        node=record.node,
-        run_id=record.run_id,
-        job_id=record.job_id,
-    )
+    record = context.record
+    run = Run(record.node, record.run_id, record.job_id)
+    return Site.of(context.policy, context.store, context.paths.uses, run)

@@ -11,6 +11,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity, Worker
 from warmstart.images.asked import Site
 from warmstart.images.importers.contract import Importer
+from warmstart.images.sized import Caps
 from warmstart.policy.compiled import Images, Keep
 
 KEEP = Keep(high=99, low=98, floor=0, lease=600, user=0, account=0)
@@ -27,6 +28,7 @@ RULES = Images(
     adopt=(),
     keep=KEEP,
 )
+CAPS = Caps(1 << 30, 100_000)
 KIND = f"{os.uname().machine}.none1"
 NOBODY = Identity("nobody", 65534, 65534)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.images.inline import CAPS
 from warmstart.host.worker import Identity
 from warmstart.images import credentials
 from warmstart.images.credentials import CredentialsUnusable, Login, login_at
@@ -108,7 +109,7 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
 def test_is_lent_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
     """A file of the import account, 0600, gone afterwards; one that is there is not written into."""
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    work = Scratch(str(tmp_path), fd)
+    work = Scratch(str(tmp_path), fd, CAPS)
     try:
         with credentials.lent(work, ME, "auth.json", "text"):
             status = os.stat(tmp_path / "auth.json")

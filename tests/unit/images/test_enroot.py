@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.images.inline import CAPS, RULES
 from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.children import Ended
@@ -16,7 +17,7 @@ from warmstart.host.worker import Identity
 from warmstart.images.importers import choice, endpoint, enroot, oci
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.enroot import Enroot
-from warmstart.images.reference import Reference, parse
+from warmstart.images.reference import parse
 from warmstart.images.scratch import Scratch, ScratchUnusable
 
 DIGEST = f"sha256:{'ab' * 32}"
@@ -43,11 +44,12 @@ class Programs:
         identity: Identity,
         env: Mapping[str, str],
         cwd: str,
-        network: bool,
+        watch: object,  # noqa: ARG002
+        namespace: int | None = None,
         capabilities: Sequence[str] = (),
     ) -> Ended:
         """Record and answer."""
-        assert (identity, cwd, network) == (IDENTITY, self.directory, True)
+        assert (identity, cwd, namespace is not None) == (IDENTITY, self.directory, True)
         assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
         if argv[4] == oci.SKOPEO:
             assert not capabilities
@@ -73,7 +75,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
 def scratch(tmp_path: Path) -> Iterator[Scratch]:
     """Return a directory to work in."""
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    yield Scratch(str(tmp_path), fd)
+    yield Scratch(str(tmp_path), fd, CAPS)
     os.close(fd)
 
 
@@ -119,9 +121,10 @@ def test_every_path_is_its_own(programs: Programs, scratch: Scratch) -> None:
     assert env.pop("ENROOT_SQUASH_OPTIONS").split()[-4:] == ["-comp", "zstd", "-Xcompression-level", "3"]
     assert env.pop("ENROOT_MAX_PROCESSORS").isdecimal()
     names = {"HOME", "TMPDIR", *(f"ENROOT_{name}_PATH" for name in ("RUNTIME", "CONFIG", "CACHE", "DATA", "TEMP"))}
-    assert set(env) == names
-    assert all(path == scratch.path or path.startswith(f"{scratch.path}/") for path in env.values())
-    assert len(set(env.values())) == 5
+    proxies = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}  # outlet.py's
+    assert set(env) == names | proxies
+    assert all(env[name] == scratch.path or env[name].startswith(f"{scratch.path}/") for name in names)
+    assert len({env[name] for name in names}) == 5
 
 
 def test_an_old_enroot_resolves_through_skopeo(
@@ -141,8 +144,8 @@ def test_and_else_through_the_registrys_own_endpoint(
     programs.version = "3.4.1"
     out = [RegistryUnreachable(image="a", problem="p")]
 
-    def ask(reference: Reference, identity: Identity, insecure: tuple[str, ...], deadline: Deadline) -> str:
-        assert (identity, insecure) == (IDENTITY, ("reg.io:5000",))
+    def ask(*asked: object) -> str:
+        assert asked[1:4] == (IDENTITY, ("reg.io:5000",), IMPORTER.reach)
         if out:
             raise out.pop()
         return DIGEST
@@ -251,10 +254,10 @@ def test_a_slow_import_is_not_begun_again(programs: Programs, scratch: Scratch) 
 def test_auto_is_enroot_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`auto` looks for the program; the names are what they say; others are refused."""
     monkeypatch.setattr(choice, "ENROOT", str(tmp_path / "enroot"))
-    assert choice.choose("auto", IDENTITY, ()).name == "oci"
+    assert choice.choose(RULES, IDENTITY).name == "oci"
     (tmp_path / "enroot").touch()
-    assert choice.choose("auto", IDENTITY, ()).name == "enroot"
-    assert choice.choose("oci", IDENTITY, ()).name == "oci"
-    assert choice.choose("enroot", IDENTITY, ()).identity == IDENTITY
+    assert choice.choose(RULES, IDENTITY).name == "enroot"
+    assert choice.choose(RULES._replace(importer="oci"), IDENTITY).name == "oci"
+    assert choice.choose(RULES._replace(importer="enroot"), IDENTITY).identity == IDENTITY
     with pytest.raises(ValueError, match="docker"):
-        choice.choose("docker", IDENTITY, ())
+        choice.choose(RULES._replace(importer="docker"), IDENTITY)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from tests.unit.images.inline import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.children import Ended
@@ -17,7 +18,7 @@ from warmstart.images.reference import parse
 from warmstart.images.scratch import Scratch, ScratchUnusable
 
 DIGEST = f"sha256:{'ab' * 32}"
-SCRATCH = Scratch("/scratch", -1)
+SCRATCH = Scratch("/scratch", -1, CAPS)
 IMPORTER = oci.Oci(Identity("warmstart-import", 64211, 64211), ("reg.io:5000",))
 Answer = Callable[[Sequence[str]], Ended]
 
@@ -37,16 +38,20 @@ class Programs:
         identity: Identity,
         env: Mapping[str, str],
         cwd: str,
-        network: bool,
         capabilities: Sequence[str],
+        watch: object,
+        namespace: int | None = None,
     ) -> Ended:
         """Record and answer."""
         assert not capabilities
         assert identity == IMPORTER.identity
         assert cwd == "/scratch"
-        assert set(env.values()) == {"/scratch"}
+        assert watch is not None
+        own = {name: value for name, value in env.items() if not name.endswith("_proxy")}
+        assert set(own.values()) == {"/scratch"}
+        assert (namespace is not None) == ("http_proxy" in env)
         assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
-        self.started.append((list(argv[4:]), network))
+        self.started.append((list(argv[4:]), namespace is not None))
         return self.answer(argv[4:])
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from tests.unit.images.inline import CAPS
+from warmstart.host.files import opened_dir
 from warmstart.host.worker import Identity
-from warmstart.images import scratch
+from warmstart.images import scratch, sized
 
 ME = Identity("me", os.geteuid(), os.getegid())
 
 
 def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
     """The outer directory can't be listed by others, the inner one is the account's alone; both are removed."""
-    with scratch.opened(str(tmp_path), "n1", "r1", ME) as work:
+    with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
         path = Path(work.path)
         assert path.stat().st_mode & 0o7777 == 0o700
         assert path.parent.stat().st_mode & 0o7777 == 0o711
@@ -29,7 +32,7 @@ def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
 
 def test_is_gone_after_a_failure(tmp_path: Path) -> None:
     """An import that fails leaves nothing behind."""
-    with pytest.raises(RuntimeError), scratch.opened(str(tmp_path), "n1", "r1", ME):
+    with pytest.raises(RuntimeError), scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS):
         raise RuntimeError
     assert os.listdir(tmp_path / "n1") == []
 
@@ -43,7 +46,7 @@ def test_removes_what_dead_hooks_left_and_nothing_else(tmp_path: Path) -> None:
     fd = os.open(live, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
-        with scratch.opened(str(tmp_path), "n1", "r1", ME):
+        with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS):
             assert {"7.r0", "import.live.00"} < set(os.listdir(tmp_path / "n1"))
             assert not (tmp_path / "n1" / "import.dead.00").exists()
     finally:
@@ -58,5 +61,58 @@ def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(scratch.ScratchBroken), scratch.disk_errors("/w"):
         raise OSError(30, "Read-only file system")
     (tmp_path / "file").touch()
-    with pytest.raises(scratch.ScratchUnusable), scratch.opened(str(tmp_path / "file"), "n1", "r1", ME):
+    with pytest.raises(scratch.ScratchUnusable), scratch.opened(str(tmp_path / "file"), "n1", "r1", ME, CAPS):
         pytest.fail("a file is no directory")
+
+
+def test_is_a_file_system_of_its_own(tmp_path: Path) -> None:
+    """As large as its caps, of the account's, without setuid and devices; no name of its is left afterwards."""
+    with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
+        assert work.is_sized
+        found = os.fstatvfs(work.fd)
+        assert CAPS.size <= found.f_bfree * found.f_frsize < CAPS.size * 1.1
+        assert CAPS.files <= found.f_files < CAPS.files * 1.1
+        assert found.f_flag & os.ST_NOSUID
+        assert found.f_flag & os.ST_NODEV
+        assert os.listdir(work.fd) == []
+        assert Path(work.path).parent.joinpath("disk").stat().st_mode & 0o777 == 0o600
+        assert work.path in Path("/proc/self/mountinfo").read_text()
+    assert work.path not in Path("/proc/self/mountinfo").read_text()
+    assert os.listdir(tmp_path / "n1") == []
+
+
+@pytest.mark.parametrize("program", ["MKE2FS", "MOUNT"])
+def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """A node without mke2fs, or without loop devices: nothing is left of the attempt, and programs are watched."""
+    monkeypatch.setattr(sized, program, "/bin/false")
+    with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
+        assert not work.is_sized
+        assert os.listdir(Path(work.path).parent) == [Path(work.path).name]
+        assert isinstance(work.full("reg.io/a", "said"), scratch.ScratchUnusable)
+    assert isinstance(work._replace(is_sized=True).full("reg.io/a", "said"), scratch.ImageTooLarge)
+
+
+def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
+    """The next import, or upkeep, unmounts and removes it."""
+    child = os.fork()
+    if not child:
+        try:
+            with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS):
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    assert str(tmp_path) in Path("/proc/self/mountinfo").read_text()
+    with opened_dir(str(tmp_path / "n1")) as node:
+        scratch.remove_abandoned(node)
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    assert os.listdir(tmp_path / "n1") == []
+
+
+def test_a_failing_disk_below_drains_no_node(tmp_path: Path) -> None:
+    """A user can fill that disk, which looks like one that fails."""
+    with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
+        with pytest.raises(scratch.ScratchUnusable), work.errors():
+            raise OSError(5, "Input/output error")
+        with pytest.raises(scratch.ScratchBroken), work._replace(is_sized=False).errors():
+            raise OSError(5, "Input/output error")

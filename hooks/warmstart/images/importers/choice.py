@@ -10,25 +10,27 @@ from warmstart.host.worker import Identity
 if TYPE_CHECKING:
     from warmstart.images.credentials import Login
     from warmstart.images.importers.contract import Importer
+    from warmstart.policy.form import Images
 
 ENROOT = "/usr/bin/enroot"
 
 
-def choose(name: str, identity: Identity, insecure: tuple[str, ...], login: Login | None = None) -> Importer:
-    """Return the importer `name` ("enroot", "oci"; "auto": enroot where it is installed) for an account.
+def choose(rules: Images, identity: Identity, login: Login | None = None) -> Importer:
+    """Return the policy's importer for an account ("auto": enroot where it is installed).
 
-    `insecure`: registries that are reached without TLS. `login`: the site's own, for one registry.
-    `ValueError` for a name that the policy would refuse.
+    `login`: the site's own, for one registry. `ValueError` for a name that the policy would refuse.
     """
-    name = _installed(name)
+    from warmstart.images.importers.destinations import Reach
+
+    name, reach = _installed(rules.importer), Reach(rules.hosts, rules.proxy)
     if name == "enroot":
         from warmstart.images.importers.enroot import Enroot
 
-        return Enroot(identity, insecure, ENROOT, login)
+        return Enroot(identity, rules.insecure, ENROOT, login, reach)
     if name == "oci":
         from warmstart.images.importers.oci import Oci
 
-        return Oci(identity, insecure, login)
+        return Oci(identity, rules.insecure, login, reach)
     raise ValueError(f"no importer is called {name!r}")
 
 
@@ -39,6 +41,11 @@ def recipe(name: str) -> str:
     programs that packs differently does not change what a job finds in the image, and does not count.
     """
     return f"{_installed(name)}1"
+
+
+def is_per_machine(made_by: str) -> bool:
+    """Tell whether what a tag means to that recipe's importer depends on the CPU that it is asked on."""
+    return made_by.startswith("enroot")
 
 
 def _installed(name: str) -> str:

@@ -39,6 +39,14 @@ class RegistryUnreachable(StoreError):
     hint = "is the registry up, and reachable from this node? rate limits pass by themselves"
 
 
+class RedirectRefused(StoreError):
+    """A registry sent the import to a place where none may go."""
+
+    code = "redirect-refused"
+    template = "image {image}: {problem}"
+    hint = "if that host is the site's own (a mirror, a token service, storage), name it in images.hosts"
+
+
 class ImportFailed(StoreError):
     """A program of the importer failed for another reason."""
 

@@ -2,13 +2,12 @@
 
 OCI distribution specification, pulling manifests; token authentication as Docker's registry has it, anonymous.
 Runs in a worker that is the import account. No redirect is followed, and where a registry sends us for a token is
-never this node, its links or a cloud's metadata service (threats, row 11): checked on the address that is used.
+where an import may go (destinations.py; threats, row 11).
 """
 
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import json
 import re
 import socket
@@ -18,8 +17,15 @@ from urllib.parse import urlencode, urlsplit
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity, Worker, WorkerSilent
-from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
-from warmstart.images.reference import DOCKER_HUB, Reference, is_digest
+from warmstart.images.importers.contract import (
+    ImageForbidden,
+    ImageNotFound,
+    ImportFailed,
+    RedirectRefused,
+    RegistryUnreachable,
+)
+from warmstart.images.importers.destinations import DestinationRefused, Destinations, Reach, host_of, split
+from warmstart.images.reference import Reference, is_digest
 
 MANIFESTS = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -32,12 +38,12 @@ _PARAMETER = re.compile(r'([a-z]+)="([^"]*)"')
 
 
 class Peer(NamedTuple):
-    """Whom to ask: HOST or HOST:PORT, `plain` without TLS; `elsewhere`: not the registry that the policy names."""
+    """Whom to ask: HOST or HOST:PORT, `plain` without TLS, and where that may be."""
 
     host: str
     plain: bool
     seconds: float
-    elsewhere: bool = False
+    allowed: Destinations
 
 
 class Answer(NamedTuple):
@@ -48,32 +54,37 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def resolve(reference: Reference, identity: Identity, insecure: tuple[str, ...], deadline: Deadline) -> str:
+def resolve(
+    reference: Reference, identity: Identity, insecure: tuple[str, ...], reach: Reach, deadline: Deadline
+) -> str:
     """Return the digest of a tag; raises what `Importer.resolve` raises."""
     plain = reference.registry in insecure
     try:
         with Worker(identity) as worker:
-            return str(worker.call(ask, list(reference), plain, max(deadline.left(), 0.1), deadline=deadline))
+            arguments = (list(reference), plain, list(reach.hosts), max(deadline.left(), 0.1))
+            return str(worker.call(ask, *arguments, deadline=deadline))
     except WorkerSilent as error:
         raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
 
 
-def ask(fields: list[str], plain: bool, seconds: float) -> str:
-    """Ask the registry of a reference, `plain`: without TLS; in the worker."""
+def ask(fields: list[str], plain: bool, hosts: list[str], seconds: float) -> str:
+    """Ask the registry of a reference, `plain`: without TLS; `hosts`: the policy's; in the worker."""
     reference = Reference(*fields)
+    registry = Peer(host_of(reference), plain, seconds, Destinations.of(reference, Reach(tuple(hosts))))
     try:
-        answer = _manifest(reference, plain, seconds, {})
-        if answer.status == http.client.UNAUTHORIZED and (token := _token(answer, plain, seconds)):
-            answer = _manifest(reference, plain, seconds, {"Authorization": f"Bearer {token}"})
+        answer = _manifest(reference, registry, {})
+        if answer.status == http.client.UNAUTHORIZED and (token := _token(answer, registry)):
+            answer = _manifest(reference, registry, {"Authorization": f"Bearer {token}"})
+    except DestinationRefused as error:
+        raise RedirectRefused(image=reference.canonical(), problem=str(error)) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise RegistryUnreachable(image=reference.canonical(), problem=ascii(str(error))[:200]) from error
     return _digest(reference, answer)
 
 
-def _manifest(reference: Reference, plain: bool, seconds: float, more: dict[str, str]) -> Answer:
-    host = "registry-1.docker.io" if reference.registry == DOCKER_HUB else reference.registry
+def _manifest(reference: Reference, registry: Peer, more: dict[str, str]) -> Answer:
     path = f"/v2/{reference.repository}/manifests/{reference.tag}"
-    return _request("HEAD", Peer(host, plain, seconds), path, {"Accept": ", ".join(MANIFESTS), **more})
+    return _request("HEAD", registry, path, {"Accept": ", ".join(MANIFESTS), **more})
 
 
 def _digest(reference: Reference, answer: Answer) -> str:
@@ -90,15 +101,15 @@ def _digest(reference: Reference, answer: Answer) -> str:
     return digest
 
 
-def _token(answer: Answer, plain: bool, seconds: float) -> str:
+def _token(answer: Answer, registry: Peer) -> str:
     """Return an anonymous token from where the registry sends us, "" if it offers none."""
     scheme, _, rest = answer.headers.get("www-authenticate", "").partition(" ")
     parameters = dict(_PARAMETER.findall(rest))
     realm = urlsplit(parameters.pop("realm", ""))
-    if scheme.lower() != "bearer" or not realm.hostname or realm.scheme not in ("https", "http" if plain else "https"):
+    if scheme.lower() != "bearer" or not realm.hostname or realm.scheme not in ("https", *(["http"] * registry.plain)):
         return ""
     query = urlencode({name: parameters[name] for name in ("service", "scope") if name in parameters})
-    peer = Peer(realm.netloc.rpartition("@")[2], realm.scheme == "http", seconds, elsewhere=True)
+    peer = registry._replace(host=realm.netloc.rpartition("@")[2], plain=realm.scheme == "http")
     given = _request("GET", peer, f"{realm.path or '/'}?{query}", {})
     data = json.loads(given.body) if given.status == http.client.OK else {}
     token = data.get("token") or data.get("access_token") or "" if isinstance(data, dict) else ""
@@ -106,9 +117,9 @@ def _token(answer: Answer, plain: bool, seconds: float) -> str:
 
 
 def _request(method: str, peer: Peer, path: str, headers: dict[str, str]) -> Answer:
-    name, port = _split(peer.host, 80 if peer.plain else 443)
+    name, port = split(peer.host, 80 if peer.plain else 443)
     connection = http.client.HTTPConnection(name, port, timeout=peer.seconds)
-    connected = _connect(name, port, peer)
+    connected = peer.allowed.connect(name, port, peer.seconds)
     try:
         connection.sock = connected if peer.plain else _encrypted(connected, name)
         connection.request(method, path, headers={"User-Agent": "warmstart", **headers})
@@ -122,36 +133,3 @@ def _request(method: str, peer: Peer, path: str, headers: dict[str, str]) -> Ans
 
 def _encrypted(connected: socket.socket, name: str) -> ssl.SSLSocket:
     return ssl.create_default_context().wrap_socket(connected, server_hostname=name)
-
-
-def _split(host: str, default: int) -> tuple[str, int]:
-    parts = urlsplit(f"//{host}")
-    return parts.hostname or "", parts.port or default
-
-
-def _connect(name: str, port: int, peer: Peer) -> socket.socket:
-    problem: OSError = OSError("it has no address")
-    for family, kind, protocol, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
-        if peer.elsewhere and not is_public(str(address[0])):
-            problem = OSError(f"its token service is at {address[0]}, where no registry may send us")
-            continue
-        made = socket.socket(family, kind, protocol)
-        made.settimeout(peer.seconds)
-        try:
-            made.connect(address)
-        except OSError as error:
-            made.close()
-            problem = error
-        else:
-            return made
-    raise problem
-
-
-def is_public(address: str) -> bool:
-    """Tell whether a registry may send us there: not this node, not its links, not a metadata service."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(ip, "ipv4_mapped", None)
-    if mapped is not None:
-        ip = mapped
-    metadata = ipaddress.ip_address("fd00:ec2::254")
-    return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast or ip == metadata)

@@ -22,9 +22,10 @@ from warmstart.host.worker import Identity
 from warmstart.images.credentials import Login, for_enroot, lent
 from warmstart.images.importers import oci
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.destinations import Reach, host_of
 from warmstart.images.importers.programs import PAUSES_S, patiently, run
-from warmstart.images.reference import DOCKER_HUB, Reference, is_digest
-from warmstart.images.scratch import Scratch, ScratchUnusable, disk_errors
+from warmstart.images.reference import Reference, is_digest
+from warmstart.images.scratch import Scratch
 
 DIGESTS_SINCE = 4  # `enroot digest`, and NAME@DIGEST in references
 CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs2ovlfs, `make setcap`
@@ -38,7 +39,6 @@ _CURL = re.compile(r"curl: \(([0-9]{1,3})\)")
 _WORDS = ("[ERROR]", "curl: (", "mksquashfs", "enroot-", "failed to", "Checksum mismatch")
 # Its last words where a registry with basic authentication refuses: what curl says then, enroot's awk swallows.
 _REFUSED = ("Authenticating with user:", "Using credentials from file:")
-_NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")
 _LATER = frozenset({408, 429, *range(500, 600)})
 # curl(1): proxy, host, connect, partial, timeout, TLS, nothing or a broken answer, certificate, HTTP/2.
 _OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 60, 92})
@@ -51,6 +51,7 @@ class Enroot(NamedTuple):
     insecure: tuple[str, ...] = ()
     program: str = "/usr/bin/enroot"
     login: Login | None = None  # at the registry of the image, for one that the policy has it for
+    reach: Reach = Reach()
     name: str = "enroot"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
@@ -79,16 +80,16 @@ class Enroot(NamedTuple):
 
     def _resolve_without(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
         if os.access(oci.SKOPEO, os.X_OK):
-            return oci.Oci(self.identity, self.insecure, self.login).resolve(reference, scratch, deadline)
+            return oci.Oci(self.identity, self.insecure, self.login, self.reach).resolve(reference, scratch, deadline)
         from warmstart.images.importers import endpoint
 
         def ask() -> str:
-            return endpoint.resolve(reference, self.identity, self.insecure, deadline.within(QUICK_S))
+            return endpoint.resolve(reference, self.identity, self.insecure, self.reach, deadline.within(QUICK_S))
 
         return patiently(ask, deadline, PAUSES_S)
 
     def _version(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> int:
-        ended = self._run(["version"], scratch, deadline.within(QUICK_S), {})
+        ended = self._run(reference, ["version"], scratch, deadline.within(QUICK_S), {})
         major = ended.stdout.decode("ascii", "replace").partition(".")[0]
         if ended.status != 0 or not major.isdecimal():
             raise ImportFailed(image=reference.canonical(), program="enroot", problem=f"version: {_words(ended)}")
@@ -103,7 +104,7 @@ class Enroot(NamedTuple):
         def attempt() -> children.Ended:
             unlink_if_there(RESULT, scratch.fd)  # half of it from before, and enroot would refuse to go on
             try:
-                ended = self._run(arguments, scratch, deadline, insecure)
+                ended = self._run(reference, arguments, scratch, deadline, insecure)
             except children.ProgramTooSlow as error:
                 if arguments[0] == "import":
                     raise
@@ -112,7 +113,7 @@ class Enroot(NamedTuple):
                 raise _failure(reference, ended, scratch)
             return ended
 
-        with disk_errors(scratch.path):
+        with scratch.errors():
             _bound_transfers(scratch)
             if self.login is None:
                 return patiently(attempt, deadline, PAUSES_S)
@@ -123,15 +124,21 @@ class Enroot(NamedTuple):
                 return patiently(attempt, deadline, PAUSES_S)
 
     def _run(
-        self, arguments: list[str], scratch: Scratch, deadline: Deadline, more: Mapping[str, str]
+        self,
+        reference: Reference,
+        arguments: list[str],
+        scratch: Scratch,
+        deadline: Deadline,
+        more: Mapping[str, str],
     ) -> children.Ended:
         return run(
             [self.program, *arguments],
+            reference=reference,
+            scratch=scratch,
             deadline=deadline,
             identity=self.identity,
             env={**_settings(scratch.path, os.path.dirname(self.program)), **more},
-            cwd=scratch.path,
-            network=True,
+            reach=self.reach,
             capabilities=CAPABILITIES,
         )
 
@@ -143,14 +150,13 @@ def _config(scratch: Scratch, identity: Identity) -> Iterator[Scratch]:
         os.mkdir("config", 0o700, dir_fd=scratch.fd)
     with opened_dir("config", scratch.fd) as fd:
         os.fchown(fd, identity.uid, identity.gid)
-        yield Scratch(f"{scratch.path}/config", fd)
+        yield scratch._replace(path=f"{scratch.path}/config", fd=fd)
 
 
 def _uri(reference: Reference, before_digest: str = "@") -> str:
     """Render the one form that 3.4 to 4.1 all take; 3.x takes a digest only where a tag stands."""
-    registry = "registry-1.docker.io" if reference.registry == DOCKER_HUB else reference.registry
     version = f"{before_digest}{reference.digest}" if reference.digest else f":{reference.tag}"
-    return f"docker://{registry}#{reference.repository}{version}"
+    return f"docker://{host_of(reference)}#{reference.repository}{version}"
 
 
 def _settings(scratch: str, programs: str) -> dict[str, str]:
@@ -182,8 +188,8 @@ def _bound_transfers(scratch: Scratch) -> None:
 def _failure(reference: Reference, ended: children.Ended, scratch: Scratch) -> WarmstartError:
     """Tell by what enroot and curl printed whose fault it is; both give numbers, and only those count."""
     image, problem = reference.canonical(), _words(ended)
-    if any(words in ended.stderr.decode("utf-8", "replace").lower() for words in _NO_SPACE):
-        return ScratchUnusable(path=scratch.path, problem=problem)
+    if oci.found_no_space(ended):
+        return scratch.full(image, problem)
     status = int(found.group(1)) if (found := _STATUS.search(problem)) else 0
     curl = int(found.group(1)) if (found := _CURL.search(problem)) else 0
     if status == 404:

@@ -15,9 +15,10 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity
 from warmstart.images.credentials import Login, for_skopeo, lent
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.programs import PAUSES_S, patiently, run
 from warmstart.images.reference import Reference, is_digest
-from warmstart.images.scratch import Scratch, ScratchUnusable
+from warmstart.images.scratch import Scratch
 
 SKOPEO = "/usr/bin/skopeo"
 UMOCI = "/usr/bin/umoci"
@@ -32,7 +33,7 @@ AUTHFILE = "auth.json"
 RESOLVE_S = 30.0  # skopeo itself waits and asks again when it is told to come back later (429)
 
 # What skopeo prints, from containers/image and Go's net: the first match of a row decides, top row first.
-_NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large")
+NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")
 # Docker Hub says "denied" and "unauthorized" in one breath for a repository that it does not have.
 _HIDDEN = ("requested access to the resource is denied",)
 _FORBIDDEN = (
@@ -57,6 +58,7 @@ class Oci(NamedTuple):
     identity: Identity
     insecure: tuple[str, ...] = ()
     login: Login | None = None  # at the registry of the image, for one that the policy has it for
+    reach: Reach = Reach()
     name: str = "oci"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
@@ -85,7 +87,7 @@ class Oci(NamedTuple):
             [CHMOD, "-R", "u+rX", "--", ROOTFS],
             _pack(),
         ):
-            ended = self._run(argv, scratch, deadline, network=False)
+            ended = self._run(reference, argv, scratch, deadline)
             if ended.status != 0:
                 raise _failure(reference, argv[0], ended, scratch)
         return RESULT
@@ -97,7 +99,7 @@ class Oci(NamedTuple):
 
         def attempt() -> children.Ended:
             try:
-                ended = self._run(argv, scratch, deadline.within(limit_s), network=True)
+                ended = self._run(reference, argv, scratch, deadline.within(limit_s), self.reach)
             except children.ProgramTooSlow as error:
                 raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
             if ended.status != 0:
@@ -109,14 +111,17 @@ class Oci(NamedTuple):
         with lent(scratch, self.identity, AUTHFILE, for_skopeo(self.login)):
             return patiently(attempt, deadline, PAUSES_S)
 
-    def _run(self, argv: list[str], scratch: Scratch, deadline: Deadline, *, network: bool) -> children.Ended:
+    def _run(
+        self, reference: Reference, argv: list[str], scratch: Scratch, deadline: Deadline, reach: Reach | None = None
+    ) -> children.Ended:
         return run(
             argv,
+            reference=reference,
+            scratch=scratch,
             deadline=deadline,
             identity=self.identity,
             env={"HOME": scratch.path, "TMPDIR": scratch.path, "XDG_RUNTIME_DIR": scratch.path},
-            cwd=scratch.path,
-            network=network,
+            reach=reach,
         )
 
     def _credentials(self, without: str, scratch: Scratch) -> str:
@@ -141,8 +146,8 @@ def _failure(reference: Reference, program: str, ended: children.Ended, scratch:
     def says(words: tuple[str, ...]) -> bool:
         return any(word in problem.lower() for word in words)
 
-    if says(_NO_SPACE):
-        return ScratchUnusable(path=scratch.path, problem=problem)
+    if found_no_space(ended):
+        return scratch.full(image, problem)
     if program == SKOPEO:
         if says(_HIDDEN) or (says(_NOT_FOUND) and not says(_FORBIDDEN)):
             return ImageNotFound(image=image)
@@ -151,6 +156,12 @@ def _failure(reference: Reference, program: str, ended: children.Ended, scratch:
         if says(_UNREACHABLE):
             return RegistryUnreachable(image=image, problem=problem)
     return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {ended.status}")
+
+
+def found_no_space(ended: children.Ended) -> bool:
+    """Tell whether a program met a full disk: not always in its last line."""
+    said = ended.stderr.decode("utf-8", "replace").lower()
+    return any(words in said for words in NO_SPACE)
 
 
 def _last_words(complaint: str, reference: Reference) -> str:

@@ -1,7 +1,8 @@
 """How an importer starts its programs, and how it asks a registry again.
 
-Run by root, each is alone: as the import account, in namespaces of its own. Run by a user for himself
-(own_scope.py), it is his own process as any other: there is nobody to be protected from it.
+Run by root, each is alone: as the import account, in namespaces of its own, with no network or the one way out that
+outlet.py makes. Run by a user for himself (own_scope.py), it is his own process as any other: there is nobody to be
+protected from it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Identity
-from warmstart.images.importers.contract import RegistryUnreachable
+from warmstart.images.importers import outlet
+from warmstart.images.importers.contract import RedirectRefused, RegistryUnreachable
+from warmstart.images.importers.destinations import Destinations, Reach
+from warmstart.images.measured import Exceeded, Watch
+from warmstart.images.reference import Reference
+from warmstart.images.scratch import ImageTooLarge, Scratch
 
 PRLIMIT = "/usr/bin/prlimit"
 LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
@@ -26,26 +33,51 @@ _T = TypeVar("_T")
 def run(
     argv: Sequence[str],
     *,
+    reference: Reference,
+    scratch: Scratch,
     deadline: Deadline,
     identity: Identity,
     env: Mapping[str, str],
-    cwd: str,
-    network: bool,
+    reach: Reach | None = None,
     capabilities: Sequence[str] = (),
 ) -> children.Ended:
-    """Run a program of an importer; the parameters are those of `children.run_alone`."""
+    """Run a program of an importer in its scratch; with `reach` it has the registry, and what that names.
+
+    Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed when it was refused a way.
+    """
+    watch = None if scratch.is_sized else Watch(scratch.fd, scratch.caps)
     limited = [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv]
-    if os.geteuid() == identity.uid:
-        return children.run(limited, deadline=deadline, env=env, cwd=cwd)
-    return children.run_alone(
-        limited,
-        deadline=deadline,
-        identity=identity,
-        env=env,
-        cwd=cwd,
-        network=network,
-        capabilities=capabilities,
-    )
+    common = partial(_start(identity, capabilities), limited, deadline=deadline, cwd=scratch.path, watch=watch)
+    try:
+        if reach is None or not _is_alone(identity):
+            ended = common(env=env)
+        else:
+            ended = _with_outlet(common, env, identity, reference, reach)
+        if watch is not None:
+            watch.look()  # what it wrote since the last time
+    except Exceeded as error:
+        raise ImageTooLarge.of(reference.canonical(), scratch.caps) from error
+    return ended
+
+
+def _is_alone(identity: Identity) -> bool:
+    return os.geteuid() != identity.uid
+
+
+def _start(identity: Identity, capabilities: Sequence[str]) -> Callable[..., children.Ended]:
+    if _is_alone(identity):
+        return partial(children.run_alone, identity=identity, capabilities=capabilities)
+    return children.run
+
+
+def _with_outlet(
+    start: Callable[..., children.Ended], env: Mapping[str, str], identity: Identity, reference: Reference, reach: Reach
+) -> children.Ended:
+    with outlet.opened(identity, Destinations.of(reference, reach)) as way:
+        ended = start(env={**env, **way.environment}, namespace=way.namespace)
+        if ended.status != 0 and (problem := way.refused()):
+            raise RedirectRefused(image=reference.canonical(), problem=problem)
+        return ended
 
 
 def patiently(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:

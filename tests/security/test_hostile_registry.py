@@ -1,0 +1,306 @@
+"""What a registry can do to a node that imports from it, each of which fails (threats, rows 11, 12 and 15).
+
+Layers that expand to more than an import may take; redirects to the node itself, its links, its site.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.cluster import config, processes
+from tests.cluster.accounts import ALICE, IMPORT
+from tests.cluster.registry import build_image
+from tests.integration import stub_registry
+from tests.integration.image_place import Place, files, in_child, leftovers, opened_place, processes_of, result
+from tests.unit.images.inline import CAPS, RULES
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.worker import Identity, become
+from warmstart.images import flight, own_scope, scratch, served, sized
+from warmstart.images.asked import Site
+from warmstart.images.importers.contract import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
+from warmstart.images.importers.destinations import Reach
+from warmstart.images.importers.enroot import Enroot
+from warmstart.images.importers.oci import Oci
+from warmstart.images.reference import Reference, parse
+from warmstart.images.scratch import ImageTooLarge
+from warmstart.images.sized import Caps
+
+FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
+SMALL = Caps(48 << 20, 1000)
+ZEROS = 100 << 20
+FILES = 3000
+METADATA = "http://169.254.169.254/latest/meta-data/"
+IMPORTERS = ("oci", "enroot")
+NOWHERE = Reach()
+
+
+class Bombs(NamedTuple):
+    """Images of a few kilobytes that expand to much."""
+
+    size: Reference
+    files: Reference
+
+
+@pytest.fixture(scope="module")
+def place(capable_host: None) -> Iterator[Place]:
+    """Return a registry, accounts and a directory for this module."""
+    with opened_place() as made:
+        enroot = made.base / "enroot"
+        enroot.mkdir()
+        shutil.copy(FAKE, enroot / "enroot")
+        (enroot / "version").write_text("4.1.2\n")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bombs(place: Place) -> Bombs:
+    """Push images that expand to more bytes, and to more files, than `SMALL` allows."""
+    return Bombs(
+        _pushed(place, "zeros", lambda tree: os.truncate(_touched(tree / "zeros"), ZEROS)),
+        _pushed(place, "files", lambda tree: [_touched(tree / f"f{number}") for number in range(FILES)]),
+    )
+
+
+def _touched(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def _pushed(place: Place, name: str, fill: Callable[[Path], object]) -> Reference:
+    layout, tree = build_image(place.base / f"bomb-{name}", {}), place.base / f"tree-{name}"
+    tree.mkdir()
+    fill(tree)
+    argv = ["umoci", "insert", "--image", f"{layout}:latest", str(tree), "/bomb"]
+    subprocess.run(argv, check=True, capture_output=True, timeout=120)
+    # As Docker's format, the only one that Debian's registry shows enroot.
+    subprocess.run(
+        ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", "--format=v2s2",
+         f"oci:{layout}:latest", f"docker://{place.registry.url}/bomb/{name}:1"],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    return place.image(f"bomb/{name}:1")
+
+
+def importer(place: Place, kind: str, identity: Identity, registry: str, reach: Reach = NOWHERE) -> Importer:
+    """Return one of both importers, for a registry without TLS."""
+    if kind == "oci":
+        return Oci(identity, (registry,), reach=reach)
+    return Enroot(identity, (registry,), str(place.base / "enroot" / "enroot"), reach=reach)
+
+
+@pytest.fixture
+def site(place: Place, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Return node n1's view of an empty store, with small caps."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    made = place.site(place.new_store(name), rules=RULES._replace(max_size=SMALL.size, max_files=SMALL.files))
+    with made.worker:
+        yield made
+
+
+def nothing_left(place: Place, site: Site) -> None:
+    """Assert that an import left no file, mount, loop device or process on the node, and no image."""
+    assert place.left_in_scratch() == []
+    assert str(place.base) not in Path("/proc/self/mountinfo").read_text()
+    processes.wait_until("the loop devices", lambda: str(place.base) not in _loops(), 10)
+    assert at_work(place, IMPORT) == []
+    assert leftovers(Path(site.store)) == []
+    assert [name for name in files(Path(site.store)) if "failed/" not in name] == []
+
+
+def at_work(place: Place, name: str) -> list[int]:
+    """Return an account's processes that work below this test's directory: other tests may run beside it."""
+    found = []
+    for pid in processes_of(place.accounts[name].uid):
+        try:
+            inside = os.readlink(f"/proc/{pid}/cwd") + Path(f"/proc/{pid}/cmdline").read_bytes().decode(
+                errors="replace"
+            )
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [pid] if str(place.base) in inside else []
+    return found
+
+
+def _loops() -> str:
+    return subprocess.run(["/sbin/losetup", "-a"], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(params=["file system", "measured"])
+def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Tell whether this test is on a node without loop devices."""
+    if request.param == "measured":
+        monkeypatch.setattr(sized, "mounted", lambda *_: False)
+    return bool(request.param == "measured")
+
+
+@pytest.mark.parametrize("bomb", Bombs._fields)
+@pytest.mark.parametrize("kind", IMPORTERS)
+def test_a_bomb_ends_at_its_caps(
+    place: Place, site: Site, bombs: Bombs, kind: str, bomb: str, *, measured: bool
+) -> None:
+    """A layer of a few kilobytes fills neither the disk nor its inodes; it is the user's matter, remembered for all."""
+    with slow(place, measured):
+        _meets_its_caps(place, site, getattr(bombs, bomb), kind)
+
+
+@contextmanager
+def slow(place: Place, wanted: bool) -> Iterator[None]:
+    """Have enroot take its time once it has unpacked the layers: what comes and goes between two looks is not seen."""
+    pause = place.base / "enroot" / "pause"
+    if wanted:
+        pause.touch()
+    yield
+    pause.unlink(missing_ok=True)
+
+
+def _meets_its_caps(place: Place, site: Site, reference: Reference, kind: str) -> None:
+    made = importer(place, kind, place.identity(IMPORT), place.registry.url)
+    hostile = site._replace(importer=lambda: made, recipe=f"{kind}1")
+    with pytest.raises(ImageTooLarge, match="1000 files"):
+        flight.obtain(reference, hostile, after(60))
+    nothing_left(place, site)
+    asked = place.registry.requests("GET", "/v2/bomb/")
+    with pytest.raises(ImageTooLarge, match="1000 files"):
+        flight.obtain(reference, hostile, after(60))
+    assert place.registry.requests("GET", "/v2/bomb/") == asked
+
+
+def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs) -> None:
+    """The same image under the usual caps is an image like others."""
+    roomy = site._replace(rules=RULES)
+    assert flight.obtain(bombs.files, roomy, after(60)).how == "imported"
+    assert place.left_in_scratch() == []
+
+
+@pytest.mark.parametrize("bomb", Bombs._fields)
+@pytest.mark.parametrize("kind", IMPORTERS)
+def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: str, bomb: str) -> None:
+    """He could fill his disk himself, but no registry does it for him."""
+    account = place.accounts[ALICE]
+    me = Identity(ALICE, account.uid, account.gid)
+    os.chown(account.home, account.uid, account.gid)
+
+    def as_alice() -> str:
+        become(me)
+        where = own_scope.place(str(account.home), "7.0", SMALL)
+        own = importer(place, kind, me, place.registry.url)
+        try:
+            return own_scope.obtain(getattr(bombs, bomb), where, own, "", after(60))
+        except WarmstartError as error:
+            return error.code
+
+    with slow(place, wanted=True):
+        assert result(in_child(as_alice)) == "image-too-large"
+    assert [name for name in os.listdir(account.home / served.FOLDER) if not name.endswith(".lock")] == []
+    assert at_work(place, ALICE) == []
+
+
+def test_a_full_disk_below_the_scratch_is_not_the_images_fault(place: Place, site: Site, bombs: Bombs) -> None:
+    """The disk under the import's file system fills up: nothing broken is published, and no node is drained for it."""
+    small = place.base / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "none", str(small)], check=True)
+    try:
+        crowded = site._replace(workspace=str(small), rules=RULES)
+        with pytest.raises(scratch.ScratchUnusable):
+            flight.obtain(bombs.size, crowded, after(60))
+        assert os.listdir(small / "n1") == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert [name for name in files(Path(site.store)) if name.endswith(".sqsh")] == []
+
+
+@contextmanager
+def stub(how: str, *certificate: str) -> Iterator[int]:
+    """Give the port of a server that answers everything in one way, with TLS if there is a certificate."""
+    port = config.free_ports(1)[0]
+    server = subprocess.Popen([sys.executable, stub_registry.__file__, str(port), how, *certificate])
+    try:
+        processes.wait_until("the stub", lambda: config.listening(port), 10)
+        yield port
+    finally:
+        server.kill()
+        server.wait()
+
+
+def own_address() -> str:
+    """Return an address of this host that is not on loopback."""
+    return subprocess.run(["hostname", "-I"], check=True, capture_output=True, text=True).stdout.split()[0]
+
+
+# Go asks no proxy for these: it meets the loopback of its own namespace, where nobody answers.
+LOOPBACK = ("http://127.0.0.1:{port}/", "http://localhost:{port}/", "http://[::ffff:127.0.0.1]:{port}/")
+ELSEWHERE = ("http://{own}:{port}/", METADATA, "https://169.254.169.254/")
+
+
+@pytest.mark.parametrize("goal", [*LOOPBACK, *ELSEWHERE])
+@pytest.mark.parametrize("kind", IMPORTERS)
+def test_a_redirect_into_the_site_leads_nowhere(place: Place, site: Site, kind: str, goal: str, tmp_path: Path) -> None:
+    """The node's own services, its site's and a cloud's metadata are never asked, whoever follows the redirect."""
+    seen = tmp_path / "seen"
+    refusal = RegistryUnreachable if kind == "oci" and goal in LOOPBACK else RedirectRefused
+    with stub(f"seen={seen}") as port, stub(f"to={goal.format(port=port, own=own_address())}") as evil:
+        registry = f"127.0.0.1:{evil}"
+        made = importer(place, kind, place.identity(IMPORT), registry)
+        with pytest.raises(refusal):
+            flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+    assert not seen.exists()
+    nothing_left(place, site)
+
+
+@pytest.mark.parametrize("kind", IMPORTERS)
+def test_a_host_that_the_policy_names_is_reached(place: Place, site: Site, kind: str, tmp_path: Path) -> None:
+    """The same redirect to the site's own storage, which images.hosts names, is followed."""
+    seen = tmp_path / "seen"
+    own = own_address()
+    with stub(f"seen={seen}") as port, stub(f"to=http://{own}:{port}/moved") as registry_port:
+        registry = f"127.0.0.1:{registry_port}"
+        made = importer(place, kind, place.identity(IMPORT), registry, Reach((f"{own}:{port}",)))
+        with pytest.raises(WarmstartError):  # it is no manifest
+            flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+    assert "/moved" in seen.read_text()
+
+
+def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Site, tmp_path: Path) -> None:
+    """At an address that only the policy makes one where an import may go: the registry's own."""
+    certificate = tmp_path / "certificate.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=registry"]
+    subprocess.run([*argv, "-keyout", certificate, "-out", tmp_path / "c"], check=True, capture_output=True)
+    certificate.write_bytes(certificate.read_bytes() + (tmp_path / "c").read_bytes())
+    with stub("404", str(certificate)) as port:
+        registry = f"{own_address()}:{port}"
+        made = importer(place, "oci", place.identity(IMPORT), registry)
+        with pytest.raises(ImageNotFound):
+            flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+
+
+def test_an_import_sees_no_network_but_its_outlet(place: Place) -> None:
+    """What takes over skopeo finds an empty loopback, no way to an address, and no other process."""
+    from warmstart.images.importers import programs
+
+    with stub("seen=/dev/null") as port:
+        script = (
+            f"for host in 127.0.0.1 {own_address()}; do"
+            f" (exec 3<>/dev/tcp/$host/{port}) 2>/dev/null && echo reached $host; done;"
+            " ls /proc | grep -c '^[0-9]'; (exec 3<>/dev/tcp/127.0.0.1/3128) && echo outlet"
+        )
+        with scratch.opened(
+            str(place.base / "workspace"), "n1", "r1", place.identity(IMPORT), CAPS
+        ) as work:  # fmt: skip
+            ended = programs.run(
+                ["/bin/bash", "-c", script], reference=parse("reg.io/a"), scratch=work, deadline=after(20),
+                identity=place.identity(IMPORT), env={"PATH": "/usr/bin:/bin"}, reach=NOWHERE,
+            )  # fmt: skip
+    lines = ended.stdout.decode().split()
+    assert lines[1:] == ["outlet"]
+    assert int(lines[0]) <= 6

@@ -1,0 +1,176 @@
+"""The proxy of an import: whom it asks for what, what it refuses, and that bytes pass as they are."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from warmstart.images.importers import proxy
+from warmstart.images.importers.destinations import Destinations, Reach
+from warmstart.images.importers.proxy import NotUnderstood, parse
+
+BLOB = bytes(range(256)) * 4096
+
+
+def test_a_tunnel_is_for_its_host() -> None:
+    """CONNECT HOST:PORT, as TLS is asked for."""
+    asked = parse(b"CONNECT reg.io:443 HTTP/1.1\r\nHost: reg.io:443\r\n\r\n")
+    assert asked == ("reg.io", 443, True, b"")
+
+
+def test_a_request_is_rewritten_for_its_host() -> None:
+    """In origin form, for one connection, without what was meant for the proxy."""
+    asked = parse(
+        b"GET http://reg.io:5000/v2/a?b=c HTTP/1.1\r\nHost: reg.io:5000\r\nProxy-Connection: Keep-Alive\r\n"
+        b"Connection: keep-alive\r\nAccept: */*\r\n\r\n"
+    )
+    assert asked[:3] == ("reg.io", 5000, False)
+    assert asked.head == b"GET /v2/a?b=c HTTP/1.1\r\nHost: reg.io:5000\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    assert parse(b"GET http://reg.io HTTP/1.0\r\n\r\n").head == b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n"
+    assert parse(b"GET http://user:word@reg.io/x HTTP/1.1\r\n\r\n").host == "reg.io"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET ftp://reg.io/ HTTP/1.1\r\n\r\n",
+        b"GET https://reg.io/ HTTP/1.1\r\n\r\n",
+        b"CONNECT reg.io:0 HTTP/1.1\r\n\r\n",
+        b"CONNECT  HTTP/1.1\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"\xff\xfe\r\n\r\n",
+        b"GET http://[::1 HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_for_a_proxy(head: bytes) -> None:
+    """Refused, and not guessed at."""
+    with pytest.raises((NotUnderstood, ValueError)):
+        parse(head)
+
+
+class Running(NamedTuple):
+    """A proxy that serves, with a server behind it that answers once; `asked` is what that one was sent."""
+
+    port: int
+    behind: int
+    asked: list[bytes]
+    told: list[str]
+
+
+@contextmanager
+def serving(destinations: Destinations, answer: bytes = b"HTTP/1.0 200 OK\r\n\r\n" + BLOB) -> Iterator[Running]:
+    """Serve from threads that end with the test's process."""
+    with socket.create_server(("127.0.0.1", 0)) as front, socket.create_server(("127.0.0.1", 0)) as back:
+        asked: list[bytes] = []
+        told: list[str] = []
+        back.settimeout(10)
+
+        def respond() -> None:
+            try:
+                connection, _ = back.accept()
+            except OSError:
+                return
+            with connection:
+                connection.settimeout(10)
+                asked.append(connection.recv(65536))
+                connection.sendall(answer)
+
+        responder = threading.Thread(target=respond, daemon=True)
+        responder.start()
+        behind = back.getsockname()[1]
+        own = destinations._replace(
+            registry=destinations.registry.format(port=behind),
+            reach=destinations.reach._replace(proxy=destinations.reach.proxy.format(port=behind)),
+        )
+        threading.Thread(target=proxy.serve, args=(front, [], own, told.append), daemon=True).start()
+        yield Running(front.getsockname()[1], behind, asked, told)
+        back.shutdown(socket.SHUT_RDWR)
+        responder.join(10)
+
+
+def exchange(port: int, *parts: bytes) -> bytes:
+    """Send to the proxy, one part after each answer; return all that came."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        for part in parts[:-1]:
+            client.sendall(part)
+            received += client.recv(65536)
+        client.sendall(parts[-1])
+        while data := client.recv(65536):
+            received += data
+    return received
+
+
+def test_passes_bytes_through_a_tunnel() -> None:
+    """Both ways, every byte."""
+    with serving(Destinations("127.0.0.1:{port}")) as running:
+        connect = f"CONNECT 127.0.0.1:{running.behind} HTTP/1.1\r\n\r\n".encode()
+        received = exchange(running.port, connect, b"\x16\x03\x01 whatever TLS says")
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.endswith(BLOB)
+    assert running.asked == [b"\x16\x03\x01 whatever TLS says"]
+    assert running.told == []
+
+
+def test_passes_a_plain_request_on() -> None:
+    """To the registry of the image, in the form that it expects."""
+    with serving(Destinations("127.0.0.1:{port}")) as running:
+        received = exchange(running.port, f"GET http://127.0.0.1:{running.behind}/v2/ HTTP/1.1\r\n\r\n".encode())
+    assert received.endswith(BLOB)
+    assert running.asked == [b"GET /v2/ HTTP/1.1\r\nConnection: close\r\n\r\n"]
+
+
+@pytest.mark.parametrize("form", ["CONNECT 127.0.0.1:{port} HTTP/1.1", "GET http://127.0.0.1:{port}/ HTTP/1.1"])
+def test_refuses_what_is_not_allowed(form: str) -> None:
+    """403 with the reason, which is told to the hook as well; nothing was connected."""
+    with serving(Destinations("reg.io")) as running:
+        received = exchange(running.port, f"{form.format(port=running.behind)}\r\n\r\n".encode())
+    assert received.startswith(b"HTTP/1.1 403 Forbidden: 127.0.0.1:")
+    assert running.told == [f"127.0.0.1:{running.behind} is at 127.0.0.1, where no registry may send us"]
+    assert running.asked == []
+
+
+def test_a_silent_host_is_an_outage() -> None:
+    """Nobody listens there: 502, which importers take for one."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with serving(Destinations(f"127.0.0.1:{port}")) as running:
+        received = exchange(running.port, f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
+    assert received.startswith(b"HTTP/1.1 502 Bad Gateway: Connection refused")
+    assert running.told == []
+
+
+@pytest.mark.parametrize("target", ["CONNECT reg.invalid:443 HTTP/1.1", "GET http://reg.invalid/v2/ HTTP/1.1"])
+def test_asks_the_sites_proxy(target: str) -> None:
+    """It gets the request as it came, for a name that only it may know."""
+    with serving(Destinations("reg.io", Reach(proxy="127.0.0.1:{port}"))) as running:
+        received = exchange(running.port, f"{target}\r\nHost: x\r\n\r\n".encode())
+    assert received.endswith(BLOB)
+    assert running.asked[0].startswith(target.encode())
+
+
+def test_the_sites_proxy_is_not_asked_for_what_is_refused() -> None:
+    """It may reach what an import may not."""
+    with serving(Destinations("reg.io", Reach(proxy="127.0.0.1:{port}"))) as running:
+        received = exchange(running.port, b"CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 403 ")
+    assert running.asked == []
+
+
+def test_nonsense_and_endless_heads_end() -> None:
+    """An importer that was taken over gets no more of it than an answer."""
+    with serving(Destinations("reg.io")) as running:
+        assert exchange(running.port, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+        with socket.create_connection(("127.0.0.1", running.port), 10) as client:
+            client.sendall(b"a" * (proxy.LONGEST_HEAD + proxy.CHUNK + 1))
+            try:
+                assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+            except ConnectionResetError:
+                return

@@ -1,0 +1,120 @@
+"""Notes of what steps were served: believed as names of images that are there, and as nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.unit.images.inline import InlineWorker
+from warmstart.host.deadline import after
+from warmstart.host.worker import Worker
+from warmstart.images import served, space, uses
+
+NAME = f"{'ab' * 32}.x86_64.oci1"
+OTHER = f"adopted-{'cd' * 32}.x86_64.enroot1"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store with two images."""
+    images = tmp_path / "store" / "images"
+    images.mkdir(parents=True)
+    for name in (NAME, OTHER):
+        (images / f"{name}.sqsh").write_bytes(b"x" * 4096)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a job's run directory."""
+    (tmp_path / "run" / "tmp").mkdir(parents=True)
+    return tmp_path / "run"
+
+
+def collect(store: Path, run: Path) -> int:
+    """Collect a run's notes as node n1's upkeep does."""
+    fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        worker = cast(Worker, InlineWorker())
+        return served.collect(
+            fd, str(store.parent / "uses"), node="n1", store=str(store), worker=worker, deadline=after(9)
+        )
+    finally:
+        os.close(fd)
+
+
+def test_a_note_becomes_a_mark_and_protects(store: Path, run: Path) -> None:
+    """Once a day and node, however often it is noted; an image that is marked is not evicted."""
+    assert not served.is_held(str(store), NAME, 600.0)
+    for name in (NAME, OTHER, NAME):
+        served.note(str(run / "tmp"), name)
+    assert collect(store, run) == 2
+    assert collect(store, run) == 0
+    assert set(uses.last(str(store), NAME)) == {"n1"}
+    assert served.is_held(str(store), NAME, 600.0)
+    assert not space.evict(str(store), NAME, 600.0, "")
+
+
+def test_a_mark_that_is_about_to_end_holds_nothing(store: Path) -> None:
+    """A note takes a while to become a mark: the last day of a lease is too short, or half of a short one."""
+    week = 7 * uses.DAY
+    uses.mark(str(store), NAME, "n1")
+    mark = store / "images" / "used" / NAME / "n1"
+    for age, lease, held in ((5.5, week, True), (6.5, week, False), (0.4, uses.DAY, True), (0.6, uses.DAY, False)):
+        os.utime(mark, (time.time() - age * uses.DAY,) * 2)
+        assert served.is_held(str(store), NAME, lease) is held, (age, lease)
+    space.pin(str(store), NAME, "people")
+    assert served.is_held(str(store), NAME, uses.DAY)
+
+
+def test_what_is_no_image_of_the_store_is_no_mark(store: Path, run: Path, tmp_path: Path) -> None:
+    """Invented names make no directories in the store, and odd ones lead nowhere."""
+    for name in (f"{'ef' * 32}.x86_64.oci1", "..", "x", f"{NAME}.tmp", f"{NAME}\n"):
+        served.note(str(run / "tmp"), name)
+    assert collect(store, run) == 0
+    assert not (store / "images" / "used").exists()
+
+
+def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Path, tmp_path: Path) -> None:
+    """A link, a file, thousands of names: nothing is followed, and looking ends."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / f"{served.NOTE}{NAME}").touch()
+    folder = run / "tmp" / served.FOLDER
+    folder.symlink_to(elsewhere)
+    assert collect(store, run) == 0
+    folder.unlink()
+    folder.touch()
+    assert collect(store, run) == 0
+    folder.unlink()
+    folder.mkdir()
+    for number in range(served.MOST + 50):
+        (folder / f"{served.NOTE}{number:064x}.x86_64.oci1").touch()
+    worker = InlineWorker()
+    fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        asked = cast(Worker, worker)
+        served.collect(fd, str(tmp_path / "uses"), node="n1", store=str(store), worker=asked, deadline=after(9))
+    finally:
+        os.close(fd)
+    assert len(worker.calls) == served.MOST
+
+
+def test_what_is_mounted_there_is_not_asked(store: Path, run: Path, tmp_path: Path) -> None:
+    """A file system of the job's own may never answer."""
+    other = tmp_path / "other"
+    (other / served.FOLDER).mkdir(parents=True)
+    (other / served.FOLDER / f"{served.NOTE}{NAME}").touch()
+    subprocess.run(["mount", "--bind", str(other), str(run / "tmp")], check=True)
+    try:
+        assert collect(store, run) == 0
+    finally:
+        subprocess.run(["umount", str(run / "tmp")], check=True)
+    (run / "tmp").rmdir()
+    other.rename(run / "tmp")
+    assert collect(store, run) == 1
