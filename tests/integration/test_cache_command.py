@@ -91,7 +91,7 @@ def test_what_is_unused_or_too_much_goes(site: UpkeepSite) -> None:
     assert set(site.seen().values()) == {used}
     assert {event["bundle"]: event["reason"] for event in site.events("bundle.removed")} == {
         old: "unused for longer than tend.keep",
-        new: "its scope is larger than tend.per_user",
+        new: "its scope is close to tend.per_user",
     }
 
 

@@ -20,6 +20,7 @@ from warmstart.entry.upkeep_run import Run, upkeep_run
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 from warmstart.policy.units import BYTES
+from warmstart.profiles.defined import FILES
 from warmstart.store import bundles, promote, upkeep
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Manifest
@@ -48,7 +49,7 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def _store(installation: Installation) -> Iterator[tuple[Run, StoreUpkeep]]:
+def store_at_work(installation: Installation) -> Iterator[tuple[Run, StoreUpkeep]]:
     """Give the store, locked; says what is wrong and leaves with status 2 where that can't be."""
     with run_as_root(installation) as run:
         yield run, StoreUpkeep(run)
@@ -97,7 +98,7 @@ def ls(installation: Installation, /, as_json: bool, **options: str | None) -> N
 @json_option
 @click.pass_obj
 def show(installation: Installation, bundle: str, as_json: bool) -> None:
-    """Show what a bundle's manifest says: who made it, of what, its entries.
+    """Show what a bundle's manifest says: who made it, of what, its entries; of declared files the checksums, too.
 
     Exit status: 0 shown; 1 no such bundle; 2 not root, or the store fails.
     """
@@ -118,6 +119,10 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
             for entry, files in found.entries.items()
         ],
     )
+    if found.profile == FILES:  # as `sha256sum --check` takes them
+        for files in found.entries.values():
+            for path, file in files.items():
+                click.echo(f"{file.sha256}  {path}")
 
 
 @cache.command()
@@ -135,7 +140,7 @@ def verify(installation: Installation, /, wanted: tuple[str, ...], as_json: bool
     Exit status: 0 all are whole; 1 some were damaged, or could not be read; 2 not root, or the store is at work.
     """
     place = Place(**options)
-    with _store(installation) as (_, work):
+    with store_at_work(installation) as (_, work):
         chosen = [b for b in work.bundles() if place.holds(b) and (not wanted or b.bundle in wanted)]
         damaged = work.scrub(chosen)
     report = work.report
@@ -161,7 +166,7 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
     Exit status: 0 done; 2 not root, or the store fails or is at work.
     """
     place = Place(**options)
-    with _store(installation) as (_, work):
+    with store_at_work(installation) as (_, work):
         for where in filter(place.holds, work.namespaces()):
             work.sweep(where)
             work.compact(where, fewest)
@@ -176,7 +181,7 @@ def gc(installation: Installation, as_json: bool) -> None:
 
     Exit status: 0 done; 2 not root, or the store fails or is at work.
     """
-    with _store(installation) as (_, work):
+    with store_at_work(installation) as (_, work):
         for where in work.namespaces():
             work.sweep(where)
         work.collect_garbage()
@@ -195,7 +200,7 @@ def reindex(installation: Installation, /, as_json: bool, **options: str | None)
     Exit status: 0 done; 1 there are manifests that can't be used; 2 not root, or the store fails or is at work.
     """
     place = Place(**options)
-    with _store(installation) as (run, work):
+    with store_at_work(installation) as (run, work):
         chosen = [where for where in work.namespaces() if place.holds(where)]
         made = [(where, run.ask(bundles.reindex, where, run.publisher)) for where in chosen]
     if as_json:
@@ -223,7 +228,7 @@ def promote_command(
 
     Exit status: 0 published; 1 that scope has them all; 2 refused, or not root, or the store fails or is at work.
     """
-    with _store(installation) as (run, work):
+    with store_at_work(installation) as (run, work):
         found = _find(work.bundles(), bundle)
         if found is None:
             warn(f"there is no bundle {bundle}")

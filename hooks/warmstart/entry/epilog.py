@@ -6,6 +6,8 @@ there is nothing to do, and that is normal (reference: slurm.conf(5), Epilog).
 
 from __future__ import annotations
 
+import os
+
 from warmstart import plan
 from warmstart import record as records
 from warmstart.audit import events
@@ -32,7 +34,8 @@ def _finish(hook: Hook) -> None:
             return
         try:
             seconds = hook.policy.harvest.budget + SECONDS_BESIDES
-            failure = run_epilog(hook.context(record, seconds), plan.epilog(hook.policy, record))
+            steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
+            failure = run_epilog(hook.context(record, seconds), steps)
         finally:
             hook.close()
     if isinstance(failure, NodeError):

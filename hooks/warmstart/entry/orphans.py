@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -24,6 +25,7 @@ from warmstart.record import JobBusy, Record, RecordUnreadable
 from warmstart.runner import run_epilog
 from warmstart.steps.contract import Context
 from warmstart.steps.release import WorkspaceBusy
+from warmstart.store import aside, kept
 
 REMOVAL_SECONDS = 300.0
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
@@ -32,8 +34,9 @@ _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
 class Orphans:
     """The orphans of one node."""
 
-    def __init__(self, run: Run, boot_id: str, is_over: Callable[[int], bool]) -> None:
+    def __init__(self, run: Run, boot_id: str, is_over: Callable[[int], bool], slurm_conf: str) -> None:
         """`is_over` tells whether a job has left this cluster for sure."""
+        self._slurm_conf = slurm_conf
         self._run = run
         self._boot_id = boot_id
         self._is_over = is_over
@@ -64,7 +67,7 @@ class Orphans:
             audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
             seconds = self._run.policy.harvest.budget + SECONDS_BESIDES
             context = Context(self._run.policy, self._run.paths, record, audit, after(seconds), self._run.store)
-            run_epilog(context, plan.epilog(self._run.policy, record))
+            run_epilog(context, plan.epilog(self._run.policy, record, self._slurm_conf))
             self.finished += 1
 
     def _may_be_finished(self, job_id: int) -> bool:
@@ -91,9 +94,9 @@ class Orphans:
 
     def _remove_workspaces(self) -> None:
         directory = os.path.join(self._run.policy.paths.workspace, self._run.node)
-        for name in _names(directory):
-            if match := _RUN.fullmatch(name):
-                self._remove_run("workspace", directory, name, match)
+        matches = [match for name in _names(directory) if (match := _RUN.fullmatch(name))]
+        for match in sorted(matches, key=lambda match: int(match["job"])):  # where space is short, the oldest go first
+            self._remove_run("workspace", directory, match["run"], match)
 
     def _remove_run(self, kind: str, directory: str, name: str, match: re.Match[str]) -> None:
         """Remove a tree of one run, unless the job's record is of that run, or the job may be there."""
@@ -103,9 +106,22 @@ class Orphans:
                 record = records.load(self._run.paths.state, job_id)
             except RecordUnreadable:
                 return
+            if aside.holds(self._run.paths.aside, match["run"]):
+                return
+            if record and record.run_name == match["run"]:
+                return
+            ended = self._kept_since(directory, name) if kind == "workspace" else None
+            if ended is not None:
+                over = time.time() >= ended + (self._run.policy.limits.keep or 0)
+                if over or aside.is_short_of_space(directory):
+                    self._remove("kept", directory, name)
             # A record of another run of the job: this one is over, whatever the job does now.
-            if record.run_name != match["run"] if record else self._is_over(job_id):
+            elif record or self._is_over(job_id):
                 self._remove(kind, directory, name)
+
+    def _kept_since(self, directory: str, name: str) -> float | None:
+        with opened_dir(directory) as node:
+            return kept.since(node, name)
 
     def _remove_views(self) -> None:
         directory = self._run.paths.view

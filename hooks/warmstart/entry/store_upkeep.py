@@ -14,7 +14,8 @@ from warmstart.audit import events
 from warmstart.entry.tend import NodeBusy
 from warmstart.entry.upkeep_run import Run
 from warmstart.errors import WarmstartError
-from warmstart.images import space
+from warmstart.images import quarantine, space
+from warmstart.images.asked import NOBODY
 from warmstart.store import compact, gc, scrub, upkeep
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.compact import Merger
@@ -34,6 +35,7 @@ class StoreReport(NamedTuple):
     verified: int = 0
     quarantined: int = 0
     evicted: int = 0  # images
+    discarded: int = 0  # images that were in quarantine
     failed: int = 0
 
 
@@ -108,22 +110,36 @@ class StoreUpkeep:
         self.collect_garbage()
         self.scrub(bundle for bundle in self.bundles() if scrub.is_due(bundle, upkeep.today()))
         self.evict_images()
+        self.empty_quarantines()
         return self.report
 
     def evict_images(self) -> None:
         """Bring images below the policy's watermarks, and remove what dead producers left."""
         rules = self._run.policy.images
-        nobody = {"uid": -1, "user": "", "account": ""}
         for store in self._run.ask(space.stores, self._store):
             try:
                 with store_errors(f"the images in {store}"):
-                    gone = self._run.ask(space.make_room, store, 0, rules.keep._asdict(), nobody, rules.names)
+                    gone = self._run.ask(space.make_room, store, 0, rules.keep._asdict(), NOBODY._asdict(), rules.names)
             except WarmstartError as error:
                 self._failed(error)
                 continue
             for name in gone:
                 self._run.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
             self._count(evicted=len(gone))
+
+    def empty_quarantines(self) -> None:
+        """Remove damaged images that nobody has looked at for long, or that are too many."""
+        lease = self._run.policy.images.keep.lease
+        for store in self._run.ask(space.stores, self._store):
+            try:
+                with store_errors(f"the quarantine in {store}"):
+                    gone = self._run.ask(quarantine.empty, store, time.time(), lease)
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            for name in gone:
+                self._run.audit.emit(events.IMAGE_DISCARDED, name=name, store=store)
+            self._count(discarded=len(gone))
 
     def _sweep_top(self) -> None:
         swept = self._run.ask(upkeep.sweep_top, self._store, time.time())

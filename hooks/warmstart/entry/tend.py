@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from warmstart.entry import unfinished
 from warmstart.entry.orphans import Orphans
-from warmstart.entry.upkeep_run import Run, upkeep_run
+from warmstart.entry.upkeep_run import STORE_SECONDS, Run, upkeep_run
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import children
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY, opened_dir
-from warmstart.images import scratch
+from warmstart.images import scratch, served
 from warmstart.paths import Installation
 from warmstart.slurm import live
 from warmstart.steps import spool
@@ -51,9 +52,10 @@ class Report(NamedTuple):
     node: str
     spooled: int = 0  # bundles that left the spool
     finished: int = 0  # runs without an epilog
+    harvested: int = 0  # runs that were set aside
     removed: int = 0  # stages, workspaces and views of nobody
     pruned: int = 0  # bytes of bundle copies
-    noted: int = 0  # uses of bundles, written to the store
+    noted: int = 0  # uses of bundles, and of images that steps were served, written to the store
     failed: tuple[str, ...] = ()
 
 
@@ -76,13 +78,13 @@ def nodes(installation: Installation) -> list[str]:
 def tend(installation: Installation, node: str, slurm_conf: str) -> Report:
     """Do it all for one node; `NodeBusy`, and what `upkeep_run` raises. Journals are moved at its end."""
     with _alone(installation.node(node).root, node), upkeep_run(installation, "tend", node) as run:
-        return _Tending(run, _over(run, slurm_conf)).all()
+        return _Tending(run, _over(run, slurm_conf), slurm_conf).all()
 
 
 class _Tending:
-    def __init__(self, run: Run, is_over: Callable[[int], bool]) -> None:
+    def __init__(self, run: Run, is_over: Callable[[int], bool], slurm_conf: str) -> None:
         self._run = run
-        self._orphans = Orphans(run, _boot_id(), is_over)
+        self._orphans = Orphans(run, _boot_id(), is_over, slurm_conf)
         self._failed: list[str] = []
 
     def all(self) -> Report:
@@ -90,12 +92,13 @@ class _Tending:
         run, orphans = self._run, self._orphans
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
+        harvested = self._part("harvests", lambda: unfinished.finish_all(run, _boot_id()))
         self._part("trees", orphans.remove_trees)
         self._part("imports", self._imports)
         noted = self._part("uses", self._uses)
-        pruned = self._part("copies", lambda: prune.prune(run.paths.bundles, run.policy.seed.keep, time.time()))
+        pruned = self._part("copies", self._copies)
         return Report(
-            *(run.node, spooled, orphans.finished, orphans.removed, pruned, noted),
+            *(run.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
             failed=tuple(self._failed),
         )
 
@@ -114,11 +117,27 @@ class _Tending:
         run = self._run
         return spool.publish(run.paths.spool, run.policy, run.publisher, run.audit, after(SPOOL_SECONDS))
 
+    def _copies(self) -> int:
+        run = self._run
+        return prune.prune(run.paths.bundles, run.paths.layers, run.policy.seed.keep, time.time())
+
     def _uses(self) -> int:
         run = self._run
         uses = prune.uses(run.paths.bundles)
         noted: int = run.ask(upkeep.note_uses, run.policy.paths.store, uses) if uses else 0
-        return noted
+        return noted + self._served()
+
+    def _served(self) -> int:
+        """Mark the images that steps were served without a hook (images/served.py)."""
+        run, marked = self._run, 0
+        here = {"node": run.node, "store": run.policy.paths.store}
+        with suppress(FileNotFoundError), opened_dir(f"{run.policy.paths.workspace}/{run.node}") as node_fd:
+            for name in os.listdir(node_fd):
+                with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, node_fd) as fd:
+                    marked += served.collect(
+                        fd, run.paths.uses, **here, worker=run.store, deadline=after(STORE_SECONDS)
+                    )
+        return marked
 
     def _imports(self) -> None:
         with suppress(FileNotFoundError), opened_dir(f"{self._run.policy.paths.workspace}/{self._run.node}") as fd:

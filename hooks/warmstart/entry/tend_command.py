@@ -16,7 +16,7 @@ from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 
 PARTLY = 1
-NODE_COLUMNS = ("node", "spool published", "runs finished", "orphans removed", "copies pruned", "failed")
+NODE_COLUMNS = ("node", "spool published", "runs finished", "harvests", "orphans removed", "copies pruned", "failed")
 
 
 @click.command()
@@ -28,7 +28,8 @@ def tend(installation: Installation, only: str | None, of_store: bool, as_json: 
     """Do this host's housekeeping once, as root, at idle priority.
 
     Of each node: moves journals into the audit log, publishes what the store did not take before, finishes
-    and removes what jobs left that are over, and prunes copies of bundles.
+    harvests that epilogs had no time for, finishes and removes what jobs left that are over, and prunes
+    copies of bundles.
 
     With --store: removes what dead publishers left, makes one bundle of many, removes what the policy's
     tend section says, verifies a thirtieth of all bundles, and evicts images down to images.keep.
@@ -61,10 +62,10 @@ def _show(reports: list[Report], as_json: bool) -> None:
     if as_json:
         show_json([report._asdict() for report in reports])
         return
-    show_table(
-        NODE_COLUMNS,
-        [(r.node, r.spooled, r.finished, r.removed, f"{r.pruned} B", "; ".join(r.failed)) for r in reports],
-    )
+    rows = [
+        (r.node, r.spooled, r.finished, r.harvested, r.removed, f"{r.pruned} B", "; ".join(r.failed)) for r in reports
+    ]
+    show_table(NODE_COLUMNS, rows)
 
 
 def _tend_store(installation: Installation, as_json: bool) -> None:

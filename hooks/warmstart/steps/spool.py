@@ -30,7 +30,7 @@ def run(context: Context, options: Options) -> Outcome:
 
 def publish(directory: str, policy: Policy, publisher: str, audit: Journal, deadline: Deadline) -> int:
     """Publish a node's spool; return how many bundles left it. The store's own errors."""
-    target = spool.Target(policy.paths.store, policy.store_user, publisher)
+    target = spool.Target(policy.paths.store, policy.store_user, publisher, policy.tend)
     count = 0
     for delivered in spool.deliver(directory, target, deadline):
         count += 1

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from warmstart.policy.compiled import Tend
+from warmstart.policy.form import Tend
+from warmstart.store import usage
 from warmstart.store.upkeep import Bundle
 
 UNUSED = "unused for longer than tend.keep"
-OVER = "its scope is larger than tend.{key}"
+OVER = "its scope is close to tend.{key}"
+HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, upkeep removes down to the second
 
 
 class Expired(NamedTuple):
@@ -32,16 +34,21 @@ def expired(bundles: Iterable[Bundle], policy: Tend, now: float) -> list[Expired
         else:
             scopes.setdefault(bundle.scope, []).append(bundle)
     for scope, kept in scopes.items():
-        key = scope.partition("-")[0]
-        limit = {"user": policy.per_user, "account": policy.per_account}.get(key, policy.per_site)
-        found.extend(Expired(bundle, OVER.format(key=f"per_{key}")) for bundle in _beyond(kept, limit))
+        reason = OVER.format(key=f"per_{scope.partition('-')[0]}")
+        found.extend(Expired(bundle, reason) for bundle in _beyond(kept, usage.quota(scope, policy)))
     return found
 
 
-def _beyond(bundles: list[Bundle], limit: int) -> list[Bundle]:
-    excess = sum(bundle.size for bundle in bundles) - limit
+def _beyond(bundles: list[Bundle], quota: int) -> list[Bundle]:
+    """Return what has to go so that the next ones to publish have room: at the quota they are refused.
+
+    Within the quota the bundle that was used last stays.
+    """
+    size = sum(bundle.size for bundle in bundles)
+    excess = size - LOW * quota if size > HIGH * quota else 0
     going = []
-    for bundle in sorted(bundles, key=lambda b: (b.used, b.bundle)):
+    by_use = sorted(bundles, key=lambda b: (b.used, b.bundle))
+    for bundle in by_use if size > quota else by_use[:-1]:
         if excess <= 0:
             break
         going.append(bundle)

@@ -27,7 +27,7 @@ LOCKS = "locks"
 BUNDLE = ".sqsh"
 MANIFEST = ".json"
 
-_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=-]{0,199}")
+_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=%-]{0,199}")
 _BUNDLE_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}")
 # What unsquashfs takes literally in a list of names, one for each line (it skips blanks and comments): no
 # backslash, no blank or `#` in front, no blank at the end.
@@ -72,6 +72,11 @@ def is_plain_path(path: str) -> bool:
     )
 
 
+def is_component(name: str) -> bool:
+    """Tell whether a name can be that of a scope, a profile or a namespace."""
+    return _COMPONENT.fullmatch(name) is not None
+
+
 def is_bundle_id(name: str) -> bool:
     """Tell whether a name has the form of a bundle id."""
     return _BUNDLE_ID.fullmatch(name) is not None
@@ -103,7 +108,7 @@ class Namespace(NamedTuple):
     def path(self) -> str:
         """Its directory."""
         for part in self[1:]:
-            if not _COMPONENT.fullmatch(part):
+            if not is_component(part):
                 raise ValueError(f"not a name of the store's layout: {part!r}")
         return os.path.join(self.store, ARTIFACTS, *self[1:])
 

@@ -27,7 +27,8 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
 from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Identity, Worker
-from warmstart.store import bundles, manifest
+from warmstart.policy.form import Tend
+from warmstart.store import bundles, manifest, usage
 from warmstart.store.layout import Namespace
 
 BUNDLE = "bundle.sqsh"
@@ -64,6 +65,7 @@ class Target(NamedTuple):
     store: str
     owner: Identity
     publisher: str  # node and run id of whoever publishes
+    rules: Tend | None = None  # the scopes' quotas
 
 
 class Delivered(NamedTuple):
@@ -125,7 +127,7 @@ def _deliver_one(parent: int, name: str, publish: Callable[[int, Spooled], dict[
                 published = publish(bundle, spooled)
             finally:
                 os.close(bundle)
-    except (bundles.PublishBlocked, ValueError, TypeError, FileNotFoundError) as error:
+    except (bundles.PublishBlocked, usage.QuotaExceeded, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
     remove_tree(parent, name, after(_REMOVAL))
     return Delivered(name, spooled, published, reason)
@@ -134,7 +136,8 @@ def _deliver_one(parent: int, name: str, publish: Callable[[int, Spooled], dict[
 def _publish(target: Target, deadline: Deadline, bundle: int, spooled: Spooled) -> dict[str, Any]:
     place = Namespace(target.store, *spooled[:3])
     with Worker(target.owner, keep=(bundle,)) as worker:
-        wanted = (place, bundle, spooled.draft, target.publisher)
+        quota = usage.quota(spooled.scope, target.rules) if target.rules else 0
+        wanted = (place, bundle, spooled.draft, target.publisher, quota)
         answer: dict[str, Any] = worker.call(bundles.publish_bundle, *wanted, deadline=deadline)
     return answer
 

@@ -8,8 +8,9 @@ arrives there must be, file by file, what the manifests say.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
@@ -61,11 +62,14 @@ def read_manifest(bench: Bench, where: Namespace, bundle: str, deadline: Deadlin
 
 
 @contextmanager
-def unpacked(bench: Bench, wanted: Sequence[Wanted], deadline: Deadline) -> Iterator[str]:
+def unpacked(
+    bench: Bench, wanted: Sequence[Wanted], deadline: Deadline, copy: Callable[[Wanted, int], None] | None = None
+) -> Iterator[str]:
     """Give a directory of root's with the entries in `entries/`; it is gone after the `with`.
 
-    No two of `wanted` may have a file in common. `BundleDamaged` for the first bundle that is not what its manifest
-    says, `UnpackFailed`, `ExtractionFailed`, and the errors of `bundles.fetch`.
+    `copy` fills an empty file with a bundle and raises where its bytes are not its manifest's; without it they come
+    from the store. No two of `wanted` may have a file in common. `BundleDamaged` for the first bundle that is not what
+    its manifest says, `UnpackFailed`, `ExtractionFailed`, and the errors of `bundles.fetch`.
     """
     try:
         ensure_dir(bench.stage, 0o700)
@@ -74,7 +78,7 @@ def unpacked(bench: Bench, wanted: Sequence[Wanted], deadline: Deadline) -> Iter
             os.mkdir(NAME, 0o700, dir_fd=parent)
             try:
                 with opened_dir(NAME, parent) as top:
-                    _fill(bench, top, wanted, deadline)
+                    _fill(bench, top, wanted, deadline, copy or partial(_from_store, bench, deadline))
                     yield os.path.join(bench.stage, NAME)
             finally:
                 remove_tree(parent, NAME, after(_REMOVAL))
@@ -82,8 +86,10 @@ def unpacked(bench: Bench, wanted: Sequence[Wanted], deadline: Deadline) -> Iter
         raise UnpackFailed(path=bench.stage, problem=error.strerror or str(error)) from error
 
 
-def _fill(bench: Bench, top: int, wanted: Sequence[Wanted], deadline: Deadline) -> None:
-    sources = [_fetched(bench, top, item, deadline) for item in wanted]
+def _fill(
+    bench: Bench, top: int, wanted: Sequence[Wanted], deadline: Deadline, copy: Callable[[Wanted, int], None]
+) -> None:
+    sources = [_fetched(bench, top, item, copy) for item in wanted]
     os.mkdir("unpacked", 0o700, dir_fd=top)
     with opened_dir("unpacked", top) as place:
         os.fchown(place, bench.validator.uid, bench.validator.gid)
@@ -97,15 +103,20 @@ def _fill(bench: Bench, top: int, wanted: Sequence[Wanted], deadline: Deadline) 
     remove_tree(top, "unpacked", after(_REMOVAL))
 
 
-def _fetched(bench: Bench, top: int, item: Wanted, deadline: Deadline) -> Source:
+def _from_store(bench: Bench, deadline: Deadline, item: Wanted, fd: int) -> None:
     """Fetch a bundle, checked on the way by its SHA-256."""
+    found = item.found
+    with Worker(bench.owner, keep=[fd]) as worker:
+        worker.call(bundles.fetch, item.where, found.bundle, found.sha256, found.size, fd, deadline=deadline)
+
+
+def _fetched(bench: Bench, top: int, item: Wanted, copy: Callable[[Wanted, int], None]) -> Source:
+    """Bring a bundle here."""
     found = item.found
     name = f"{found.bundle}.sqsh"
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=top)
     try:
-        wanted = (found.bundle, found.sha256, found.size, fd)
-        with Worker(bench.owner, keep=[fd]) as worker:
-            worker.call(bundles.fetch, item.where, *wanted, deadline=deadline)
+        copy(item, fd)
     finally:
         os.close(fd)
     whole = len(item.entries) == len(found.entries)

@@ -1,0 +1,179 @@
+"""`warmstart cache export` and `import`: bundles for, and from, another cluster."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from warmstart.audit import events
+from warmstart.entry.cache_command import (
+    NO,
+    Place,
+    administrator,
+    namespace_option,
+    profile_option,
+    run_as_root,
+    scope_option,
+    store_at_work,
+)
+from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn
+from warmstart.entry.upkeep_run import Run
+from warmstart.errors import WarmstartError
+from warmstart.host.files import ensure_dir, opened_dir
+from warmstart.host.worker import Worker
+from warmstart.paths import Installation
+from warmstart.store import arrivals, bundles, exports, upkeep
+from warmstart.store.arrivals import Arrived, Desk
+from warmstart.store.exports import Item
+from warmstart.store.layout import BUNDLE, MANIFEST, Namespace
+from warmstart.store.upkeep import Bundle
+
+STEP = "import"
+COLUMNS = ("scope", "profile", "namespace", "bundle", "published", "known", "rejected", "problem")
+
+
+@click.command("export")
+@click.argument("target", metavar="DIRECTORY|FILE.tar")
+@click.argument("wanted", nargs=-1, metavar="[BUNDLE]...")
+@scope_option
+@profile_option
+@namespace_option
+@json_option
+@click.pass_obj
+def export_command(
+    installation: Installation, /, target: str, wanted: tuple[str, ...], as_json: bool, **options: str | None
+) -> None:
+    """Write bundles into a directory, or one tar file, for another cluster; all bundles, or those that are named.
+
+    A directory that has some of them already is completed. What is in an export is as private as the caches are:
+    keep it where only root can read it.
+
+    Exit status: 0 done; 1 nothing to export, or a bundle could not be read; 2 not root, or refused.
+    """
+    place = Place(**options)
+    with run_as_root(installation) as run:
+        found = [b for b in _survey(run) if place.holds(b) and (not wanted or b.bundle in wanted)]
+        done: list[Bundle] = []
+        if found:
+            with exports.writing(target) as writer:
+                done = [b for b in progress(found, "export", quiet=as_json) if _exported(run, writer, b)]
+                writer.finish()
+            size = sum(bundle.size for bundle in done)
+            run.audit.emit(events.CACHE_EXPORTED, target=target, bundles=len(done), bytes=size, by=administrator())
+    if as_json:
+        show_json([bundle._asdict() for bundle in done])
+    else:
+        say(f"{len(done)} bundles exported to {target}")
+    if not done or len(done) < max(len(found), len(wanted)):
+        raise click.exceptions.Exit(NO)
+
+
+@click.command("import")
+@click.argument("source", metavar="DIRECTORY|FILE.tar")
+@click.argument("wanted", nargs=-1, metavar="[BUNDLE]...")
+@scope_option
+@profile_option
+@namespace_option
+@click.option("--to", help="The scope to publish in; without it users' own, where the cluster has that user and uid.")
+@click.option("--to-namespace", help="The namespace to publish in, for bundles of one profile and namespace.")
+@json_option
+@click.pass_obj
+def import_command(
+    installation: Installation, /, source: str, wanted: tuple[str, ...], as_json: bool, **options: str | None
+) -> None:
+    """Publish the bundles of an export: all, or those that are named or that the options hold.
+
+    Every job that reads the scope will run what is in them: know where the export is from. Each bundle is compared
+    with the export's list, its entries are validated again and packed anew. Entries that are here already stay.
+
+    Exit status: 0 all is here now; 1 some was damaged, refused or not valid; 2 not root, no export, or the store
+    fails or is at work.
+    """
+    to, to_namespace = options.pop("to"), options.pop("to_namespace")
+    place = Place(**options)
+    rows = []
+    with store_at_work(installation) as (run, _):
+        desk = Desk(run.bench, run.publisher, run.policy.profiles)
+        with exports.reading(os.path.abspath(source), run.policy.validate_user, run.bundle_deadline()) as reader:
+            chosen = [i for i in reader.items() if place.holds(_named(run, i)) and (not wanted or i.bundle in wanted)]
+            _check_one(chosen, to_namespace)
+            for item in progress(chosen, "import", quiet=as_json):
+                try:
+                    where = arrivals.destination(run.policy.paths.store, item, to, to_namespace)
+                    arrived = arrivals.take_in(reader, item, where, desk, run.bundle_deadline())
+                except WarmstartError as error:
+                    run.failed(STEP, error)
+                    rows.append(_row(item, Arrived(None, 0, 0, {}), str(error)))
+                    continue
+                _tell(run, item, where, arrived)
+                rows.append(_row(item, arrived, ""))
+    _show(rows, as_json)
+    if not rows or len(rows) < len(wanted) or any(row["problem"] or row["rejected"] for row in rows):
+        raise click.exceptions.Exit(NO)
+
+
+def _survey(run: Run) -> list[Bundle]:
+    return [Bundle(*row) for row in run.ask(upkeep.survey, run.policy.paths.store, run.publisher)]
+
+
+def _exported(run: Run, writer: exports.Writer, bundle: Bundle) -> bool:
+    """Add one bundle and its manifest; False where the store does not give it."""
+    where = Namespace(run.policy.paths.store, bundle.scope, bundle.profile, bundle.namespace)
+    name = Item(*where[1:], bundle.bundle).path
+    ensure_dir(run.paths.upkeep, 0o700)
+    with opened_dir(run.paths.upkeep) as folder:
+        # Without a name, so that nothing is left of whoever dies here.
+        fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        with Worker(run.policy.store_user, keep=(fd,)) as worker:
+            asked = (where, bundle.bundle, bundle.sha256, bundle.size, fd)
+            worker.call(bundles.fetch, *asked, deadline=run.bundle_deadline())
+            text: str = worker.call(bundles.manifest_text, where, bundle.bundle, deadline=run.bundle_deadline())
+        writer.add(name + BUNDLE, fd, bundle.sha256)
+        writer.add_text(name + MANIFEST, text.encode())
+    except WarmstartError as error:
+        if isinstance(error, exports.ExportRefused):
+            raise
+        run.failed("export", error)
+        warn(str(error))
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _named(run: Run, item: Item) -> Namespace:
+    return Namespace(run.policy.paths.store, item.scope, item.profile, item.namespace)
+
+
+def _check_one(chosen: list[Item], to_namespace: str | None) -> None:
+    if to_namespace and len({(item.profile, item.namespace) for item in chosen}) > 1:
+        raise click.UsageError("--to-namespace is for one profile and namespace: give --profile and --namespace, too")
+
+
+def _tell(run: Run, item: Item, where: Namespace, arrived: Arrived) -> None:
+    named = {"scope": where.scope, "profile": where.profile, "namespace": where.name}
+    if arrived.rejected:
+        reasons: dict[str, int] = {}
+        for why in arrived.rejected.values():
+            reasons[why] = reasons.get(why, 0) + 1
+        examples = sorted(arrived.rejected.items())[:20]
+        run.audit.emit(events.ENTRY_REJECTED, profile=where.profile, reasons=reasons, examples=examples)
+    if arrived.bundle:
+        made = {"bundle": arrived.bundle, "entries": arrived.entries, "source": item.path, "by": administrator()}
+        run.audit.emit(events.BUNDLE_IMPORTED, **named, **made)
+
+
+def _row(item: Item, arrived: Arrived, problem: str) -> dict[str, Any]:
+    named = {"scope": item.scope, "profile": item.profile, "namespace": item.namespace, "source": item.bundle}
+    return {**named, **arrived._asdict(), "problem": problem}
+
+
+def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        show_json(rows)
+        return
+    keys = ("scope", "profile", "namespace", "source", "entries", "known", "rejected", "problem")
+    show_table(COLUMNS, [[len(row[key]) if key == "rejected" else row[key] for key in keys] for row in rows])

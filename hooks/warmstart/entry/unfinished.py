@@ -1,0 +1,69 @@
+"""Harvests that epilogs had no time for, finished by `tend` at idle priority (docs/upkeep.md).
+
+Every act may be the last: what is published is subtracted by the next run, and a run is forgotten only once nothing
+of it is left on the node.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.entry.upkeep_run import Run
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.record import Record
+from warmstart.steps import harvest, release
+from warmstart.steps.contract import Context
+from warmstart.store import aside
+from warmstart.store.aside import Waiting
+
+RUN_SECONDS = 600.0  # for one run's harvest; what is not done then is the next run's
+REMOVAL_SECONDS = 300.0
+
+
+def finish_all(run: Run, boot_id: str) -> int:
+    """Harvest and remove what was set aside, the oldest first; return how many runs are done with."""
+    done = 0
+    with aside.turn(run.paths.aside) as mine:
+        for waiting in aside.waiting(run.paths.aside) if mine else []:
+            try:
+                done += _finish(run, waiting, boot_id)
+            except WarmstartError as error:
+                run.failed(harvest.NAME, error)
+    return done
+
+
+def _finish(run: Run, waiting: Waiting, boot_id: str) -> bool:
+    """Harvest one run and remove it; False where there is more to do."""
+    drop = partial(release.drop_aside, run.paths, waiting, deadline=after(REMOVAL_SECONDS))
+    record = waiting.record
+    if record is None:
+        drop(aside.DAMAGED, run.audit)
+        return True
+    audit = run.audit.bind(job_id=record.job_id, uid=record.uid, user=record.user)
+    if record.boot_id != boot_id:
+        drop(aside.REBOOTED, audit)
+    elif waiting.since < time.time() - aside.LONGEST_SECONDS:
+        drop(aside.TOO_OLD, audit)
+    elif left := _harvest(run, record, audit):
+        aside.keep(run.paths.aside, record._replace(aside=left), waiting.since)
+        return False
+    else:
+        release.remove_run(run.paths, record, after(REMOVAL_SECONDS))
+    return True
+
+
+def _harvest(run: Run, record: Record, audit: Journal) -> list[str]:
+    """Return the profiles that are not done yet."""
+    rules = run.policy.harvest
+    options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)
+    context = Context(run.policy, run.paths, record, audit.bind(step=harvest.NAME), after(RUN_SECONDS), run.store)
+    outcome = harvest.run(context, options)
+    for failure in outcome.degraded:
+        audit.emit(events.STEP_FAILED, step=harvest.NAME, error=failure.as_audit())
+    audit.emit(events.STEP_FINISHED, step=harvest.NAME, outcome=outcome.state, **outcome.detail)
+    left: list[str] = outcome.record["aside"]
+    return left

@@ -1,0 +1,118 @@
+"""Harvests that an epilog had no time for: the run's cache stays on the node until `tend` has finished it.
+
+    <node>/aside/                          root, 0700
+        <jobid>.<run>.json                 since when, and the run's record, whose `aside` names the profiles
+
+The run's directory keeps its name, which no other run has; the job's state is free for a requeue. Whoever finishes or
+drops a run holds the lock, which is the directory itself; nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from warmstart import record as records
+from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
+from warmstart.record import Record, RecordUnreadable, writing_state
+
+LONGEST_SECONDS = 2 * 86400.0
+LEAST_FREE = 0.1  # of the workspace's file system, blocks and inodes: what is set aside must not starve jobs
+NO_ROOM = "harvest.aside is used up"
+NO_SPACE = "less than a tenth of the workspace's file system is free"
+TOO_OLD = "not finished within two days"
+REBOOTED = "the node was started again"
+DAMAGED = "its record is damaged"
+_SUFFIX = ".json"
+
+
+class Waiting(NamedTuple):
+    """A run whose harvest is not finished."""
+
+    name: str  # of the run: JOBID.RUN
+    since: float  # seconds since the epoch
+    record: Record | None  # None: nobody can tell any more
+
+
+def keep(directory: str, record: Record, since: float) -> None:
+    """Write down that a run is to be finished, or what is left of it; `StateUnusable`, `StateFull`."""
+    with writing_state(directory):
+        ensure_dir(directory, 0o700)
+        with opened_dir(directory) as fd:
+            data = {"since": since, "record": records.encode(record).decode()}
+            replace_file(fd, record.run_name + _SUFFIX, json.dumps(data).encode(), 0o600)
+
+
+def forget(directory: str, name: str) -> None:
+    """Forget a run, if it is there."""
+    try:
+        with opened_dir(directory) as fd:
+            unlink_if_there(name + _SUFFIX, fd)
+    except FileNotFoundError:
+        return
+
+
+def holds(directory: str, name: str) -> bool:
+    """Tell whether a run is to be finished."""
+    return os.path.lexists(os.path.join(directory, name + _SUFFIX))
+
+
+def waiting(directory: str) -> list[Waiting]:
+    """Return the runs that are to be finished, the oldest first."""
+    try:
+        with opened_dir(directory) as fd:
+            names = [name for name in os.listdir(fd) if name.endswith(_SUFFIX) and not name.startswith(".")]
+            found = [_read(directory, name, fd) for name in names]
+    except FileNotFoundError:
+        return []
+    return sorted((item for item in found if item), key=lambda item: (item.since, item.name))
+
+
+@contextmanager
+def turn(directory: str) -> Iterator[bool]:
+    """Tell whether this process may finish and drop runs now; for the length of a `with`."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        yield _locked(fd)
+    finally:
+        os.close(fd)
+
+
+def is_short_of_space(workspace: str) -> bool:
+    """Tell whether the file system of the workspaces has less left than `LEAST_FREE`."""
+    found = os.statvfs(workspace)
+    # A file system without a fixed number of inodes says 0.
+    return found.f_bavail < LEAST_FREE * found.f_blocks or found.f_favail < LEAST_FREE * found.f_files
+
+
+def _read(directory: str, name: str, fd: int) -> Waiting | None:
+    run = name.removesuffix(_SUFFIX)
+    try:
+        raw = json.loads(read_small(name, records.LONGEST, fd))
+        record = records.decode(os.path.join(directory, name), raw["record"].encode())
+        if record.run_name != run:
+            raise ValueError(name)
+        return Waiting(run, float(raw["since"]), record)
+    except FileNotFoundError:  # finished just now
+        return None
+    except (RecordUnreadable, ValueError, KeyError, TypeError, AttributeError):
+        return Waiting(run, 0.0, None)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        return False
+    return True

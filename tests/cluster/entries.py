@@ -1,0 +1,43 @@
+"""Entries as Numba writes them, tiny: valid for the validator, made in a moment."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+from tests.unit.profiles.samples import relocatable
+
+FOLDER = "src_" + "0ff860c1" * 5
+
+
+def numba_entry(number: int, salt: bytes = b"") -> tuple[str, dict[str, bytes]]:
+    """Return the name of one function's entry and its files; `salt` makes the content differ, not the name."""
+    name = f"m.f-{number}.py311"
+    index = pickle.dumps("0.68.1", -1) + pickle.dumps(("stamp", {("array",): f"{name}.1.nbc"}), -1)
+    data = pickle.dumps((b"key" + salt, {"name": "f"}, relocatable(b"\x90" * 64)), -1)
+    return f"{FOLDER}/{name}", {f"{FOLDER}/{name}.nbi": index, f"{FOLDER}/{name}.1.nbc": data}
+
+
+def numba_entries(*numbers: int, salt: bytes = b"") -> dict[str, dict[str, bytes]]:
+    """Return several entries with their files."""
+    return dict(numba_entry(number, salt) for number in numbers)
+
+
+def write_as(uid: int, gid: int, top: Path, entries: dict[str, dict[str, bytes]]) -> None:
+    """Write entries below a directory as a job of this uid does."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+            for files in entries.values():
+                for path, data in files.items():
+                    (top / path).parent.mkdir(parents=True, exist_ok=True)
+                    (top / path).write_bytes(data)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

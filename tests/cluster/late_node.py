@@ -1,0 +1,90 @@
+"""A node of a site with runs whose epilogs have no time for a harvest: no Slurm, but root."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.cluster.entries import numba_entries, write_as
+from tests.cluster.upkeep_site import UpkeepSite
+from tests.unit.samples import a_record
+from warmstart import record as records
+from warmstart.audit.journal import Journal
+from warmstart.host.deadline import after
+from warmstart.host.worker import Worker
+from warmstart.paths import NodePaths
+from warmstart.policy import refresh
+from warmstart.record import Record, Seeded
+from warmstart.steps import harvest, release
+from warmstart.steps.contract import Context
+from warmstart.store import aside
+
+Entries = dict[str, dict[str, bytes]]
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class LateNode:
+    """A node of a site with runs whose epilogs have no time at all, unless they are given some."""
+
+    def __init__(self, base: Path, more: str = "", name: str = "n1", site: UpkeepSite | None = None) -> None:
+        scontrol = base / "scontrol"  # without a record what a run has is an orphan
+        scontrol.write_text('#!/bin/sh\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n')
+        scontrol.chmod(0o755)
+        self.site = site or UpkeepSite(base, more, str(scontrol))
+        self.base = base
+        self.name = name
+        self.paths: NodePaths = self.site.installation.node(name)
+        for path, mode in ((self.paths.state, 0o700), (self.paths.view, 0o711), (self.paths.stage, 0o700)):
+            os.makedirs(path, mode=mode)
+        self.workspace = base / "workspace" / name
+        self.workspace.mkdir(parents=True)
+
+    def run_of(self, number: int, boot_id: str = BOOT, entries: Entries | None = None) -> Record:
+        """Make a run with new entries, by default one, and its record."""
+        record = a_record(
+            job_id=number,
+            view_id=number,
+            run_id=f"{number:08x}",
+            boot_id=boot_id,
+            node=self.name,
+            workspace=str(self.base / "workspace"),
+            publish_scope="user-1-a",
+            seeded={"numba": Seeded("ns", [])},
+            environment={"WARMSTART_CACHE": "/x"},
+        )
+        os.makedirs(f"{self.paths.state}/{number}", mode=0o700, exist_ok=True)
+        records.save(self.paths.state, record)
+        for name in ("tmp", "files", "cache/numba"):
+            os.makedirs(f"{record.run_directory}/{name}")
+        write_as(record.uid, record.gid, Path(record.run_directory, "cache/numba"), entries or numba_entries(number))
+        return record
+
+    def epilog(self, record: Record, budget: float = 0.0) -> list[str]:
+        """Do the steps of an epilog; return the codes of what failed beside the rest."""
+        policy = refresh.current(self.site.installation)[0]
+        audit = Journal(self.paths.journal, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
+        locked = records.locked(self.paths.state, record.job_id, after(1))
+        with Worker(self.site.owner) as worker, locked:
+            context = Context(policy, self.paths, record, audit, after(30), worker)
+            outcome = harvest.run(context, harvest.Options(budget, 1 << 30, 100))
+            context = context._replace(record=record._replace(**outcome.record))
+            records.save(self.paths.state, context.record)
+            release.run(context, release.Options())
+            audit.finish()
+        return [error.code for error in outcome.degraded]
+
+    def waiting(self) -> list[str]:
+        """Return what is set aside."""
+        return [item.name for item in aside.waiting(self.paths.aside)]
+
+    def left(self) -> list[str]:
+        """Return the runs' directories, and what there is of jobs' state."""
+        return sorted([*os.listdir(self.workspace), *os.listdir(self.paths.state), *os.listdir(self.paths.stage)])
+
+    def tend(self, status: int = 0) -> None:
+        """Tend the node."""
+        assert self.site.command("tend", "--node", "n1") == status
+
+    def dropped(self) -> dict[str, str]:
+        """Return which runs were dropped, and why."""
+        return {event["run"]: event["reason"] for event in self.site.events("harvest.dropped")}

@@ -1,0 +1,206 @@
+"""Set-aside harvests, exports and imports killed on the way: the next run finishes them, nothing is lost or left."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.entries import numba_entries
+from tests.cluster.late_node import BOOT, LateNode
+from tests.cluster.upkeep_site import UpkeepSite
+from tests.crash.vanish import VANISHED, vanishes
+from warmstart.entry import tend_command, unfinished
+from warmstart.entry.upkeep_run import upkeep_run
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.host.worker import WorkerSilent
+from warmstart.steps import release
+from warmstart.store import arrivals, aside, exports
+from warmstart.store.arrivals import Desk
+from warmstart.store.unpack import Bench
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+DAEMON = "user-1-daemon"
+# Each act forks, unpacks and packs: every call of all would take minutes, so every few, before it and after it in turn.
+STRIDE = 5
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Give a directory that other uids can pass through."""
+    path = Path(tempfile.mkdtemp(prefix="ws-kill-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    with opened_dir(str(path.parent)) as fd:
+        remove_tree(fd, path.name, after(30))
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this machine's disk be as full as it is, and this process's priority as high."""
+    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
+    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
+
+
+def calls(stride: int = STRIDE) -> Iterator[tuple[int, str]]:
+    """Give the calls to vanish at, and when."""
+    for turn in count():
+        yield 1 + turn * stride, ("before", "after")[turn % 2]
+
+
+def alone(act: Callable[[], object]) -> Callable[[], object]:
+    """Let whoever's worker vanished vanish, too."""
+
+    def acting() -> None:
+        try:
+            act()
+        except WorkerSilent:
+            os._exit(VANISHED)
+
+    return acting
+
+
+def tend_until_nothing_is_left(node: LateNode) -> None:
+    """Tend again while the worker of who vanished holds a lock, for a moment."""
+    until = after(20)
+    while node.left() or node.waiting():
+        assert not until.expired(), (node.left(), node.waiting())
+        node.tend()
+
+
+def test_setting_aside_killed_on_the_way(base: Path) -> None:
+    """Whatever the epilog came to, the run is known: by its record, or as one that is set aside."""
+    node = LateNode(base)
+    for number, (call, when) in enumerate(calls(stride=6), 1):
+        record = node.run_of(number)
+        died = vanishes(lambda record=record: node.epilog(record), call, when)  # type: ignore[misc]
+        known = os.path.exists(f"{node.paths.state}/{number}/record.json")
+        assert known or record.run_name in node.waiting()
+        tend_until_nothing_is_left(node)
+        if not died:
+            break
+    assert number > 5
+    assert set(node.site.seen()) == set(numba_entries(*range(1, number + 1)))
+
+
+def test_finishing_killed_on_the_way(base: Path) -> None:
+    """The run is set aside until all of it is published and removed."""
+    node = LateNode(base)
+
+    def finish() -> None:
+        with upkeep_run(node.site.installation, "tend", "n1") as run:
+            # What upkeep does besides is not swept here; where nothing was finished, a worker vanished.
+            os._exit(0 if unfinished.finish_all(run, BOOT) else VANISHED)
+
+    for number, (call, when) in enumerate(calls(stride=13), 1):
+        record = node.run_of(number)
+        node.epilog(record)
+        died = vanishes(alone(finish), call, when)
+        there = os.path.exists(record.run_directory)
+        assert not there or record.run_name in node.waiting()
+        tend_until_nothing_is_left(node)
+        assert set(numba_entries(number)) <= set(node.site.seen())
+        if not died:
+            break
+    assert number > 5
+    assert node.dropped() == {}
+
+
+def test_dropping_killed_on_the_way(base: Path) -> None:
+    """A run that has to go is known until it is gone."""
+    node = LateNode(base)
+    for number, (call, when) in enumerate(calls(stride=3), 1):
+        record = node.run_of(number)
+        node.epilog(record)
+
+        def drop() -> None:
+            with upkeep_run(node.site.installation, "tend", "n1") as run:
+                for item in aside.waiting(node.paths.aside):
+                    release.drop_aside(node.paths, item, aside.NO_ROOM, run.audit, after(30))
+
+        died = vanishes(drop, call, when)
+        assert record.run_name in node.waiting() or not os.path.exists(record.run_directory)
+        drop()
+        assert (node.left(), node.waiting()) == ([], [])
+        if not died:
+            break
+    assert number > 5
+
+
+@pytest.mark.parametrize("name", ["out", "out.tar"])
+def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
+    """Without its list it is no export; made again it is whole, and only the owner ever sees parts of it."""
+    site = UpkeepSite(base)
+    site.publish(numba_entries(1), scope=DAEMON)
+    site.publish(numba_entries(2), scope=DAEMON)
+    for turn, (call, when) in enumerate(calls(stride=2)):
+        target = base / f"{turn}" / name
+        target.parent.mkdir()
+
+        def export(target: Path = target) -> None:
+            with exports.writing(str(target)) as writer:
+                for manifest in sorted(site.directory(DAEMON).glob("*Z-*.json")):
+                    for path in (manifest.with_suffix(".sqsh"), manifest):
+                        with path.open("rb") as file:
+                            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                            writer.add(f"{DAEMON}/numba/ns/{path.name}", file.fileno(), digest)
+                writer.finish()
+
+        died = vanishes(export, call, when)
+        if died:
+            with suppress(exports.ExportDamaged, FileNotFoundError):
+                assert len(items(target, site)) == 2
+            if not target.is_file():
+                export()
+        assert len(items(target, site)) == 2
+        assert [path.name for path in target.parent.iterdir()] == [name] or not target.is_file()
+        if not died:
+            assert turn > 5
+            return
+
+
+def items(target: Path, site: UpkeepSite) -> list[exports.Item]:
+    """Return what an export says that it has."""
+    with exports.reading(str(target), site.owner, after(20)) as reader:
+        return reader.items()
+
+
+def test_an_import_killed_on_the_way(base: Path) -> None:
+    """The store has the bundle or has it not; imported again it is there once, and nothing is left on the node."""
+    for name in ("h", "t"):
+        (base / name).mkdir()
+    here, there = UpkeepSite(base / "h"), UpkeepSite(base / "t")
+    bench = Bench(str(base / "bench"), there.owner, there.owner)
+    desk = Desk(bench, "n1-test", ())
+    for turn, (call, when) in enumerate(calls(stride=11)):
+        entries = numba_entries(turn)
+        bundle = here.publish(entries, scope=DAEMON)
+        target = base / f"{turn}"
+        assert here.command("cache", "export", str(target), bundle) == 0
+
+        def take(target: Path = target) -> None:
+            with exports.reading(str(target), there.owner, after(20)) as reader:
+                (item,) = reader.items()
+                where = arrivals.destination(str(there.store), item, None, None)
+                arrivals.take_in(reader, item, where, desk, after(20))
+
+        before = there.seen(DAEMON)
+        died = vanishes(alone(take), call, when)
+        now = there.seen(DAEMON)
+        assert now.keys() - before.keys() in (set(), set(entries))
+        assert {entry: now[entry] for entry in before} == before
+        take()
+        assert there.seen(DAEMON).keys() == before.keys() | entries.keys()
+        assert os.listdir(bench.stage) == []
+        if not died:
+            assert turn > 5
+            return

@@ -1,0 +1,329 @@
+"""Bundles on their way between two clusters: real bundles, real tools, as root; nothing of an export is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.entries import FOLDER, numba_entries, numba_entry
+from tests.cluster.upkeep_site import UpkeepSite, one
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.store import exports
+from warmstart.store.exports import ExportDamaged, ExportRefused, Item
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+DAEMON = "user-1-daemon"  # a user that every Debian has, with this uid
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Give a directory that other uids can pass through."""
+    path = Path(tempfile.mkdtemp(prefix="ws-exp-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    with opened_dir(str(path.parent)) as fd:
+        remove_tree(fd, path.name, after(30))
+
+
+class Two:
+    """Two clusters, with a bundle of two entries in the first one."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        for name in ("h", "t"):
+            (base / name).mkdir()
+        self.here, self.there = UpkeepSite(base / "h"), UpkeepSite(base / "t")
+        self.bundle = self.here.publish(numba_entries(1, 2), scope=DAEMON, user="daemon")
+        self.entries = set(numba_entries(1, 2))
+
+    def exported(self, name: str) -> Path:
+        """Export all there is."""
+        target = self.base / name
+        assert self.here.command("cache", "export", str(target)) == 0
+        return target
+
+    def imported(self, source: Path, *arguments: str) -> list[dict[str, Any]]:
+        """Import into the second cluster; return what the command says of each bundle."""
+        rows: list[dict[str, Any]] = self.there.json("cache", "import", str(source), *arguments)
+        return rows
+
+
+@pytest.fixture
+def two(base: Path) -> Two:
+    """Give two clusters."""
+    return Two(base)
+
+
+@pytest.mark.parametrize("name", ["out", "out.tar"])
+def test_there_and_back(two: Two, name: str) -> None:
+    """What is exported arrives once, packed anew, with its maker; twice is no more than once."""
+    source = two.exported(name)
+    (row,) = two.imported(source)
+    assert (row["entries"], row["known"], row["rejected"], row["problem"]) == (2, 0, {}, "")
+    assert set(two.there.seen(DAEMON)) == two.entries
+    found = two.there.json("cache", "show", row["bundle"])
+    assert found["producer"]["user"] == "daemon"
+    assert {origin["bundle"] for origin in found["origins"].values()} == {two.bundle}
+    files = {path: file[1] for entry in found["entries"].values() for path, file in entry.items()}
+    wanted = {path: hashlib.sha256(data).hexdigest() for e in numba_entries(1, 2).values() for path, data in e.items()}
+    assert files == wanted
+    (again,) = two.imported(source)
+    assert (again["bundle"], again["entries"], again["known"]) == (None, 0, 2)
+    assert len(two.there.json("cache", "ls")) == 1
+    assert [event["bundle"] for event in two.there.events("bundle.imported")] == [row["bundle"]]
+    assert [event["bundles"] for event in two.here.events("cache.exported")] == [1]
+
+
+def test_the_standard_tool_checks_it(two: Two) -> None:
+    """An administrator without warmstart can tell a damaged export; nobody else can read it."""
+    out = two.exported("out")
+    subprocess.run(["/usr/bin/sha256sum", "--strict", "--quiet", "-c", "SHA256SUMS"], cwd=out, check=True)
+    assert {oct(path.stat().st_mode & 0o777) for path in [out, *out.rglob("*")]} == {"0o700", "0o600"}
+
+
+def test_an_export_is_completed_and_never_overwrites(two: Two) -> None:
+    """A directory takes what is new; another file under a name of ours, or a tar file that is there, is refused."""
+    out = two.exported("out")
+    two.here.publish(numba_entries(3), scope=DAEMON, user="daemon")
+    two.exported("out")
+    assert len(two.imported(out)) == 2
+    manifest = next(out.rglob("*Z-*.json"))
+    manifest.write_bytes(b"{}")
+    assert two.here.command("cache", "export", str(out)) == 2
+    assert manifest.read_bytes() == b"{}"
+    tar = two.exported("out.tar")
+    before = tar.stat().st_mtime_ns
+    assert two.here.command("cache", "export", str(tar)) == 2
+    assert tar.stat().st_mtime_ns == before
+    assert [path.name for path in two.base.glob(".*")] == []
+
+
+def test_only_what_was_chosen_is_carried(two: Two) -> None:
+    """By scope, by namespace, by bundle, on both sides."""
+    other = two.here.publish(numba_entries(9), scope="site")
+    assert two.here.command("cache", "export", str(two.base / "site.tar"), "--scope", "site") == 0
+    (row,) = two.imported(two.base / "site.tar", "--to", "site")
+    assert (row["scope"], set(two.there.seen("site"))) == ("site", set(numba_entries(9)))
+    out = two.exported("out")
+    assert two.here.command("cache", "export", str(two.base / "x"), other, "no-such-bundle") == 1
+    assert [row["bundle"] is None for row in two.imported(out, other, "--to", "site")] == [True]
+    assert two.there.command("cache", "import", str(out), "--scope", "account-none") == 1
+
+
+def test_a_scope_has_to_be_named(two: Two) -> None:
+    """A user that this cluster does not have, or has with another uid, and what others would run, by hand only."""
+    two.here.publish(numba_entries(4), scope="site")
+    two.here.publish(numba_entries(5), scope="account-ml")
+    two.here.publish(numba_entries(6), scope="user-99-daemon")
+    two.here.publish(numba_entries(7), scope="user-4242-nobody-of-this-name")
+    out = two.exported("out")
+    rows = two.imported(out)
+    assert {row["scope"] for row in rows if not row["problem"]} == {DAEMON}
+    assert sum("--to" in row["problem"] for row in rows) == 4
+    for to in ("everyone", "site-x", "user-1-x", "account-"):
+        assert two.there.command("cache", "import", str(out), "--to", to) == 1
+    assert set(two.there.seen(DAEMON)) == two.entries
+    assert two.there.seen("site") == {}
+    assert two.there.command("cache", "import", str(out), "--scope", "user-99-daemon", "--to", DAEMON) == 0
+    assert set(two.there.seen(DAEMON)) == {*two.entries, *numba_entries(6)}
+    assert two.there.command("cache", "import", str(out), "--to", "site", "--to-namespace", "mine") == 0
+    assert {row["namespace"] for row in two.there.json("cache", "ls", "--scope", "site")} == {"mine"}
+
+
+def test_entries_are_validated_again(two: Two) -> None:
+    """What no validator takes stays out though every hash is right; the rest of its bundle arrives."""
+    name, files = numba_entry(8)
+    broken = {path: data[:-1] for path, data in files.items()}
+    two.here.publish({name: broken, **numba_entries(9)}, scope=DAEMON, user="daemon")
+    rows = two.imported(two.exported("out"))
+    assert {entry for row in rows for entry in row["rejected"]} == {name}
+    assert set(two.there.seen(DAEMON)) == {*two.entries, *numba_entries(9)}
+    assert [sum(event["reasons"].values()) for event in two.there.events("entry.rejected")] == [1]
+
+
+def test_an_unknown_profile_and_a_blocked_user_stay_out(two: Two) -> None:
+    """The kill switch of this cluster holds for what comes from another one."""
+    out = two.exported("out")
+    two.there.publish(one("x"))
+    assert two.there.command("cache", "block", "--user", "daemon", "--reason", "x") == 0
+    (row,) = two.imported(out)
+    assert "blocked" in row["problem"]
+    assert two.there.seen(DAEMON) == {}
+    shutil.move(out / DAEMON / "numba", out / DAEMON / "fortran")
+    manifest = next(out.rglob("*Z-*.json"))
+    manifest.write_text(manifest.read_text().replace('"numba"', '"fortran"'))
+    resum(out)
+    assert two.there.command("cache", "unblock", "--all") == 0
+    (row,) = two.imported(out)
+    assert "fortran" in row["problem"]
+
+
+def resum(out: Path) -> None:
+    """Write the list of a changed export anew, as whoever changed it would."""
+    files = [path for path in sorted(out.rglob("*")) if path.is_file() and path.name != "SHA256SUMS"]
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out)}\n" for path in files]
+    (out / "SHA256SUMS").write_text("".join(lines))
+
+
+def damage(path: Path) -> None:
+    """Change one byte in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("what", ["squashfs", "manifest", "truncated", "missing", "link", "fifo"])
+def test_a_damaged_file_is_named_and_the_rest_arrives(two: Two, what: str) -> None:
+    """Nothing of the damaged bundle is published."""
+    other = two.here.publish(numba_entries(5), scope=DAEMON, user="daemon")
+    out = two.exported("out")
+    path = out / DAEMON / "numba" / "ns" / (two.bundle + (".json" if what == "manifest" else ".sqsh"))
+    if what in ("squashfs", "manifest"):
+        damage(path)
+    elif what == "truncated":
+        path.write_bytes(path.read_bytes()[:-4096])
+    else:
+        path.unlink()
+        if what == "link":
+            path.symlink_to("/etc/passwd")
+        elif what == "fifo":
+            os.mkfifo(path)
+    rows = {row["problem"] == "": row for row in two.imported(out)}
+    assert path.name in rows[False]["problem"]
+    assert set(two.there.seen(DAEMON)) == set(numba_entries(5))
+    assert rows[True]["bundle"] != other  # packed anew
+
+
+def test_a_foreign_squashfs_is_never_published(two: Two) -> None:
+    """A bundle whose hashes are all right, with a setuid file, a link and a device in it: none of them arrives."""
+    out = two.exported("out")
+    folder = out / DAEMON / "numba" / "ns"
+    path = folder / f"{two.bundle}.sqsh"
+    tree = two.base / "tree"
+    subprocess.run(["/usr/bin/unsquashfs", "-quiet", "-no-progress", "-dest", tree, path], check=True)
+    (tree / "link").symlink_to("/etc/shadow")
+    os.mknod(tree / "null", 0o20666, os.makedev(1, 3))
+    shutil.copy("/bin/true", tree / "root")
+    (tree / "root").chmod(0o4755)
+    for file in (tree / FOLDER).iterdir():
+        file.chmod(0o4777)
+    path.unlink()
+    subprocess.run(["/usr/bin/mksquashfs", tree, path, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
+    data = path.read_bytes()
+    manifest = folder / f"{two.bundle}.json"
+    text = json.loads(manifest.read_text())
+    text.update(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    manifest.write_text(json.dumps(text))
+    resum(out)
+    (row,) = two.imported(out)
+    if row["problem"]:  # unsquashfs as nobody does not make devices
+        assert two.there.seen(DAEMON) == {}
+        (tree / "null").unlink()
+        path.unlink()
+        subprocess.run(
+            ["/usr/bin/mksquashfs", tree, path, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL
+        )
+        data = path.read_bytes()
+        text.update(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+        manifest.write_text(json.dumps(text))
+        resum(out)
+        (row,) = two.imported(out)
+    assert row["entries"] == 2
+    published = two.there.directory(DAEMON) / f"{row['bundle']}.sqsh"
+    listed = subprocess.run(
+        ["/usr/bin/unsquashfs", "-lln", published], check=True, capture_output=True, text=True
+    ).stdout
+    assert {line.split()[0][0] for line in listed.splitlines() if "squashfs-root" in line} == {"d", "-"}
+    assert not {"link", "null", "root"} & {line.rpartition("/")[2] for line in listed.splitlines()}
+    assert not any("s" in line.split()[0] for line in listed.splitlines() if "squashfs-root" in line)
+
+
+def test_names_that_lead_out_are_no_names(two: Two) -> None:
+    """A list may name what the store's layout has, and nothing else."""
+    out = two.exported("out")
+    for name in ("../../etc/passwd", "/etc/passwd", "a/b/c.json", f"{DAEMON}/numba/../ns/{two.bundle}.json"):
+        with (out / "SHA256SUMS").open("a") as sums:
+            sums.write(f"{'0' * 64}  {name}\n")
+        assert two.there.command("cache", "import", str(out)) == 2
+        resum(out)
+    assert two.there.command("cache", "import", str(out)) == 0
+
+
+@pytest.mark.parametrize("kind", ["link", "hardlink", "outside", "twice"])
+def test_a_tar_that_lies(two: Two, kind: str) -> None:
+    """Members that are no files are not there; of a name that comes twice the first counts; nothing is extracted."""
+    good = two.exported("out.tar")
+    bad = two.base / "bad.tar"
+    name = Item(DAEMON, "numba", "ns", two.bundle).path + ".sqsh"
+    with tarfile.open(good) as source, tarfile.open(bad, "w") as target:
+        for member in source:
+            file = source.extractfile(member)
+            if member.name == name and kind in ("link", "hardlink"):
+                member.type = tarfile.SYMTYPE if kind == "link" else tarfile.LNKTYPE
+                member.linkname, member.size = "/etc/shadow", 0
+                target.addfile(member)
+                continue
+            target.addfile(member, file)
+            if member.name == name and kind == "twice":
+                member.size = 5
+                target.addfile(member, io.BytesIO(b"other"))
+        if kind == "outside":
+            info = tarfile.TarInfo("../../../../etc/warmstart-was-here")
+            target.addfile(info)
+    (row,) = two.imported(bad)
+    assert (row["problem"] == "") is (kind in ("outside", "twice"))
+    assert not os.path.exists("/etc/warmstart-was-here")
+    assert set(two.there.seen(DAEMON)) == (two.entries if kind in ("outside", "twice") else set())
+
+
+def test_what_is_no_export_is_refused(two: Two) -> None:
+    """An unfinished one, a newer format, an empty directory, a file that is no tar."""
+    out = two.exported("out")
+    head = out / "export.json"
+    head.write_text('{"format": 2}')
+    resum(out)
+    with (
+        exports.reading(str(out), two.there.owner, after(10)) as reader,
+        pytest.raises(ExportRefused, match="known is 1"),
+    ):
+        reader.items()
+    (out / "SHA256SUMS").unlink()
+    with (
+        exports.reading(str(out), two.there.owner, after(10)) as reader,
+        pytest.raises(ExportDamaged, match="SHA256SUMS"),
+    ):
+        reader.items()
+    with io.BytesIO() as file, tarfile.open(fileobj=file, mode="w") as tar:
+        member = tarfile.TarInfo("x")
+        member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x"}
+        tar.addfile(member)
+        confusing = file.getvalue()
+    for content in (b"", b"no tar" * 1000, confusing):
+        (two.base / "x.tar").write_bytes(content)
+        assert two.there.command("cache", "import", str(two.base / "x.tar")) == 2
+    assert two.there.command("cache", "import", str(two.base / "nowhere")) == 2
+    assert two.there.seen(DAEMON) == {}
+
+
+def test_nobody_elses_directory_is_written_to(two: Two) -> None:
+    """Whoever owns the directory could swap what root writes there."""
+    theirs = two.base / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 1, 1)
+    assert two.here.command("cache", "export", str(theirs)) == 2
+    assert two.here.command("cache", "export", str(theirs / "x.tar")) == 2
+    assert os.listdir(theirs) == []

@@ -1,0 +1,96 @@
+"""`harvest.only_successful` on real Slurm: each way in which a job can end, and a controller that does not answer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.entries import numba_entries
+from tests.cluster.processes import wait_until
+from tests.cluster.site import RULES, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cluster.cluster import JobResult
+
+ONLY = "harvest: {only_successful: true}\n" + RULES
+
+
+@pytest.fixture
+def choosy(site: Site) -> Site:
+    """Give the site, which harvests only what successful jobs made, with an empty store."""
+    site.write_policy(ONLY, store=str(site.new_store(site.cluster.base / "store-only")))
+    return site
+
+
+def script(number: int, end: str) -> str:
+    """Return a job that makes one new entry and then ends somehow."""
+    ((_, files),) = numba_entries(number).items()
+    writes = [
+        f"import pathlib; p = pathlib.Path(os.environ['NUMBA_CACHE_DIR'], {name!r}); "
+        f"p.parent.mkdir(exist_ok=True); p.write_bytes({data!r})"
+        for name, data in files.items()
+    ]
+    code = "; ".join(["import os", *writes])
+    return f"#!/bin/sh\npython3 - <<'EOF'\n{code}\nEOF\ntouch made\n{end}\n"
+
+
+def run(site: Site, number: int, end: str, act: Callable[[int], object] | None = None, *arguments: str) -> JobResult:
+    """Run such a job, and do something to it once it has made its entry."""
+    made = site.cluster.account(ALICE).home / "made"
+    made.unlink(missing_ok=True)
+    job_id = site.cluster.submit(script(number, end), ALICE, "--nodelist=n1", *arguments)
+    if act:
+        wait_until("the entry", made.exists, 60)
+        act(job_id)
+    return site.finish(job_id, 120)
+
+
+def test_only_what_ended_well_is_harvested(choosy: Site) -> None:
+    """Status 0 is; another status, a signal and a cancellation are not, though the epilog is told 0 for that."""
+    cluster = choosy.cluster
+    harvested = run(choosy, 1, "srun -n1 false; exit 0")
+    failed = {
+        "FAILED": run(choosy, 2, "exit 3"),
+        "KILLED": run(choosy, 3, "kill -9 $$"),
+        "CANCELLED": run(choosy, 4, "exec sleep 600", cluster.cancel),
+    }
+    assert [failed[name].state for name in failed] == ["FAILED", "FAILED", "CANCELLED"]
+    reasons = {}
+    for name, ended_as in failed.items():
+        (event,) = choosy.events(ended_as.job_id, "harvest.left-out")
+        reasons[name] = event["reason"]
+        assert choosy.events(ended_as.job_id, "cache.harvested") == []
+    assert reasons == {
+        "FAILED": "it ended with status 768, reason NonZeroExitCode",
+        "KILLED": "it ended with status 9, reason JobLaunchFailure",
+        "CANCELLED": "it ended with status 15, reason None",
+    }
+    assert choosy.events(harvested.job_id, "harvest.left-out") == []
+    listed = json.loads(choosy.command("cache", "ls", "--json", "--profile", "numba").stdout)
+    assert [bundle["entries"] for bundle in listed] == [1]
+
+
+def test_a_requeued_run_did_not_end_well(choosy: Site) -> None:
+    """Slurm tells neither a status nor a reason; there is no end either."""
+
+    def requeue(job_id: int) -> None:
+        choosy.cluster.requeue(job_id)
+        choosy.cluster.wait_idle()
+        choosy.cluster.cancel(job_id)
+
+    ended_as = run(choosy, 5, "exec sleep 600", requeue, "--requeue")
+    assert [event["reason"] for event in choosy.events(ended_as.job_id, "harvest.left-out")] == ["it was requeued"]
+
+
+def test_without_an_answer_nothing_is_harvested(choosy: Site) -> None:
+    """By hand there is no such job; the epilog goes on, and releases."""
+    variables = choosy.variables(940001)
+    assert choosy.run_hook("prolog", variables).returncode == 0
+    assert choosy.run_hook("epilog", variables).returncode == 0
+    (event,) = choosy.events(940001, "harvest.left-out")
+    assert event["reason"].startswith("not known: ")

@@ -1,0 +1,217 @@
+"""Harvests that an epilog has no time for: set aside, finished by `tend`, bounded, and lost only with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.entries import numba_entries, write_as
+from tests.cluster.late_node import BOOT, LateNode
+from tests.cluster.processes import run_as
+from tests.cluster.site import RULES, Site
+from warmstart.entry import tend_command
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.store import aside
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+MANY = 3000  # more than can be copied, judged and packed in a second
+
+
+def late_job(site: Site, job_id: int, first: int) -> Path:
+    """Run a job by hand that makes more than its epilog has time for; return its run's directory, set aside."""
+    variables = site.variables(job_id)
+    assert site.run_hook("prolog", variables).returncode == 0
+    (name,) = os.listdir(site.workspace / "n1")
+    run = site.workspace / "n1" / name
+    alice = site.cluster.account(ALICE)
+    write_as(alice.uid, alice.gid, run / "cache" / "numba", numba_entries(*range(first, first + MANY)))
+    done = site.run_hook("epilog", variables)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (event,) = site.events(job_id, "harvest.set-aside")
+    assert (event["run"], "numba" in event["profiles"]) == (name, True)
+    assert (run.stat().st_mode & 0o7777, (run / "tmp").exists()) == (0o700, False)
+    assert run_as(alice, ["/bin/ls", str(run / "cache")]).returncode != 0
+    assert not (site.var / "n1" / "state" / str(job_id)).exists()
+    return run
+
+
+def stored(site: Site) -> int:
+    """Return how many of Numba's entries the store has."""
+    found = json.loads(site.command("cache", "ls", "--json", "--profile", "numba").stdout)
+    return sum(bundle["entries"] for bundle in found)
+
+
+def test_what_there_is_no_time_for_is_finished_by_tend(site: Site) -> None:
+    """The epilog ends within its bound and says what it left; `tend` publishes all of it, and nothing stays.
+
+    In a cache that began empty, and in one that the store's bundles are mounted in.
+    """
+    site.write_policy("harvest: {budget: 1s}\n" + RULES, store=str(site.new_store(site.cluster.base / "store-aside")))
+    for turn, job_id in enumerate((930001, 930002)):
+        run = late_job(site, job_id, turn * MANY)
+        # A requeue of the job is not disturbed by it, nor the other way round.
+        assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
+        assert site.run_hook("epilog", site.variables(job_id)).returncode == 0
+        assert run.exists()
+        assert site.command("tend", "--node", "n1").returncode == 0
+        assert not run.exists()
+        assert str(run) not in Path("/proc/self/mountinfo").read_text()
+        assert os.listdir(site.var / "n1" / "aside") == []
+        assert stored(site) == (turn + 1) * MANY
+        assert site.events(job_id, "harvest.dropped") == []
+
+
+@pytest.fixture(autouse=True)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave this process's priority alone."""
+    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Give a directory that other uids can pass through."""
+    path = Path(tempfile.mkdtemp(prefix="ws-aside-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    with opened_dir(str(path.parent)) as fd:
+        remove_tree(fd, path.name, after(30))
+
+
+@pytest.fixture
+def node(base: Path, monkeypatch: pytest.MonkeyPatch) -> LateNode:
+    """Give a node; how full this machine's disk is does not matter."""
+    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
+    return LateNode(base)
+
+
+def test_orphans_are_told_from_what_is_set_aside(node: LateNode) -> None:
+    """While another process finishes runs, upkeep removes none of them; then it finishes all."""
+    for number in (1, 2):
+        node.epilog(node.run_of(number))
+    left = node.left()
+    assert left == node.waiting() == ["1.00000001", "2.00000002"]
+    with aside.turn(node.paths.aside) as mine:
+        assert mine
+        node.tend()
+        assert node.left() == left
+    node.tend()
+    assert (node.left(), node.waiting()) == ([], [])
+    assert set(node.site.seen()) == set(numba_entries(1, 2))
+    assert node.dropped() == {}
+
+
+def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
+    """What `tend` can't publish is spooled, like an epilog's."""
+    node.epilog(node.run_of(1))
+    node.site.store.rename(node.base / "away")
+    node.tend()
+    assert len(os.listdir(node.paths.spool)) == 1
+    (node.base / "away").rename(node.site.store)
+    node.tend()
+    assert (node.left(), node.waiting()) == ([], [])
+    assert set(node.site.seen()) == set(numba_entries(1))
+
+
+def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of the policy holds after every epilog; 0 keeps none."""
+    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
+    node = LateNode(base, "harvest: {aside: 2}")
+    for number in (1, 2, 3):
+        node.epilog(node.run_of(number))
+    assert node.left() == node.waiting() == ["2.00000002", "3.00000003"]
+    policy = Path(node.site.installation.policy)
+    policy.write_text(policy.read_text().replace("aside: 2", "aside: 0"))
+    node.epilog(node.run_of(4))
+    assert node.left() == node.waiting() == []
+    node.tend()
+    assert set(node.dropped().values()) == {aside.NO_ROOM}
+    assert len(node.dropped()) == 4
+
+
+def test_a_full_disk_takes_what_is_set_aside_first(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While less than a tenth is free, the oldest go, however few they are."""
+    node.epilog(node.run_of(1))
+    answers = iter([True, False])
+    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: next(answers))
+    node.epilog(node.run_of(2))
+    assert node.left() == node.waiting() == ["2.00000002"]
+    node.tend()
+    assert node.dropped() == {"1.00000001": aside.NO_SPACE}
+
+
+def test_a_file_system_says_how_full_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks and inodes both count; a file system that has no fixed number of inodes is not full of them."""
+    real = os.statvfs(tmp_path)
+    for changes, short in (
+        ({"f_bavail": real.f_blocks // 11}, True),
+        ({"f_favail": 9, "f_files": 100}, True),
+        ({"f_favail": 0, "f_files": 0}, False),
+    ):
+        fields = {"f_blocks": 1000, "f_bavail": 500, "f_files": 100, "f_favail": 50}
+        fields.update({"f_bavail": 90} if "f_bavail" in changes else changes)
+        monkeypatch.setattr(os, "statvfs", lambda _path, fields=fields: type("Found", (), fields))
+        assert aside.is_short_of_space(str(tmp_path)) is short
+
+
+def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
+    """What can't be trusted or has waited for two days is dropped; each says why, and nothing is left of it."""
+    for number, boot_id in ((1, BOOT), (2, "another boot"), (3, BOOT), (4, BOOT)):
+        node.epilog(node.run_of(number, boot_id))
+    old = aside.waiting(node.paths.aside)[0]
+    assert old.record
+    aside.keep(node.paths.aside, old.record, time.time() - aside.LONGEST_SECONDS - 60)
+    Path(node.paths.aside, "3.00000003.json").write_text("{")
+    node.tend()
+    assert node.dropped() == {"1.00000001": aside.TOO_OLD, "2.00000002": aside.REBOOTED, "3.00000003": aside.DAMAGED}
+    assert (node.left(), node.waiting()) == ([], [])
+    assert set(node.site.seen()) == set(numba_entries(4))
+
+
+def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run waits with its first age, and ends when all is done."""
+    from warmstart.entry import unfinished
+
+    node.epilog(node.run_of(1))
+    since = aside.waiting(node.paths.aside)[0].since
+    monkeypatch.setattr(unfinished, "RUN_SECONDS", 0.0)
+    node.tend()
+    assert [(item.name, item.since) for item in aside.waiting(node.paths.aside)] == [("1.00000001", since)]
+    monkeypatch.undo()
+    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
+    node.tend()
+    assert (node.left(), node.waiting()) == ([], [])
+    assert set(node.site.seen()) == set(numba_entries(1))
+
+
+def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> None:
+    """Its record names what was left: that is harvested, and nothing is set aside twice."""
+    record = node.run_of(1)._replace(aside=["numba"])
+    aside.keep(node.paths.aside, record, time.time())
+    node.epilog(record, budget=30.0)
+    assert (node.left(), node.waiting()) == ([], [])
+    assert set(node.site.seen()) == set(numba_entries(1))
+
+
+def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -> None:
+    """The epilog says why, and goes on; with room again, the next job's entries are taken."""
+    site = LateNode(base, "tend: {per_user: 10KiB}")  # less than its first bundle
+    site.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
+    site.site.publish(numba_entries(9), scope="site")
+    assert site.epilog(site.run_of(1), budget=30.0) == ["cache-quota-exceeded"]
+    assert not os.path.exists(site.paths.spool)
+    assert set(site.site.seen()) == {"e0", "e1", "e2"}
+    assert site.left() == []
+    policy = Path(site.site.installation.policy)
+    policy.write_text(policy.read_text().replace("10KiB", "20KiB"))
+    site.epilog(site.run_of(2), budget=30.0)
+    assert set(numba_entries(2)) <= set(site.site.seen())
