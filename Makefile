@@ -22,6 +22,7 @@ setup: ## install what this machine lacks: Debian packages (as root) and a priva
 
 setup-tests: setup
 	@packaging/setup $(VENV) $(PYTHON) torch tools
+	@tests/newer/build $(VENV) >/dev/null || echo "warmstart: no tests with Slurm 24.11 (tests/newer)"
 
 demo: setup ## a real four-node cluster and a registry on this machine; the same job cold and warm
 	@$(BIN)/python -m tests.demo
@@ -34,7 +35,7 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts
 	$(BIN)/ruff check hooks tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	shellcheck -x packaging/setup packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot .ci/run
+	shellcheck -x packaging/setup packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench

@@ -20,7 +20,8 @@ _IN_USER = _ALNUM | frozenset("_.@+-")
 _IN_NODE = _ALNUM | frozenset("_.-")
 PYXIS_IMAGE = "SPANK__SLURM_SPANK_OPTION_pyxis_container_image"
 # What packaging/spank hands over; without the plugin a user can set them as well (CVE-2021-31215).
-WARM_IMAGE, WARM_PROFILE, NO_WARM = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE", "SPANK_NO_WARM"
+WARM_IMAGE, WARM_PROFILE = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE"
+WARM_KEEP, NO_WARM = "SPANK_WARM_KEEP", "SPANK_NO_WARM"
 
 
 class JobUnreadable(PolicyError):
@@ -53,6 +54,7 @@ class Job(NamedTuple):
     array: str | None = None  # JOBID_TASKID of an array's task
     warm_image: str = ""  # claimed: --warm-image
     warm_profile: str = ""  # claimed: --warm-profile
+    warm_keep: bool = False  # claimed: --warm-keep
     no_warm: bool = False  # claimed: --no-warm
     restarts: int = 0  # the same on all nodes of one run
     cpus_per_node: str = ""  # as Slurm writes it: 4(x2),2
@@ -99,6 +101,7 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         pyxis_image=environ.get(PYXIS_IMAGE, ""),
         warm_image=environ.get(WARM_IMAGE, ""),
         warm_profile=environ.get(WARM_PROFILE, ""),
+        warm_keep=bool(environ.get(WARM_KEEP)),
         no_warm=bool(environ.get(NO_WARM)),
         # The comment is there only where the job has one; the restart count came with it, and always is.
         comment_told="SLURM_JOB_RESTART_COUNT" in environ,

@@ -77,6 +77,9 @@ class Controller(Installation):
         return f"{self.prefix}/lib/warmstart/slurm"
 
 
+SEED = ".seed"  # in a run's directory, root's, 0700: what the job's view of the bundles is made of
+
+
 class NodePaths(NamedTuple):
     """What one node keeps; all are root's, 0700 unless said."""
 
@@ -103,6 +106,11 @@ class NodePaths(NamedTuple):
         return f"{self.root}/spool"
 
     @property
+    def aside(self) -> str:
+        """Records of runs that are over and whose caches `tend` still harvests."""
+        return f"{self.root}/aside"
+
+    @property
     def upkeep(self) -> str:
         """Bundles that upkeep of the store has unpacked, by one process at a time."""
         return f"{self.root}/upkeep"
@@ -111,6 +119,11 @@ class NodePaths(NamedTuple):
     def bundles(self) -> str:
         """This node's copies of the store's bundles."""
         return f"{self.root}/bundles"
+
+    @property
+    def layers(self) -> str:
+        """Where those copies are mounted that jobs were seeded from."""
+        return f"{self.root}/layers"
 
     @property
     def uses(self) -> str:

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import grp
 import os
+from collections.abc import Callable
 from functools import partial
 
 from warmstart import request
 from warmstart.errors import UserError
+from warmstart.host.deadline import Deadline
 from warmstart.images import reference as references
 from warmstart.images.reference import Reference
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant, combine, matching, private_repository
 from warmstart.profiles import registry
+from warmstart.profiles.defined import FILES
 from warmstart.record import Record
 from warmstart.runner import Prepared, Step
 from warmstart.slurm import hostlist
 
 SPOOL_SECONDS = 5.0
+NOT_KEPT = "warmstart: --warm-keep: no job's files are kept here; TMPDIR goes with the job"
 
 
 class PortsNotOffered(UserError):
@@ -38,7 +42,7 @@ class ProfileNotOffered(UserError):
 
     code = "profile-not-offered"
     template = "the job asks for the profile {profile!r}, which warmstart does not have"
-    hint = "profiles are listed by `warmstart plan`"
+    hint = "profiles are listed by `warmstart plan`; files are declared with files=NAME"
 
 
 def grant(policy: Policy, job: Job) -> Grant:
@@ -59,27 +63,32 @@ def groups(job: Job) -> list[str]:
 
 def profiles(policy: Policy, job: Job, grant: Grant) -> list[str]:
     """Return the job's profiles, those of the policy first; `ProfileNotOffered` for a wish that can't be met."""
-    return [name for name in _wanted(job, grant) if not _misplaced(policy, name)]
+    return [name for name in _wanted(policy, job, grant) if not _misplaced(policy, name)]
 
 
 def left_out(policy: Policy, job: Job, grant: Grant) -> list[str]:
     """Return the profiles that the job would have if its caches were at a constant path on this node."""
-    return [name for name in _wanted(job, grant) if _misplaced(policy, name)]
+    return [name for name in _wanted(policy, job, grant) if _misplaced(policy, name)]
 
 
 def _misplaced(policy: Policy, profile: str) -> bool:
-    return not policy.cache_place and registry.get(profile).relocation == "constant-path"
+    found = registry.get(profile, policy.profiles)
+    if found.relocation != "constant-path":
+        return False
+    return not policy.cache_place or (found.follows_links and policy.constant_path == "link")
 
 
-def _wanted(job: Job, grant: Grant) -> list[str]:
+def _wanted(policy: Policy, job: Job, grant: Grant) -> list[str]:
     if grant.reason:
         return []
-    wanted = request.of(job).profiles
-    known = registry.names()
-    for name in wanted:
-        if name not in known:
+    asked = request.of(job)
+    known = registry.names(policy.profiles)
+    for name in asked.profiles:
+        if name not in known or name == FILES:
             raise ProfileNotOffered(profile=name)
-    return list(dict.fromkeys([*grant.profiles, *wanted]))
+    # Without a name, files of one job would be seeded into whatever its user runs next.
+    declared = [FILES] if asked.files else []
+    return list(dict.fromkeys([*grant.profiles, *asked.profiles, *declared]))
 
 
 def images(policy: Policy, job: Job, grant: Grant) -> list[Reference]:
@@ -92,15 +101,24 @@ def images(policy: Policy, job: Job, grant: Grant) -> list[Reference]:
     return list(dict.fromkeys([*wanted, *(references.parse(text) for text in grant.images)]))
 
 
+def keeps(policy: Policy, job: Job, grant: Grant) -> bool:
+    """Tell whether the job's tmp/ and files/ stay after it."""
+    return policy.limits.keep is not None and _asks_to_keep(job, grant)
+
+
+def _asks_to_keep(job: Job, grant: Grant) -> bool:
+    return not grant.reason and request.of(job).keep
+
+
 def prolog(policy: Policy, job: Job, grant: Grant) -> list[Step]:
     """Return the steps before `environment`, which `environment()` makes of what they found out."""
     names, wanted = profiles(policy, job, grant), images(policy, job, grant)
     meeting = _rendezvous(job, grant)
-    if not (names or wanted or grant.env or meeting):
+    if not (names or wanted or grant.env or meeting or _asks_to_keep(job, grant)):
         return []
     from warmstart.steps import workspace
 
-    subdirs = tuple(registry.get(name).subdir for name in names)
+    subdirs = tuple(registry.get(name, policy.profiles).subdir for name in names)
     steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(subdirs)))]
     if meeting:
         steps.append(meeting)  # before what takes long: the other nodes wait for it
@@ -108,16 +126,22 @@ def prolog(policy: Policy, job: Job, grant: Grant) -> list[Step]:
         from warmstart.steps import image
 
         by_policy = frozenset(references.parse(text) for text in grant.images)
-        options = image.Options(tuple(wanted), by_policy, _private(policy, job, wanted))
+        options = image.Options(tuple(wanted), by_policy, private_images(policy, job, wanted))
         steps.append(Step(image.NAME, partial(image.run, options=options)))
     if names:
         from warmstart.steps import seed
 
-        steps.append(Step(seed.NAME, partial(seed.run, options=seed.Options(tuple(names))), in_workspace=True))
+        steps.append(
+            Step(
+                seed.NAME,
+                partial(seed.run, options=seed.Options(tuple(names), request.of(job).files)),
+                in_workspace=True,
+            )
+        )
     return steps
 
 
-def _private(policy: Policy, job: Job, wanted: list[Reference]) -> tuple[tuple[Reference, str], ...]:
+def private_images(policy: Policy, job: Job, wanted: list[Reference]) -> tuple[tuple[Reference, str], ...]:
     """Return which of the images the site's own credentials fetch for this job, and the name of their place."""
     private = []
     for reference in wanted:
@@ -164,21 +188,39 @@ def environment(policy: Policy, job: Job, grant: Grant, prepared: Prepared) -> S
     cache = prepared.context.record.environment.get("WARMSTART_CACHE", "")
     variables: dict[str, str] = {}
     for name in profiles(policy, job, grant) if cache else ():
-        variables.update(registry.get(name).environment(cache))
-    options = step.Options(variables, dict(grant.env), tuple(prepared.notices))
+        variables.update(registry.get(name, policy.profiles).environment(cache))
+    notices = [*prepared.notices, *([NOT_KEPT] if _asks_to_keep(job, grant) and policy.limits.keep is None else [])]
+    options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
 
 
-def epilog(policy: Policy, record: Record) -> list[Step]:
-    """Return the steps for what the record says there is."""
+def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
+    """Return the steps for what the record says there is; `slurm_conf` is for the one question to the controller."""
     from warmstart.steps import release, spool
 
     steps = []
-    if record.head and record.publish_scope and record.environment.get("WARMSTART_CACHE"):
+    # The head node harvests all, the job's other nodes what its ranks write for themselves.
+    wanted = None if record.head else _of_kind(policy, record, "per_rank")
+    if wanted != frozenset() and record.publish_scope and record.environment.get("WARMSTART_CACHE"):
         from warmstart.steps import harvest
 
-        options = harvest.Options(policy.harvest.budget, policy.harvest.max_size, policy.harvest.max_entries)
+        bounds = policy.harvest
+        careful = frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
+        ended = _ended(policy, record, slurm_conf) if careful else None
+        options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, ended, careful, wanted)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
     steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))
     return steps
+
+
+def _of_kind(policy: Policy, record: Record, kind: str) -> frozenset[str]:
+    """Return the record's profiles that say so of themselves; the policy may have changed since the prolog."""
+    known = {*registry.names(policy.profiles)} & record.seeded.keys()
+    return frozenset(name for name in known if getattr(registry.get(name, policy.profiles), kind))
+
+
+def _ended(policy: Policy, record: Record, slurm_conf: str) -> Callable[[Deadline], str]:
+    from warmstart.slurm.ended import failure
+
+    return partial(failure, policy.paths.scontrol, record.job_id, slurm_conf)

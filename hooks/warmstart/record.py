@@ -79,6 +79,7 @@ class Seeded(NamedTuple):
 
     namespace: str
     entries: list[str]
+    based_on: list[str] = []  # noqa: RUF012 - where the newest wins: scope and bundle that the job began with
 
 
 class Record(NamedTuple):
@@ -106,6 +107,8 @@ class Record(NamedTuple):
     environment: dict[str, str] = {}  # noqa: RUF012 - what the job will see
     verdict: str = ""
     meeting: str = ""  # the store's file in which this node told the job's others the rendezvous
+    keep: bool = False  # whether the job's tmp/ and files/ stay after it
+    aside: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time for
 
     @property
     def run_name(self) -> str:
@@ -180,8 +183,7 @@ def save(state: str, record: Record) -> None:
     what it leaves of the record is whole or unreadable.
     """
     with writing_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
-        data = {"format": FORMAT, **record._asdict()}
-        replace_file(fd, NAME, json.dumps(data).encode(), 0o600, durable=False)
+        replace_file(fd, NAME, encode(record), 0o600, durable=False)
 
 
 def load(state: str, job_id: int) -> Record | None:
@@ -189,13 +191,24 @@ def load(state: str, job_id: int) -> Record | None:
     path = os.path.join(state, str(job_id), NAME)
     try:
         with opened_dir(os.path.dirname(path)) as fd:
-            data: dict[str, Any] = json.loads(read_small(NAME, LONGEST, fd))
-        if data.pop("format") != FORMAT:
-            raise RecordUnreadable(path=path, problem="written by another version of warmstart")
-        data["seeded"] = {name: Seeded(*value) for name, value in data["seeded"].items()}
-        return Record(**data)
+            return decode(path, read_small(NAME, LONGEST, fd))
     except FileNotFoundError:
         return None
+
+
+def encode(record: Record) -> bytes:
+    """Return a record as it is written down."""
+    return json.dumps({"format": FORMAT, **record._asdict()}).encode()
+
+
+def decode(path: str, data: bytes) -> Record:
+    """Return what `encode` wrote; `RecordUnreadable`, which names `path`, for anything else."""
+    try:
+        raw: dict[str, Any] = json.loads(data)
+        if raw.pop("format") != FORMAT:
+            raise RecordUnreadable(path=path, problem="written by another version of warmstart")
+        raw["seeded"] = {name: Seeded(*value) for name, value in raw["seeded"].items()}
+        return Record(**raw)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordUnreadable(path=path, problem=str(error)) from error
 

@@ -15,9 +15,12 @@ from warmstart.errors import UserError
 from warmstart.job import Job
 
 TOKEN = "warmstart:"  # noqa: S105 - a word in a comment
+KEEP = "keep"
 COMMENT = "the job's comment"
 LONGEST_VALUE = 512
 LONGEST_NUMBER = 5
+LONGEST_NAME = 64
+_IN_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _IN_VALUE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/@#+,-")
 
 
@@ -26,7 +29,7 @@ class RequestInvalid(UserError):
 
     code = "request-invalid"
     template = "{where} asks warmstart for {word!r}, which it does not understand"
-    hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER"'
+    hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME keep"'
 
 
 class Request(NamedTuple):
@@ -35,6 +38,8 @@ class Request(NamedTuple):
     images: tuple[str, ...]
     profiles: tuple[str, ...]
     ports: int | None = None  # besides the rendezvous port; None: it does not ask
+    files: str = ""  # the name that it gives its files; "": it declares none
+    keep: bool = False  # whether its tmp/ and files/ are to stay after it
 
 
 def of(job: Job) -> Request:
@@ -43,12 +48,17 @@ def of(job: Job) -> Request:
     images = [job.pyxis_image] if job.pyxis_image and job.pyxis_image[0] not in "/." else []
     profiles: list[str] = []
     ports = None
+    files = ""
+    keep = job.warm_keep
     if job.warm_image:
         images.append(_value("--warm-image", job.warm_image, job.warm_image))
     if job.warm_profile:
         profiles.extend(_value("--warm-profile", job.warm_profile, job.warm_profile).split(","))
     _, found, text = job.comment.partition(TOKEN)
     for word in text.split() if found else ():
+        if word == KEEP:
+            keep = True
+            continue
         key, _, value = word.partition("=")
         _value(COMMENT, word, value)
         if key == "image":
@@ -57,9 +67,15 @@ def of(job: Job) -> Request:
             profiles.extend(value.split(","))
         elif key == "ports" and value.isdigit() and len(value) <= LONGEST_NUMBER:
             ports = int(value)
+        elif key == "files" and _is_name(value):
+            files = value
         else:
             raise RequestInvalid(where=COMMENT, word=word[:80])
-    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)), ports)
+    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)), ports, files, keep)
+
+
+def _is_name(value: str) -> bool:
+    return 0 < len(value) <= LONGEST_NAME and _IN_NAME.issuperset(value)
 
 
 def _value(where: str, word: str, value: str) -> str:

@@ -19,7 +19,7 @@ static bool is_name(const char *text)
 	return *text != '\0' && *text != '.' && strlen(text) <= NAME_MAX && strchr(text, '/') == NULL;
 }
 
-static int open_view(const struct settings *settings, const char *node, const char *job, uid_t uid)
+static int open_file(const struct settings *settings, const char *node, const char *job, uid_t uid, const char *name)
 {
 	char path[PATH_MAX];
 	int views, view, file;
@@ -39,12 +39,13 @@ static int open_view(const struct settings *settings, const char *node, const ch
 	close(views);
 	if (view < 0)
 		return -1;
-	file = openat(view, "environment", FILE_FLAGS);
+	file = openat(view, name, FILE_FLAGS);
 	close(view);
 	return file;
 }
 
-static char *read_all(int fd, uid_t uid)
+/* Everything in a file of the view's owner, with two NULs behind it. */
+static char *read_all(int fd, uid_t uid, size_t *length)
 {
 	struct stat found;
 	char *text;
@@ -68,27 +69,29 @@ static char *read_all(int fd, uid_t uid)
 			break;
 		used += (size_t)got;
 	}
-	/* A NUL of the owner's own ends the line that it is in. Two of ours end the last line and the list. */
 	text[used] = '\0';
 	text[used + 1] = '\0';
-	for (size_t i = 0; i < used; i++)
-		if (text[i] == '\n')
-			text[i] = '\0';
+	*length = used;
 	return text;
 }
 
 int view_read(const struct settings *settings, const char *node, const char *job, uid_t uid, struct view *view)
 {
 	const char **header[] = {&view->workspace, &view->constant, &view->cache};
-	int fd = open_view(settings, node, job, uid);
+	int fd = open_file(settings, node, job, uid, "environment");
+	size_t length;
 	char *line;
 
 	if (fd < 0)
 		return -1;
-	line = view->text = read_all(fd, uid);
+	line = view->text = read_all(fd, uid, &length);
 	close(fd);
 	if (line == NULL)
 		return -1;
+	/* A NUL of the owner's own ends the line that it is in. The two behind all end the last line and the list. */
+	for (size_t i = 0; i < length; i++)
+		if (line[i] == '\n')
+			line[i] = '\0';
 	for (size_t i = 0; i < sizeof(header) / sizeof(*header); i++) {
 		if (*line == '\0') { /* none of the three is ever empty, so the text has ended */
 			view_free(view);
@@ -100,6 +103,19 @@ int view_read(const struct settings *settings, const char *node, const char *job
 	}
 	view->variables = line;
 	return 0;
+}
+
+char *view_verdict(const struct settings *settings, const char *node, const char *job, uid_t uid)
+{
+	int fd = open_file(settings, node, job, uid, "verdict");
+	size_t length;
+	char *text;
+
+	if (fd < 0)
+		return NULL;
+	text = read_all(fd, uid, &length);
+	close(fd);
+	return text;
 }
 
 char *view_variable(char *line, struct variable *variable)

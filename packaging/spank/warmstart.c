@@ -2,8 +2,8 @@
  *
  *   optional warmstart.so [state=DIR] [workspace=DIR] [cache=DIR]
  *
- * Whatever goes wrong in a job's step is logged on the node and never fails the task: the job then finds its
- * cache at the path of its own. Facts (spank(8), Slurm 22.05): options reach the prolog by
+ * Whatever goes wrong here in a job's step is logged on the node and never fails the task: the job then finds its
+ * cache at the path of its own. A verdict does fail it. Facts (spank(8), Slurm 22.05): options reach the prolog by
  * spank_job_control_setenv() from the submitting command; a mount namespace made in slurm_spank_init() kills
  * every step under job_container/tmpfs, one made in slurm_spank_task_init_privileged() works. */
 #define _GNU_SOURCE
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "warmstart.h"
 
@@ -24,13 +25,14 @@
 SPANK_PLUGIN(warmstart, 1)
 #pragma GCC visibility pop
 
-enum { IMAGE, PROFILES, OFF };
+enum { IMAGE, PROFILES, KEEP, OFF };
 
-static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "NO_WARM"};
-static char *asked[3];
+static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_KEEP", "NO_WARM"};
+static char *asked[4];
 
 /* One task's, from slurm_spank_task_init_privileged() to slurm_spank_task_init(), which run in the same process. */
 static struct view view;
+static char *verdict;
 static bool at_constant_path;
 
 static int take(int which, const char *value, int remote)
@@ -49,13 +51,15 @@ static int take(int which, const char *value, int remote)
 		return -1;
 	}
 	free(asked[which]);
-	asked[which] = strdup(which == OFF ? "1" : value);
+	asked[which] = strdup(which == KEEP || which == OFF ? "1" : value);
 	return asked[which] == NULL ? -1 : 0;
 }
 
 static struct spank_option options[] = {
 	{"warm-image", "REF", "warmstart: have this container image ready before the job starts", 1, IMAGE, take},
 	{"warm-profile", "NAMES", "warmstart: seed these tools' caches, too (names with commas between)", 1, PROFILES, take},
+	{"warm-keep", NULL, "warmstart: leave TMPDIR on the nodes for a while after the job, where the site allows it", 0, KEEP,
+	 take},
 	{"no-warm", NULL, "warmstart: prepare nothing for this job and bring nothing back", 0, OFF, take},
 	SPANK_OPTIONS_TABLE_END,
 };
@@ -99,6 +103,8 @@ int slurm_spank_exit(spank_t spank, int count, char **arguments)
 		asked[which] = NULL;
 	}
 	view_free(&view);
+	free(verdict);
+	verdict = NULL;
 	return 0;
 }
 
@@ -128,24 +134,30 @@ static const char *node_name(void)
 	return name == NULL ? "" : name;
 }
 
+/* Read one view: the job has a verdict, or variables. */
+static int read_view(const struct settings *settings, const char *job, uid_t uid)
+{
+	verdict = view_verdict(settings, node_name(), job, uid);
+	return verdict != NULL ? 0 : view_read(settings, node_name(), job, uid, &view);
+}
+
 /* Read the view of the job, by the id that its tasks know: in a heterogeneous job that is the leader's, which
  * only the environment has. That is the user's to forge, and the view's owner is checked. */
 static int find_view(spank_t spank, const struct settings *settings, uid_t uid)
 {
-	const char *node = node_name();
 	char job[32];
 	uint32_t id;
 
 	if (spank_get_item(spank, S_JOB_ID, &id) == ESPANK_SUCCESS) {
 		snprintf(job, sizeof(job), "%u", id);
-		if (view_read(settings, node, job, uid, &view) == 0)
+		if (read_view(settings, job, uid) == 0)
 			return 0;
 	}
 	if (spank_getenv(spank, "SLURM_JOB_ID", job, sizeof(job)) != ESPANK_SUCCESS) {
 		errno = ENOENT;
 		return -1;
 	}
-	return view_read(settings, node, job, uid, &view);
+	return read_view(settings, job, uid);
 }
 
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
@@ -160,6 +172,8 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 			slurm_info("warmstart: cannot read the job's view: %s", strerror(errno));
 		return 0;
 	}
+	if (verdict != NULL)
+		return 0;
 	at_constant_path = bind_cache(&settings, node_name(), view.cache, uid) == 0;
 	if (!at_constant_path)
 		slurm_info("warmstart: no cache at %s: %s", settings.cache, strerror(errno));
@@ -203,7 +217,7 @@ static bool is_users(spank_t spank, const char *name)
 		return true;
 	if (answer != ESPANK_SUCCESS || *value == '\0')
 		return false;
-	return !is_below(value, view.workspace) && !is_below(value, view.constant);
+	return (!is_below(value, view.workspace) || strcmp(value, view.workspace) == 0) && !is_below(value, view.constant);
 }
 
 static void set_variable(spank_t spank, const struct variable *variable)
@@ -222,6 +236,21 @@ static void set_variable(spank_t spank, const struct variable *variable)
 		slurm_info("warmstart: cannot set %s", variable->name);
 }
 
+/* Slurm ignores what an optional plugin returns (spank(8)), so the task's process, which only waits to become the
+ * user's program, says why and ends, as it does where the task prolog fails. */
+static void end_task(void)
+{
+	size_t left = strlen(verdict);
+	const char *text = verdict;
+	ssize_t written;
+
+	while (left > 0 && ((written = write(STDERR_FILENO, text, left)) >= 0 || errno == EINTR)) {
+		text += written > 0 ? written : 0;
+		left -= written > 0 ? (size_t)written : 0;
+	}
+	_exit(EXIT_FAILURE);
+}
+
 int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 {
 	struct variable variable;
@@ -229,6 +258,8 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 
 	(void)count;
 	(void)arguments;
+	if (verdict != NULL)
+		end_task();
 	if (line == NULL)
 		return 0;
 	if (has_others_meeting(spank)) {

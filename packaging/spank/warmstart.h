@@ -38,6 +38,7 @@ const char *profiles_problem(const char *value);
 
 /* view.c: 0, or -1 with errno; ENOENT where warmstart knows nothing of the job. */
 int view_read(const struct settings *settings, const char *node, const char *job, uid_t uid, struct view *view);
+char *view_verdict(const struct settings *settings, const char *node, const char *job, uid_t uid); /* NULL: none */
 char *view_variable(char *line, struct variable *variable); /* the next line, NULL after the last one */
 void view_free(struct view *view);
 

@@ -55,12 +55,13 @@ class Cluster:
 
     `prefix` is where warmstart is, or will be, installed: by default `base/warmstart`. Slurm looks
     for the hooks when a job starts, so they may be installed into the running cluster. With
-    `job_container` each job has a /tmp of its own (job_container/tmpfs).
+    `job_container` each job has a /tmp of its own (job_container/tmpfs); its text is put into
+    each line of job_container.conf, with {base} and {prefix} replaced.
     """
 
     nodes = config.NODES
 
-    def __init__(self, prefix: Path | None = None, *, job_container: bool = False) -> None:
+    def __init__(self, prefix: Path | None = None, *, job_container: str | None = None) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="warmstart-", dir="/var/tmp"))
         self.base.chmod(0o755)
         self.prefix = prefix or self.base / "warmstart"

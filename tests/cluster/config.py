@@ -72,11 +72,11 @@ def free_ports(count: int) -> list[int]:
     raise RuntimeError("no free ports between 30000 and 32700")
 
 
-def write(base: Path, prefix: Path, *, job_container: bool) -> tuple[int, dict[str, int]]:
+def write(base: Path, prefix: Path, *, job_container: str | None) -> tuple[int, dict[str, int]]:
     """Write etc/slurm.conf, and beside it the file that admins are told to include.
 
-    With `job_container` each job has a /tmp of its own (job_container/tmpfs). Returns slurmctld's port and
-    each node's.
+    With `job_container` each job has a /tmp of its own (job_container/tmpfs), and what the text says besides.
+    Returns slurmctld's port and each node's.
     """
     host = socket.gethostname()
     controller, *ports = free_ports(1 + len(NODES))
@@ -89,10 +89,11 @@ def write(base: Path, prefix: Path, *, job_container: bool) -> tuple[int, dict[s
     (etc / "plugstack.conf").touch()
     recommended = _RECOMMENDED.read_text().replace("@PREFIX@", str(prefix))
     text = _SLURM_CONF.format(base=base, host=host, controller_port=controller, nodes=nodes)
-    if job_container:
+    if job_container is not None:
         recommended = recommended.replace("PrologFlags=Alloc,", "PrologFlags=Contain,Alloc,")
         text += _JOB_CONTAINER
-        places = (f"NodeName={node} AutoBasePath=true BasePath={base}/containers/{node}\n" for node in NODES)
+        further = job_container.format(base=base, prefix=prefix)
+        places = (f"NodeName={node} AutoBasePath=true BasePath={base}/containers/{node} {further}\n" for node in NODES)
         (etc / "job_container.conf").write_text("".join(places))
     (etc / "warmstart.conf").write_text(recommended)
     (etc / "slurm.conf").write_text(text)

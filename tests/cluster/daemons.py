@@ -41,7 +41,7 @@ class Daemons:
         """Whether there is a cluster to speak to."""
         return bool(self._slurmds)
 
-    def start(self, prefix: Path, *, job_container: bool) -> None:
+    def start(self, prefix: Path, *, job_container: str | None) -> None:
         """Write the configuration for hooks at `prefix` and start everything, slurmds last."""
         for name in ("log", "run", "spool", *(f"spool/{node}" for node in config.NODES)):
             (self._base / name).mkdir()

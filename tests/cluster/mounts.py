@@ -21,22 +21,25 @@ if TYPE_CHECKING:
     from tests.cluster.accounts import Account
 
 _FUSE = "/dev/fuse"
+_COHERENT = "attr_timeout=0,entry_timeout=0,negative_timeout=0"
 
 
 @contextmanager
-def squashed(base: Path, source: Path, target: Path, owner: Account) -> Iterator[Path]:
+def squashed(base: Path, source: Path, target: Path, owner: Account, *, coherent: bool = False) -> Iterator[Path]:
     """Show `source` at `target` through a FUSE mount by `owner` that refuses everyone else.
 
     Without allow_other the kernel answers EACCES to every uid but the owner's, root's included
     (real, effective and saved uid are compared, fuse(4)): what root squash does, on one host.
-    `source` must be the owner's; `target` is made. `base` is the cluster's directory.
+    `source` must be the owner's; `target` is made. `base` is the cluster's directory. What is changed in `source`
+    may be seen up to a second late, as on other clients of a real site's store; `coherent` asks at every look.
     """
+    options = ("-o", _COHERENT) if coherent else ()
     target.mkdir(mode=0o755)
     os.chown(target, owner.uid, owner.gid)
     with _fuse_for_all():
         server = processes.start(
             base, f"bindfs.{target.name}",
-            ["/usr/bin/bindfs", "-f", "--no-allow-other", str(source), str(target)],
+            ["/usr/bin/bindfs", "-f", "--no-allow-other", *options, str(source), str(target)],
             account=owner,
         )  # fmt: skip
         processes.wait_until(f"bindfs at {target}", lambda: _mounted(target, server), 10)

@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import installation
-from tests.cluster.accounts import ALICE
+from tests.cluster import installation, mounts
+from tests.cluster.accounts import ALICE, STORE
 from tests.cluster.cluster import Cluster, JobResult
 
 _JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -63,6 +64,20 @@ class Site:
         path.mkdir(exist_ok=True)
         os.chown(path, owner.uid, owner.gid)
         return path
+
+    @contextmanager
+    def squashed_store(self, name: str) -> Iterator[tuple[Path, Path]]:
+        """Give an empty store that refuses every uid but its owner's, and the same directory where a test may look."""
+        base = self.cluster.base
+        source = self.new_store(base / f"{name}.source")
+        with mounts.squashed(base, source, base / f"{name}.store", self.cluster.account(STORE)) as target:
+            try:
+                os.listdir(target)
+            except PermissionError:
+                yield target, source
+            else:
+                raise RuntimeError(f"{target} does not refuse root")
+            self.cluster.wait_idle()
 
     def write_policy(self, rules: str = RULES, **changes: str) -> None:
         """Put a policy in force; `rules` is its end, from `rules:` on, or any further keys."""

@@ -1,56 +1,97 @@
-"""What each kind of step sees of its cache, with and without the SPANK plugin and job_container/tmpfs."""
+"""What each kind of step sees of its cache, by each way to the constant path, with and without job_container/tmpfs.
+
+Run with the Slurm that the host has; `test_newer_slurm.py` runs it with a newer one, which has further ways.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from tests import spank
-from tests.cluster.accounts import ALICE
+from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.cluster import Cluster
+from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "inside-the-job.md"
-TABLE = re.compile(r"(?<=<!-- made by tests/integration/test_constant_path.py -->\n)(\|.*\n)+")
+TABLE = r"(?<=<!-- made by tests/integration/test_constant_path.py, Slurm {version} -->\n)(\|.*\n)+"
 # Each line: the kind of step, what it sees, and whether it is the cache that its job's first step wrote into.
-SHOW = (
-    'echo "{kind}: $WARMSTART_CACHE $NUMBA_CACHE_DIR $TMPDIR $(cd $WARMSTART_CACHE && echo marker* numba* | tr " " +)"'
-)
+CONTENT = '$(cd $WARMSTART_CACHE && echo marker* numba* | tr " " +)'
+SHOW = f'echo "> {{kind}}: $WARMSTART_CACHE $NUMBA_CACHE_DIR $TMPDIR {CONTENT}"'
 MARK = 'touch "$WARMSTART_CACHE/marker"'
+TMP = "/tmp/.warmstart-cache"
+PRIVATE = "{base}/private"  # what job_container gives to each job besides /tmp, from 23.02 on
+
+
+class Setting(NamedTuple):
+    """What a node has, and what its policy says."""
+
+    way: str = "none"
+    contained: bool = False
+    plugin: bool = False
+    task_prolog: bool = True
+    cache: str = "{base}/constant"
+
+
 SETTINGS = {
-    "plain": (),
-    "`job_container/tmpfs`": ("contained",),
-    "the plugin": ("plugin",),
-    "the plugin, `job_container/tmpfs`": ("plugin", "contained"),
-    "the plugin, no task prolog": ("plugin", "no task prolog"),
+    "22.05": {
+        "plain": Setting(),
+        "`job_container`": Setting(contained=True),
+        "the plugin": Setting("spank", plugin=True),
+        "the plugin, `job_container`": Setting("spank", contained=True, plugin=True),
+        "the plugin, no task prolog": Setting("spank", plugin=True, task_prolog=False),
+        "`link`, a /tmp that all share": Setting("link", cache=TMP),
+        "`link`, /tmp of `job_container`": Setting("link", contained=True, cache=TMP),
+    },
+    "24.11": {
+        "`job_container`": Setting(contained=True),
+        "the plugin, `job_container`": Setting("spank", contained=True, plugin=True),
+        "CloneNSScript of `job_container`": Setting("job_container", contained=True),
+        "`link`, in one of its `Dirs`": Setting("link", contained=True, cache=f"{PRIVATE}/job"),
+    },
 }
+
+
+def version() -> str:
+    """Return the installed Slurm's major.minor, for which there is a table."""
+    text = subprocess.run(["/usr/sbin/slurmd", "-V"], check=True, capture_output=True, text=True).stdout
+    found = text.removeprefix("slurm").removeprefix("-wlm").strip().rpartition(".")[0]
+    assert found in SETTINGS, text
+    return found
 
 
 @pytest.fixture(scope="module")
 def contained(capable_host: None) -> Iterator[Site]:
-    """Give a site whose jobs each have a /tmp of their own."""
-    with Cluster(job_container=True) as cluster:
+    """Give a site whose jobs each have a /tmp of their own, and what newer releases can do besides."""
+    further = f"Dirs=/tmp,/dev/shm,{PRIVATE} CloneNSScript={{prefix}}/libexec/warmstart/job-container"
+    cluster = Cluster(job_container="" if version() == "22.05" else further)
+    (cluster.base / "private").mkdir()
+    with cluster:
         yield Site(cluster)
 
 
 @contextmanager
-def set_up(site: Site, setting: tuple[str, ...]) -> Iterator[None]:
+def set_up(site: Site, setting: Setting) -> Iterator[None]:
     """Load the plugin, take the task prolog away, say so in the policy; undone afterwards."""
     program = site.cluster.prefix / "libexec" / "warmstart" / "task-prolog"
     with ExitStack() as stack:
-        if "plugin" in setting:
+        site.write_policy(constant=setting.way, cache=setting.cache.format(base=site.cluster.base))
+        stack.callback(site.write_policy)
+        if setting.plugin:
             stack.enter_context(spank.loaded(site))
-            site.write_policy(constant="spank")
-            stack.callback(site.write_policy)
-        if "no task prolog" in setting:
+        if not setting.task_prolog:
             text = program.read_text()
             program.write_text("#!/bin/sh\n")
             stack.callback(program.write_text, text)
@@ -65,6 +106,7 @@ def step(kind: str, command: str = "") -> str:
 
 def observed(site: Site) -> dict[str, set[str]]:
     """Run every kind of step; return by kind what its tasks saw, with the paths that differ from job to job named."""
+    again = requeued_once(site)
     steps = [
         step("a step of one task", "srun --ntasks=1"),
         step("a step of 16 tasks on the node", "srun --ntasks=16 --overcommit"),
@@ -81,19 +123,35 @@ def observed(site: Site) -> dict[str, set[str]]:
     ]
     inside = step("a step of salloc", "srun")
     salloc = site.cluster.run(["salloc", "--quiet", "sh", "-c", f"srun sh -c '{MARK}'; {inside}"], ALICE)
-    outputs = [site.cluster.wait(job_id).output for job_id in jobs] + [salloc.stdout]
+    site.cluster.admin("scontrol", "update", f"jobid={again}", "starttime=now")
+    outputs = [site.cluster.wait(job_id).output for job_id in (*jobs, again)] + [salloc.stdout]
     site.cluster.wait_idle()
     seen: dict[str, set[str]] = {}
     for line in "".join(outputs).splitlines():
-        kind, found, text = line.partition(": ")
-        if found and "tasks" not in text:
-            seen.setdefault(kind, set()).add(named(site, text))
+        if line.startswith("> "):  # Slurm has its say there, too
+            kind, _, text = line.removeprefix("> ").partition(": ")
+            seen.setdefault(kind, set()).add(text)
     return seen
 
 
-def named(site: Site, text: str) -> str:
+def requeued_once(site: Site) -> int:
+    """Submit a job and requeue it in its first run; it shows what it sees in the second."""
+    started = site.cluster.account(ALICE).home / "started"
+    first = f'if [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ]; then {MARK}; touch {started}; sleep 120; fi'
+    script = "\n".join(["#!/bin/sh", first, MARK, step("a requeued job")])
+    job_id = site.cluster.submit(script, ALICE, "--nodelist=n4", "--requeue", "--open-mode=append")
+    wait_until("the first run", started.exists, 60)
+    started.unlink()
+    site.cluster.requeue(job_id)
+    site.cluster.wait_for(job_id, {"PENDING"})
+    requeued = time.time()  # slurmd tells the new credential from the revoked one by the second
+    wait_until("another second", lambda: time.time() > requeued + 2, 10)
+    return job_id
+
+
+def named(site: Site, text: str, constant: Path | str) -> str:
     """Put names in the place of paths."""
-    text = text.replace(str(site.constant), "/var/cache/warmstart")
+    text = text.replace(str(constant), "/var/cache/warmstart")
     return re.sub(rf"{re.escape(str(site.workspace))}/n\d/\d+\.[0-9a-f]{{8}}", "RUN", text)
 
 
@@ -103,12 +161,15 @@ def test_the_table_of_the_docs(site: Site, contained: Site) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(spank.missing())
         pytest.skip(spank.missing())
-    columns = []
-    for setting in SETTINGS.values():
-        where = contained if "contained" in setting else site
+    settings, columns = SETTINGS[version()], []
+    for setting in settings.values():
+        where = contained if setting.contained else site
+        constant = setting.cache.format(base=where.cluster.base)
         with set_up(where, setting):
-            columns.append(observed(where))
+            column = observed(where)
+        columns.append({kind: {named(where, text, constant) for text in seen} for kind, seen in column.items()})
         assert where.leftovers() == []
+    assert not Path(TMP).is_symlink()
     rows = []
     for kind in columns[0]:
         cells = []
@@ -118,11 +179,35 @@ def test_the_table_of_the_docs(site: Site, contained: Site) -> None:
             assert (numba, tmpdir, content) == (f"{cache}/numba", "RUN/tmp", "marker+numba")
             cells.append(f"`{cache}`")
         rows.append((kind, *cells))
-    lines = [("`WARMSTART_CACHE` as seen by", *SETTINGS), ("---",) * (1 + len(SETTINGS)), *rows]
+    lines = [("`WARMSTART_CACHE` as seen by", *settings), ("---",) * (1 + len(settings)), *rows]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    written = TABLE.search(PAGE.read_text())
+    written = re.search(TABLE.format(version=re.escape(version())), PAGE.read_text())
     assert written is not None
     assert written[0] == table
+
+
+@pytest.mark.parametrize("trap", ["nothing", "another user's link"])
+def test_a_link_in_a_shared_tmp_is_never_made_nor_followed(site: Site, trap: str) -> None:
+    """Everybody's /tmp: whether the name is free or another user was first, the job has its own path.
+
+    Seen before the proof was asked for: the second user's job wrote into the first one's cache.
+    """
+    lure = site.cluster.base / "lure"
+    lure.mkdir()
+    lure.chmod(0o777)
+    if trap != "nothing":
+        site.cluster.run(["/bin/ln", "-s", str(lure), TMP], BOB)
+    site.write_policy(constant="link", cache=TMP)
+    try:
+        job_id = site.cluster.submit(f"#!/bin/sh\n{MARK}\necho $WARMSTART_CACHE $NUMBA_CACHE_DIR\n", ALICE)
+        seen = named(site, site.cluster.wait(job_id).output, TMP)
+        made = Path(TMP).is_symlink()
+    finally:
+        Path(TMP).unlink(missing_ok=True)
+    content = [path.name for path in lure.iterdir()]
+    shutil.rmtree(lure)
+    assert seen == "RUN/cache RUN/cache/numba\n"
+    assert (made, content) == (trap != "nothing", [])
 
 
 def test_a_cache_made_at_the_constant_path_is_warm_elsewhere(site: Site) -> None:
@@ -141,6 +226,26 @@ def test_a_cache_made_at_the_constant_path_is_warm_elsewhere(site: Site) -> None
 
 
 TORCH = "rules:\n  - name: everyone\n    profiles: [numba, torch-extensions]\n"
+# A link is enough for torch: ninja's files name the path that the job was told, not where it leads.
+WITHOUT_PLUGIN = {
+    "22.05": ("extension", Setting("link", contained=True, cache=TMP)),
+    "24.11": ("numba", Setting("job_container", contained=True)),
+}
+
+
+def test_without_the_plugin_a_cache_is_warm_elsewhere(contained: Site) -> None:
+    """What job_container gives is enough: built at the constant path on one node, found there on the next."""
+    tool, setting = WITHOUT_PLUGIN[version()]
+    base = contained.cluster.base
+    store = contained.new_store(base / "store.contained")
+    contained.write_policy(TORCH, constant=setting.way, cache=setting.cache.format(base=base), store=str(store))
+    try:
+        ended = [contained.finish(contained.compile_job(tool, ALICE, node)) for node in ("n1", "n2")]
+    finally:
+        contained.write_policy()
+    cold, warm = (result(each.output) for each in ended)
+    assert (cold["cache_hits"], cold["cache_misses"] > 0) == (0, True)
+    assert (warm["cache_hits"] > 0, warm["cache_misses"]) == (True, 0)
 
 
 def test_a_profile_that_needs_the_path_is_left_out_without_it(site: Site) -> None:
@@ -150,11 +255,11 @@ def test_a_profile_that_needs_the_path_is_left_out_without_it(site: Site) -> Non
     script = '#!/bin/sh\necho "$NUMBA_CACHE_DIR $TORCH_EXTENSIONS_DIR"\n'
     site.write_policy(TORCH)
     job_id = site.cluster.submit(script, ALICE)
-    assert named(site, site.cluster.wait(job_id).output) == "RUN/cache/numba \n"
+    assert named(site, site.cluster.wait(job_id).output, site.constant) == "RUN/cache/numba \n"
     assert [event["profile"] for event in site.events(job_id, "profile.left-out")] == ["torch-extensions"]
     with spank.loaded(site):
         site.write_policy(TORCH, constant="spank")
         job_id = site.cluster.submit(script, ALICE)
-        seen = named(site, site.cluster.wait(job_id).output)
+        seen = named(site, site.cluster.wait(job_id).output, site.constant)
     assert [path.rpartition("/")[0] for path in seen.split()] == ["/var/cache/warmstart"] * 2
     assert site.events(job_id, "profile.left-out") == []

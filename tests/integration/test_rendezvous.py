@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import time
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,7 @@ rules:
   - name: meeting
     rendezvous: {{ports: {low}-{high}, per_user: 40, shared_nodes: {shared}, wait: {wait}, required: {required}}}
 """
-OVERLAPPING = 60
+OVERLAPPING = 200
 SHOW = 'echo "$SLURM_PROCID $MASTER_ADDR:$MASTER_PORT $WARMSTART_PORTS"'
 # The head's batch step takes the port as a launcher does. Nothing of an earlier job may hold it.
 BIND = """\
@@ -146,11 +147,16 @@ def overlap(site: Site, count: int) -> tuple[list[dict[str, Any]], int]:
     """Run so many overlapping 2-node jobs; return their events and how many of them failed."""
     options = ("--nodes=2", "--ntasks=2", f"--array=1-{count}", "--time=5")
     array = site.cluster.submit(BIND, ALICE, *options)
-    wait_until("the jobs' end", lambda: not site.cluster.admin("squeue", "--noheader").strip(), 5.0 * count)
+    wait_until("the jobs' end", lambda: _over(site), 5.0 * count)
     site.cluster.wait_idle()
     states = site.cluster.admin("scontrol", "show", "job", str(array))
     events = [event for event in site.audit("--since", "1h") if event["event"].startswith("rendezvous.")]
     return events, count - states.count("JobState=COMPLETED")
+
+
+def _over(site: Site) -> bool:
+    time.sleep(1)  # the jobs need the processors that asking takes
+    return not site.cluster.admin("squeue", "--noheader").strip()
 
 
 def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
@@ -221,6 +227,53 @@ def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
     assert [code for code in codes(meeting, 920002) if code[0] == "n4"] == [("n4", "rendezvous-late")]
     for job_id, node in ((920001, "n2"), (920001, "n3"), (920002, "n3"), (920002, "n4")):
         assert meeting.run_hook("epilog", meeting.variables(job_id, node=node)).returncode == 0
+
+
+def test_on_slurm_a_node_that_failed_is_in_nobodys_record(meeting: Site) -> None:
+    """Its prolog drains it, Slurm takes the job back; the others' prologs end, and the next job has its port."""
+    cluster, apart = meeting.cluster, meeting.cluster.base / "far"
+    apart.mkdir()
+    allow(meeting, wait="1s", workspace=apart)
+    hold = "#!/bin/sh\nexec sleep 600\n"
+    jobs = []
+    with mounts.tmpfs(apart / "n3") as small, mounts.read_only(small):
+        for nodes in ("n[2-3]", "n[3-4]"):  # the head has it, and then it is the head itself that fails
+            jobs.append(cluster.submit(hold, ALICE, f"--nodelist={nodes}", "--nodes=2"))
+            wait_until("n3 to drain", lambda: cluster.drained() == ["n3"], 60)
+            cluster.wait_for(jobs[-1], {"PENDING"})
+            cluster.cancel(jobs[-1])
+            cluster.wait_idle()
+            cluster.resume("n3")
+    (apart / "n3").rmdir()
+    first, second = jobs
+    prologs = {
+        (event["job_id"], event["node"]): (event["outcome"], event["status"])
+        for job_id in jobs
+        for event in meeting.events(job_id, "hook.finished")
+        if event["hook"] == "prolog"
+    }
+    failed, fine = ("failed", 1), ("ok", 0)
+    assert prologs == {(first, "n2"): fine, (first, "n3"): failed, (second, "n3"): failed, (second, "n4"): fine}
+    assert [event["node"] for event in meeting.events(first, "rendezvous.reserved")] == ["n2"]
+    assert meeting.events(first, "rendezvous.joined") == meeting.events(second, "rendezvous.reserved") == []
+    assert ("n4", "rendezvous-late") in codes(meeting, second)
+    assert (reserved(meeting), announced(meeting)) == ([], [])
+    after = cluster.wait(
+        cluster.submit(f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n", ALICE, "--nodelist=n[2-3]", "--nodes=2")
+    )
+    assert lines(after.output)[0].startswith("n2:2")
+
+
+def test_components_of_a_job_never_share_a_node(meeting: Site) -> None:
+    """Or their tasks, which all know the leader's id alone, would find one view for two records."""
+    refused = meeting.cluster.run(["sbatch", "--nodelist=n2", "--wrap=true", ":", "--nodelist=n2"], ALICE, stdin="")
+    assert "Invalid node name" in refused.stderr
+    job_id = meeting.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--ntasks=1", ":", "--ntasks=1")
+    wait_until("both components", lambda: len(meeting.events(job_id + 1, "hook.finished")) == 1, 60)
+    nodes = [{event["node"] for event in meeting.events(job_id + n, "hook.started")} for n in (0, 1)]
+    meeting.cluster.cancel(job_id)
+    assert [len(names) for names in nodes] == [1, 1]
+    assert nodes[0] != nodes[1]
 
 
 def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:

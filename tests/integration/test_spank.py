@@ -62,15 +62,19 @@ class Node(NamedTuple):
 
     def task(self, **environment: str) -> list[str]:
         """Start a task of job 7; return what the harness says of it, without what the checker said."""
+        done = self.start(**environment)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout.splitlines()
+
+    def start(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Start a task of job 7."""
         paths = {"state": self.base / "state", "workspace": self.base / "workspace", "cache": self.constant}
         arguments = [f"{key}={value}" for key, value in paths.items()]
         slurm = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "ASAN_OPTIONS": "detect_leaks=1"}
-        done = subprocess.run(
+        return subprocess.run(
             [*self.command, "task", str(JOB), "7", *arguments],
             env={**slurm, **environment}, capture_output=True, text=True, check=False, cwd="/",
         )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout.splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -124,15 +128,35 @@ def test_the_cache_is_at_the_constant_path(node: Node) -> None:
     assert not (node.constant / "marker").exists()
 
 
+def test_what_is_mounted_in_the_cache_comes_along(node: Node) -> None:
+    """The overlays of seeded profiles are: the job finds them at the constant path, nosuid and nodev as they were."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    (cache / "numba").mkdir()
+    seeded = node.base / "seeded"
+    seeded.mkdir()
+    (seeded / "entry").write_text("seeded\n")
+    node.write_view(*view_of(node, cache))
+    for arguments in (("--bind", str(seeded), str(seeded)), ("--bind", "-o", "remount,nosuid,nodev", str(seeded))):
+        subprocess.run(["/usr/bin/mount", *arguments], check=True)
+    subprocess.run(["/usr/bin/mount", "--bind", str(seeded), str(cache / "numba")], check=True)
+    try:
+        found = node.task()
+    finally:
+        subprocess.run(["/usr/bin/umount", str(cache / "numba"), str(seeded)], check=True)
+    below = [line for line in found if f" {node.constant}/numba " in line]
+    assert [("nosuid" in line, "nodev" in line) for line in below] == [(True, True)]
+
+
 def test_what_the_user_set_stays(node: Node) -> None:
     """But not a path into a cache or workspace, which was inherited, and not what is warmstart's own."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
-    node.write_view(*view_of(node, cache), "STALE=ours", "LONG=ours")
+    node.write_view(*view_of(node, cache), "STALE=ours", "LONG=ours", "!OVERRIDDEN=ours")
     stale = f"{node.base}/workspace/n1/6.00000000/cache"
     own = {"PLAIN": "mine", "STALE": stale, "NUMBA_CACHE_DIR": f"{node.constant}/x", "LONG": "x" * 9000}
+    own["OVERRIDDEN"] = "mine"
     lines = node.task(**own, WARMSTART_CACHE="mine")
     assert {"PLAIN=mine", "STALE=ours", f"NUMBA_CACHE_DIR={node.constant}/numba", f"LONG={'x' * 9000}"} <= set(lines)
-    assert f"WARMSTART_CACHE={node.constant}" in lines
+    assert {f"WARMSTART_CACHE={node.constant}", "OVERRIDDEN=ours"} <= set(lines)
 
 
 def test_another_jobs_rendezvous_is_not_the_users(node: Node) -> None:
@@ -232,6 +256,38 @@ def test_a_view_that_is_no_view_is_not_read(node: Node, change: Callable[[Path],
     assert lines[0].startswith("info: warmstart: cannot read the job's view: ")
 
 
+def test_a_verdict_ends_the_task_with_its_reason(node: Node) -> None:
+    """Before anything else of the job runs, wherever there is no task prolog to say so."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    view = node.write_view(*view_of(node, cache))
+    reason = "warmstart: refused\nwarmstart: ask your admin\n"
+    verdict = view.with_name("verdict")
+    verdict.write_text(reason)
+    os.chown(verdict, JOB, JOB)
+    ended = node.start()
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", reason)
+    view.unlink()  # as the prolog leaves it
+    ended = node.start()
+    assert (ended.returncode, ended.stderr) == (1, reason)
+    verdict.write_text("")  # its owner may empty or remove it: it informs, and keeps nobody out
+    assert node.start().returncode == 1
+    verdict.unlink()
+    assert node.start().returncode == 0
+
+
+@ONCE
+@pytest.mark.parametrize("change", [_fifo, _link, _foreign, _huge])
+def test_a_verdict_that_is_none_is_not_read(node: Node, change: Callable[[Path], None]) -> None:
+    """The task starts as if there were none."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    view = node.write_view(*view_of(node, cache))
+    verdict = view.with_name("verdict")
+    verdict.write_text("x\n")
+    os.chown(verdict, JOB, JOB)
+    change(verdict)
+    assert len(mounts(node, node.task())) == 1
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"\n\n\n", b"/w", b"/w\n/c\n", b"\0" * 99, b"/w\n/c\n/x\nA\n=b\n1=c\n!=d\nB=1"]
 )
@@ -274,7 +330,7 @@ NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
 def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: str) -> None:
     """Help texts, and a sentence instead of a job."""
     shown = site.cluster.run([command, "--help"], ALICE).stdout
-    assert all(option in shown for option in ("--warm-image=REF", "--warm-profile=NAMES", "--no-warm"))
+    assert all(option in shown for option in ("--warm-image=REF", "--warm-profile=NAMES", "--warm-keep", "--no-warm"))
     what = "--wrap=true" if command == "sbatch" else "/bin/true"
     done = site.cluster.run([command, "--warm-profile=numba;id", what], ALICE)
     assert done.returncode != 0
@@ -295,6 +351,26 @@ def test_options_reach_the_prolog(site: Site) -> None:
         (False, False),
     ]
     assert "other.example.com" in outputs[3]
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_verdict_where_no_task_prolog_runs(site: Site) -> None:
+    """Batch script and srun tasks end with the reason on their output; the node is fine, and the next job runs."""
+    program = site.cluster.prefix / "libexec" / "warmstart" / "task-prolog"
+    text = program.read_text()
+    program.write_text("#!/bin/sh\n")
+    refused = "--warm-image=other.example.com/a:1"
+    try:
+        batch = site.cluster.wait(site.cluster.submit("#!/bin/sh\necho ran\n", ALICE, refused))
+        step = site.cluster.run(["srun", "--quiet", refused, "--ntasks=2", "echo", "ran"], ALICE)
+        after = site.cluster.wait(site.cluster.submit("#!/bin/sh\necho ran\n", ALICE))
+    finally:
+        program.write_text(text)
+    assert (batch.state, batch.exit_code, step.returncode) == ("FAILED", 1, 1)
+    reason = "warmstart: image other.example.com/a:1 is refused"
+    assert (batch.output.count(reason), step.stderr.count(reason)) == (1, 2)
+    assert "ran" not in batch.output + step.stdout
+    assert (after.state, after.output) == ("COMPLETED", "ran\n")
 
 
 @pytest.mark.usefixtures("plugin")

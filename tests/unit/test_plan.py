@@ -4,34 +4,81 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import a_job, a_policy
+from tests.unit.samples import a_job, a_policy, a_record
 from warmstart import plan
 from warmstart.entry.preview import preview
 from warmstart.policy.match import Grant
 from warmstart.profiles import numba, registry
+from warmstart.profiles.defined import DefinedProfile
+from warmstart.record import Seeded
 
 GRANT = Grant(["docker://reg.example.com/a:1"], ["numba"], {}, "user", ["user-1-a"], "user-1-a", "")
 
 
 @pytest.mark.parametrize(
-    ("relocation", "constant_path", "used"),
+    ("relocation", "follows_links", "constant_path", "used"),
     [
-        ("relocatable", "none", True),
-        ("relocatable", "spank", True),
-        ("constant-path", "none", False),
-        ("constant-path", "spank", True),
+        ("relocatable", False, "none", True),
+        ("relocatable", False, "spank", True),
+        ("constant-path", False, "none", False),
+        ("constant-path", True, "spank", True),
+        ("constant-path", True, "job_container", True),
+        ("constant-path", True, "enroot", True),
+        ("constant-path", False, "link", True),
+        ("constant-path", True, "link", False),
     ],
 )
 def test_profiles_bound_to_one_path_need_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, relocation: str, constant_path: str, used: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    relocation: str,
+    follows_links: bool,
+    constant_path: str,
+    used: bool,
 ) -> None:
-    """Where a node has no constant path they are left out, whoever asks for them."""
-    profile = numba.PROFILE._replace(relocation=relocation)  # type: ignore[arg-type]
-    monkeypatch.setattr(registry, "get", {"numba": profile}.__getitem__)
+    """Where a node has none, or a link that the tool sees through, they are left out, whoever asks for them."""
+    profile = numba.PROFILE._replace(relocation=relocation, follows_links=follows_links)  # type: ignore[arg-type]
+    monkeypatch.setattr(registry, "get", lambda name, _defined: {"numba": profile}[name])
     policy = a_policy(tmp_path, constant_path=constant_path)
     job = a_job(comment="warmstart: profiles=numba")
     assert plan.profiles(policy, job, GRANT) == (["numba"] if used else [])
     assert plan.left_out(policy, job, GRANT) == ([] if used else ["numba"])
+
+
+def test_files_are_declared_by_name(tmp_path: Path) -> None:
+    """`files=NAME` brings the profile; no rule and no other word does."""
+    files = DefinedProfile("files", {"WARMSTART_FILES": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
+    policy = a_policy(tmp_path, profiles=(files,))
+    assert plan.profiles(policy, a_job(comment="warmstart: files=llama-70b"), GRANT) == ["numba", "files"]
+    assert plan.profiles(policy, a_job(), GRANT) == ["numba"]
+    with pytest.raises(plan.ProfileNotOffered):
+        plan.profiles(policy, a_job(comment="warmstart: profiles=files"), GRANT)
+
+
+def test_the_preview_knows_the_sites_own_profiles(tmp_path: Path) -> None:
+    """Their variables stand beside those of the others."""
+    own = DefinedProfile("mytool", {"MYTOOL": "{dir}/v1"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
+    shown = preview(a_policy(tmp_path, profiles=(own,)), a_job(comment="warmstart: profiles=mytool"))
+    assert shown["profiles"] == [
+        {"name": "mytool", "from": "job", "variables": {"MYTOOL": "$WARMSTART_CACHE/mytool/v1"}}
+    ]
+
+
+def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
+    """The controller is asked only where a profile, or the policy, wants to know."""
+    seeded = {name: Seeded("ns", []) for name in ("numba", "cuda-computecache", "gone")}
+    record = a_record(head=True, publish_scope="user-1-a", environment={"WARMSTART_CACHE": "/c"}, seeded=seeded)
+    (step, *_) = plan.epilog(a_policy(tmp_path), record)
+    assert step.name == "harvest"
+    options = step.run.keywords["options"]  # type: ignore[attr-defined]
+    assert options.careful == {"cuda-computecache"}
+    assert options.ended
+    own = DefinedProfile("gone", {"X": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1, after_success=True)
+    (step, *_) = plan.epilog(a_policy(tmp_path, profiles=(own,)), record)
+    assert step.run.keywords["options"].careful == {"cuda-computecache", "gone"}  # type: ignore[attr-defined]
+    (step, *_) = plan.epilog(a_policy(tmp_path), record._replace(seeded={"numba": Seeded("ns", [])}))
+    assert step.run.keywords["options"].ended is None  # type: ignore[attr-defined]
 
 
 def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
@@ -39,3 +86,18 @@ def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
     policy = a_policy(tmp_path)
     assert preview(policy, a_job(comment="warmstart: profiles=torch-extensions"))["left_out"] == ["torch-extensions"]
     assert preview(policy, a_job(comment="warmstart: profiles=nope"))["left_out"] == []
+
+
+def test_only_the_head_node_harvests_but_for_what_each_rank_writes(tmp_path: Path) -> None:
+    """Other nodes harvest the profiles whose ranks have entries of their own, and nothing else."""
+    seeded = {"numba": Seeded("n", []), "vllm": Seeded("v", [])}
+    record = a_record(publish_scope="user-1-a", environment={"WARMSTART_CACHE": "/x"}, seeded=seeded)
+    policy = a_policy(tmp_path)
+
+    def wanted(changes: dict[str, object]) -> list[object]:
+        steps = plan.epilog(policy, record._replace(**changes))  # type: ignore[arg-type]
+        return [step.run.keywords["options"].wanted for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
+
+    assert wanted({}) == [None]
+    assert wanted({"head": False}) == [{"vllm"}]
+    assert wanted({"head": False, "seeded": {"numba": seeded["numba"]}}) == []

@@ -20,7 +20,7 @@ from warmstart.request import RequestInvalid
 )
 def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profiles: tuple[str, ...]) -> None:
     """Words before the token are the user's own; after it come wishes, each once."""
-    assert request.of(a_job(comment=comment)) == (images, profiles, None)
+    assert request.of(a_job(comment=comment)) == (images, profiles, None, "", False)
 
 
 def test_ports_are_a_number() -> None:
@@ -32,10 +32,28 @@ def test_ports_are_a_number() -> None:
             request.of(a_job(comment=f"warmstart: {word}"))
 
 
+def test_files_have_a_name() -> None:
+    """One plain word; it is a directory of nothing, but part of a namespace."""
+    assert request.of(a_job(comment="warmstart: files=llama-70b_v1.2")).files == "llama-70b_v1.2"
+    for word in ("files=", "files=a/b", "files=a,b", f"files={'a' * 65}"):
+        with pytest.raises(request.RequestInvalid):
+            request.of(a_job(comment=f"warmstart: {word}"))
+
+
 def test_pyxis_names_its_image_first() -> None:
     """The image that the containers will start from leads."""
     job = a_job(comment="warmstart: image=b", pyxis_image="docker://a")
     assert request.of(job).images == ("docker://a", "b")
+
+
+def test_a_job_can_ask_that_its_files_stay() -> None:
+    """By a word in the comment or by --warm-keep; the word takes no value."""
+    assert request.of(a_job(comment="warmstart: keep image=a")).keep
+    assert request.of(a_job(warm_keep=True)).keep
+    assert not request.of(a_job(comment="keep warmstart: profiles=keep")).keep
+    for word in ("keep=", "keep=24h", "keeps"):
+        with pytest.raises(RequestInvalid, match=word):
+            request.of(a_job(comment=f"warmstart: {word}"))
 
 
 def test_the_plugins_options_are_wishes_like_the_comments() -> None:

@@ -7,6 +7,7 @@ import click
 from warmstart.entry.audit_command import audit
 from warmstart.entry.block_command import block, blocked, unblock
 from warmstart.entry.cache_command import cache
+from warmstart.entry.carry_command import export_command, import_command
 from warmstart.entry.doctor_command import doctor
 from warmstart.entry.images_command import images
 from warmstart.entry.plan_command import plan
@@ -32,7 +33,7 @@ cli.add_command(images)
 cli.add_command(plan)
 cli.add_command(policy)
 cli.add_command(tend)
-for command in (block, unblock, blocked):
+for command in (block, unblock, blocked, export_command, import_command):
     cache.add_command(command)
 
 

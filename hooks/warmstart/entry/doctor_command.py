@@ -6,7 +6,7 @@ import os
 
 import click
 
-from warmstart.entry.doctor import containers, finding, node, slurm, slurm_conf, store
+from warmstart.entry.doctor import constant_path, containers, finding, node, slurm, slurm_conf, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, BAD, OK, UNKNOWN, Result, run, undone
 from warmstart.entry.doctor.node import Node
@@ -19,6 +19,7 @@ from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 
 WRONG = 1
+TASKS = {**containers.CHECKS, **constant_path.CHECKS}
 # What a user can find out about the store is nothing: it is its owner's alone, and root acts as that owner.
 NOT_ROOT = "only root can look at the store as its owner does"
 
@@ -82,14 +83,14 @@ def _slurm(installation: Installation, policy: Policy | None, conf_path: str | N
         conf = slurm_conf.read(path)
     except OSError as error:
         why = f"{error.filename}: {error.strerror}"
-        return undone([*slurm.CHECKS, *containers.CHECKS], why, "name the file: --slurm-conf FILE")
+        return undone([*slurm.CHECKS, *TASKS], why, "name the file: --slurm-conf FILE")
     subject = Slurm(conf, installation, policy)
     try:
         tasks = containers.tasks(subject)
     except OSError as error:
         why = f"{error.filename}: {error.strerror}"
-        return run(slurm.CHECKS, subject) + undone(containers.CHECKS, why, AS_ROOT)
-    return run(slurm.CHECKS, subject) + run(containers.CHECKS, tasks)
+        return run(slurm.CHECKS, subject) + undone(TASKS, why, AS_ROOT)
+    return run(slurm.CHECKS, subject) + run(TASKS, tasks)
 
 
 def _print(results: list[Result]) -> None:

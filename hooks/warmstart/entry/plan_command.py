@@ -111,8 +111,8 @@ def _print(found: dict[str, Any], policy: InForce, off_switch: str) -> None:
 
 def _print_parts(found: dict[str, Any]) -> None:
     if found["images"]:
-        rows = [(row["image"], row["from"], row["reason"] or "allowed") for row in found["images"]]
-        show_table(("image", "wanted by", "verdict"), rows)
+        wanted = [(row["image"], row["from"], row["private"], row["reason"] or "allowed") for row in found["images"]]
+        show_table(("image", "wanted by", "private", "verdict"), wanted)
     if found["profiles"]:
         rows = [
             (row["name"], row["from"], " ".join(f"{key}={value}" for key, value in row["variables"].items()))
@@ -127,6 +127,10 @@ def _print_parts(found: dict[str, Any]) -> None:
         say(f"Jobs of several nodes get MASTER_ADDR and MASTER_PORT ({rule['low']}-{rule['high']}), {where}.")
     if found["environment"]:
         show_table(("variable", "value set by the policy"), list(found["environment"].items()))
+    if found["keep"]:
+        say(f"The job's tmp/ and files/ stay on its nodes for {found['keep']} s after it.")
+    if found["override"]:
+        say(f"The user can't set these for himself: {', '.join(found['override'])}")
     if found["steps"]["prolog"]:
         scopes = found["scopes"]
         say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'nothing'}")

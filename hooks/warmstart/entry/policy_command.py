@@ -14,6 +14,7 @@ from warmstart.entry.terminal import fail, json_option, say, show_json, show_tab
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy, Rule
+from warmstart.profiles.defined import DefinedProfile
 
 WRONG = 1
 Json = dict[str, object]
@@ -128,7 +129,12 @@ def _values(policy: Policy) -> Json:
         "constant_path": policy.constant_path,
         "slurmctld": _slurmctld(policy),
         **{key: _plain(getattr(policy, key)) for key in sections},
+        "profiles": {profile.name: _profile(profile) for profile in policy.profiles},
     }
+
+
+def _profile(profile: DefinedProfile) -> Json:
+    return {key: value for key, value in profile._asdict().items() if key != "name"}
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON

@@ -38,7 +38,9 @@ def preview(policy: Policy, job: Job) -> Json:
         "left_out": _left_out(policy, job, grant),
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
+        "override": sorted(grant.override),
         "rendezvous": grant.rendezvous._asdict() if grant.rendezvous else None,
+        "keep": policy.limits.keep if verdict is None and plan.keeps(policy, job, grant) else None,
         "limits": {
             "images.wait": policy.images.wait,
             **{f"seed.{key}": value for key, value in policy.seed._asdict().items()},
@@ -80,21 +82,22 @@ def _images(policy: Policy, job: Job, grant: Grant) -> list[Json]:
     except UserError:
         wanted = ()  # it is the verdict
     return [
-        *(_image(text, "job", policy.images.registries) for text in wanted),
-        *(_image(text, "policy", None) for text in grant.images),
+        *(_image(policy, job, text, "job") for text in wanted),
+        *(_image(policy, job, text, "policy") for text in grant.images),
     ]
 
 
-def _image(text: str, source: str, registries: tuple[str, ...] | None) -> Json:
-    shown, problem = text, ""
+def _image(policy: Policy, job: Job, text: str, source: str) -> Json:
+    shown, problem, private = text, "", ""
     try:
         reference = references.parse(text)
         shown = reference.canonical()
-        if registries is not None:
-            references.check_allowed(reference, registries)
+        if source == "job":
+            references.check_allowed(reference, policy.images.registries)
+        private = "".join(name for _, name in plan.private_images(policy, job, [reference]))
     except WarmstartError as error:
         problem = str(error)
-    return {"image": shown, "from": source, "allowed": not problem, "reason": problem}
+    return {"image": shown, "from": source, "private": private, "allowed": not problem, "reason": problem}
 
 
 def _profiles(policy: Policy, job: Job, grant: Grant) -> list[Json]:
@@ -106,7 +109,7 @@ def _profiles(policy: Policy, job: Job, grant: Grant) -> list[Json]:
         {
             "name": name,
             "from": "policy" if name in grant.profiles else "job",
-            "variables": registry.get(name).environment(CACHE),
+            "variables": registry.get(name, policy.profiles).environment(CACHE),
         }
         for name in names
     ]

@@ -62,6 +62,7 @@ def _run(hook: Hook, record: Record) -> None:
         workspace=hook.policy.paths.workspace,
         read_scopes=list(grant.read_scopes),
         publish_scope=grant.publish_scope,
+        keep=plan.keeps(hook.policy, hook.job, grant),
     )
     records.save(hook.paths.state, record)
     prepared = run_prolog(hook.context(record, _seconds(hook)), steps)
@@ -145,7 +146,7 @@ def _undo(hook: Hook, record: Record) -> None:
     """Leave nothing half-applied: the job finds either all of its preparation or none."""
     from warmstart.steps import release
 
-    made = _so_far(hook, record)._replace(workspace=hook.policy.paths.workspace)
+    made = _so_far(hook, record)._replace(workspace=hook.policy.paths.workspace, keep=False)
     try:
         # Ports stay reserved until the epilog: another node may have been told them.
         release.release(hook.paths, made, after(SECONDS_TO_UNDO))

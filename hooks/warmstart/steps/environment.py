@@ -4,6 +4,7 @@
         environment          three paths: the workspace root, the constant path, where the cache really is; then
                              `NAME=VALUE`, or `!NAME=VALUE` for what the user can't set for himself
         notice               lines that the job's output shows, if there are any
+        link                 there if the task prolog makes the constant path a link (`constant_path: link`)
 
 TaskProlog's protocol ends a value at a newline and knows no quotes (slurm.conf(5), TaskProlog), so values
 that hold one are refused. What names the constant path holds only where the cache is mounted there: who
@@ -13,6 +14,8 @@ know only the leader's id: that names the view.
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import NamedTuple
 
 from warmstart import view
@@ -39,6 +42,7 @@ class Options(NamedTuple):
     profiles: dict[str, str]  # the profiles' own variables
     policy: dict[str, str]  # what the matching rules add; they win over the profiles'
     notices: tuple[str, ...]
+    override: frozenset[str] = frozenset()  # which of them, and of earlier steps', the user can't set for himself
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -46,20 +50,34 @@ def run(context: Context, options: Options) -> Outcome:
     record = context.record
     variables = {**record.environment, **options.profiles, **options.policy}
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
-    lines = [*paths, *(_line(name, variables[name]) for name in sorted(variables))]
+    lines = [*paths, *(_line(name, variables[name], options.override) for name in sorted(variables))]
     files = {"environment": "\n".join(lines) + "\n"}
     if options.notices:
         files["notice"] = "".join(f"{line}\n" for line in options.notices)
+    if context.policy.constant_path == "link" and _is_roots(os.path.dirname(context.policy.paths.cache)):
+        files["link"] = ""
     view.publish(context.paths.view, record, files)
     return Outcome("changed", detail={"variables": sorted(variables)})
 
 
-def _line(name: str, value: str) -> str:
+def _is_roots(directory: str) -> bool:
+    """Tell whether the node's own directory is root's: then one that a job finds to be its user's is the job's alone.
+
+    job_container gives each job its private directories with the job's uid and mode 0700.
+    """
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == 0
+
+
+def _line(name: str, value: str, override: frozenset[str]) -> str:
     if not (name.isascii() and name.isidentifier() and len(name) <= LONGEST_NAME):
         raise VariableUnrenderable(name=name, problem="not a variable's name")
     if "\n" in value or "\0" in value:
         raise VariableUnrenderable(name=name, problem="holds a newline or a NUL byte")
     if len(value.encode()) > LONGEST_VALUE:
         raise VariableUnrenderable(name=name, problem="longer than 64 KiB")
-    mark = "!" if name.startswith("WARMSTART_") else ""
+    mark = "!" if name.startswith("WARMSTART_") or name in override else ""
     return f"{mark}{name}={value}"

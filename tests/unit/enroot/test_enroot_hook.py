@@ -15,7 +15,7 @@ from warmstart.steps.contract import Context
 from warmstart.steps.environment import Options
 
 HOOK = Path("packaging/enroot/40-warmstart.sh.in")
-FLAGS = "none x-create=dir,bind,rw,nosuid,nodev,slave,nofail,silent"
+FLAGS = "none x-create=dir,rbind,rw,nosuid,nodev,rslave,nofail,silent"
 CONSTANT = "/var/cache/warmstart"
 
 
@@ -88,6 +88,15 @@ def test_what_the_user_or_the_image_set_stays(context: Context, container: Conta
     assert container.variables()[3:] == ["C=ours", "D=ours"]
 
 
+def test_what_the_policy_overrides_is_neither_the_users_nor_the_images(context: Context, container: Container) -> None:
+    """The last line of a name holds."""
+    options = Options({"A": "ours", "B": "ours", "C": "ours"}, {}, (), frozenset({"A", "B"}))
+    environment.run(context, options)
+    container.environ.write_text("A=image\n")
+    container.start(B="user's", C="user's")
+    assert container.variables() == ["A=image", "A=ours", "B=ours"]
+
+
 def test_another_jobs_rendezvous_is_not_the_users(context: Context, container: Container) -> None:
     """It was inherited by a job that was submitted from inside; what the user set himself stays."""
     rendered(context, {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}, WARMSTART_RENDEZVOUS="7:n1:20001")
@@ -96,6 +105,38 @@ def test_another_jobs_rendezvous_is_not_the_users(context: Context, container: C
     assert container.variables() == ["WARMSTART_RENDEZVOUS=7:n1:20001"]
     container.start(**inherited, WARMSTART_RENDEZVOUS="6:n9:29999")
     assert container.variables()[1:3] == ["MASTER_ADDR=n1", "MASTER_PORT=20001"]
+
+
+def test_another_jobs_rendezvous_is_emptied_where_the_job_has_none(context: Context, container: Container) -> None:
+    """What pyxis brings from the container replaces what the task has, and a variable can't be taken away."""
+    rendered(context, {"A": "ours"})
+    inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}
+    for known in ("7:n9:29999", "6:n8:1", ""):
+        container.environ.write_text("")
+        container.start(**inherited, WARMSTART_RENDEZVOUS=known)
+        assert container.variables() == ["A=ours"]
+    container.environ.write_text("")
+    container.start(**inherited, WARMSTART_RENDEZVOUS="6:n9:29999")
+    assert container.variables() == ["A=ours", "MASTER_ADDR=", "MASTER_PORT="]
+    container.environ.write_text("MASTER_ADDR=image\n")
+    container.start(**inherited, WARMSTART_RENDEZVOUS="6:n9:29999")
+    assert container.variables() == ["MASTER_ADDR=image", "A=ours", "MASTER_PORT="]
+
+
+def test_enroots_own_hook_for_pytorch_is_not_kept_from_its_work(context: Context, container: Container) -> None:
+    """50-slurm-pytorch.sh, where it is installed, sets MASTER_* of images with PyTorch unless there is a line of it."""
+    rendered(context, {"A": "ours"})
+    inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999", "WARMSTART_RENDEZVOUS": "6:n9:29999"}
+    beside, emptied = container.hook.with_name("50-slurm-pytorch.sh"), ["MASTER_ADDR=", "MASTER_PORT="]
+    beside.touch(0o755)
+    for image, expected in (("X=1", emptied), ("PYTORCH_VERSION=2", [])):
+        container.environ.write_text(f"{image}\n")
+        container.start(**inherited)
+        assert container.variables() == [image, "A=ours", *expected]
+    beside.unlink()
+    container.environ.write_text("PYTORCH_VERSION=2\n")
+    container.start(**inherited)
+    assert container.variables() == ["PYTORCH_VERSION=2", "A=ours", *emptied]
 
 
 def test_a_job_that_warmstart_does_not_know(context: Context, container: Container) -> None:

@@ -48,6 +48,22 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
     assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")
 
 
+def test_a_private_image_is_said_to_be_one(tmp_path: Path) -> None:
+    """For whom the policy binds it to, and for nobody else."""
+    bound = """images:
+  registries: [reg.example.com]
+  credentials:
+    file: /etc/warmstart/credentials.json
+    repositories: [{name: team, repository: "reg.example.com/team/*", match: {partition: gpu1}}]
+"""
+    site = installed(tmp_path, POLICY.replace("images: {registries: [reg.example.com]}\n", bound))
+    comment = "warmstart: image=reg.example.com/team/app"
+    for partition, private in (("gpu1", "team"), ("cpu", "")):
+        found = answer(site, *NOBODY, "--partition", partition, "--comment", comment)["images"]
+        assert [image["private"] for image in found if image["from"] == "job"] == [private]
+    assert "team" in run(site, *NOBODY, "--partition", "gpu1", "--comment", comment).stdout
+
+
 def test_people_see_the_same_in_tables(site: Installation) -> None:
     """The text names rules, images, variables, scopes and steps."""
     result = run(site, *NOBODY, "--partition", "gpu1")
@@ -65,6 +81,18 @@ def test_a_job_can_be_described_by_what_only_the_controller_knows(tmp_path: Path
     assert answer(site, *NOBODY, *options)["rules"][-1]["matched"] is True
     assert "job_name nightly" in run(site, *NOBODY, *options).stdout
     assert answer(site, *NOBODY)["rules"][-1]["reason"] == "constraint '' is not 'a100'"
+
+
+def test_what_a_job_may_keep_and_not_set(tmp_path: Path) -> None:
+    """Only where the policy lets jobs, and this one asks; and the variables that are not its user's."""
+    rule = "  - {name: forced, override: [NUMBA_CACHE_DIR, CUDA_MODULE_LOADING]}\n"
+    site = installed(tmp_path, f"{POLICY}{rule}limits: {{keep: 1h}}\n")
+    asking = (*NOBODY, "--comment", "warmstart: keep")
+    assert (answer(site, *asking)["keep"], answer(site, *NOBODY)["keep"]) == (3600, None)
+    assert answer(installed(tmp_path / "none"), *asking)["keep"] is None
+    text = run(site, *asking).stdout
+    assert "stay on its nodes for 3600 s" in text
+    assert "for himself: CUDA_MODULE_LOADING, NUMBA_CACHE_DIR" in text
 
 
 @pytest.mark.parametrize(

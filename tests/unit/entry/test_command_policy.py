@@ -64,6 +64,15 @@ def test_show_tells_values_and_rules_in_force(site: Installation) -> None:
     assert "signature" not in found["policy"]
 
 
+def test_show_has_the_sites_own_profiles(tmp_path: Path) -> None:
+    """As the site wrote them, with `files`, which every policy has."""
+    own = 'profiles: {mytool: {variables: {MYTOOL: "{dir}"}, entries: ["v1/*/"]}}\n'
+    found = answer(installed(tmp_path / "own", POLICY + own), "policy", "show")["policy"]["profiles"]
+    assert {*found} == {"mytool", "files"}
+    assert (found["mytool"]["entries"], found["mytool"]["facts"]) == (["v1/*/"], ["image"])
+    assert "v1/*/" in run(installed(tmp_path / "own", POLICY + own), "policy", "show").stdout
+
+
 def test_show_tells_that_an_edit_was_rejected(site: Installation) -> None:
     """The last good policy stays in force, and status 1 says that the files are not."""
     broken(site)

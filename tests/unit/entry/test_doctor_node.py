@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.entry.command_line import POLICY, answer, installed, run
 from warmstart.entry import doctor_command
-from warmstart.entry.doctor import containers, node, slurm, store
+from warmstart.entry.doctor import constant_path, containers, node, slurm, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import Finding, Result
 from warmstart.entry.doctor.finding import run as run_checks
@@ -158,6 +158,18 @@ def test_the_mount_of_a_path() -> None:
     assert node._mount("/proc/self") == ("proc", "/proc")
 
 
+def test_tmpdir_has_room_for_sockets(here: Node) -> None:
+    """With each of this host's nodes' names; there is none yet, so it is the host's own."""
+    long = here.policy._replace(paths=here.policy.paths._replace(workspace="/" + "w" * 40))
+    for name in ("n1", "n" * 5):
+        os.makedirs(f"{here.installation.var}/{name}/state")
+        wanted = "wrong" if len(name) > 4 else "ok"
+        found = one(node.tmpdir, here._replace(policy=long))
+        assert found.status == wanted, found
+    assert "1 bytes shorter" in found.change
+    assert "nnnnn" in found.found
+
+
 def test_leases(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tried on a file of our own, which goes away again."""
     path = here.policy.paths.workspace
@@ -279,11 +291,11 @@ def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
     assert run(site, "doctor", "--slurm-conf", "/no/such").exit_code == 2
     found = doctor_command._slurm(site, None, "/no/such")
     assert {result.status for result in found} == {"unknown"}
-    assert {result.check for result in found} == {*slurm.CHECKS, *containers.CHECKS}
+    assert {result.check for result in found} == {*slurm.CHECKS, *containers.CHECKS, *constant_path.CHECKS}
 
 
 def test_the_documentation_has_every_check() -> None:
     """And none that does not exist."""
-    groups = (site_policy.CHECKS, node.CHECKS, store.CHECKS, slurm.CHECKS, containers.CHECKS)
+    groups = (site_policy.CHECKS, node.CHECKS, store.CHECKS, slurm.CHECKS, containers.CHECKS, constant_path.CHECKS)
     code = [name for group in groups for name in group]
     assert re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", DOCS.read_text(), re.MULTILINE) == code

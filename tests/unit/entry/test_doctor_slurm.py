@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.entry.command_line import POLICY, installed
-from warmstart.entry.doctor import containers, slurm, slurm_conf
+from warmstart.entry.doctor import constant_path, containers, slurm, slurm_conf
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.slurm import Slurm
 from warmstart.entry.in_force import in_force
@@ -57,7 +57,7 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         subject = Slurm(conf, site, in_force(site).policy if policy else None)
         tasks = containers.tasks(subject, str(tmp_path / "enroot"))
         found: dict[str, list[str]] = {}
-        for result in run(slurm.CHECKS, subject) + run(containers.CHECKS, tasks):
+        for result in run(slurm.CHECKS, subject) + run({**containers.CHECKS, **constant_path.CHECKS}, tasks):
             found.setdefault(result.check, []).append(result.status)
         return found
 
@@ -164,10 +164,94 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
     assert check(plugins=f"include plug.d/*\n{line}")["slurm.spank"] == ["wrong"]
 
 
+def way(site: Installation, constant_path: str, cache: str = "/var/cache/warmstart") -> None:
+    """Put a policy in force that counts on a way to the constant path."""
+    lines = POLICY.replace("paths: {", f"paths: {{cache: {cache}, ")
+    assert lines != POLICY
+    Path(site.policy).write_text(f"constant_path: {constant_path}\n{lines}")
+
+
+TMPFS = "JobContainerType=job_container/tmpfs\n"
+
+
 def test_a_policy_that_counts_on_the_plugin(check: Check, site: Installation) -> None:
     """Without the plugin, jobs do not find their caches."""
-    Path(site.policy).write_text(f"constant_path: spank\n{POLICY}")
+    way(site, "spank")
     assert check()["slurm.constant-path"] == ["wrong"]
+
+
+def test_a_policy_that_counts_on_the_script(check: Check, site: Installation, tmp_path: Path) -> None:
+    """job_container.conf must name ours, it must be there, and the path be one that jobs see."""
+    way(site, "job_container")
+    ours = Path(site.prefix, "libexec/warmstart/job-container")
+    conf = tmp_path / "job_container.conf"
+    conf.write_text("BasePath=/srv/c CloneNSScript=/etc/other\n")
+    assert check("", TMPFS)["slurm.constant-path"] == ["wrong"]
+    conf.write_text(f"BasePath=/srv/c CloneNSScript={ours}\n")
+    assert check("", TMPFS)["slurm.constant-path"] == ["wrong"]
+    ours.write_text("#!/bin/sh\n")
+    ours.chmod(0o755)
+    found = check("", TMPFS)
+    assert (found["slurm.constant-path"], found["slurm.job-container"]) == (["ok"], ["ok"])
+    assert check()["slurm.constant-path"] == ["wrong"]
+    way(site, "none")
+    assert check("", TMPFS)["slurm.constant-path"] == ["advice"]
+    way(site, "job_container")
+    conf.write_text(f"BasePath=/srv/c CloneNSScript={ours} Dirs=/tmp,/var/cache\n")
+    assert check("", TMPFS)["slurm.job-container"] == ["wrong"]
+
+
+@pytest.mark.parametrize(
+    ("line", "cache", "status"),
+    [
+        ("", "/usr/ws", "wrong"),
+        ("Dirs=/tmp,/usr", "/usr/ws", "ok"),
+        ("Dirs=/tmp,/usr", "/usr/share/ws", "wrong"),
+        ("Dirs=/tmp,/no/such", "/no/such/ws", "wrong"),
+        ("Dirs=/tmp,/bin", "/bin/ws", "wrong"),  # a link
+        ("", "/tmp/.ws", "ok"),
+    ],
+)
+def test_a_policy_that_counts_on_a_link(
+    check: Check, site: Installation, tmp_path: Path, *, line: str, cache: str, status: str
+) -> None:
+    """The directory for it must be one that each job has for itself, and on the node root's."""
+    way(site, "link", cache)
+    (tmp_path / "job_container.conf").write_text(f"BasePath=/srv/c {line}\n")
+    assert check("", TMPFS)["slurm.constant-path"] == [status]
+    assert check()["slurm.constant-path"] == ["wrong"]
+
+
+def test_a_policy_that_counts_on_containers(check: Check, site: Installation, tmp_path: Path) -> None:
+    """They need enroot's hook."""
+    way(site, "enroot")
+    assert check()["slurm.constant-path"] == ["wrong"]
+    hooks = tmp_path / "enroot/hooks.d"
+    hooks.mkdir(parents=True)
+    (hooks / "40-warmstart.sh").write_text("")
+    (hooks / "40-warmstart.sh").chmod(0o755)
+    assert check()["slurm.constant-path"] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/srv/c", "ok"),
+        ("/srv/c/n1", "ok"),
+        ("/srv/c/7", "ok"),
+        ("/srv/c/n1/7/.ns", "ok"),
+        ("/srv/cold/7/x", "ok"),
+        ("/srv/c/7/.7/_tmp/cache", "wrong"),
+        ("/srv/c/n1/scratch", "wrong"),
+    ],
+)
+def test_mounts_below_base_path(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, status: str
+) -> None:
+    """A bind mount that somebody had put there was emptied by Slurm (seen on 22.05)."""
+    monkeypatch.setattr(slurm_conf, "mount_points", lambda: ["/", target])
+    (tmp_path / "job_container.conf").write_text("BasePath=/srv/c\n")
+    assert check("", TMPFS)["slurm.base-path"] == [status]
 
 
 def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None:

@@ -59,6 +59,15 @@ def test_what_the_user_set_stays(context: Context, tmp_path: Path) -> None:
     assert printed(tmp_path, user)[1] == ["export STALE=ours", "export WARMSTART_IMAGE=/image"]
 
 
+def test_what_the_policy_overrides_is_not_the_users(context: Context, tmp_path: Path) -> None:
+    """Whoever set it: a step before, a profile, a rule; what is not named stays the user's."""
+    record = context.record._replace(environment={"TMPDIR": "/w/tmp"})
+    options = Options({"A": "profile"}, {"B": "policy", "C": "policy"}, (), frozenset({"TMPDIR", "A", "B", "NOT_SET"}))
+    environment.run(context._replace(record=record), options)
+    user = {"TMPDIR": "/mine", "A": "mine", "B": "mine", "C": "mine"}
+    assert printed(tmp_path, user)[1] == ["export A=profile", "export B=policy", "export TMPDIR=/w/tmp"]
+
+
 def test_the_constant_path_is_used_where_the_cache_is_there(context: Context, tmp_path: Path) -> None:
     """Where it is not mounted, the same variables lead to the job's own path; other values stay as they are."""
     constant = tmp_path / "constant"
@@ -72,6 +81,54 @@ def test_the_constant_path_is_used_where_the_cache_is_there(context: Context, tm
     constant.symlink_to(cache)
     there = [f"export A={constant}/numba", f"export B={constant}x", f"export WARMSTART_CACHE={constant}"]
     assert printed(tmp_path)[1] == there
+
+
+@pytest.fixture
+def linking(context: Context, tmp_path: Path) -> tuple[Context, Path]:
+    """Give a context whose policy wants a link in a directory of the node's, and that directory."""
+    private = tmp_path / "private"
+    private.mkdir()
+    paths = context.policy.paths._replace(cache=f"{private}/job")
+    return context._replace(policy=context.policy._replace(paths=paths, constant_path="link")), private
+
+
+def test_the_link_is_made_where_the_job_has_a_directory_of_its_own(
+    linking: tuple[Context, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's directory on the node, the user's in the job: only job_container makes it so. The link is made once."""
+    context, private = linking
+    cache = f"{context.record.run_directory}/cache"
+    os.makedirs(cache)
+    monkeypatch.setattr(environment, "_is_roots", lambda directory: directory == str(private))
+    environment.run(context, Options({"A": f"{private}/job/numba"}, {}, ()))
+    assert [printed(tmp_path)[1], printed(tmp_path)[1]] == [[f"export A={private}/job/numba"]] * 2
+    assert os.readlink(private / "job") == cache
+
+
+@pytest.mark.parametrize("case", ["a user's on the node", "taken", "dangling", "another policy"])
+def test_no_link_otherwise(
+    linking: tuple[Context, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """The job has its own path then; what lies at the constant path stays as it is."""
+    context, private = linking
+    cache = f"{context.record.run_directory}/cache"
+    os.makedirs(cache)
+    monkeypatch.setattr(environment, "_is_roots", lambda _: case != "a user's on the node")
+    if case in ("taken", "dangling"):
+        (private / "job").symlink_to(tmp_path if case == "taken" else tmp_path / "none")
+    if case == "another policy":
+        context = context._replace(policy=context.policy._replace(constant_path="job_container"))
+    before = os.listdir(private)
+    environment.run(context, Options({"A": f"{private}/job/numba"}, {}, ()))
+    assert printed(tmp_path)[1] == [f"export A={cache}/numba"]
+    assert os.listdir(private) == before
+
+
+def test_whose_a_directory_is(tmp_path: Path) -> None:
+    """A link of root's says nothing about where it leads."""
+    (tmp_path / "link").symlink_to("/usr")
+    paths = ("/usr", tmp_path / "none", tmp_path / "link")
+    assert [environment._is_roots(str(path)) for path in paths] == [True, False, False]
 
 
 def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a job's tasks see: the task prolog with pyxis, the SPANK plugin, job_container/tmpfs, the constant path.
+"""What a job's tasks see: the task prolog with pyxis, the SPANK plugin, job_container/tmpfs.
 
 pyxis runs the task prolog inside the container; where the file is not there, every task fails
 (docs/enroot-and-pyxis.md, packaging/enroot/README.md).
@@ -119,11 +119,13 @@ def job_container(seen: Tasks) -> Iterator[Finding]:
     if "tmpfs" not in seen.slurm.conf.last("JobContainerType"):
         yield Finding(OK, "job_container/tmpfs is not used")
         return
-    lines = slurm_conf.containers(seen.slurm.conf.beside("job_container.conf"))
+    lines = namespaces(seen)
     bases = [line["basepath"] for line in lines if "basepath" in line]
     dirs = [path for line in lines for path in line.get("dirs", "").split(",") if path]
     policy, installation = seen.slurm.policy, seen.slurm.installation
     ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
+    if policy and policy.constant_path in ("spank", "job_container"):
+        ours.append(policy.paths.cache)
     bad = [f"BasePath {base} lies below /tmp or /dev/shm" for base in bases if _hides(HIDDEN, base)]
     bad += [
         f"{path} lies below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if _hides((place,), path)
@@ -137,23 +139,11 @@ def job_container(seen: Tasks) -> Iterator[Finding]:
         yield Finding(OK, "job_container/tmpfs hides nothing that jobs need")
 
 
-def constant_path(seen: Tasks) -> Iterator[Finding]:
-    """Several tools bake the cache's path into their entries: the policy's way must be the node's."""
-    policy, way = seen.slurm.policy, "spank" if seen.spank else "none"
-    if policy is None:
-        yield Finding(
-            UNKNOWN, f"this node's way to the constant path for bare jobs is {way}; the policy's is not known"
-        )
-    elif policy.constant_path == way:
-        yield Finding(OK, f"constant_path is {way}, as this node has it")
-    elif way == "none":
-        found = f"constant_path is {policy.constant_path}, but the SPANK plugin is not loaded: jobs look in vain"
-        yield Finding(WRONG, found, "load the plugin (packaging/spank), or constant_path: none")
-    else:
-        found = (
-            "the SPANK plugin is loaded, but constant_path is none: profiles that need the constant path are left out"
-        )
-        yield Finding(ADVICE, found, "constant_path: spank")
+def namespaces(seen: Tasks) -> list[dict[str, str]]:
+    """Return the lines of job_container.conf, keys in lower case; none where job_container/tmpfs is not used."""
+    if "tmpfs" not in seen.slurm.conf.last("JobContainerType"):
+        return []
+    return slurm_conf.containers(seen.slurm.conf.beside("job_container.conf"))
 
 
 def _is_there(plugin: Plugin, plugin_dirs: str) -> bool:
@@ -182,5 +172,4 @@ CHECKS = {
     "slurm.pyxis": pyxis,
     "slurm.spank": spank,
     "slurm.job-container": job_container,
-    "slurm.constant-path": constant_path,
 }

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from warmstart.audit import waiting
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
-from warmstart.host import children
+from warmstart.host import children, sockets
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images import validity
@@ -29,7 +29,14 @@ POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker"
 SHARED = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "glusterfs")
 LEAST_FREE = 5  # percent, of bytes and of inodes
 VERSIONS = {validity.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version"}  # others: --version
-PROGRAMS = (validity.UNSQUASHFS, pack.MKSQUASHFS, programs.PRLIMIT, children.UNSHARE, children.SETPRIV)
+PROGRAMS = (
+    validity.UNSQUASHFS,
+    pack.MKSQUASHFS,
+    programs.PRLIMIT,
+    children.UNSHARE,
+    children.NSENTER,
+    children.SETPRIV,
+)
 WAITING_S = 3600.0  # a timer and every epilog bring journals and spools away
 PROBE = ".doctor"
 
@@ -82,6 +89,19 @@ def state(node: Node) -> Iterator[Finding]:
 def workspace(node: Node) -> Iterator[Finding]:
     """See that the workspaces' parent is root's: nobody else can rename what is in it."""
     yield from _roots_own(node.policy.paths.workspace, WRONG, "the first prolog makes it")
+
+
+def tmpdir(node: Node) -> Iterator[Finding]:
+    """See that a path in TMPDIR fits into a Unix socket's address; jobs keep their own TMPDIR where it would not."""
+    names = [os.path.basename(place.root) for place in node.nodes()] or [os.uname().nodename.partition(".")[0]]
+    most = sockets.longest_node(node.policy.paths.workspace)
+    longer = [name for name in names if len(name) > most]
+    if longer:
+        found = f"jobs on {', '.join(longer)} keep their own TMPDIR: programs could not bind sockets in the workspace"
+        change = f"make paths.workspace {max(map(len, longer)) - most} bytes shorter"
+        yield Finding(WRONG, found, change)
+    else:
+        yield Finding(OK, f"TMPDIR has room for sockets (nodes' names: at most {most} bytes)")
 
 
 def file_system(node: Node) -> Iterator[Finding]:
@@ -267,6 +287,7 @@ CHECKS = {
     "node.accounts": accounts,
     "node.state": state,
     "node.workspace": workspace,
+    "node.tmpdir": tmpdir,
     "node.file-system": file_system,
     "node.leases": leases,
     "node.space": space,

@@ -45,7 +45,7 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
         empty = [value for value in globs if not glob.glob(value)]
         if empty:
             yield Finding(CRITICAL, f"{key}={empty[0]} matches nothing: that drains the node", f"{key}={ours}")
-        elif not any(_is_ours(script, ours) for script in scripts):
+        elif not any(is_ours(script, ours) for script in scripts):
             is_now = ", ".join(values) or "not set"
             yield Finding(WRONG, f"{key} is {is_now}, and does not run {ours}: {cost}", f"{key}={ours}")
         elif not os.access(ours, os.X_OK):
@@ -157,7 +157,7 @@ def _is_below(path: str, directories: tuple[str, ...]) -> bool:
     return any(f"{path}/".startswith(f"{directory}/") for directory in directories)
 
 
-def _is_ours(script: str, ours: str) -> bool:
+def is_ours(script: str, ours: str) -> bool:
     """Tell whether a script is our hook, or a wrapper of the site's that names it."""
     if os.path.realpath(script) == os.path.realpath(ours):
         return True

@@ -1,0 +1,53 @@
+"""job_container's CloneNSScript: show the job its cache at the constant path, in the namespace that Slurm made for it.
+
+Slurm 24.11 and later run it as root after the prolog and before anything of the job, with the namespace in SLURM_NS
+(reference: job_container.conf(5)). All steps of the job are in that namespace, and so is who comes with
+pam_slurm_adopt. Another status than 0 would fail the job: where it does not work, the task prolog finds that the
+cache is not there, and the job has its own path.
+"""
+
+from __future__ import annotations
+
+import os
+
+from warmstart.audit import events
+from warmstart.entry.hook import Hook, run_hook
+from warmstart.errors import ResourceError
+from warmstart.host import namespaces
+from warmstart.host.deadline import after
+from warmstart.host.worker import Identity, Worker, WorkerSilent
+
+NAME = "job-container"
+ROOT = Identity("root", 0, 0)
+SECONDS = 5.0  # CloneNSScript_Wait is 10 by default
+
+
+class ConstantPathFailed(ResourceError):
+    """The cache could not be mounted at the constant path in the job's namespace."""
+
+    code = "constant-path-failed"
+    template = "no cache at {path} in the job's namespace: {problem}"
+    hint = "is the path below a directory of job_container's Dirs, or can somebody but root change a directory above?"
+
+
+def main(prefix: str) -> int:
+    """Run the hook for the job that the environment describes; always 0."""
+    run_hook(NAME, prefix, _show)
+    return 0
+
+
+def _show(hook: Hook) -> None:
+    record, namespace = hook.earlier_record(), os.environ.get("SLURM_NS")
+    if hook.policy.constant_path != "job_container" or namespace is None:
+        return
+    if record is None or record.uid != hook.job.uid or not record.environment.get("WARMSTART_CACHE"):
+        return  # nothing for this job
+    target = hook.policy.paths.cache
+    try:
+        with Worker(ROOT) as worker:
+            arguments = (namespace, record.run_directory, "cache", record.uid, target)
+            worker.call(namespaces.show, *arguments, deadline=after(SECONDS))
+    except (OSError, WorkerSilent) as error:
+        problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        failure = ConstantPathFailed(path=target, problem=problem)
+        hook.audit.emit(events.STEP_FAILED, step=NAME, error=failure.as_audit())

@@ -1,0 +1,72 @@
+"""Show a directory at another place in a mount namespace that is not ours. Never on a warm hook's path.
+
+Descriptors from before setns(2) belong to the old namespace, and what they name can't be bound in the new one, so all
+paths are walked again there: name by name, through no link, and only where nobody but root can change them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from contextlib import suppress
+
+from warmstart.host import mounts
+
+CLONE_NEWNS = 0x20000
+_PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def show(namespace: str, parent: str, name: str, owner: int, target: str) -> None:
+    """Join a mount namespace for good, and bind `parent`/`name`, uid `owner`'s, with all below it at `target` there.
+
+    For a process that does nothing else. `target` is made where it is missing; a second call changes nothing.
+    `PermissionError` where `name` is not the owner's, or somebody but root could change a directory above.
+    """
+    _join(namespace)
+    source = _beneath(name, _roots(parent), owner)
+    above, place = _roots(os.path.dirname(target)), os.path.basename(target)
+    with suppress(FileExistsError):
+        os.mkdir(place, 0o755, dir_fd=above)
+    if os.path.samestat(os.fstat(source), os.stat(place, dir_fd=above, follow_symlinks=False)):
+        return
+    mounts.mount(_named(source), _named(_beneath(place, above, 0)), "none", mounts.MS_BIND | mounts.MS_REC)
+    # A bind mount has its source's flags; ours come to them. What is mounted below has them already.
+    flags = mounts.MS_REMOUNT | mounts.MS_BIND | mounts.RESTRICTED
+    kept = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)  # the numbers of MS_RDONLY and MS_NOEXEC
+    shown = _beneath(place, above, owner)  # a descriptor from before the mount leads beneath it
+    try:
+        mounts.mount("none", _named(shown), "none", flags | kept)
+    except OSError:
+        mounts.detach(shown)
+        raise
+
+
+def _join(namespace: str) -> None:
+    fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    if ctypes.CDLL(None, use_errno=True).setns(fd, CLONE_NEWNS) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
+    os.chdir("/")
+
+
+def _roots(path: str) -> int:
+    """Open a directory that nobody but root can change, nor any above it; a sticky one counts as such."""
+    fd = os.open("/", _PATH)
+    for name in path.split("/"):
+        if name:
+            fd = _beneath(name, fd, 0)
+    return fd
+
+
+def _beneath(name: str, parent: int, owner: int) -> int:
+    fd = os.open(name, _PATH, dir_fd=parent)
+    found = os.fstat(fd)
+    open_to_others = found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX
+    if found.st_uid != owner or (owner == 0 and open_to_others):
+        raise PermissionError(1, "others could change it", name)
+    return fd
+
+
+def _named(fd: int) -> str:
+    return f"/proc/self/fd/{fd}"

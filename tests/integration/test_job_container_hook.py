@@ -1,0 +1,91 @@
+"""The hook `job-container` as Slurm 24.11's CloneNSScript runs it: by hand, with a mount namespace of a job's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.site import Site
+
+JOBS = count(990001)
+
+
+@pytest.fixture
+def job_id() -> int:
+    """Give the id of a job that no other test has."""
+    return next(JOBS)
+
+
+@pytest.fixture
+def namespace(site: Site, job_id: int) -> Iterator[str]:
+    """Give a mount namespace that the job's prolog came before, as job_container makes one; the epilog runs at last."""
+    site.write_policy(constant="job_container")
+    assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
+    holder = subprocess.Popen(
+        ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", "echo; read end"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield f"/proc/{process.pid}/ns/mnt"
+        process.communicate("\n")
+    assert site.run_hook("epilog", site.variables(job_id)).returncode == 0
+    site.constant.rmdir()
+
+
+def run_hook(site: Site, job_id: int, namespace: str, user: str = ALICE) -> list[str]:
+    """Run the hook; whatever happens it ends with 0. Return the reasons that the audit has."""
+    done = site.run_hook("job-container", site.variables(job_id, user, SLURM_NS=namespace))
+    assert (done.returncode, done.stdout) == (0, "")
+    failed = [event["error"] for event in site.events(job_id, "step.failed")]
+    assert {error["code"] for error in failed} <= {"constant-path-failed"}
+    return [error["reason"] for error in failed]
+
+
+def mounts(site: Site, namespace: str) -> list[str]:
+    """Return the options of what is mounted at the constant path in the namespace."""
+    argv = ["/usr/bin/nsenter", f"--mount={namespace}", "/bin/cat", "/proc/self/mountinfo"]
+    lines = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [line.split()[5] for line in lines if line.split()[4] == str(site.constant)]
+
+
+def test_the_job_alone_sees_its_cache_there(site: Site, job_id: int, namespace: str) -> None:
+    """Nosuid and nodev; what is written there is in the job's workspace; running twice changes nothing."""
+    assert [run_hook(site, job_id, namespace), run_hook(site, job_id, namespace)] == [[], []]
+    (options,) = mounts(site, namespace)
+    assert {"rw", "nosuid", "nodev"} <= set(options.split(","))
+    own = site.cluster.account(ALICE)
+    argv = ["/usr/bin/nsenter", f"--mount={namespace}", f"--setuid={own.uid}", f"--setgid={own.gid}"]
+    subprocess.run([*argv, "/usr/bin/touch", f"{site.constant}/marker"], check=True)
+    (workspace,) = (site.workspace / "n1").iterdir()
+    assert (workspace / "cache" / "marker").exists()
+    assert os.listdir(site.constant) == []
+
+
+@pytest.mark.parametrize("case", ["others' parent", "a link", "another user's job"])
+def test_what_only_root_can_change_or_nothing(site: Site, job_id: int, namespace: str, case: str) -> None:
+    """Else root would mount on what a job put there. The job starts all the same."""
+    reasons = 1
+    if case == "others' parent":
+        site.cluster.base.chmod(0o777)
+    elif case == "a link":
+        site.constant.symlink_to("/usr")
+    else:
+        reasons = 0
+    try:
+        failed = run_hook(site, job_id, namespace, "ws-bob" if case == "another user's job" else ALICE)
+    finally:
+        site.cluster.base.chmod(0o755)
+        if case == "a link":
+            site.constant.unlink()
+        site.constant.mkdir(exist_ok=True)
+    assert len(failed) == reasons, failed
+    assert mounts(site, namespace) == []

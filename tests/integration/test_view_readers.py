@@ -1,0 +1,130 @@
+"""The task prolog, the SPANK plugin and the enroot hook read one view, and agree on which variables are the user's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests import spank
+
+JOB = 64201  # a uid; it needs no account
+NODE = "n1"
+PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
+Read = Callable[[dict[str, str]], dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def base(capable_host: None) -> Iterator[Path]:
+    """Give a directory of root's with a run's cache in it."""
+    path = Path(tempfile.mkdtemp(prefix="ws-readers-", dir="/var/tmp"))
+    path.chmod(0o755)
+    cache = path / "workspace" / NODE / "7.0a1b2c3d" / "cache"
+    cache.mkdir(parents=True)
+    os.chown(cache, JOB, JOB)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def readers(base: Path) -> dict[str, Read]:
+    """Give the three: each returns the environment of a task of job 7 that would have had the one that it is given."""
+    if spank.missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(spank.missing())
+        pytest.skip(spank.missing())
+    scripts = {}
+    for name in ("libexec/task-prolog", "enroot/40-warmstart.sh"):
+        scripts[name] = base / Path(name).name
+        scripts[name].write_text((PACKAGING / f"{name}.in").read_text().replace("@VAR@", str(base / "state")))
+    harness = spank.build(base, sanitize=True)
+    settings = [f"state={base}/state", f"workspace={base}/workspace", f"cache={base}/constant"]
+
+    def run(argv: list[str], environment: dict[str, str]) -> list[str]:
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, cwd="/")
+        return done.stdout.splitlines()
+
+    def task_prolog(environment: dict[str, str]) -> dict[str, str]:
+        seen = dict(environment)
+        for line in run(["/bin/sh", str(scripts["libexec/task-prolog"])], environment):
+            verb, _, rest = line.partition(" ")
+            assert verb in ("export", "unset")
+            if verb == "unset":
+                seen.pop(rest, None)
+            else:
+                seen[rest.partition("=")[0]] = rest.partition("=")[2]
+        return seen
+
+    def plugin(environment: dict[str, str]) -> dict[str, str]:
+        lines = run([str(harness), "task", str(JOB), "7", *settings], environment)
+        return {line.partition("=")[0]: line.partition("=")[2] for line in lines}
+
+    def enroot_hook(environment: dict[str, str]) -> dict[str, str]:
+        container, mounts = base / "environ", base / "fstab"
+        container.write_text("")
+        mounts.write_text("")
+        enroot = {"ENROOT_ENVIRON": str(container), "ENROOT_MOUNTS": str(mounts)}
+        run(["/bin/sh", str(scripts["enroot/40-warmstart.sh"])], {**environment, **enroot})
+        brought = dict(line.split("=", 1) for line in container.read_text().splitlines())
+        seen = {**environment, **brought}  # as pyxis does
+        return {name: value for name, value in seen.items() if value}
+
+    return {"task prolog": task_prolog, "plugin": plugin, "enroot hook": enroot_hook}
+
+
+def write_view(base: Path, *lines: str) -> None:
+    """Write job 7's view."""
+    path = base / "state" / NODE / "view" / "7" / "environment"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = [f"{base}/workspace", f"{base}/constant", f"{base}/workspace/{NODE}/7.0a1b2c3d/cache"]
+    path.write_text("".join(f"{line}\n" for line in (*header, *lines)))
+    for owned in (path, path.parent):
+        os.chown(owned, JOB, JOB)
+
+
+def task(**environment: str) -> dict[str, str]:
+    """Return the environment of a task, and what the checkers of memory need."""
+    return {"SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "7", "ASAN_OPTIONS": "detect_leaks=0", **environment}
+
+
+def agreed(readers: dict[str, Read], environment: dict[str, str], names: list[str]) -> dict[str, str]:
+    """Return what all three make of some names; fails where they differ."""
+    found = {who: {name: seen[name] for name in names if name in seen} for who, seen in
+             ((who, read(environment)) for who, read in readers.items())}  # fmt: skip
+    first, *others = found.values()
+    assert others == [first] * 2, (found, environment)
+    return first
+
+
+def test_whose_rendezvous_it_is(base: Path, readers: dict[str, Read]) -> None:
+    """Own, the user's, or that of the job that this one was submitted from: every combination of what is inherited."""
+    rendezvous = ("", "7:n9:29999", "6:n9:29999", "77:n9:29999", "6:n8:29999", "n9:29999")
+    own = {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}
+    for mark in (None, "", "!"):
+        lines = [] if mark is None else [f"{mark}{name}={value}" for name, value in own.items()]
+        write_view(base, *lines, *([] if mark is None else ["!WARMSTART_RENDEZVOUS=7:n1:20001"]))
+        for address, port, known in product(("", "n9"), ("", "29999"), rendezvous):
+            given = {"MASTER_ADDR": address, "MASTER_PORT": port, "WARMSTART_RENDEZVOUS": known}
+            given = {name: value for name, value in given.items() if value}
+            inherited = bool(address and port) and known in ("6:n9:29999", "77:n9:29999")
+            users = {} if inherited else {name: given[name] for name in own if name in given}
+            ours = {} if mark is None else own
+            expected = {**users, **ours} if mark == "!" else {**ours, **users}
+            assert agreed(readers, task(**given), list(own)) == expected, (mark, given)
+
+
+def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> None:
+    """What the user set stays, but for what is forced and what leads into a cache or a workspace."""
+    write_view(base, "A=ours", "!B=ours")
+    inherited = [f"{base}/workspace/n1/6.00000000/tmp", f"{base}/constant/numba", f"{base}/constant", ""]
+    users = ["mine", f"{base}/constantly", f"{base}/workspace", f"{base}/workspaces"]
+    for value in (*inherited, *users):
+        given = {"A": value, "B": value} if value else {}
+        expected = {"A": "ours" if value in inherited else value, "B": "ours"}
+        assert agreed(readers, task(**given), ["A", "B"]) == expected, value
