@@ -166,7 +166,7 @@ ENTRY = f"m_{'a' * 40}/m.f-1.py311"
 
 def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     """Harvest a job's one new entry, which needs no validator here, into a store."""
-    monkeypatch.setattr(step, "_judged", lambda _context, _profile, staged, _deadline: list(staged.collected.entries))
+    monkeypatch.setattr(step, "_judged", lambda _context, _delivery, staged, _deadline: staged.collected.entries)
     record = a_record(
         workspace=str(node.base / "workspace"), publish_scope="user-1-a", seeded={"numba": Seeded("ns", [])}
     )
