@@ -23,14 +23,15 @@ WARM = {
     "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
     "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.sharing"),
     "an epilog without a record": ("warmstart.entry.epilog",),
+    "a run that is over": ("warmstart.steps.release",),  # in every epilog, and in the prolog of a requeued job
 }
 
 
-def imported(*modules: str) -> set[str]:
-    """Return all that a bare interpreter, started as hooks are, has loaded with these modules."""
+def imported(*modules: str, then: str = "") -> set[str]:
+    """Return all that a bare interpreter, started as hooks are, has loaded with these modules, and after `then`."""
     lines = ["import sys", f"sys.path.insert(0, {str(HOOKS)!r})"]
     lines += [f"import {module}" for module in ("warmstart.entry.prolog", *modules)]
-    code = "; ".join([*lines, "print(*sys.modules)"])
+    code = "; ".join([*lines, then or "pass", "print(*sys.modules)"])
     argv = [sys.executable, "-IS", "-c", code]
     return set(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split())
 
@@ -44,3 +45,16 @@ def test_the_hot_path_imports_almost_nothing(case: str) -> None:
 def test_a_job_without_profiles_loads_no_hashing() -> None:
     """OpenSSL's library alone costs a tenth of a warm prolog."""
     assert "hashlib" not in imported(*WARM["a warm image"])
+
+
+def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
+    """That is every job but a requeued one."""
+    first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_record=lambda: None))"
+    assert "warmstart.steps.release" not in imported(then=first)
+
+
+def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
+    """What extracts runs unsquashfs; the modules for that cost as much as the mounts."""
+    mounted = "import types; warmstart.steps.seed._Seeding.extract(types.SimpleNamespace(_sources=[]))"
+    modules = ("warmstart.steps.seed", "warmstart.store.views", "warmstart.store.copies")
+    assert "subprocess" not in imported(*modules, then=mounted)

@@ -113,11 +113,11 @@ def _boot_id() -> str:
 
 def _supersede(hook: Hook) -> None:
     """Remove what an earlier run of this job left: it was requeued, or its epilog never came."""
-    from warmstart.steps import release
-
     earlier = hook.earlier_record()
     if earlier is None:
         return
+    from warmstart.steps import release
+
     hook.audit.emit(events.RUN_SUPERSEDED, earlier_run=earlier.run_id, rebooted=earlier.boot_id != _boot_id())
     try:
         release.free_ports(hook.paths, earlier.node, earlier.job_id, hook.audit)

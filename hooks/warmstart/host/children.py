@@ -21,6 +21,7 @@ from warmstart.host.worker import Identity
 
 MOST_OUTPUT = 1 << 20
 LOOK_S = 1.0
+REAP_S = 5.0  # for a killed program to end
 UNSHARE = "/usr/bin/unshare"
 NSENTER = "/usr/bin/nsenter"
 SETPRIV = "/usr/bin/setpriv"
@@ -31,7 +32,7 @@ class ProgramMissing(NodeError):
 
     code = "program-missing"
     template = "{program}: {problem}"
-    hint = "install the packages that the README names, or repair the node"
+    hint = "install the packages that docs/install.md names, or repair the node"
 
 
 class ProgramTooSlow(ResourceError):
@@ -90,17 +91,26 @@ def run(
         )
     except (FileNotFoundError, PermissionError) as error:
         raise ProgramMissing(program=argv[0], problem=error.strerror) from error
-    with process:
-        try:
-            stdout, stderr = _collect(process, deadline, watch)
-            return Ended(process.wait(max(deadline.left(), 1.0)), stdout, stderr)
-        except (TimeoutError, subprocess.TimeoutExpired) as error:
-            raise ProgramTooSlow(program=argv[0]) from error
-        finally:
-            process.kill()
-            if session:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+    try:
+        stdout, stderr = _collect(process, deadline, watch)
+        return Ended(process.wait(max(deadline.left(), 1.0)), stdout, stderr)
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
+        raise ProgramTooSlow(program=argv[0]) from error
+    finally:
+        process.kill()
+        if session:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        _let_go(process)
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a killed program, but not for one that hangs in the kernel on a dead file system until that answers."""
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(REAP_S)
 
 
 def run_alone(

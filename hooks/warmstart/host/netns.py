@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-OWN = "/proc/self/ns/net"
+OWN = "/proc/thread-self/ns/net"  # unshare(2) and setns(2) are for the calling thread alone
 CLONE_NEWNET = 0x40000000
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 1

@@ -50,15 +50,15 @@ def _add(directory: int, left: Caps, depth: int) -> Caps:
     if depth > DEEPEST:
         raise Exceeded
     size, files = left
-    with suppress(OSError):
-        for name in os.listdir(directory):
+    with suppress(OSError), os.scandir(directory) as found:
+        for entry in found:
             with suppress(OSError):
-                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
                 size, files = size - status.st_blocks * BLOCK, files - 1
                 if size < 0 or files < 0:
                     raise Exceeded
                 if stat.S_ISDIR(status.st_mode):
-                    below = os.open(name, DIRECTORY, dir_fd=directory)
+                    below = os.open(entry.name, DIRECTORY, dir_fd=directory)
                     try:
                         size, files = _add(below, Caps(size, files), depth + 1)
                     finally:

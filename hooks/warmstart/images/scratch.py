@@ -1,13 +1,14 @@
 """The directory of one import: private, gone afterwards, and found again when the importing hook was killed.
 
     <workspace>/<node>/           root's
-        import.<run>.<random>/    root, 0711; locked (flock) for as long as its hook lives
+        import.<run>.<random>/    root and the account's group, 0710; locked (flock) for as long as its hook lives
             disk                  root, 0600: a file system of the size that an import may take (sized.py)
             <random>/             it, mounted; the import account, 0700: HOME, TMPDIR, layers, the result
 
 The inner name is random and the outer directory can't be listed: two imports at once have the same uid, and
-neither finds the other's files. Where no file system can be mounted, the directory is measured while programs run
-(measured.py).
+neither finds the other's files. Everybody reads both in /proc/self/mountinfo, and whoever reaches a directory can hold
+its file system with an O_PATH descriptor: so nobody else does, and the disk is emptied when it goes. Where no file
+system can be mounted, the directory is measured while programs run (measured.py).
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Cap
     try:
         with disk_errors(parent):
             remove_abandoned(parent_fd)
-            name, outer = _make_locked(parent_fd, run_id)
+            name, outer = _make_locked(parent_fd, run_id, identity.gid)
         try:
             with disk_errors(parent):
                 scratch = _make_inner(f"{parent}/{name}", outer, identity, caps)
@@ -112,7 +113,7 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Cap
         finally:
             # What can't be removed now is not this import's failure: the next one, or upkeep, removes it.
             with suppress(OSError):
-                remove_tree(parent_fd, name, after(REMOVAL_S))
+                _remove(parent_fd, name, after(REMOVAL_S))
             os.close(outer)
     finally:
         os.close(parent_fd)
@@ -122,20 +123,34 @@ def remove_left(node: int, run_id: str, deadline: Deadline) -> None:
     """Remove what imports of a hook that was killed left in `<workspace>/<node>/`; no import of that run is alive."""
     for name in os.listdir(node):
         if name.startswith(f"{PREFIX}{run_id}."):
-            remove_tree(node, name, deadline)
+            _remove(node, name, deadline)
 
 
-def _make_locked(parent: int, run_id: str) -> tuple[str, int]:
+def _remove(parent: int, name: str, deadline: Deadline) -> None:
+    """Remove a scratch directory, and free what its file system takes even if somebody still holds that."""
+    disk = -1
+    with suppress(OSError), opened_dir(name, parent) as outer:
+        disk = os.open(sized.FILE, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
+    try:
+        remove_tree(parent, name, deadline)
+    finally:
+        if disk >= 0:
+            os.ftruncate(disk, 0)
+            os.close(disk)
+
+
+def _make_locked(parent: int, run_id: str, gid: int) -> tuple[str, int]:
     """Make the outer directory and lock it; another hook may take it for abandoned until it is locked."""
     while True:
         name = f"{PREFIX}{run_id}.{os.urandom(8).hex()}"
-        os.mkdir(name, 0o711, dir_fd=parent)
+        os.mkdir(name, 0o700, dir_fd=parent)
         try:
             fd = os.open(name, DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             continue
         if _lock(fd) and os.fstat(fd).st_nlink:
-            os.fchmod(fd, 0o711)
+            os.fchown(fd, -1, gid)
+            os.fchmod(fd, 0o710)
             return name, fd
         os.close(fd)
 
@@ -162,7 +177,7 @@ def remove_abandoned(parent: int) -> None:
             fd = os.open(name, DIRECTORY, dir_fd=parent)
             try:
                 if _lock(fd):
-                    remove_tree(parent, name, deadline)
+                    _remove(parent, name, deadline)
             finally:
                 os.close(fd)
 

@@ -3,19 +3,17 @@
 An ext4 in a sparse file, on a loop device, `nosuid,nodev`: 25 ms and 1 MiB, however large it may get. What does not fit
 ends in ENOSPC for the import and for nobody else; removing the file removes millions of files at once. Without a
 journal, barriers and flushes: it lives as long as the import. A full disk below it shows as EIO, and not to whoever
-wrote: `settle` asks for that.
+wrote: `settle` asks for that. Every epilog imports this for the name of that file, so nothing slow is imported here.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
-from warmstart.host import children
 from warmstart.host.deadline import after
 
 MKE2FS = "/sbin/mke2fs"
@@ -62,6 +60,8 @@ def mounted(outer: int, path: str, name: str, caps: Caps) -> bool:
 
 def settle(fd: int) -> None:
     """Have everything written that was written to a file system; `OSError` if any of it was lost (kernel 5.8)."""
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syncfs(fd) != 0:
         number = ctypes.get_errno()
@@ -80,6 +80,8 @@ def _mount(path: str, target: str) -> list[str]:
 
 
 def _run(argv: list[str]) -> bool:
+    from warmstart.host import children
+
     with suppress(WarmstartError):
         return children.run(argv, deadline=after(SECONDS)).status == 0
     return False

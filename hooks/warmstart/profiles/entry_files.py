@@ -39,6 +39,7 @@ REASONS = {
     "blob-zeroes": "a file that ends in zeroes only, as one does that was never written to its end",
     "two-writers": "a file is younger than the group that names it: two processes wrote the entry",
     "build-unfinished": "the build's own log does not say that it ended",
+    "made-elsewhere": "its build names a run's own path, for that job did not see its cache at the constant path",
     "unreadable": "a staged file could not be read",
     "validator-failed": "the validator itself failed on this entry",
 }
@@ -64,8 +65,13 @@ class EntryFiles:
         """`entry` and `names` are relative to `prefix`, a directory of the stage with its `/`, or nothing."""
         self.entry = entry
         self.names = tuple(sorted(names))
+        self._known = frozenset(self.names)
         self._stage = stage
         self._prefix = prefix
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether the entry has a file of that name, however many it has."""
+        return name in self._known
 
     def below(self, prefix: str) -> EntryFiles:
         """Return the same files with names relative to the directory `prefix` (with its `/`)."""
@@ -77,7 +83,7 @@ class EntryFiles:
     def open(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
         """Open one of `names` for reading: the file and its size in bytes."""
         parts = (self._prefix + name).split("/")
-        if name not in self.names or not all(parts) or {".", ".."} & set(parts):
+        if name not in self._known or not all(parts) or {".", ".."} & set(parts):
             raise EntryInvalid("unexpected-file")
         with ExitStack() as opened:
             at = self._stage

@@ -165,12 +165,12 @@ class _Seeding:
 
     def extract(self) -> None:
         """Extract what is not mounted, and let entries that name their own path name the job's."""
-        from warmstart.store.settle import unpack
-
         for source in self._sources:
             with self._cold_on_failure(source.tool), self._opened_cache(source.tool) as cache:
                 try:
                     if not source.way:
+                        from warmstart.store.settle import unpack
+
                         unpack(source.copied, cache, source.tool.subdir, self._job, self._budget.extracting)
                     if source.tool.relocate:
                         self._relocated(source, cache)

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from warmstart.images.importers import destinations
 from warmstart.images.importers.destinations import DestinationRefused, Destinations, Reach, is_public, split
 from warmstart.images.reference import parse
 
@@ -86,6 +87,36 @@ def test_what_a_proxy_may_know_is_left_to_it(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     Destinations("reg.io", Reach()).check("only.the.proxy.knows", 443)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1.", "169.254.169.254.", "localhost.", "localhost..", "1.2.3.0x", "1.2.3.999"]
+)
+def test_what_a_proxy_may_take_for_an_address(host: str) -> None:
+    """Some drop a dot at the end, or read numbers that this node's resolver does not."""
+    with pytest.raises(DestinationRefused):
+        Destinations("reg.io", Reach()).check(host, 80)
+    with pytest.raises((DestinationRefused, OSError)):
+        Destinations("reg.io", Reach()).connect(host, 80, 5.0)
+
+
+def test_a_dot_at_the_end_changes_no_name() -> None:
+    """`reg.io.` is the registry."""
+    assert Destinations("reg.io:5000").is_named("reg.io.", 5000)
+
+
+def test_this_node_is_refused_at_a_public_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes may have one, and behind it what only they themselves should reach."""
+    monkeypatch.setattr(destinations, "is_public", lambda _: True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        server.settimeout(0.0)
+        with pytest.raises(DestinationRefused, match="where no registry may send us"):
+            Destinations("reg.io").connect("127.0.0.1", port, 5.0)
+        with pytest.raises(DestinationRefused):
+            Destinations("reg.io").check("127.0.0.1", port)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 @pytest.mark.parametrize(

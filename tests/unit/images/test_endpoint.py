@@ -26,6 +26,7 @@ class Registry(BaseHTTPRequestHandler):
 
     asked: list[str] = []  # noqa: RUF012 - of the class, reset for each test
     realm = ""
+    given = b'{"token": "given"}'
 
     def do_HEAD(self) -> None:
         """Answer for a manifest."""
@@ -45,11 +46,10 @@ class Registry(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Give a token."""
         self.asked.append(self.path)
-        body = b'{"token": "given"}'
         self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(self.given)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(self.given)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
         """Say nothing."""
@@ -110,6 +110,16 @@ def test_a_token_is_fetched_where_that_is_allowed(registry: str) -> None:
     """From a host that the policy names: service and scope are passed on, the token comes back."""
     assert ask(registry, "token", "localhost") == DIGEST
     assert Registry.asked[1] == "/token?service=s&scope=repository%3Aa%3Apull"
+
+
+@pytest.mark.parametrize(
+    "given", [b"", b"[" * 500_000, b'{"token": 1}', b'{"token": "a\\nb: c"}', b"\xff", b'{"a":' * 100_000, b"1" * 5000]
+)
+def test_whatever_is_given_as_a_token(registry: str, given: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry's nonsense is the registry's matter, and no bug of ours."""
+    monkeypatch.setattr(Registry, "given", given)
+    with pytest.raises((RegistryUnreachable, ImageForbidden)):
+        ask(registry, "token", "localhost")
 
 
 def test_nobody_there_is_an_outage(registry: str) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -56,6 +60,33 @@ def test_a_failure_leaves_us_where_we_were() -> None:
     with pytest.raises(OSError, match="assign requested address"), netns.enclosure([("192.0.2.77", 1)]):
         pytest.fail("there is no such address")
     assert own_namespace() == before
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_program_whose_outlet_died_is_told_at_once() -> None:
+    """Refused, and not left in a queue that nobody serves until the import's deadline."""
+    known = set(children())
+    with outlet.opened(NOBODY, Destinations("reg.io")) as way:
+        (pid,) = set(children()) - known
+        os.kill(int(pid), signal.SIGKILL)
+        os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
+        connect = f"import socket; socket.create_connection({outlet.PROXY!r}, 5)"
+        argv = ["nsenter", f"--net=/proc/self/fd/{way.namespace}", "--", sys.executable, "-c", connect]
+        ended = subprocess.run(argv, pass_fds=[way.namespace], capture_output=True, text=True, check=False)
+    assert "ConnectionRefusedError" in ended.stderr
+
+
+@pytest.mark.parametrize("call", ["fork", "pipe2"])
+def test_no_process_or_descriptor_left(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """A limit that is met is a sentence, no bug; nothing stays open."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    descriptors = sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(outlet.OutletUnusable, match="temporarily"), outlet.opened(NOBODY, Destinations("reg.io")):
+        pytest.fail("there is none")
     assert sorted(os.listdir("/proc/self/fd")) == descriptors
 
 

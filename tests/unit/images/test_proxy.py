@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from warmstart.images.importers import proxy
 from warmstart.images.importers.destinations import Destinations, Reach
@@ -47,12 +52,37 @@ def test_a_request_is_rewritten_for_its_host() -> None:
         b"\xff\xfe\r\n\r\n",
         b"GET http://[::1 HTTP/1.1\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\n",
+        # What the next proxy could read in another way than we do.
+        b"GET http://a/ HTTP/1.1\nHost: b\r\n\r\n",
+        b"GET http://a/ HTTP/1.1\r\nX: y\nConnection: keep-alive\r\n\r\n",
+        b"GET http://b\\@a/ HTTP/1.1\r\n\r\n",
+        b"GET http://b#@a/ HTTP/1.1\r\n\r\n",
+        b"CONNECT a\0.b:443 HTTP/1.1\r\n\r\n",
+        b"CONNECT a%2eb:443 HTTP/1.1\r\n\r\n",
+        b"CONNECT b/@a:443 HTTP/1.1\r\n\r\n",
     ],
 )
 def test_what_is_no_request_for_a_proxy(head: bytes) -> None:
     """Refused, and not guessed at."""
     with pytest.raises((NotUnderstood, ValueError)):
         parse(head)
+
+
+SIGNS = st.lists(st.sampled_from(list(b"ab01.:/@[]%?#\\ \r\n\t\0")), max_size=40).map(bytes)
+
+
+@given(st.sampled_from([b"GET http://", b"CONNECT "]), SIGNS, SIGNS)
+@example(b"GET http://", b"a", b"X: y\r\nConnection: keep-alive")
+def test_whatever_it_is_sent(start: bytes, target: bytes, headers: bytes) -> None:
+    """Refused, or one host of the signs that hosts have, and one request that ends its connection."""
+    try:
+        asked = parse(start + target + b" HTTP/1.1\r\n" + headers + b"\r\n\r\n")
+    except (NotUnderstood, ValueError):
+        return
+    assert re.fullmatch(r"[0-9a-z.:]+", asked.host)
+    assert 0 < asked.port < 65536
+    assert asked.tunnel or asked.head.endswith(b"\r\nConnection: close\r\n\r\n")
+    assert not re.search(rb"\0|(?<!\r)\n|\r(?!\n)", asked.head)
 
 
 class Running(NamedTuple):
@@ -162,6 +192,60 @@ def test_the_sites_proxy_is_not_asked_for_what_is_refused() -> None:
         received = exchange(running.port, b"CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n")
     assert received.startswith(b"HTTP/1.1 403 ")
     assert running.asked == []
+
+
+def test_a_tunnel_that_the_sites_proxy_refuses_is_no_way_to_it() -> None:
+    """What follows is not passed on: it would be a request that nobody looked at."""
+    asked: list[bytes] = []
+
+    def refuse() -> None:
+        connection, _ = upstream.accept()
+        with connection, suppress(OSError):
+            connection.settimeout(10)
+            asked.append(connection.recv(65536))
+            connection.sendall(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+            while data := connection.recv(65536):
+                asked.append(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as upstream, socket.create_server(("127.0.0.1", 0)) as front:
+        reach = Reach(proxy=f"127.0.0.1:{upstream.getsockname()[1]}")
+        threading.Thread(
+            target=proxy.serve, args=(front, [], Destinations("reg.invalid", reach), print), daemon=True
+        ).start()
+        refuser = threading.Thread(target=refuse, daemon=True)
+        refuser.start()
+        early = b"CONNECT reg.invalid:443 HTTP/1.1\r\n\r\nGET http://169.254.169.254/early HTTP/1.1\r\n\r\n"
+        late = b"GET http://169.254.169.254/late HTTP/1.1\r\n\r\n"
+        received = b""
+        with suppress(ConnectionError):
+            received = exchange(front.getsockname()[1], early, late)
+        refuser.join(10)
+    assert received == b"" or received.startswith(b"HTTP/1.1 503 No")
+    assert asked == [b"CONNECT reg.invalid:443 HTTP/1.1\r\n\r\n"]
+
+
+def waiting_at(listening: socket.socket, number: int) -> bool:
+    """Wait until so many connections wait to be accepted: of a listening socket, TCP_INFO's `tcpi_unacked` says so."""
+    for _ in range(500):
+        if struct.unpack_from("8x4xIIII", listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28))[-1] == number:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_so_many_connections_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An importer that was taken over makes no threads outside by the thousand; the others wait for their turn."""
+    monkeypatch.setattr(proxy, "MOST_CONNECTIONS", 2)
+    with socket.create_server(("127.0.0.1", 0)) as front:
+        threading.Thread(target=proxy.serve, args=(front, [], Destinations("reg.io"), print), daemon=True).start()
+        clients = [socket.create_connection(front.getsockname(), 10) for _ in range(6)]
+        for left in (4, 3, 2, 1, 0):
+            assert waiting_at(front, left)
+            first = clients.pop(0)
+            first.sendall(b"nonsense\r\n\r\n")
+            assert first.recv(100).startswith(b"HTTP/1.1 400 ")
+            first.close()
+        clients[0].close()
 
 
 def test_nonsense_and_endless_heads_end() -> None:

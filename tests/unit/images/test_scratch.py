@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.images.inline import CAPS
+from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.worker import Identity
+from warmstart.host.worker import Identity, Worker
 from warmstart.images import scratch, sized
 
 ME = Identity("me", os.geteuid(), os.getegid())
@@ -22,7 +23,7 @@ def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
     with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
         path = Path(work.path)
         assert path.stat().st_mode & 0o7777 == 0o700
-        assert path.parent.stat().st_mode & 0o7777 == 0o711
+        assert path.parent.stat().st_mode & 0o7777 == 0o710
         assert path.parent.name.startswith("import.r1.")
         (path / "deep").mkdir()
         (path / "deep" / "file").touch()
@@ -116,3 +117,36 @@ def test_a_failing_disk_below_drains_no_node(tmp_path: Path) -> None:
             raise OSError(5, "Input/output error")
         with pytest.raises(scratch.ScratchBroken), work._replace(is_sized=False).errors():
             raise OSError(5, "Input/output error")
+
+
+def test_nobody_keeps_the_disk_full(tmp_path: Path) -> None:
+    """Whoever holds the mount, as a process that an import left behind could: what layers expanded to is freed."""
+    with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
+        (Path(work.path) / "layer").write_bytes(os.urandom(4 << 20))
+        work.settle()
+        disk = os.open(Path(work.path).parent / "disk", os.O_RDONLY)
+        assert os.fstat(disk).st_blocks * 512 > 4 << 20
+        held = os.open(work.path, os.O_PATH)
+    assert os.fstat(disk).st_blocks == 0
+    os.close(held)
+    os.close(disk)
+    assert os.listdir(tmp_path / "n1") == []
+
+
+def test_other_users_do_not_reach_the_mount(tmp_path: Path) -> None:
+    """They read its name in /proc/self/mountinfo, and O_PATH asks for no more than a way there."""
+    for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        above.chmod(0o755)
+    importer, stranger = Identity("importer", 60001, 60001), Identity("stranger", 60002, 60002)
+    with scratch.opened(str(tmp_path), "n1", "r1", importer, CAPS) as work:
+        for identity, reached in ((importer, True), (stranger, False)):
+            with Worker(identity) as worker:
+                assert worker.call(_reaches, work.path, deadline=after(10)) is reached
+
+
+def _reaches(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_PATH))
+    except PermissionError:
+        return False
+    return True

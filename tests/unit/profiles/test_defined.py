@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from tests.unit.profiles.samples import cubin, relocatable, shared
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.defined import FORMATS, DefinedProfile, profile_of
+from warmstart.profiles.entry_files import EntryFiles
 from warmstart.profiles.formats import named
 from warmstart.profiles.judge import judge
 
@@ -191,3 +193,34 @@ def test_the_registry_knows_both_kinds() -> None:
     assert registry.get("numba", [shadow]).variables == registry.get("numba").variables
     assert {"mytool", "numba"} < {*registry.names([mine])}
     assert registry.get("mytool", [mine]).environment("/c") == {"MYTOOL_CACHE": "/c/mytool"}
+
+
+class Counted(str):
+    """A name that counts how often any is compared."""
+
+    __slots__ = ()
+    compared: ClassVar[int] = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_directory_of_many_files_is_judged_in_linear_time(tmp_path: Path) -> None:
+    """Every file is opened; which of the entry's it is takes no walk over all of them."""
+    names = [f"d/{number:03}{ending}" for number in range(200) for ending in ("", ".sha256")]
+    (tmp_path / "d").mkdir()
+    for name in names:
+        content = f"{hashlib.sha256(b'x').hexdigest()}  name\n" if name.endswith(".sha256") else "x"
+        (tmp_path / name).write_text(content)
+    rule = defined("d/", sidecars=True, formats={"*": "written"})
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    files = EntryFiles(fd, "d", map(Counted, names))
+    Counted.compared = 0
+    try:
+        profile_of(rule).validate(files)
+    finally:
+        os.close(fd)
+    assert Counted.compared < 10 * len(names)

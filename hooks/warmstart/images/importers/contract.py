@@ -20,7 +20,7 @@ class ImageNotFound(UserError):
 
     code = "image-not-found"
     template = "image {image} does not exist, or its registry does not show it to this cluster"
-    hint = "check the name and the tag; private images need credentials, which this cluster has not"
+    hint = "check the name and the tag; private images need credentials"
 
 
 class ImageForbidden(UserError):
@@ -28,7 +28,7 @@ class ImageForbidden(UserError):
 
     code = "image-forbidden"
     template = "image {image}: its registry refuses access ({problem})"
-    hint = "private images need credentials, which this cluster has not"
+    hint = "private images need credentials, the site's or your own"
 
 
 class RegistryUnreachable(StoreError):

@@ -7,13 +7,16 @@ address that is connected to and not the name, which may mean another one a mome
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warmstart.images.reference import DOCKER_HUB, Reference
 
 # Prefixes that carry an IPv4 address to whoever translates: RFC 6052 (NAT64), RFC 3056 (6to4).
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# The last label of what is an IPv4 address, as browsers read it (url.spec.whatwg.org, "ends in a number").
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _UNICAST = ipaddress.ip_network("2000::/3")  # all that IANA gives out of IPv6
 
 
@@ -44,8 +47,8 @@ class Destinations(NamedTuple):
         trusted = self.is_named(host, port)
         problem: OSError = OSError("it has no address")
         refused = ""
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            if not trusted and not is_public(str(address[0])):
+        for family, kind, protocol, _, address in socket.getaddrinfo(host.rstrip("."), port, type=socket.SOCK_STREAM):
+            if not trusted and not _is_elsewhere(family, address):
                 refused = str(address[0])
                 continue
             made = socket.socket(family, kind, protocol)
@@ -64,20 +67,24 @@ class Destinations(NamedTuple):
     def check(self, host: str, port: int) -> None:
         """Raise `DestinationRefused` for what `connect` would refuse, if its name means anything here.
 
-        For a host that a proxy connects to, which may know names that this node does not.
+        For a host that a proxy connects to, which may know names that this node does not, but no other addresses.
         """
         if self.is_named(host, port):
             return
+        name = host.rstrip(".")
         try:
-            found = [str(item[4][0]) for item in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except OSError:
+            if _NUMBER.fullmatch(name.rpartition(".")[2]):
+                raise DestinationRefused(f"{host}:{port} is no name, and no address that we know") from None
             return
-        if refused := [address for address in found if not is_public(address)]:
+        if refused := [item[4][0] for item in found if not _is_elsewhere(item[0], item[4])]:
             raise DestinationRefused(f"{host}:{port} is at {refused[0]}, where no registry may send us")
 
     def is_named(self, host: str, port: int) -> bool:
         """Tell whether it is the registry, or one of the policy's hosts: these may have any address."""
-        return any(_fits(pattern, host.lower(), port) for pattern in (self.registry, *self.reach.hosts))
+        name = host.lower().rstrip(".")
+        return any(_fits(pattern, name, port) for pattern in (self.registry, *self.reach.hosts))
 
 
 def host_of(reference: Reference) -> str:
@@ -98,7 +105,7 @@ def split(text: str, default: int) -> tuple[str, int]:
 
 
 def is_public(address: str) -> bool:
-    """Tell whether a registry may send us there: not this node, its links, its site, or a metadata service."""
+    """Tell whether a registry may send us there: not loopback, a link, the site, or a metadata service."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = _carried(ip)
@@ -106,6 +113,18 @@ def is_public(address: str) -> bool:
             return ip.is_global and ip in _UNICAST
         ip = inner
     return ip.is_global and not ip.is_multicast
+
+
+def _is_elsewhere(family: int, address: tuple[Any, ...]) -> bool:
+    """Tell whether a socket's address is public and not this node's own, which may be public as well."""
+    if not is_public(str(address[0])):
+        return False
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(address)  # sends nothing; the kernel takes an address of its own as the source, too
+        except OSError:
+            return True  # no way there
+        return bool(probe.getsockname()[0] != address[0])
 
 
 def _carried(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:

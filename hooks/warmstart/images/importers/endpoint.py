@@ -77,7 +77,8 @@ def ask(fields: list[str], plain: bool, hosts: list[str], seconds: float) -> str
             answer = _manifest(reference, registry, {"Authorization": f"Bearer {token}"})
     except DestinationRefused as error:
         raise RedirectRefused(image=reference.canonical(), problem=str(error)) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    # RecursionError: JSON that is all brackets.
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         raise RegistryUnreachable(image=reference.canonical(), problem=ascii(str(error))[:200]) from error
     return _digest(reference, answer)
 

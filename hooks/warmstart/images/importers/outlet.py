@@ -55,25 +55,27 @@ def opened(identity: Identity, destinations: Destinations) -> Iterator[Outlet]:
     with ExitStack() as stack:
         try:
             made = stack.enter_context(enclosure([PROXY, *relayed]))
+            told, telling = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            stack.callback(os.close, told)
+            stack.callback(os.close, telling)
+            parent, pid = os.getpid(), os.fork()
         except OSError as error:
             raise OutletUnusable(problem=error.strerror) from error
-        told, telling = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            parent, pid = os.getpid(), os.fork()
-            if not pid:
-                try:  # nothing may escape into the hook's own code
-                    _give_up_root(identity, {telling, *(one.fileno() for one in made.sockets)}, parent)
-                    _serve(made, relayed, destinations, telling)
-                finally:
-                    os._exit(0)
-            try:
-                yield Outlet(made.fd, _environment(), told)
+        if not pid:
+            try:  # nothing may escape into the hook's own code
+                _give_up_root(identity, {telling, *(one.fileno() for one in made.sockets)}, parent)
+                _serve(made, relayed, destinations, telling)
             finally:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-        finally:
-            os.close(told)
-            os.close(telling)
+                os._exit(0)
+        stack.callback(_end, pid)
+        for listening in made.sockets:  # where nobody serves them any more, nobody shall wait
+            listening.close()
+        yield Outlet(made.fd, _environment(), told)
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def _serve(made: Enclosure, relayed: Sequence[tuple[str, int]], destinations: Destinations, telling: int) -> None:

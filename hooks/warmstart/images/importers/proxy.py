@@ -6,6 +6,7 @@ decided here is whom they go to. Runs as the import account, in a process of its
 
 from __future__ import annotations
 
+import re
 import selectors
 import socket
 import threading
@@ -21,6 +22,12 @@ HEAD_S = 30.0
 MOST_CONNECTIONS = 64
 CHUNK = 1 << 16
 _HOP = (b"proxy-", b"connection:", b"keep-alive:")
+# Whoever is asked next must read a request as we do: an URI's own signs (RFC 3986) and no fragment, hosts as DNS and
+# addresses have them, lines that end in one way.
+_TARGET = re.compile(r"[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]+")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}")
+_STRAY = re.compile(rb"\0|\r(?!\n)|(?<!\r)\n")
+_GRANTED = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r]")
 Tell = Callable[[str], None]
 
 
@@ -50,11 +57,13 @@ def serve(
     free = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
     def handle(client: socket.socket, whom: tuple[str, int] | None) -> None:
-        with free, client:
-            try:
+        try:
+            with client:
                 _relay(client, *whom) if whom else _answer(client, destinations, tell)
-            except OSError:
-                return  # whoever hung up: the other side sees that it is over
+        except (OSError, NotUnderstood):
+            return  # whoever hung up, or a proxy that is none: the other side sees that it is over
+        finally:
+            free.release()
 
     with selectors.DefaultSelector() as selector:
         selector.register(proxy, selectors.EVENT_READ, None)
@@ -62,6 +71,7 @@ def serve(
             selector.register(listening, selectors.EVENT_READ, whom)
         while True:
             for key, _ in selector.select():
+                free.acquire()
                 assert isinstance(key.fileobj, socket.socket)
                 client, _ = key.fileobj.accept()
                 threading.Thread(target=handle, args=(client, key.data), daemon=True).start()
@@ -92,7 +102,15 @@ def _answer(client: socket.socket, destinations: Destinations, tell: Tell) -> No
         _refuse(client, f"502 Bad Gateway: {error.strerror or 'no answer'}")
     else:
         with server:
-            if upstream:
+            if upstream and asked.tunnel:
+                server.settimeout(HEAD_S)
+                server.sendall(head)
+                answer, early = _read_head(server)
+                client.sendall(answer + early)
+                if not _GRANTED.match(answer):
+                    return  # what follows would be a request that nobody has looked at
+                server.sendall(rest)
+            elif upstream:
                 server.sendall(_closing(head) + rest)
             elif asked.tunnel:
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -106,25 +124,32 @@ def parse(head: bytes) -> Asked:
     """Return whom a request's head is for; `NotUnderstood`, `ValueError`."""
     line, _, headers = head.partition(b"\r\n")
     words = line.decode("ascii").split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+    if len(words) != 3 or _STRAY.search(head):
         raise NotUnderstood
     method, target, version = words
+    if not method.isalpha() or version not in ("HTTP/1.0", "HTTP/1.1") or not _TARGET.fullmatch(target):
+        raise NotUnderstood
     if method == "CONNECT":
-        return Asked(*split(target, 443), tunnel=True, head=b"")
+        return Asked(*_whom(target, 443), tunnel=True, head=b"")
     url = urlsplit(target)
     if url.scheme != "http" or not url.netloc:
         raise NotUnderstood
-    host, port = split(url.netloc.rpartition("@")[2], 80)
+    host, port = _whom(url.netloc.rpartition("@")[2], 80)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     own = f"{method} {path} {version}\r\n".encode() + headers
     return Asked(host, port, tunnel=False, head=_closing(own))
 
 
+def _whom(text: str, default: int) -> tuple[str, int]:
+    host, port = split(text, default)
+    if not _HOST.fullmatch(host):
+        raise NotUnderstood
+    return host, port
+
+
 def _closing(head: bytes) -> bytes:
     """Return a head without what was meant for us, and with `Connection: close`: one connection, one destination."""
     first, *lines = head.rstrip(b"\r\n").split(b"\r\n")
-    if first.startswith(b"CONNECT "):
-        return head
     kept = [line for line in lines if not line.lower().startswith(_HOP)]
     return b"\r\n".join([first, *kept, b"Connection: close", b"", b""])
 

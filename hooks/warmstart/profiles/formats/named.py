@@ -55,7 +55,7 @@ def check(kind: str, files: EntryFiles, name: str) -> None:
 def check_sidecar(files: EntryFiles, name: str) -> None:
     """Compare `NAME.sha256`, as sha256sum(1) writes it, with the file NAME beside it."""
     beside = name.removesuffix(".sha256")
-    if beside not in files.names:
+    if beside not in files:
         raise EntryInvalid("incomplete")
     told = files.read(name, _LONGEST_SIDECAR)[:_DIGITS].decode("ascii", "replace").lower()
     if told != self_hash.size_and_sha256(files, beside)[1]:

@@ -1,0 +1,38 @@
+"""Child processes of a hook: none is waited for longer than there is time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+
+import pytest
+
+from warmstart.host import children
+from warmstart.host.deadline import after
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # it is left on purpose
+def test_a_program_that_can_not_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs in the kernel, on a file system that does not answer: the hook goes on without it."""
+    hanging: list[int] = []
+    monkeypatch.setattr(children, "REAP_S", 0.1)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: hanging.append(process.pid))
+    with pytest.raises(children.ProgramTooSlow):
+        children.run(["/bin/sleep", "60"], deadline=after(0.1))
+    monkeypatch.undo()
+    (pid,) = hanging
+    assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    gc.collect()
+
+
+def test_nothing_of_a_program_stays_open() -> None:
+    """Its output is read to the end, or let go of."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    assert children.run(["/bin/echo", "a"], deadline=after(10)).stdout == b"a\n"
+    with pytest.raises(children.ProgramTooSlow):
+        children.run(["/bin/sleep", "60"], deadline=after(0.1))
+    assert sorted(os.listdir("/proc/self/fd")) == before
