@@ -8,11 +8,9 @@ BIN     := $(VENV)/bin
 # PREFIX=/usr keeps its policy in /etc and its state in /var, any other prefix below itself.
 ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
-LIB := $(DESTDIR)$(PREFIX)/lib/warmstart
-HOOKS := prolog epilog
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test lint bench schema install uninstall clean
+.PHONY: help setup setup-tests demo test lint bench install uninstall clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,7 +33,7 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts
 	$(BIN)/ruff check hooks tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	shellcheck -x packaging/setup packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
+	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench
@@ -43,9 +41,8 @@ bench: setup ## figures beside their peers, in one run
 install: ## install below PREFIX (and DESTDIR); a policy that is there stays
 	@packaging/install "$(VENV)" "$(PYTHON)" "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"
 
-uninstall: ## remove what install made; policy and state stay
-	rm -rf "$(LIB)" "$(DESTDIR)$(PREFIX)/libexec/warmstart" "$(DESTDIR)$(PREFIX)/share/warmstart"
-	rm -f "$(DESTDIR)$(PREFIX)/bin/warmstart"
+uninstall: ## remove what install made; policy and state stay, no mount does
+	@packaging/uninstall "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"
 
 include packaging/spank/spank.mk
 

@@ -102,7 +102,7 @@ def images(policy: Policy, job: Job, grant: Grant) -> list[Reference]:
 
 
 def keeps(policy: Policy, job: Job, grant: Grant) -> bool:
-    """Tell whether the job's tmp/ and files/ stay after it."""
+    """Tell whether the job's TMPDIR stays after it."""
     return policy.limits.keep is not None and _asks_to_keep(job, grant)
 
 

@@ -7,6 +7,7 @@ work that it names, so that whoever finds it after a crash knows what there may 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -107,7 +108,7 @@ class Record(NamedTuple):
     environment: dict[str, str] = {}  # noqa: RUF012 - what the job will see
     verdict: str = ""
     meeting: str = ""  # the store's file in which this node told the job's others the rendezvous
-    keep: bool = False  # whether the job's tmp/ and files/ stay after it
+    keep: bool = False  # whether the job's TMPDIR stays after it
     aside: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time for
 
     @property
@@ -182,8 +183,11 @@ def save(state: str, record: Record) -> None:
     Without fsync, which costs more than the rest of a warm prolog: a power failure ends the job, too, and
     what it leaves of the record is whole or unreadable.
     """
+    data = encode(record)
     with writing_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
-        replace_file(fd, NAME, encode(record), 0o600, durable=False)
+        if len(data) > LONGEST:  # names of entries are users' to choose: what can't be read again is not written
+            raise OSError(errno.EFBIG, f"the record has {len(data)} bytes")
+        replace_file(fd, NAME, data, 0o600, durable=False)
 
 
 def load(state: str, job_id: int) -> Record | None:
@@ -194,6 +198,10 @@ def load(state: str, job_id: int) -> Record | None:
             return decode(path, read_small(NAME, LONGEST, fd))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        raise RecordUnreadable(path=path, problem=error.strerror) from error
 
 
 def encode(record: Record) -> bytes:

@@ -39,7 +39,7 @@ class Request(NamedTuple):
     profiles: tuple[str, ...]
     ports: int | None = None  # besides the rendezvous port; None: it does not ask
     files: str = ""  # the name that it gives its files; "": it declares none
-    keep: bool = False  # whether its tmp/ and files/ are to stay after it
+    keep: bool = False  # whether its TMPDIR is to stay after it
 
 
 def of(job: Job) -> Request:

@@ -57,7 +57,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
             if _is_verdict(context.policy, step.name, failure):
                 raise Refused(reason=str(failure), cause=failure.code) from failure
             notices.append(f"warmstart: {failure}; the job runs without it")
-    return Prepared(context, notices)
+    return Prepared(context, list(dict.fromkeys(notices)))  # one reason for several profiles is said once
 
 
 def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None:

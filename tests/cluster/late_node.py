@@ -54,7 +54,7 @@ class LateNode:
         )
         os.makedirs(f"{self.paths.state}/{number}", mode=0o700, exist_ok=True)
         records.save(self.paths.state, record)
-        for name in ("tmp", "files", "cache/numba"):
+        for name in ("tmp", "cache/numba"):
             os.makedirs(f"{record.run_directory}/{name}")
         write_as(record.uid, record.gid, Path(record.run_directory, "cache/numba"), entries or numba_entries(number))
         return record

@@ -99,7 +99,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     def finish() -> None:
         with upkeep_run(node.site.installation, "tend", "n1") as run:
             # What upkeep does besides is not swept here; where nothing was finished, a worker vanished.
-            os._exit(0 if unfinished.finish_all(run, BOOT) else VANISHED)
+            os._exit(0 if unfinished.finish_all(run, BOOT).runs else VANISHED)
 
     for number, (call, when) in enumerate(calls(stride=13), 1):
         record = node.run_of(number)

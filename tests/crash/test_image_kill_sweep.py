@@ -168,7 +168,7 @@ def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest
         assert images[0].read_bytes() == whole, last
         assert (leftovers(store.source), place.left_in_scratch()) == ([], []), last
         last += 1
-    assert processes_of(place.accounts[IMPORT].uid) == []
+    assert processes_of(place.accounts[IMPORT].uid, place.base) == []
     print(f"{last - 1} steps: {how} again after {again} kills, found whole after the others")  # noqa: T201
     assert 30 < again < last
 

@@ -155,18 +155,20 @@ def result(child: tuple[int, int]) -> Any:  # noqa: ANN401 - whatever the functi
     return json.loads(data) if data else None
 
 
-def processes_of(uid: int) -> list[int]:
-    """Return the pids of an account's processes, zombies left out."""
+def processes_of(uid: int, base: Path) -> list[int]:
+    """Return the pids of an account's processes that work below `base`, zombies left out.
+
+    Not all of the account's: other tests may run beside this one.
+    """
     pids = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-            if alive and entry.stat().st_uid == uid:
-                pids.append(int(entry.name))
+            if entry.stat().st_uid != uid or (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                continue
+            named = os.readlink(entry / "cwd").encode() + (entry / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
+        pids += [int(entry.name)] if os.fsencode(base) in named else []
     return pids
 
 

@@ -203,7 +203,7 @@ def test_only_the_entries_that_are_wanted_arrive(local: Place) -> None:
     sources = []
     for offer in offers:
         copy = local.copy(offer)
-        files = [path for entry in offer.entries for path in copy.files()[entry]]
+        files = [path for entry in offer.entries for path in copy.files(offer)[entry]]
         sources.append(Source(copy.path, None if offer.whole else files))
     assert [offer.whole for offer in offers] == [True, False]
     assert seeded(local, sources) == CACHE | {"m/f.1.nbi": b"A", "m/f.1.nbc": b"A", "o.1.nbi": b"A"}

@@ -66,6 +66,17 @@ def test_many_bundles_become_one_and_nothing_is_lost(site: UpkeepSite) -> None:
     assert (event["bundle"], event["entries"]) == (merged, 3)
 
 
+def test_no_bundle_grows_beyond_what_a_node_fetches(site: UpkeepSite) -> None:
+    """What no job could be seeded with is not made of bundles that it could."""
+    small = UpkeepSite(site.base, more="seed: {max_fetch: 8KiB}")
+    for name in "abc":
+        small.publish(one(name))
+    sizes = [row["size"] for row in small.json("cache", "ls")]
+    assert sizes == [4096] * 3
+    assert small.json("cache", "compact")["compacted"] == 0
+    assert UpkeepSite(site.base, more="seed: {max_fetch: 24KiB}").json("cache", "compact")["compacted"] == 1
+
+
 def test_replaced_bundles_go_after_the_grace(site: UpkeepSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hours later only the new bundle is there, and it still has everything."""
     for name in "abc":

@@ -33,6 +33,7 @@ def test_a_real_site(site: Site) -> None:
     assert (found["store.root"]["status"], found["node.programs"]["status"]) == ("advice", "ok")
     assert found["node.leases"]["status"] in ("ok", "unknown")
     assert not [name for name in os.listdir(site.store) if name.startswith(".doctor")]
+    assert not [name for name in os.listdir(site.workspace) if name.startswith(".doctor")]
 
 
 def test_a_store_that_everybody_can_write_and_a_broken_edit(site: Site) -> None:

@@ -243,11 +243,12 @@ def test_nothing_survives_a_killed_import(place: Place) -> None:
     try:
         processes.wait_until("the half image", lambda: bool(_scratch_files(place, "image.sqsh")), 30)
         assert _scratch_files(place, "enroot.*")
+        assert image_place.processes_of(uid, place.base)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         pause.unlink()
-    processes.wait_until("the programs' end", lambda: not _processes_of(uid), 10)
+    processes.wait_until("the programs' end", lambda: not image_place.processes_of(uid, place.base), 10)
     assert _scratch_files(place, "enroot.*")  # what enroot leaks …
     _imported(place, "4.1.2", place.image())  # … the next import removes, with the file system that it lies on
     assert str(place.base) not in Path("/proc/self/mountinfo").read_text()
@@ -382,14 +383,3 @@ def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
 
 def _scratch_files(place: Place, pattern: str) -> list[Path]:
     return list((place.base / "workspace" / "n1").glob(f"import.*/*/{pattern}"))
-
-
-def _processes_of(uid: int) -> list[str]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if entry.parent.stat().st_uid == uid and entry.read_text().rpartition(")")[2].split()[0] != "Z":
-                found.append(entry.parent.name)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found

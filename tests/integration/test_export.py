@@ -21,8 +21,10 @@ from tests.cluster.upkeep_site import UpkeepSite, one
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.trees import remove_tree
-from warmstart.store import exports
+from warmstart.host.worker import Worker
+from warmstart.store import bundles, exports
 from warmstart.store.exports import ExportDamaged, ExportRefused, Item
+from warmstart.store.layout import Namespace
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -86,6 +88,17 @@ def test_there_and_back(two: Two, name: str) -> None:
     assert len(two.there.json("cache", "ls")) == 1
     assert [event["bundle"] for event in two.there.events("bundle.imported")] == [row["bundle"]]
     assert [event["bundles"] for event in two.here.events("cache.exported")] == [1]
+
+
+@pytest.mark.parametrize("name", ["out", "out/", "new/out", "out.tar"])
+def test_a_relative_path_is_one_of_where_the_administrator_is(
+    two: Two, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Both ways; directories on the way are made."""
+    monkeypatch.chdir(two.base)
+    assert two.here.command("cache", "export", name) == 0
+    (row,) = two.imported(Path(name))
+    assert (row["entries"], (two.base / name).exists()) == (2, True)
 
 
 def test_the_standard_tool_checks_it(two: Two) -> None:
@@ -153,6 +166,53 @@ def test_entries_are_validated_again(two: Two) -> None:
     assert {entry for row in rows for entry in row["rejected"]} == {name}
     assert set(two.there.seen(DAEMON)) == {*two.entries, *numba_entries(9)}
     assert [sum(event["reasons"].values()) for event in two.there.events("entry.rejected")] == [1]
+
+
+def test_of_a_cache_whose_newest_wins_what_is_here_stays(base: Path) -> None:
+    """An export is old: it takes nobody's place. Where there is nothing its newest is taken, and jobs go on from it."""
+    for name in ("h", "t"):
+        (base / name).mkdir()
+    here, there = UpkeepSite(base / "h"), UpkeepSite(base / "t")
+    scope, where = DAEMON, ("trt-rtx", "ns")
+    first = publish_cache(here, scope, b"v1", "")
+    newest = publish_cache(here, scope, b"v1+2", first)
+    assert here.command("cache", "export", str(base / "out")) == 0
+    rows = there.json("cache", "import", str(base / "out"))
+    assert [(row["entries"], row["known"], row["problem"]) for row in rows] == [(1, 0, ""), (0, 1, "")]
+    assert rows[0]["source"] == newest
+    assert cache_of(there, scope, *where) == (rows[0]["bundle"], b"v1+2")
+    grown = publish_cache(there, scope, b"v1+2+mine", rows[0]["bundle"])
+    publish_cache(here, scope, b"v1+2+3", newest)
+    assert here.command("cache", "export", str(base / "out")) == 0
+    assert {row["entries"] for row in there.json("cache", "import", str(base / "out"))} == {0}
+    assert cache_of(there, scope, *where) == (grown, b"v1+2+mine")
+
+
+def publish_cache(site: UpkeepSite, scope: str, data: bytes, based_on: str) -> str:
+    """Publish TensorRT-RTX's one file, grown from a bundle; return the bundle's id."""
+    entries = {"runtime_cache.bin": {"runtime_cache.bin": data}}
+    fd = site.packed(entries)
+    try:
+        with Worker(site.owner, keep=(fd,)) as worker:
+            draft = {**site.draft(entries, "daemon", 1), "based_on": based_on}
+            place = Namespace(str(site.store), scope, "trt-rtx", "ns")
+            made = worker.call(bundles.publish_bundle, place, fd, draft, "n1-test", deadline=after(20))
+    finally:
+        os.close(fd)
+    assert made["bundle"], made
+    return str(made["bundle"])
+
+
+def cache_of(site: UpkeepSite, scope: str, profile: str, namespace: str) -> tuple[str, bytes]:
+    """Return the bundle that a job would be seeded from, and the content of its one file."""
+    with Worker(site.owner) as worker:
+        asked = (str(site.store), [scope], profile, namespace, "reader")
+        ((_, bundle, *_),), _ = worker.call(bundles.offers, *asked, deadline=after(20))
+    squashfs = Path(Namespace(str(site.store), scope, profile, namespace).path, f"{bundle}.sqsh")
+    done = subprocess.run(
+        ["/usr/bin/unsquashfs", "-cat", str(squashfs), "runtime_cache.bin"], capture_output=True, check=True
+    )
+    return bundle, done.stdout
 
 
 def test_an_unknown_profile_and_a_blocked_user_stay_out(two: Two) -> None:

@@ -196,14 +196,14 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
 
     child = in_child(hang)
     # sh, sleep and the sleep in a session of its own.
-    processes.wait_until("the importer's programs", lambda: len(processes_of(uid)) >= 3, 20)
+    processes.wait_until("the importer's programs", lambda: len(processes_of(uid, place.base)) >= 3, 20)
     os.kill(child[0], signal.SIGKILL)
     assert result(child) is None
     site = place.site(store.path, run_id="r2")
     with site.worker:
         assert flight.obtain(place.image(), site, after(60)).how == "imported"
     assert place.left_in_scratch() == []
-    assert processes_of(uid) == []
+    assert processes_of(uid, place.base) == []
     assert not [name for name in files(store.source) if ".tmp-" in name or name.endswith(".producer")]
 
 
@@ -226,7 +226,7 @@ def test_nothing_of_the_importer_survives(place: Place, store: Store) -> None:
     site = place.site(store.path, importer=partial(Leftover, place.identity(IMPORT), (place.registry.url,)))
     with site.worker:
         assert flight.obtain(place.image(), site, after(60)).how == "imported"
-    assert processes_of(place.accounts[IMPORT].uid) == []
+    assert processes_of(place.accounts[IMPORT].uid, place.base) == []
 
 
 class Accomplice(Oci):
@@ -385,7 +385,7 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
     child = in_child(hang)
     uid = place.accounts[IMPORT].uid
     try:
-        processes.wait_until("the importer's programs", lambda: len(processes_of(uid)) >= 3, 20)
+        processes.wait_until("the importer's programs", lambda: len(processes_of(uid, place.base)) >= 3, 20)
         site = place.site(store.path, run_id="r2")
         with site.worker, pytest.raises(flight.ImageWaitExpired) as raised:
             flight.obtain(place.image(), site, after(1.5))
@@ -393,7 +393,7 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
         os.kill(child[0], signal.SIGKILL)
         result(child)
     assert f"pid {child[0]} on n1 for job 42" in str(raised.value)
-    processes.wait_until("the programs' end", lambda: not processes_of(uid), 10)
+    processes.wait_until("the programs' end", lambda: not processes_of(uid, place.base), 10)
 
 
 def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""What jobs ask to keep: tmp/ and files/ stay on the node after them, for a time, and only where the policy says so."""
+"""What jobs ask to keep: TMPDIR stays on the node after them, for a time, and only where the policy says so."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tend(site: Site) -> dict[str, Any]:
 def kept(site: Site, output: str) -> Path:
     """Return the run's directory, after a look at what is in it: the job's, for its user alone, and no cache."""
     tmp = Path([line for line in output.splitlines() if line.endswith("/tmp")][-1])
-    assert sorted(os.listdir(tmp.parent)) == [".kept", "files", "tmp"]
+    assert sorted(os.listdir(tmp.parent)) == [".kept", "tmp"]
     assert (tmp.stat().st_uid, tmp.stat().st_mode & 0o777) == (site.cluster.account(ALICE).uid, 0o700)
     read = [site.cluster.run(["cat", str(tmp / "mine")], user) for user in (ALICE, BOB)]
     assert [done.returncode for done in read] == [0, 1]

@@ -10,6 +10,8 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -306,6 +308,50 @@ def test_a_job_keeps_what_upkeep_removes(node: Node) -> None:
     run.take_down()
     assert loop_devices(copy) == []
     assert node.mounts() == []
+
+
+def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
+    """A mount costs memory of the kernel's, whatever the bundle's size: the copy stays, and the next job mounts it."""
+    copy = node.bundle({"file": b"seeded"})
+    before = Path(copy.path).stat().st_mtime
+    run = node.run("1.aaaaaaaa")
+    run.show(copy)
+    assert prune.prune(copy.directory, node.layers, 1 << 40, before + 1800) == 0
+    assert layers.left(node.layers) == [copy.sha256]
+    assert prune.prune(copy.directory, node.layers, 1 << 40, before + 7200) == 0
+    assert (layers.left(node.layers), Path(copy.path).exists()) == ([], True)
+    assert run.as_job(lambda: Path("file").read_text()) == "seeded"
+    run.take_down()
+    assert loop_devices(copy) == []
+    later = node.run("2.aaaaaaaa")
+    later.show(copy)
+    assert later.as_job(lambda: Path("file").read_text()) == "seeded"
+
+
+def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
+    """It says that it uses the copy before it asks for the mount; upkeep looks once nobody can ask any more."""
+    copy = node.bundle({"file": b"seeded"})
+    now = Path(copy.path).stat().st_mtime + 7200
+    os.close(layers.mounted(node.layers, copy, after(5)))
+    with opened_dir(node.layers) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        upkeep = threading.Thread(target=prune.prune, args=(copy.directory, node.layers, 1 << 40, now))
+        upkeep.start()
+        while not waits_for(upkeep, "_alone"):
+            assert upkeep.is_alive()
+        os.utime(copy.path, (now, now))
+    upkeep.join()
+    assert node.mounts() == [f"layers/{copy.sha256}"]
+
+
+def waits_for(thread: threading.Thread, function: str) -> bool:
+    """Tell whether a thread is in a function."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:

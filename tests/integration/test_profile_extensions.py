@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from warmstart.host.files import opened_dir
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
 
@@ -80,6 +81,27 @@ def verdict(cache: Path, files: Files) -> str | None:
         return judge(PROFILE.name, fd, {"answer": list(files)})["answer"]
     finally:
         os.close(fd)
+
+
+INLINE = """
+from torch.utils.cpp_extension import load_inline
+load_inline("inline", "int answer() { return 42; }", no_implicit_headers=True, is_python_module=False)
+"""
+
+
+def test_a_source_that_was_built_at_a_runs_own_path_is_refused(cache: Path, tmp_path: Path) -> None:
+    """PyTorch writes an inline source into the cache, and ninja's files name it: of one run's path nobody has use."""
+    shown = {}
+    for run, name in (("constant", "here"), ("17.0a1b2c3d", "elsewhere")):
+        place = tmp_path / run / "cache"
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **PROFILE.environment(str(place))}
+        subprocess.run([sys.executable, "-c", INLINE], env=environment, capture_output=True, timeout=120, check=True)
+        directory = place / PROFILE.subdir
+        assert str(directory / "inline" / "main.cpp") in (directory / "inline" / "build.ninja").read_text()
+        files = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
+        with opened_dir(str(directory)) as fd:
+            shown[name] = judge(PROFILE.name, fd, {"inline": [file for file in files if PROFILE.entry_of(file)]})
+    assert shown == {"here": {"inline": None}, "elsewhere": {"inline": "made-elsewhere"}}
 
 
 @pytest.mark.parametrize("mtime", [int, lambda ns: ns // SECOND * SECOND], ids=["exact", "whole seconds"])

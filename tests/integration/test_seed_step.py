@@ -147,6 +147,22 @@ def test_what_is_extracted_has_its_times_and_private_modes(
     assert {path.stat().st_uid for path in (top, *top.rglob("*"))} == {UID}
 
 
+@pytest.mark.parametrize("overlays", [True, False])
+def test_an_index_that_names_what_a_bundle_lacks(root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool) -> None:
+    """Damaged by a disk, or by whoever can write the store: the profile stays cold, and the hook goes on."""
+    published(root, {"k": {"k.nbi": b"k"}, "l": {"l.nbi": b"l"}})
+    published(root, {"k": {"k.nbi": b"other"}, "n": {"n.nbi": b"n"}})
+    (path,) = (root / "store").rglob("index.json")
+    text = path.read_text().replace('"n":', '"o":')
+    path.unlink()
+    path.write_text(text)
+    if not overlays:
+        without_overlays(monkeypatch)
+    found, outcome = seeded(a_run(root, "aaaaaaaa"))
+    assert (found, {error.code for error in outcome.degraded}) == ({}, {"bundle-damaged"})
+    assert outcome.record["seeded"]["numba"].entries == []
+
+
 def test_a_bundle_over_the_budget_leaves_its_entries_cold(root: Path) -> None:
     """The older bundle is not fetched: what the younger has of its entries is not taken in its place."""
     published(root, {"k": {"k.nbi": os.urandom(100_000)}})

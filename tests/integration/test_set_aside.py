@@ -114,7 +114,7 @@ def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
     """What `tend` can't publish is spooled, like an epilog's."""
     node.epilog(node.run_of(1))
     node.site.store.rename(node.base / "away")
-    node.tend()
+    node.tend(status=1)
     assert len(os.listdir(node.paths.spool)) == 1
     (node.base / "away").rename(node.site.store)
     node.tend()
@@ -215,3 +215,35 @@ def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -
     policy.write_text(policy.read_text().replace("10KiB", "20KiB"))
     site.epilog(site.run_of(2), budget=30.0)
     assert set(numba_entries(2)) <= set(site.site.seen())
+
+
+def test_what_fails_shows_in_tends_report(base: Path) -> None:
+    """A run whose harvest the store refuses is over all the same, and the timer's unit says that something failed."""
+    node = LateNode(base, "tend: {per_user: 10KiB}")
+    node.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
+    node.epilog(node.run_of(1))
+    (report,) = node.site.json("tend", "--node", "n1")
+    assert (report["harvested"], len(report["failed"])) == (1, 1)
+    assert "user-1-a" in report["failed"][0]
+    assert (node.left(), node.waiting()) == ([], [])
+    node.epilog(node.run_of(2))
+    node.tend(status=1)
+
+
+@pytest.mark.parametrize("store_answers", [True, False])
+def test_what_a_prolog_had_no_budget_for_is_not_published_again(node: LateNode, store_answers: bool) -> None:
+    """The job compiles an entry that the store has: not new for a harvest, and, spooled unasked, not for the store."""
+    first = node.site.publish(numba_entries(1, 2))
+    record = node.run_of(1, entries=numba_entries(1, salt=b"mine"))  # nothing of the namespace was seeded
+    if not store_answers:
+        node.site.store.rename(node.base / "away")
+    assert node.epilog(record, budget=30.0) == ([] if store_answers else ["store-failed"])
+    if not store_answers:
+        (node.base / "away").rename(node.site.store)
+        assert len(os.listdir(node.paths.spool)) == 1
+    node.tend()
+    assert not os.path.exists(node.paths.spool) or os.listdir(node.paths.spool) == []
+    assert [event["entries"] for event in node.site.events("cache.harvested")] == ([0] if store_answers else [])
+    assert node.site.events("bundle.published") == []
+    assert {path.stem for path in node.site.directory().glob("*.sqsh")} == {first}
+    assert set(node.site.seen().values()) == {first}

@@ -29,9 +29,11 @@ from warmstart.record import Record, Seeded
 from warmstart.steps import harvest as step
 from warmstart.steps import spool as spool_step
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import copies, spool, upkeep
+from warmstart.store import copies, manifest, spool, upkeep
 from warmstart.store.bundles import Offer
+from warmstart.store.collect import collect
 from warmstart.store.layout import StoreFailed
+from warmstart.store.scan import OUT_OF_TIME
 from warmstart.store.spool import Spooled
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -195,6 +197,16 @@ def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.M
     assert (event["entries"], event["error"]["code"]) == (1, "store-failed")
 
 
+def test_what_a_store_that_is_away_leaves_late_is_set_aside_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a cache was collected in time, and spooled: the other half is not forgotten for it."""
+    whole = collect
+    monkeypatch.setattr(step, "collect", lambda *args, **rules: whole(*args, **rules)._replace(truncated=OUT_OF_TIME))
+    outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
+    assert [error.code for error in outcome.degraded] == ["store-failed"]
+    assert len(os.listdir(node.paths.spool)) == 1
+    assert outcome.record["aside"] == ["numba"]
+
+
 def test_a_harvest_of_a_blocked_user_is_not_spooled(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kill switch holds for what jobs bring back, too."""
     node.site.publish(one("other"))
@@ -239,6 +251,17 @@ def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
         "damaged",
         "nothing is taken: the user a is blocked",
     ]
+
+
+def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Node) -> None:
+    """A job chooses its entries' names, and so how long the draft is: what is longer than any manifest is dropped."""
+    spooled(node, "a")
+    (draft,) = Path(node.paths.spool).glob("*/draft.json")
+    draft.write_bytes(draft.read_bytes() + b" " * manifest.LARGEST)
+    spooled(node, "b")
+    node.tend()
+    assert (os.listdir(node.paths.spool), set(node.site.seen())) == ([], {"b"})
+    assert [e["reason"] for e in node.site.events("bundle.dropped")] == ["damaged"]
 
 
 def test_a_run_without_an_epilog_is_finished(node: Node) -> None:

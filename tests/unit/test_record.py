@@ -9,7 +9,9 @@ import pytest
 from tests.unit.samples import a_record
 from warmstart import record as records
 from warmstart.host.deadline import after
-from warmstart.record import JobBusy, RecordUnreadable, Seeded
+from warmstart.record import JobBusy, RecordUnreadable, Seeded, StateFull
+from warmstart.store import aside
+from warmstart.store.aside import Waiting
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -66,3 +68,28 @@ def test_a_link_in_the_records_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "7" / "record.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic"):
         records.load(str(tmp_path), 7)
+
+
+def test_no_record_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its length is a user's to choose (names of entries): the job goes on with the one before, and is cleaned up."""
+    before = a_record()
+    long = before._replace(seeded={"numba": Seeded("ab12", ["x" * 100])})
+    monkeypatch.setattr(records, "LONGEST", len(records.encode(long)) - 1)
+    with records.locked(str(tmp_path), 7, after(1)):
+        records.save(str(tmp_path), before)
+        with pytest.raises(StateFull, match="record"):
+            records.save(str(tmp_path), long)
+        assert records.load(str(tmp_path), 7) == before
+        (tmp_path / "7" / "record.json").write_bytes(records.encode(long))
+        with pytest.raises(RecordUnreadable, match="larger"):
+            records.load(str(tmp_path), 7)
+
+
+def test_the_longest_record_can_be_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written down within another file there, and longer for that; a longer one is one damaged run, no more."""
+    long = a_record(seeded={"numba": Seeded("ab12", ['"'] * 1000)})
+    monkeypatch.setattr(records, "LONGEST", len(records.encode(long)))
+    aside.keep(str(tmp_path), long, 1.5)
+    assert aside.waiting(str(tmp_path)) == [Waiting(long.run_name, 1.5, long)]
+    (tmp_path / "8.0a1b2c3d.json").write_bytes(b" " * (records.LONGEST * 3))
+    assert aside.waiting(str(tmp_path)) == [Waiting("8.0a1b2c3d", 0.0, None), Waiting(long.run_name, 1.5, long)]

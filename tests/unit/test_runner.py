@@ -104,6 +104,15 @@ def test_bugs_pass_through(context: Context) -> None:
         run_prolog(context, [broken])
 
 
+def test_a_job_is_told_once(context: Context) -> None:
+    """Two profiles that are cold for one reason are one line of the job's output, and two of the audit."""
+    both = step("seed", [], degraded=[OfStore(), OfStore(), OfResource()])
+    assert [notice.partition(";")[0] for notice in run_prolog(context, [both]).notices] == [
+        "warmstart: the store's fault",
+        "warmstart: no room",
+    ]
+
+
 def test_steps_hand_on_what_they_found_out(context: Context) -> None:
     """Through the record, which is on disk before the next step runs."""
     seen: list[records.Record | None] = []

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from warmstart.entry.doctor import constant_path, containers, finding, node, slurm, slurm_conf, store
+from warmstart.entry.doctor import constant_path, containers, finding, kernel, node, slurm, slurm_conf, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, BAD, OK, UNKNOWN, Result, run, undone
 from warmstart.entry.doctor.node import Node
@@ -19,6 +19,7 @@ from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 
 WRONG = 1
+NODE = {**node.CHECKS, **kernel.CHECKS}
 TASKS = {**containers.CHECKS, **constant_path.CHECKS}
 # What a user can find out about the store is nothing: it is its owner's alone, and root acts as that owner.
 NOT_ROOT = "only root can look at the store as its owner does"
@@ -65,8 +66,8 @@ def examine(installation: Installation, conf_path: str | None = None) -> list[Re
 def _of_the_policy(installation: Installation, policy: Policy | None) -> list[Result]:
     """Return what can be told only with the paths and accounts of a policy."""
     if policy is None:
-        return undone([*node.CHECKS, *store.CHECKS], "there is no policy in force", "mend the policy first")
-    results = run(node.CHECKS, Node(installation, policy))
+        return undone([*NODE, *store.CHECKS], "there is no policy in force", "mend the policy first")
+    results = run(NODE, Node(installation, policy))
     if os.geteuid() not in (0, policy.store_user.uid):
         return results + undone(store.CHECKS, NOT_ROOT, AS_ROOT)
     try:

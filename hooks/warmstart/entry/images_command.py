@@ -206,7 +206,8 @@ def _told(as_json: bool) -> Iterator[None]:
         if as_json:
             show_json({"error": error.as_audit()})
         else:
-            warn(f"{error}\n{error.hint}")
+            warn(str(error))
+            warn(error.hint)
         raise click.exceptions.Exit(NOT_DONE) from None
 
 

@@ -128,7 +128,7 @@ def _print_parts(found: dict[str, Any]) -> None:
     if found["environment"]:
         show_table(("variable", "value set by the policy"), list(found["environment"].items()))
     if found["keep"]:
-        say(f"The job's tmp/ and files/ stay on its nodes for {found['keep']} s after it.")
+        say(f"The job's TMPDIR stays on its nodes for {found['keep']} s after it.")
     if found["override"]:
         say(f"The user can't set these for himself: {', '.join(found['override'])}")
     if found["steps"]["prolog"]:

@@ -70,8 +70,9 @@ class StoreUpkeep:
         self._count(swept=len(swept))
 
     def compact(self, where: Namespace, fewest: int = compact.FEWEST) -> None:
-        """Make one bundle of many."""
-        for row in self._run.ask(compact.plan, where, self._run.publisher, fewest):
+        """Make one bundle of many, of which a node can fetch more than one: larger ones no job would be seeded with."""
+        most = min(compact.MOST_BYTES, self._run.policy.seed.max_fetch // 2)
+        for row in self._run.ask(compact.plan, where, self._run.publisher, fewest, most):
             self._compact(where, Merger(*row))
 
     def collect_garbage(self) -> None:

@@ -92,7 +92,7 @@ class _Tending:
         run, orphans = self._run, self._orphans
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
-        harvested = self._part("harvests", lambda: unfinished.finish_all(run, _boot_id()))
+        harvested = self._part("harvests", self._harvests)
         self._part("trees", orphans.remove_trees)
         self._part("imports", self._imports)
         noted = self._part("uses", self._uses)
@@ -112,6 +112,11 @@ class _Tending:
         self._failed.append(str(failure))
         self._run.failed("tend", failure)
         return 0
+
+    def _harvests(self) -> int:
+        finished = unfinished.finish_all(self._run, _boot_id())
+        self._failed += [str(failure) for failure in finished.failures]
+        return finished.runs
 
     def _spool(self) -> int:
         run = self._run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
@@ -24,20 +25,28 @@ RUN_SECONDS = 600.0  # for one run's harvest; what is not done then is the next 
 REMOVAL_SECONDS = 300.0
 
 
-def finish_all(run: Run, boot_id: str) -> int:
-    """Harvest and remove what was set aside, the oldest first; return how many runs are done with."""
-    done = 0
+class Finished(NamedTuple):
+    """What became of the runs that were set aside."""
+
+    runs: int  # done with
+    failures: list[WarmstartError]  # of profiles, and of whole runs; all are in the audit
+
+
+def finish_all(run: Run, boot_id: str) -> Finished:
+    """Harvest and remove what was set aside, the oldest first; what fails keeps nothing else from being done."""
+    done, failures = 0, list[WarmstartError]()
     with aside.turn(run.paths.aside) as mine:
         for waiting in aside.waiting(run.paths.aside) if mine else []:
             try:
-                done += _finish(run, waiting, boot_id)
+                done += _finish(run, waiting, boot_id, failures)
             except WarmstartError as error:
                 run.failed(harvest.NAME, error)
-    return done
+                failures.append(error)
+    return Finished(done, failures)
 
 
-def _finish(run: Run, waiting: Waiting, boot_id: str) -> bool:
-    """Harvest one run and remove it; False where there is more to do."""
+def _finish(run: Run, waiting: Waiting, boot_id: str, failures: list[WarmstartError]) -> bool:
+    """Harvest one run and remove it; False where there is more to do. Adds what failed of it to `failures`."""
     drop = partial(release.drop_aside, run.paths, waiting, deadline=after(REMOVAL_SECONDS))
     record = waiting.record
     if record is None:
@@ -48,7 +57,7 @@ def _finish(run: Run, waiting: Waiting, boot_id: str) -> bool:
         drop(aside.REBOOTED, audit)
     elif waiting.since < time.time() - aside.LONGEST_SECONDS:
         drop(aside.TOO_OLD, audit)
-    elif left := _harvest(run, record, audit):
+    elif left := _harvest(run, record, audit, failures):
         aside.keep(run.paths.aside, record._replace(aside=left), waiting.since)
         return False
     else:
@@ -56,7 +65,7 @@ def _finish(run: Run, waiting: Waiting, boot_id: str) -> bool:
     return True
 
 
-def _harvest(run: Run, record: Record, audit: Journal) -> list[str]:
+def _harvest(run: Run, record: Record, audit: Journal, failures: list[WarmstartError]) -> list[str]:
     """Return the profiles that are not done yet."""
     rules = run.policy.harvest
     options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)
@@ -64,6 +73,7 @@ def _harvest(run: Run, record: Record, audit: Journal) -> list[str]:
     outcome = harvest.run(context, options)
     for failure in outcome.degraded:
         audit.emit(events.STEP_FAILED, step=harvest.NAME, error=failure.as_audit())
+    failures += outcome.degraded
     audit.emit(events.STEP_FINISHED, step=harvest.NAME, outcome=outcome.state, **outcome.detail)
     left: list[str] = outcome.record["aside"]
     return left

@@ -33,7 +33,7 @@ class NotRoot(UserError):
 
     code = "not-root"
     template = "this needs root: {what}"
-    hint = "sudo"
+    hint = "run it as root: sudo"
 
 
 class Run(NamedTuple):

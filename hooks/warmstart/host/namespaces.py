@@ -1,4 +1,4 @@
-"""Show a directory at another place in a mount namespace that is not ours. Never on a warm hook's path.
+"""Mount namespaces: show a directory at another place in one that is not ours. Never on a warm hook's path.
 
 Descriptors from before setns(2) belong to the old namespace, and what they name can't be bound in the new one, so all
 paths are walked again there: name by name, through no link, and only where nobody but root can change them.
@@ -41,6 +41,13 @@ def show(namespace: str, parent: str, name: str, owner: int, target: str) -> Non
     except OSError:
         mounts.detach(shown)
         raise
+
+
+def enter_new() -> None:
+    """Let nobody else see what this process mounts; it ends with the process. `OSError`."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "mount namespace")
+    mounts.mount("none", "/", "none", mounts.MS_REC | mounts.MS_PRIVATE)
 
 
 def _join(namespace: str) -> None:

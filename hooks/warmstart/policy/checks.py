@@ -102,7 +102,8 @@ def _accounts(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
         name = getattr(model, key)
         found = find_user(name)
         if found is None:
-            yield _fault((key,), f"no account {name!r} on this node; `make install` tells how to create it")
+            remedy = f"make it, with the same uid everywhere: useradd --system --uid N {name}"
+            yield _fault((key,), f"no account {name!r} on this node; {remedy}")
         elif found.uid == 0 or found.gid == 0:
             yield _fault((key,), f"{name!r} has root's uid or group; it must be an unprivileged account")
         elif found.uid in seen:

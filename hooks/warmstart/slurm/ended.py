@@ -20,9 +20,8 @@ _SUCCESS = "0"
 
 def failure(scontrol: str, job_id: int, slurm_conf: str, deadline: Deadline) -> str:
     """Return why a job does not count as successful, "" where it does; without a plain answer it does not."""
-    squeue = os.path.join(os.path.dirname(scontrol), "squeue")
     fields = ",".join(f"{field}:|" for field in _FIELDS)
-    argv = [squeue, "--noheader", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
+    argv = [squeue(scontrol), "--noheader", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
     env = {"SLURM_CONF": slurm_conf} if slurm_conf else {}
     try:
         ended = run(argv, deadline=deadline, env=env)
@@ -31,6 +30,11 @@ def failure(scontrol: str, job_id: int, slurm_conf: str, deadline: Deadline) -> 
     if ended.status != 0:
         return f"not known: squeue: {ended.complaint()}"
     return judged(ended.stdout.decode("utf-8", "replace"), job_id)
+
+
+def squeue(scontrol: str) -> str:
+    """Return the path of the program that is asked: it lies beside scontrol."""
+    return os.path.join(os.path.dirname(scontrol), "squeue")
 
 
 def judged(answer: str, job_id: int) -> str:

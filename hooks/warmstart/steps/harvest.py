@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from warmstart.audit import events
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.host.trees import remove_tree
@@ -56,11 +56,12 @@ class Options(NamedTuple):
 
 
 class _Harvested(NamedTuple):
-    """What was published of one profile, and whether there may be more of it."""
+    """What was published of one profile, whether there may be more of it, and what kept it from the store."""
 
     entries: int
     size: int  # bytes
     late: bool
+    failed: StoreError | None
 
 
 class _Staged(NamedTuple):
@@ -85,7 +86,9 @@ def run(context: Context, options: Options) -> Outcome:
     aside: list[str] = []
     degraded: list[WarmstartError] = []
     for profile in profiles:
-        limits = Limits(options.max_size - size, options.max_entries - entries, deadline)
+        # One profile's harvest is one bundle: one that no job could fetch would keep its entries from all.
+        room = min(options.max_size - size, context.policy.seed.max_fetch)
+        limits = Limits(room, options.max_entries - entries, deadline)
         try:
             harvested = _harvest(context, profile, limits)
         except Late:
@@ -98,6 +101,7 @@ def run(context: Context, options: Options) -> Outcome:
             entries += harvested.entries
             size += harvested.size
             aside += [profile] if harvested.late else []
+            degraded += [harvested.failed] if harvested.failed else []
     state = "changed" if entries else "unchanged"
     return Outcome(state, detail={"entries": entries}, record={"aside": aside}, degraded=degraded)
 
@@ -123,7 +127,11 @@ def _harvest(context: Context, profile: str, limits: Limits) -> _Harvested:
     with _staged(context, delivery, collecting) as staged:
         collected = staged.collected
         valid = delivery.newer(_judged(context, delivery, staged, limits.deadline), context.deadline)
-        published = delivery.publish(staged.path, valid, limits.deadline) if valid else None
+        late = collected.truncated == OUT_OF_TIME
+        try:
+            published = delivery.publish(staged.path, valid, limits.deadline) if valid else None
+        except StoreError as error:  # it is spooled, or not wanted; what was not collected is late all the same
+            return _Harvested(0, collected.size, late, error)
         count = len(valid) if published else 0
         context.audit.emit(
             events.CACHE_HARVESTED,
@@ -138,7 +146,7 @@ def _harvest(context: Context, profile: str, limits: Limits) -> _Harvested:
             truncated=collected.truncated,
             duration_ms=round((time.monotonic() - started) * 1000, 3),
         )
-        return _Harvested(count, collected.size, collected.truncated == OUT_OF_TIME)
+        return _Harvested(count, collected.size, late, None)
 
 
 @contextmanager

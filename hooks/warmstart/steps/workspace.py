@@ -1,7 +1,7 @@
 """Step `workspace`: the job's private directory tree on this node (design, section 5).
 
     <root>/<node>/<jobid>.<run>/   root, 0711
-        tmp/  files/  cache/       the job's uid and gid, 0700
+        tmp/  cache/               the job's uid and gid, 0700
 
 The whole tree is built as root and given away last, so its owner can change nothing under our hands
 (threats, row 4). A cache that has directories of profiles stays root's here: `seed` mounts in it and gives it away.
@@ -70,7 +70,7 @@ def run(context: Context, options: Options) -> Outcome:
 
 def _build(node: int, record: Record, subdirs: tuple[str, ...]) -> None:
     to_be_seeded = ["cache", *(f"cache/{name}" for name in subdirs)] if subdirs else []
-    own = ["tmp", "files", *([] if subdirs else ["cache"])]
+    own = ["tmp", *([] if subdirs else ["cache"])]
     made: list[str] = []
     os.mkdir(record.run_name, 0o711, dir_fd=node)
     try:

@@ -29,7 +29,7 @@ class BundleDamaged(StoreError):
 
     code = "bundle-damaged"
     template = "bundle {bundle}: {problem}"
-    hint = "remove the bundle (its .json first); look for errors of the store's disks"
+    hint = "`warmstart cache verify` moves it aside; look for errors of the store's disks"
 
 
 class BundleGone(StoreError):
@@ -37,7 +37,7 @@ class BundleGone(StoreError):
 
     code = "bundle-gone"
     template = "bundle {bundle} is not in the store any more"
-    hint = "no action if it happens once; else let the index be made again"
+    hint = "nothing, if it happens once; else `warmstart cache reindex`"
 
 
 class CopyFailed(ResourceError):

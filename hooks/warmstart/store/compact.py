@@ -35,15 +35,15 @@ class Merger(NamedTuple):
     entries: dict[str, list[str]]  # bundle → entries; {} for one of which nothing is taken
 
 
-def plan(where: Sequence[str], owner: str, fewest: int) -> list[Merger]:
+def plan(where: Sequence[str], owner: str, fewest: int, most_bytes: int = MOST_BYTES) -> list[Merger]:
     """Return what is worth merging in a namespace. Runs as the store's owner."""
     with store_errors("plan a compaction"), opened_dir(Namespace(*where).path) as fd:
         found = index.update(fd, owner).bundles
-    return mergers(found, fewest)
+    return mergers(found, fewest, most_bytes)
 
 
-def mergers(found: list[Listed], fewest: int) -> list[Merger]:
-    """Return what is worth merging of a namespace's bundles, oldest first."""
+def mergers(found: list[Listed], fewest: int, most_bytes: int = MOST_BYTES) -> list[Merger]:
+    """Return what is worth merging of a namespace's bundles, oldest first; no merger has more bytes than that."""
     replaced = {old for listed in found for old in listed.replaces}
     taken: set[str] = set()
     wanted: dict[str, list[str]] = {}
@@ -55,21 +55,21 @@ def mergers(found: list[Listed], fewest: int) -> list[Merger]:
             groups.setdefault((listed.user, listed.uid), []).append(listed)
     plans = []
     for (user, _), group in groups.items():
-        chosen = _bounded(group, wanted)
+        chosen = _bounded(group, wanted, most_bytes)
         if len(chosen) >= fewest and any(wanted[listed.bundle] for listed in chosen):
             sources = [listed.bundle for listed in chosen]
             plans.append(Merger(user, sources, {bundle: wanted[bundle] for bundle in sources if wanted[bundle]}))
     return plans
 
 
-def _bounded(group: list[Listed], wanted: dict[str, list[str]]) -> list[Listed]:
+def _bounded(group: list[Listed], wanted: dict[str, list[str]], most_bytes: int) -> list[Listed]:
     """Return as many of a user's bundles as fit into one: the smallest ones, oldest first."""
     size = count = 0
     chosen = []
     for listed in sorted(group, key=lambda listed: listed.size):
         size += listed.size
         count += len(wanted[listed.bundle])
-        if size > MOST_BYTES or count > MOST_ENTRIES:
+        if size > most_bytes or count > MOST_ENTRIES:
             break
         chosen.append(listed)
     return sorted(chosen, key=lambda listed: listed.bundle)

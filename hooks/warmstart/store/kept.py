@@ -1,4 +1,4 @@
-"""What a job asked to keep: its run's `tmp/` and `files/` stay on the node after it, for `limits.keep`.
+"""What a job asked to keep: its run's `tmp/` stays on the node after it, for `limits.keep`.
 
     <run>/.kept     root, 0600: its mtime is when the job ended
 
@@ -18,7 +18,7 @@ from warmstart.host.files import opened_dir
 from warmstart.host.trees import remove_tree
 
 MARK = ".kept"
-KEPT = ("tmp", "files", MARK)
+KEPT = ("tmp", MARK)
 
 
 def keep(node: int, run_name: str, deadline: Deadline) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.entry.command_line import POLICY, answer, installed, run
 from warmstart.entry import doctor_command
-from warmstart.entry.doctor import constant_path, containers, node, slurm, store
+from warmstart.entry.doctor import constant_path, containers, kernel, node, slurm, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import Finding, Result
 from warmstart.entry.doctor.finding import run as run_checks
@@ -77,7 +77,7 @@ def test_no_policy_is_critical(tmp_path: Path) -> None:
     site = Installation(str(tmp_path))
     found = {result.check: result.status for result in doctor_command.examine(site, "/dev/null")}
     assert found["policy.in-force"] == "critical"
-    assert {found[name] for name in (*node.CHECKS, *store.CHECKS)} == {"unknown"}
+    assert {found[name] for name in (*doctor_command.NODE, *store.CHECKS)} == {"unknown"}
 
 
 def test_a_policy_that_others_can_write(site: Installation) -> None:
@@ -236,6 +236,29 @@ def test_journals_and_spools_that_wait(here: Node) -> None:
     assert (one(node.journals, here).status, one(node.spool, here).status) == ("wrong", "wrong")
 
 
+def test_how_jobs_ended_matters_where_the_policy_says_so(here: Node, tmp_path: Path) -> None:
+    """A rule's profile, or all of them, or only what a job may ask for: then squeue should lie beside scontrol."""
+    policy = here.policy._replace(paths=here.policy.paths._replace(scontrol=str(tmp_path / "scontrol")))
+    found = one(kernel.job_ends, here._replace(policy=policy))
+    assert (found.status, "cuda-computecache, files" in found.found) == ("advice", True)
+    careful = policy._replace(rules=(policy.rules[0]._replace(profiles=("numba", "cuda-computecache")),))
+    everything = policy._replace(harvest=policy.harvest._replace(only_successful=True))
+    for wrong in (careful, everything):
+        assert one(kernel.job_ends, here._replace(policy=wrong)).status == "wrong"
+    (tmp_path / "squeue").touch(0o755)
+    for fine in (policy, careful, everything):
+        assert one(kernel.job_ends, here._replace(policy=fine)).status == "ok"
+
+
+def test_mounts_are_tried_by_root_in_a_directory_of_roots(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody else could exchange what is mounted on."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for check in (kernel.seeding, kernel.image_limits):
+        assert one(check, here).status == "unknown"
+    absent = here._replace(policy=here.policy._replace(paths=here.policy.paths._replace(workspace="/no/such")))
+    assert one(kernel.seeding, absent).found == "/no/such is not there yet"
+
+
 def test_a_check_that_fails_itself_is_unknown() -> None:
     """Never a crash, and never ok; a hang is wrong."""
 
@@ -262,7 +285,7 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     policy = in_force(site).policy
     monkeypatch.setattr(store, "opened", hangs)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(node, "CHECKS", {})
+    monkeypatch.setattr(doctor_command, "NODE", {})
     found = {r.check: r.status for r in doctor_command._of_the_policy(site, policy)}
     assert found.pop("store.reachable") == "wrong"
     assert (set(found.values()), len(found)) == ({"unknown"}, len(store.CHECKS) - 1)
@@ -296,6 +319,13 @@ def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
 
 def test_the_documentation_has_every_check() -> None:
     """And none that does not exist."""
-    groups = (site_policy.CHECKS, node.CHECKS, store.CHECKS, slurm.CHECKS, containers.CHECKS, constant_path.CHECKS)
+    groups = (
+        site_policy.CHECKS,
+        doctor_command.NODE,
+        store.CHECKS,
+        slurm.CHECKS,
+        containers.CHECKS,
+        constant_path.CHECKS,
+    )
     code = [name for group in groups for name in group]
     assert re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", DOCS.read_text(), re.MULTILINE) == code

@@ -74,6 +74,30 @@ def test_builds_that_were_killed_are_refused(verdict: Judge, files: dict[str, by
     assert verdict("torch-extensions", files) == reason
 
 
+ELSEWHERE = b"/var/tmp/warmstart/n1/17.0a1b2c3d/cache/torch-extensions/x/main.cpp"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"build.ninja": b"build main.o: compile " + ELSEWHERE + b"\nbuild x.so: link main.o\n"},
+        {".ninja_log": LOG.replace(b"main.o", ELSEWHERE.replace(b"cpp", b"o"))},
+        {".ninja_deps": DEPS[:16] + (76).to_bytes(4, "little") + ELSEWHERE.ljust(72, b"\0") + b"\xfe" + b"\xff" * 3},
+    ],
+)
+def test_what_was_built_at_a_runs_own_path_is_refused(verdict: Judge, changes: dict[str, bytes]) -> None:
+    """Nobody has that path again; kept, it would keep those out that were built at the constant path."""
+    for profile, files in (("torch-extensions", extension(**changes)), ("flashinfer", operation({**BUILT, **changes}))):
+        assert verdict(profile, files) == "made-elsewhere"
+
+
+def test_sources_may_lie_anywhere_else(verdict: Judge) -> None:
+    """In a user's home, or in a run's other directories: the constant path is where the cache is."""
+    for path in (b"/home/a/17.0a1b2c3d/main.cpp", b"/x/cache/torch-extensions/x/main.cpp", b"/t/17.0a1b2c3d/tmp/x.cpp"):
+        built = {"build.ninja": b"build main.o: compile " + path + b"\nbuild x.so: link main.o\n"}
+        assert verdict("torch-extensions", extension(**built)) is None
+
+
 def test_generated_sources_alone_are_no_operation(verdict: Judge) -> None:
     """FlashInfer generates before it builds."""
     assert verdict("flashinfer", {f"{OPS}/generated/x/x.cu": b"x"}) == "incomplete"

@@ -16,6 +16,7 @@ from warmstart.slurm import ended
         ("7|COMPLETING|TimeLimit|15|2026-11-21T19:28:52|", "it ended with status 15, reason TimeLimit"),
         ("7|COMPLETING|TimeLimit|0|2026-11-21T19:28:52|", "it ended with status 0, reason TimeLimit"),
         ("7|TIMEOUT|TimeLimit|0|2026-11-21T19:28:52|", "it is TIMEOUT"),
+        ("7|COMPLETING|OutOfMemory|125|2026-11-21T19:28:52|", "it ended with status 125, reason OutOfMemory"),
         ("7|COMPLETING|None|0|NONE|", "it was requeued"),
         ("7|COMPLETING|None", "not known: squeue does not tell"),
         ("", "not known: squeue does not tell"),

@@ -61,7 +61,7 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
     outcome = workspace.run(context, OPTIONS)
     run = short[1] / "n1" / "7.0a1b2c3d"
     assert stat.S_IMODE(run.stat().st_mode) == 0o711
-    assert tree(run) == ["cache", "cache/inductor", "cache/numba", "files", "tmp"]
+    assert tree(run) == ["cache", "cache/inductor", "cache/numba", "tmp"]
     for path in run.rglob("*"):
         owner = os.getuid() if "cache" in path.parts else JOB
         assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (0o700, owner)
@@ -130,7 +130,7 @@ def journals(context: Context) -> list[Path]:
 
 
 def test_what_a_job_keeps_is_left_and_nothing_else(short: tuple[Context, Path]) -> None:
-    """Its tmp and files, for its user to reach; again, and the mark's time is that of the first call."""
+    """Its tmp, for its user to reach; again, and the mark's time is that of the first call."""
     context = short[0]._replace(record=short[0].record._replace(keep=True))
     workspace.run(context, OPTIONS)
     run = short[1] / "n1" / context.record.run_name
@@ -141,7 +141,7 @@ def test_what_a_job_keeps_is_left_and_nothing_else(short: tuple[Context, Path]) 
     os.utime(run / ".kept", (1, 1))
     run.chmod(0o700)
     outcome = release.run(context, release.Options())
-    assert (tree(run), stat.S_IMODE(run.stat().st_mode)) == ([".kept", "files", "tmp", "tmp/mine"], 0o711)
+    assert (tree(run), stat.S_IMODE(run.stat().st_mode)) == ([".kept", "tmp", "tmp/mine"], 0o711)
     assert outcome.detail == {"kept": str(run)}
     with opened_dir(str(run.parent)) as node:
         assert (kept.since(node, run.name), kept.since(node, "7.ffffffff")) == (1.0, None)

@@ -1,7 +1,9 @@
 """What a harvest takes from a tree and what it leaves; hostile owners are in tests/security."""
 
 import hashlib
+import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,6 +205,27 @@ def test_only_directories_that_were_seen_whole_count(harvest: Harvest) -> None:
     harvest.write(a__e_1=b"1", a__e_2=b"2", **{f"b__e{number}_1": b"x" for number in range(100)})
     found = harvest.collect(max_entries=5)
     assert (list(found.entries), found.truncated) == (["a/e"], scan.TOO_MANY_NAMES)
+
+
+def test_names_are_bounded_by_their_length_too(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root keeps them in memory, and a manifest could not hold more: a few long ones are as much as many short ones."""
+    monkeypatch.setattr(scan, "MOST_NAME_BYTES", 100)
+    harvest.write(**{f"{'n' * 20}{number}_1": b"x" for number in range(9)})
+    found = harvest.collect()
+    assert (found.entries, found.truncated) == ({}, scan.TOO_MANY_NAMES)
+
+
+def test_no_more_than_a_manifest_can_say(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle whose manifest is too long to be read can't be published, nor spooled, nor got rid of."""
+    harvest.write(**{f"{'n' * 100}{number}_1": b"x" for number in range(9)})
+    whole = harvest.collect().entries
+    shutil.rmtree(harvest.stage)
+    harvest.stage.mkdir()
+    monkeypatch.setattr(collect, "LONGEST_DRAFT", len(json.dumps(whole)) // 2)
+    found = harvest.collect()
+    assert (0 < len(found.entries) < 9, found.truncated) == (True, collect.MOST_NAMES)
+    assert len(json.dumps(found.entries)) <= collect.LONGEST_DRAFT
+    assert len(harvest.staged()) == len(found.entries)
 
 
 def test_depth_is_bounded(harvest: Harvest) -> None:

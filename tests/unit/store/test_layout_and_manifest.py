@@ -59,6 +59,13 @@ def test_a_newer_format_is_refused_by_name() -> None:
         changed(entries={"a/k": {"files": {"../k": {"size": 1, "sha256": SHA, "mtime_ns": 1}}}}),
         changed(entries={"a\nb": {"files": {"k": {"size": 1, "sha256": SHA, "mtime_ns": 1}}}}),
         changed(entries={e: {"files": {"k": {"size": 1, "sha256": SHA, "mtime_ns": 1}}} for e in ("a", "b")}),
+        *(
+            changed(entries={"a": {"files": {"a": {"size": 1, "sha256": SHA, "mtime_ns": 1} | wrong}}})
+            for wrong in (
+                *({"size": -1}, {"size": "1"}, {"size": 1.5}, {"size": True}, {"sha256": "AB" * 32}, {"sha256": 1}),
+                *({"mtime_ns": -1}, {"mtime_ns": 10**30}, {"mtime_ns": "1"}, {"mtime_ns": 0.5}),
+            )
+        ),
         changed(entries=[1]),
         changed(entries={"a": 7}),
     ],

@@ -98,7 +98,20 @@ def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypa
     assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"format": 1, "bundles": [{"bundle": 1}], "refused": {}}'])
+def forged(**changes: object) -> bytes:
+    """Return an index that says something else of one bundle."""
+    bundle = "20260101T000000.000000Z-" + "0" * 16
+    listed = {"bundle": bundle, "sha256": "ab" * 32, "size": 5, "entries": {"a": 3}, "user": "a", "uid": 1000}
+    return json.dumps({"format": 1, "bundles": [listed | {"replaces": []} | changes], "refused": {}}).encode()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(b"", b"{", b"[]", b'{"format": 1, "bundles": [{"bundle": 1}], "refused": {}}'),
+        *(forged(sha256="../../../../var/tmp/mine"), forged(sha256=7), forged(size="5"), forged(entries=["a"])),
+    ],
+)
 def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
     """A reader that finds no index to trust reads the manifests, and the next one need not."""
     publish(tmp_path, "a", content=b"1")

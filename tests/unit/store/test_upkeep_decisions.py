@@ -51,13 +51,12 @@ def test_what_was_merged_is_not_merged_again() -> None:
     assert compact.mergers([new, *old], 2) == []
 
 
-def test_a_merged_bundle_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merged_bundle_has_bounds() -> None:
     """The small ones are merged; too few of them are left alone."""
-    monkeypatch.setattr(compact, "MOST_BYTES", 10)
     found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
-    (merger,) = compact.mergers(found, 2)
+    (merger,) = compact.mergers(found, 2, 10)
     assert merger.sources == [found[1].bundle, found[2].bundle]
-    assert compact.mergers(found, 3) == []
+    assert compact.mergers(found, 3, 10) == []
 
 
 ROW = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"))

@@ -161,7 +161,7 @@ def tools(node: Node) -> Iterator[Finding]:
     wanted = [*PROGRAMS, *_importers(node.policy.images.importer)]
     missing = [program for program in wanted if not os.access(program, os.X_OK)]
     if missing:
-        yield Finding(WRONG, f"missing: {', '.join(missing)}", "install the packages that the README names")
+        yield Finding(WRONG, f"missing: {', '.join(missing)}", "install the packages that docs/install.md names")
     else:
         versions = [_version(program) for program in (validity.UNSQUASHFS, *_importers(node.policy.images.importer))]
         yield Finding(OK, "; ".join(versions))

@@ -65,7 +65,7 @@ class PolicyModel(Section):
     images: Images = Field(default_factory=Images, description="Which images, and how.")
     seed: Seed = Field(default_factory=Seed, description="Bounds of a prolog's fetching.")
     harvest: Harvest = Field(default_factory=Harvest, description="Bounds of an epilog's harvest.")
-    tend: Tend = Field(default_factory=Tend, description="What upkeep leaves in the store's artifacts.")
+    tend: Tend = Field(default_factory=Tend, description="Which bundles upkeep leaves in the store.")
     limits: Limits = Field(default_factory=Limits, description="Bounds on who is served.")
     trust: Trust = Field(default_factory=Trust, description="What slurmctld makes sure of.")
     slurmctld: Slurmctld = Field(default_factory=Slurmctld, description="The hooks on the controller.")

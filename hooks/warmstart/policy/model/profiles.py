@@ -70,7 +70,7 @@ class Files(Section):
     facts: list[DerivedFact] = Field(
         default_factory=lambda: list(_GPU), description="What must be the same besides the image and the declared name."
     )
-    max_size: Size = default("2GiB", "Bytes of one file or directory; a larger one is refused.")
+    max_size: Size = default("1GiB", "Bytes of one file or directory; a larger one is refused.")
     only_successful: bool = Field(
         default=True,
         description="Keep only what jobs leave that ended well: nothing tells half a file from a whole one.",

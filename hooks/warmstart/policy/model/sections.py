@@ -17,7 +17,7 @@ class Paths(Section):
         description="Node-local disk for the jobs' workspaces; its parents must be root's.",
     )
     store: Path = Field(
-        description="Directory on the shared filesystem that holds images and artifacts; store_user owns it."
+        description="Directory on the shared file system that holds images and bundles; store_user owns it."
     )
     audit: Path = Field(
         default="/var/log/warmstart/audit.jsonl",
@@ -30,8 +30,8 @@ class Paths(Section):
     )
     scontrol: Path = Field(
         default="/usr/bin/scontrol",
-        description="Gives a node that must drain a reason that people understand; "
-        "on the controller it is asked for a job's QOS.",
+        description="Gives a node that must drain a reason that people understand; tells `tend` whether a job is over, "
+        "and on the controller a job's QOS. squeue is looked for beside it.",
     )
 
 
@@ -63,7 +63,7 @@ class Harvest(Section):
 
 
 class Tend(Section):
-    """What upkeep leaves in the store's artifacts."""
+    """Which bundles upkeep leaves in the store."""
 
     keep: Duration = default("90d", "A bundle that no node has used for so long is removed.")
     per_user: Size = default("50GiB", "Bundles in one user's scope; those unused for longest go first.")
@@ -77,7 +77,7 @@ class Limits(Section):
     min_uid: int = Field(default=1000, ge=1, description="Jobs of a lower uid get nothing and give nothing.")
     keep: Duration | None = Field(
         default=None,
-        description="How long a job's tmp/ and files/ stay on the node after it, where the job asks for it "
+        description="How long a job's TMPDIR stays on the node after it, where the job asks for it "
         "(--warm-keep). null: no job may.",
     )
 

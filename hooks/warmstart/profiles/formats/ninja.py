@@ -3,6 +3,9 @@
 ninja takes what its log and the mtimes say for true: a library that is cut short and old enough is "no work to do". It
 writes an output's line into the log when the command has ended, so an output without a line was being written
 when its job died.
+
+Who builds in a cache that is of use only at the constant path names that path. Where a job did not see its cache there
+(a plugin that was missing), it has built at its run's own path, which nobody has again.
 """
 
 from __future__ import annotations
@@ -17,18 +20,22 @@ _LARGEST = 64 << 20
 _LOG_HEADER = re.compile(rb"# ninja log v[0-9]{1,2}\n")
 _LOG_LINE = re.compile(rb"[0-9]+\t[0-9]+\t[0-9]+\t([^\t\n]+)\t[0-9a-f]+\n")
 _DEPS_HEADER = b"# ninjadeps\n"
+_OF_A_RUN = re.compile(rb"/[0-9]{1,10}\.[0-9a-f]{8}/cache/")  # Record.run_directory
 _IS_DEPS = 1 << 31  # in a record's size: dependencies; without it a path
 
 
 def check_build(files: EntryFiles, directory: str, library: str) -> None:
     """Raise `EntryInvalid` unless the build of `library` (`<name>.so`) in `directory` ended and its files are whole.
 
-    `directory` is relative to the entry's names; objects and further libraries there are checked, too.
+    `made-elsewhere` where it names the cache of one run. `directory` is relative to the entry's names; objects and
+    further libraries there are checked, too.
     """
     here = {name.rpartition("/")[2]: name for name in files.names if name.rpartition("/")[0] == directory}
     if not {BUILD, LOG, library} <= here.keys():
         raise EntryInvalid("incomplete")
     plain.check_text(files, here[BUILD])
+    if any(name in here and _OF_A_RUN.search(files.read(here[name], _LARGEST)) for name in (BUILD, LOG, DEPS)):
+        raise EntryInvalid("made-elsewhere")
     done = _outputs(files, here[LOG])
     if DEPS in here:
         _check_deps(files, here[DEPS])

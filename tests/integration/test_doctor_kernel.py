@@ -1,0 +1,112 @@
+"""What `warmstart doctor` tries with real mounts, as root: it tells what this node can do and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import processes
+from tests.unit.entry.command_line import installed
+from warmstart.entry.doctor import kernel
+from warmstart.entry.doctor.finding import Result
+from warmstart.entry.doctor.finding import run as run_checks
+from warmstart.entry.doctor.node import Node
+from warmstart.host import idmap, loops
+from warmstart.images import sized
+from warmstart.policy.refresh import current
+from warmstart.store import overlay
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+
+@pytest.fixture
+def here() -> Iterator[Node]:
+    """Give a node with a workspace of root's, in a place where nobody else can change what lies above."""
+    base = Path(tempfile.mkdtemp(prefix="ws-doc-", dir="/var/tmp"))
+    installation = installed(base)
+    policy, _ = current(installation)
+    workspace = base / "workspace"
+    workspace.mkdir()
+    yield Node(installation, policy._replace(paths=policy.paths._replace(workspace=str(workspace))))
+    shutil.rmtree(base)
+
+
+def examined(node: Node) -> dict[str, Result]:
+    """Return the findings of what is tried with mounts; assert that nothing is left of the attempts."""
+    checks = {"seeding": kernel.seeding, "image-limits": kernel.image_limits}
+    found = {result.check: result for result in run_checks(checks, node)}
+    assert os.listdir(node.policy.paths.workspace) == []
+    assert node.policy.paths.workspace not in Path("/proc/self/mountinfo").read_text()
+    processes.wait_until("the loop devices", lambda: node.policy.paths.workspace not in _loops(), 10)
+    return found
+
+
+def _loops() -> str:
+    return subprocess.run(["/sbin/losetup", "-l", "-n"], capture_output=True, text=True, check=True).stdout
+
+
+def no_ids(*_: int) -> int:
+    """Refuse as a kernel without user namespaces does."""
+    raise OSError(22, "Invalid argument")
+
+
+def no_loops(*_: object) -> tuple[int, str]:
+    """Refuse as a node without /dev/loop-control does."""
+    raise OSError(2, "No such file or directory")
+
+
+def test_this_node_can(here: Node) -> None:
+    """Both ways that the tests of seeding and of imports need, too."""
+    found = examined(here)
+    assert {result.status for result in found.values()} == {"ok"}
+    assert kernel.MAP in found["seeding"].found or kernel.NO_MAP in found["seeding"].found
+
+
+def test_a_kernel_that_maps_no_ids(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeding goes on, and the finding says how files look then."""
+    monkeypatch.setattr(idmap, "user_namespace", no_ids)
+    found = examined(here)["seeding"]
+    assert (found.status, kernel.NO_MAP in found.found) == ("ok", True)
+
+
+def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No loop devices; no overlay; no mke2fs: each is advice, for jobs run all the same."""
+    monkeypatch.setattr(sized, "MKE2FS", "/no/such")
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "attach", no_loops)
+        found = examined(here)
+    assert {result.status for result in found.values()} == {"advice"}
+    assert "No such file" in found["seeding"].found
+    monkeypatch.setattr(overlay, "_OPTIONS", "no_such_option")
+    assert examined(here)["seeding"].status == "advice"
+
+
+def test_a_doctor_that_was_killed(here: Node) -> None:
+    """Its mounts end with its process; what it left goes with the next run."""
+    workspace = Path(here.policy.paths.workspace)
+    child = os.fork()
+    if not child:
+        try:
+            kernel._tried(here, _wait)
+        finally:
+            os._exit(0)
+    processes.wait_until("the mount", lambda: bool(list(workspace.glob(".doctor-*/ready"))), 20)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert len(os.listdir(workspace)) == 1
+    examined(here)
+
+
+def _wait(parent: str, name: str) -> None:
+    """Mount, say so, and stay until well after the parent's end."""
+    assert kernel._make(parent, name)
+    Path(parent, name, "ready").touch()
+    time.sleep(0.5)

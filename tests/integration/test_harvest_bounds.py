@@ -1,0 +1,41 @@
+"""What a harvest publishes is of use: no bundle is larger than what a job fetches."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.entries import numba_entries
+from tests.cluster.late_node import LateNode
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Give a directory that other uids can pass through."""
+    path = Path(tempfile.mkdtemp(prefix="ws-bounds-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    with opened_dir(str(path.parent)) as fd:
+        remove_tree(fd, path.name, after(30))
+
+
+def test_one_harvest_fits_into_what_a_job_fetches(base: Path) -> None:
+    """The rest is the next job's. A bundle that no job could fetch would keep its entries from all (first wins)."""
+    entries = numba_entries(1, 2, 3, 4)
+    size = sum(len(data) for data in entries[min(entries)].values())
+    node = LateNode(base, "seed: {max_fetch: 1KiB}")
+    assert 2 * size <= 1024 < 3 * size
+    for number in (1, 2):
+        node.epilog(node.run_of(number, entries=entries), budget=30.0)
+        assert len(node.site.seen()) == 2 * number
+    node.tend()
+    assert [event["bytes"] for event in node.site.events("cache.harvested")] == [2 * size, 2 * size]
+    assert [bool(event.get("truncated")) for event in node.site.events("cache.harvested")] == [True, False]
