@@ -118,17 +118,8 @@ def nothing_left(place: Place, site: Site) -> None:
 
 
 def at_work(place: Place, name: str) -> list[int]:
-    """Return an account's processes that work below this test's directory: other tests may run beside it."""
-    found = []
-    for pid in processes_of(place.accounts[name].uid):
-        try:
-            inside = os.readlink(f"/proc/{pid}/cwd") + Path(f"/proc/{pid}/cmdline").read_bytes().decode(
-                errors="replace"
-            )
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found += [pid] if str(place.base) in inside else []
-    return found
+    """Return an account's processes of this test."""
+    return processes_of(place.accounts[name].uid, place.base)
 
 
 def _loops() -> str:

@@ -97,15 +97,24 @@ def is_short_of_space(workspace: str) -> bool:
 def _read(directory: str, name: str, fd: int) -> Waiting | None:
     run = name.removesuffix(_SUFFIX)
     try:
-        raw = json.loads(read_small(name, records.LONGEST, fd))
+        raw = json.loads(read_small(name, _longest(), fd))
         record = records.decode(os.path.join(directory, name), raw["record"].encode())
         if record.run_name != run:
             raise ValueError(name)
         return Waiting(run, float(raw["since"]), record)
     except FileNotFoundError:  # finished just now
         return None
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return Waiting(run, 0.0, None)
     except (RecordUnreadable, ValueError, KeyError, TypeError, AttributeError):
         return Waiting(run, 0.0, None)
+
+
+def _longest() -> int:
+    # A record within a string: JSON puts a backslash before a quote and a backslash, and changes nothing else of it.
+    return 2 * records.LONGEST + 1024
 
 
 def _locked(fd: int) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import mount_id
 from warmstart.store.beneath import GONE, Tree, TurnedAway, open_branch
-from warmstart.store.manifest import Entries, File
+from warmstart.store.manifest import LARGEST, Entries, File
 from warmstart.store.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.store.shared_lock import locked
 from warmstart.store.stage import OutOfTime, Stage
@@ -26,9 +26,16 @@ if TYPE_CHECKING:
 TOO_LARGE = "larger than the limit"
 MOST_ENTRIES = "more entries than the limit"
 MOST_BYTES = "more bytes than the limit"
+MOST_NAMES = "more than a manifest can name"
 STAGE_FULL = "the stage is full"
 
 NAMES_PER_ENTRY = 10  # names to look at, for each entry of the limit: locks and temporary files are among them
+
+
+# Of a manifest's JSON. A longer one is refused by readers, and no process of the store's owner takes it either: the
+# bundle would come back from the spool for ever.
+LONGEST_DRAFT = LARGEST - (1 << 20)
+_PER_FILE = 180  # bytes of JSON beside the path, at most; of an entry beside its name less
 
 
 class Limits(NamedTuple):
@@ -142,6 +149,7 @@ class _Copy:
     def __init__(self, tree: Tree, stage: Stage, limits: Limits, lock: str) -> None:
         self.entries: Entries = {}
         self.size = 0
+        self._draft = 0  # bytes of JSON, at most
         self._tree = tree
         self._stage = stage
         self._limits = limits
@@ -166,6 +174,9 @@ class _Copy:
         """Take all files of an entry, or none."""
         if len(self.entries) >= self._limits.max_entries:
             raise _Enough(MOST_ENTRIES)
+        draft = sum(2 * len(name) + _PER_FILE for name in (entry, *paths))  # JSON escapes `"`
+        if self._draft + draft > LONGEST_DRAFT:
+            raise _Enough(MOST_NAMES)
         taken: dict[str, File] = {}
         size = 0
         try:
@@ -177,6 +188,7 @@ class _Copy:
             raise
         self.entries[entry] = taken
         self.size += size
+        self._draft += draft
 
     def _file(self, path: str, entry_size: int) -> File:
         """Take one file of an entry of which `entry_size` bytes are taken already."""

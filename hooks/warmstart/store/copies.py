@@ -49,10 +49,15 @@ class Copy(NamedTuple):
         """The squashfs file."""
         return os.path.join(self.directory, _name(self.sha256))
 
-    def files(self) -> dict[str, dict[str, int]]:
-        """Return what the bundle holds: entry → path → mtime in nanoseconds."""
+    def files(self, offer: Offer) -> dict[str, dict[str, int]]:
+        """Return what the bundle holds: entry → path → mtime in nanoseconds.
+
+        `BundleDamaged` where the offer, made of the index, names an entry that the bundle's manifest does not.
+        """
         with opened_dir(self.directory) as fd:
             files: dict[str, dict[str, int]] = json.loads(read_small(self.sha256 + _FILES, _LARGEST_FILES, fd))
+        if not files.keys() >= set(offer.entries):
+            raise bundles.BundleDamaged(bundle=offer.bundle, problem="index and manifest disagree")
         return files
 
 

@@ -108,7 +108,8 @@ def writing(path: str) -> Iterator[Writer]:
 
     A directory may be that of an export which was not finished, or be added to. A tar file appears when it is whole.
     """
-    folder, name = os.path.split(os.path.abspath(path))
+    path = os.path.abspath(path)
+    folder, name = os.path.split(path)
     archived = name.endswith(".tar")
     try:
         ensure_path(folder if archived else path, 0o700)

@@ -11,6 +11,7 @@ refuses those); it searches the list name by name, so a bundle that is wanted wh
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
@@ -21,6 +22,7 @@ from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Identity
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
+PRLIMIT = "/usr/bin/prlimit"
 _REMOVAL = 10.0  # seconds for what a failed extraction left
 
 
@@ -39,7 +41,21 @@ class Source(NamedTuple):
     files: list[str] | None  # None: all
 
 
-def extract(sources: list[Source], parent_fd: int, name: str, identity: Identity, deadline: Deadline) -> None:
+class Bounds(NamedTuple):
+    """What holds an extraction on a disk that is not a job's: a few kilobytes of a squashfs can be a terabyte."""
+
+    largest: int  # bytes that a file may have
+    watch: Callable[[], None]  # called every second; what it raises ends the extraction
+
+
+def extract(  # noqa: PLR0917 - what, where to, as whom
+    sources: list[Source],
+    parent_fd: int,
+    name: str,
+    identity: Identity,
+    deadline: Deadline,
+    bounds: Bounds | None = None,
+) -> None:
     """Extract bundles into the directory `name` below `parent_fd`, which is `identity`'s.
 
     Directories become 0777 and files 0666 as they were packed, `name` itself 0700; all of `identity`'s uid
@@ -51,13 +67,15 @@ def extract(sources: list[Source], parent_fd: int, name: str, identity: Identity
         for source in sources:
             if source.files == []:  # to unsquashfs an empty list means everything
                 continue
-            _extract_one(source, parent_fd, name, identity, deadline)
+            _extract_one(source, parent_fd, name, identity, deadline, bounds)
     except BaseException:
         remove_tree(parent_fd, name, after(_REMOVAL))
         raise
 
 
-def _extract_one(source: Source, parent_fd: int, name: str, identity: Identity, deadline: Deadline) -> None:
+def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
+    source: Source, parent_fd: int, name: str, identity: Identity, deadline: Deadline, bounds: Bounds | None
+) -> None:
     bundle = open_regular(source.path)
     listed = -1
     try:
@@ -68,6 +86,7 @@ def _extract_one(source: Source, parent_fd: int, name: str, identity: Identity, 
             wanted = ["-ef", f"/proc/self/fd/{listed}"]
         ended = children.run_alone(
             [
+                *((PRLIMIT, f"--fsize={bounds.largest}", "--core=0", "--") if bounds else ()),
                 *(UNSQUASHFS, "-no-xattrs", "-no-wildcards", "-strict-errors", "-no-progress", "-quiet"),
                 *("-force", "-processors", "2", "-data-queue", "32", "-frag-queue", "32"),
                 *("-dest", f"/proc/self/fd/{parent_fd}/{name}", *wanted, f"/proc/self/fd/{bundle}"),
@@ -77,6 +96,7 @@ def _extract_one(source: Source, parent_fd: int, name: str, identity: Identity, 
             env={},
             cwd="/",
             keep=[bundle, parent_fd, *([listed] if listed >= 0 else [])],
+            watch=bounds and bounds.watch,
         )
     finally:
         os.close(bundle)

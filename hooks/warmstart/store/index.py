@@ -12,12 +12,12 @@ import errno
 import json
 import os
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
 from warmstart.store import manifest
 from warmstart.store.layout import MANIFEST, is_bundle_id
-from warmstart.store.manifest import Manifest, ManifestUnreadable
+from warmstart.store.manifest import Manifest, ManifestUnreadable, is_sha256
 from warmstart.store.publish import replace
 
 FORMAT = 1
@@ -190,12 +190,17 @@ def _decode(data: bytes) -> Index | None:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
             return None
-        bundles = [Listed(**listed) for listed in raw["bundles"]]
-        if any(listed.size < 0 or not is_bundle_id(listed.bundle) for listed in bundles):
+        if not all(map(_is_in_form, raw["bundles"])):
             return None
-        return Index(bundles, dict(raw["refused"]))
+        return Index([Listed(**row) for row in raw["bundles"]], dict(raw["refused"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_in_form(row: dict[str, Any]) -> bool:
+    """Tell whether names are no more than names: root calls files on the node by the SHA-256."""
+    named = is_bundle_id(row["bundle"]) and is_sha256(row["sha256"])
+    return named and isinstance(row["size"], int) and row["size"] >= 0 and isinstance(row["entries"], dict)
 
 
 def _is_other_format(data: bytes) -> bool:

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from warmstart.host import loops, mounts
@@ -42,9 +42,14 @@ def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
         return os.open(copy.sha256, _PATH, dir_fd=dir_fd)
 
 
-def unmount(directory: str, sha256: str, deadline: Deadline) -> None:
-    """Unmount a copy and remove its mount point, so that no namespace of a job keeps it; nothing there is fine."""
+def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable[[], bool] = lambda: False) -> None:
+    """Unmount a copy and remove its mount point, so that no namespace of a job keeps it; nothing there is fine.
+
+    `unless` is asked when nobody else can ask for the mount any more, and keeps it.
+    """
     with suppress(FileNotFoundError), _alone(directory, deadline) as dir_fd:
+        if unless():
+            return
         with suppress(OSError):  # EINVAL: nothing is mounted
             mounts.unmount(sha256, dir_fd)
         os.rmdir(sha256, dir_fd=dir_fd)

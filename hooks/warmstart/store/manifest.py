@@ -16,6 +16,8 @@ FORMAT = 1
 OTHER_FORMAT = "its format is"  # how the problem begins
 LARGEST = 64 << 20  # bytes of JSON; 50,000 entries of two files take about 20 MiB
 
+LATEST_NS = (2**32 - 1) * 1_000_000_000  # a squashfs keeps seconds in 32 bits
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -56,6 +58,11 @@ class Manifest(NamedTuple):
     replaces: list[str] = []  # noqa: RUF012 - the bundles that it was made of
 
 
+def is_sha256(text: object) -> bool:
+    """Tell whether something is a SHA-256 as manifests have it."""
+    return isinstance(text, str) and _SHA256.fullmatch(text) is not None
+
+
 def encode(manifest: Manifest) -> bytes:
     """Return the manifest as it lies in the store."""
     entries = {
@@ -87,7 +94,7 @@ def _files(raw: dict[str, dict[str, Any]]) -> dict[str, File]:
 def _check(bundle: str, manifest: Manifest) -> None:
     if manifest.bundle != bundle or not is_bundle_id(bundle):
         raise ValueError("it names another bundle")
-    if manifest.size < 0 or not _SHA256.fullmatch(manifest.sha256):
+    if manifest.size < 0 or not is_sha256(manifest.sha256):
         raise ValueError("size or sha256")
     if not isinstance(manifest.producer["user"], str) or not isinstance(manifest.producer["uid"], int):
         raise TypeError("producer")
@@ -99,4 +106,12 @@ def _check(bundle: str, manifest: Manifest) -> None:
             raise ValueError("names of files")
         if not seen.isdisjoint(files):
             raise ValueError("two entries share a file")
+        if not all(map(_is_in_form, files.values())):
+            raise ValueError("what it says of a file")
         seen.update(files)
+
+
+def _is_in_form(file: File) -> bool:
+    # What it says ends in system calls of every job's prolog: `utimensat` takes no time of year 10^13.
+    numbers = type(file.size) is int and type(file.mtime_ns) is int
+    return numbers and file.size >= 0 and 0 <= file.mtime_ns <= LATEST_NS and is_sha256(file.sha256)

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from warmstart.host.deadline import after
@@ -43,8 +44,8 @@ class _Copy(NamedTuple):
 def prune(directory: str, mounted: str, keep: int, now: float) -> int:
     """Remove copies until the rest has `keep` bytes at most, and what dead fetches left; return the bytes removed.
 
-    `mounted` is the directory where copies are mounted: what is gone is unmounted there. The bytes of one that a job
-    still has below its overlay are freed by the kernel when that job ends.
+    `mounted` is the directory where copies are mounted: what is gone, or in nobody's hand, is unmounted there. What a
+    job still has below its overlay is freed by the kernel when that job ends, mount and bytes.
     """
     try:
         with opened_dir(directory) as fd:
@@ -58,19 +59,27 @@ def prune(directory: str, mounted: str, keep: int, now: float) -> int:
                     unlink_if_there(copy.stem + suffix, fd)
                 removed += copy.size
             _remove_abandoned(fd, now)
-            _unmount_gone(fd, mounted)
+            _unmount_unused(fd, mounted, now)
             return removed
     except FileNotFoundError:
         return 0
 
 
-def _unmount_gone(fd: int, mounted: str) -> None:
-    """Unmount what is mounted of copies that are gone, by this run, a killed one, or by hand."""
-    left = layers.left(mounted)  # first: what is mounted after this has its copy in the next list
-    there = {copy.stem for copy in _copies(fd)}
-    for sha256 in left:
-        if sha256 not in there:
-            layers.unmount(mounted, sha256, after(UNMOUNTING_SECONDS))
+def _unmount_unused(fd: int, mounted: str, now: float) -> None:
+    """Unmount what is mounted of copies that are gone, or were not used within the hour.
+
+    A mount takes a megabyte or more of the kernel's memory, however small the bundle: `keep` does not bound that.
+    """
+    for sha256 in layers.left(mounted):
+        in_hand = partial(_is_in_hand, fd, sha256, now)
+        layers.unmount(mounted, sha256, after(UNMOUNTING_SECONDS), unless=in_hand)
+
+
+def _is_in_hand(fd: int, stem: str, now: float) -> bool:
+    try:
+        return os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_HAND_SECONDS
+    except FileNotFoundError:
+        return False
 
 
 def uses(directory: str) -> list[Use]:

@@ -16,6 +16,8 @@ from warmstart.store.beneath import LINK, SPECIAL, UNREADABLE, TurnedAway, open_
 from warmstart.store.layout import is_plain_path
 
 DEEPEST = 16
+# Of all paths together: they are kept in memory, and a manifest (64 MiB, each path in it twice) could not hold more.
+MOST_NAME_BYTES = 64 << 20
 MOST_EXAMPLES = 20  # of what was turned away (design, rule 10: repeated rejections are counted)
 
 TOO_DEEP = "too deep"
@@ -85,6 +87,7 @@ class _Walk:
         self._mount = mount
         self._rules = rules
         self._names_left = rules.most_names
+        self._name_bytes_left = MOST_NAME_BYTES
         self._tally = tally
 
     def into(self, fd: int, path: str, depth: int) -> None:
@@ -92,18 +95,20 @@ class _Walk:
         folders: list[str] = []
         with os.scandir(fd) as items:
             for item in items:
-                if self._is_enough():
+                there = posixpath.join(path, item.name)
+                if self._is_enough(there):
                     return
-                self._look_at(item, posixpath.join(path, item.name), folders)
+                self._look_at(item, there, folders)
         for name in sorted(folders):
             self._enter(fd, name, posixpath.join(path, name), depth + 1)
             if self.truncated:
                 return
         self.seen_whole.add(path)
 
-    def _is_enough(self) -> bool:
+    def _is_enough(self, path: str) -> bool:
         self._names_left -= 1
-        if self._names_left < 0:
+        self._name_bytes_left -= len(path)
+        if self._names_left < 0 or self._name_bytes_left < 0:
             self.truncated = TOO_MANY_NAMES
         elif self._names_left % _TIME_CHECK == 0 and self._rules.deadline.expired():
             self.truncated = OUT_OF_TIME

@@ -23,12 +23,12 @@ _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 def unpack(picked: list[tuple[Offer, Copy]], cache: int, subdir: str, job: Identity, deadline: Deadline) -> None:
     """Extract what is offered of these copies into `subdir` of the descriptor `cache`, with its times, as the job.
 
-    `ExtractionFailed`, `ProgramTooSlow`; what is left then is for the caller to remove.
+    `ExtractionFailed`, `ProgramTooSlow`, `BundleDamaged`; what is left then is for the caller to remove.
     """
     times: dict[str, int] = {}
     sources = []
     for offer, copy in picked:
-        files = copy.files()
+        files = copy.files(offer)
         wanted = {path: mtime for entry in offer.entries for path, mtime in files[entry].items()}
         sources.append(Source(copy.path, None if offer.whole else list(wanted)))
         times.update(wanted)

@@ -177,7 +177,13 @@ def _size(parent: int, name: str) -> int:
 
 
 def _load(item: int) -> Spooled:
-    spooled = Spooled(**json.loads(read_small(DRAFT, manifest.LARGEST, item)))
+    try:
+        raw = read_small(DRAFT, manifest.LARGEST, item)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        raise ValueError(DAMAGED) from error
+    spooled = Spooled(**json.loads(raw))
     return spooled._replace(draft=dict(spooled.draft))
 
 

@@ -13,13 +13,11 @@ import posixpath
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import write_all
 from warmstart.store.beneath import UNREADABLE, TurnedAway
-from warmstart.store.manifest import File
+from warmstart.store.manifest import LATEST_NS, File
 
 CHANGED = "changed while it was read"
 
 _CHUNK = 1 << 20
-# What a squashfs can keep: seconds in 32 bits.
-_LATEST_NS = (2**32 - 1) * 1_000_000_000
 
 
 class OutOfTime(Exception):  # never leaves the harvest
@@ -48,7 +46,7 @@ class Stage:
             sha256 = _copy(source, out, before.st_size, deadline)
             if _state(os.fstat(source)) != _state(before):
                 raise TurnedAway(CHANGED)
-            mtime_ns = min(max(before.st_mtime_ns, 0), _LATEST_NS)
+            mtime_ns = min(max(before.st_mtime_ns, 0), LATEST_NS)
             os.fchmod(out, 0o644)
             os.utime(out, ns=(mtime_ns, mtime_ns))
         except BaseException:

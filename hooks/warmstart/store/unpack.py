@@ -21,13 +21,15 @@ from warmstart.host.worker import Identity, Worker
 from warmstart.store import bundles, manifest
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.collect import Limits, collect
-from warmstart.store.extract import Source, extract
+from warmstart.store.extract import Bounds, Source, extract
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Entries, Manifest
+from warmstart.store.manifest import Entries, File, Manifest
 from warmstart.store.stage import Stage
 
 NAME = "bundles"  # one at a time, by the lock of the store's upkeep; what a dead one left is removed first
 _REMOVAL = 60.0  # seconds
+_UNNAMED = 1 << 20  # bytes of a file that no manifest names: such a one is left behind
+_LEFT_FREE = 1 << 30  # bytes of the stage's disk that stay free, or a twentieth of it where that is less
 
 
 class UnpackFailed(ResourceError):
@@ -89,11 +91,14 @@ def unpacked(
 def _fill(
     bench: Bench, top: int, wanted: Sequence[Wanted], deadline: Deadline, copy: Callable[[Wanted, int], None]
 ) -> None:
+    sizes = [file.size for item in wanted for file in _files(item)]
+    _require_room(bench, 2 * sum(sizes))  # what is unpacked, and root's copy of it
     sources = [_fetched(bench, top, item, copy) for item in wanted]
     os.mkdir("unpacked", 0o700, dir_fd=top)
     with opened_dir("unpacked", top) as place:
         os.fchown(place, bench.validator.uid, bench.validator.gid)
-        extract(sources, place, "all", bench.validator, deadline)
+        bounds = Bounds(max([_UNNAMED, *sizes]), partial(_require_room, bench, 0))
+        extract(sources, place, "all", bench.validator, deadline, bounds)
     for source in sources:
         os.unlink(os.path.basename(source.path), dir_fd=top)
     os.mkdir("entries", 0o755, dir_fd=top)
@@ -101,6 +106,25 @@ def _fill(
         for item in wanted:
             _take(bench, (top, stage), item, deadline)
     remove_tree(top, "unpacked", after(_REMOVAL))
+
+
+def _files(item: Wanted) -> list[File]:
+    return [file for entry in item.entries for file in item.found.entries[entry].values()]
+
+
+def _require_room(bench: Bench, more: int) -> None:
+    """Raise `UnpackFailed` where `more` bytes would fill the stage's disk: a manifest may say anything."""
+    found = os.statvfs(bench.stage)
+    left = _free(found) - min(_LEFT_FREE, found.f_blocks * found.f_frsize // 20)
+    if left < more:
+        problem = f"there is room for {max(left, 0)} bytes, and it takes {more or 'more'}"
+        raise UnpackFailed(path=bench.stage, problem=problem)
+    if found.f_favail * 20 < found.f_files:
+        raise UnpackFailed(path=bench.stage, problem="less than a twentieth of its inodes is left")
+
+
+def _free(found: os.statvfs_result) -> int:
+    return found.f_bavail * found.f_frsize
 
 
 def _from_store(bench: Bench, deadline: Deadline, item: Wanted, fd: int) -> None:
@@ -135,7 +159,7 @@ def _take(bench: Bench, places: tuple[int, int], item: Wanted, deadline: Deadlin
         entry_of=entry_of.get,
         skip=(),
         stage=Stage(stage),
-        limits=Limits(1 << 62, 1 << 31, deadline),
+        limits=Limits(sum(file.size for file in _files(item)), 1 << 31, deadline),
     )
     if collected.truncated:
         raise UnpackFailed(path=bench.stage, problem=collected.truncated)

@@ -46,7 +46,7 @@ def show(  # noqa: PLR0917 - where, what, for whom
 ) -> Shown:
     """Mount a view of the bundles at `cache/<subdir>` of a run; `directory` is the node's of layers.
 
-    `cache` is still root's. `OverlayUnavailable`: nothing of it is left.
+    `cache` is still root's. `OverlayUnavailable`: nothing of it is left. `BundleDamaged`: the index is wrong.
     """
     view = _view(picked)
     roots: list[int] = []
@@ -66,4 +66,4 @@ def _view(picked: Picked) -> mask.View:
     """Return what is to be seen; bundles that are wanted whole need no look at their files."""
     if all(offer.whole for offer, _ in picked):
         return mask.View([offer.entries for offer, _ in picked], [])
-    return mask.view([mask.Layer(copy.files(), offer.entries) for offer, copy in picked])
+    return mask.view([mask.Layer(copy.files(offer), offer.entries) for offer, copy in picked])

@@ -1,0 +1,142 @@
+"""An export whose bundles unpack to more than a disk holds: what takes it in stops, and its disk is not filled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.entries import numba_entries
+from tests.cluster.upkeep_site import UpkeepSite
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.store import unpack
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+DAEMON = "user-1-daemon"  # a user that every Debian has, with this uid
+DISK = 96 << 20
+BOMB = 4 * DISK  # of one byte: a few kilobytes in a squashfs
+
+
+class Carried:
+    """An export of one bundle, and a cluster with a small disk to take it in."""
+
+    def __init__(self, base: Path) -> None:
+        for name in ("h", "t"):
+            (base / name).mkdir()
+        here = UpkeepSite(base / "h")
+        self.base = base
+        self.bundle = here.publish(numba_entries(1), scope=DAEMON, user="daemon")
+        self.out = base / "out"
+        assert here.command("cache", "export", str(self.out)) == 0
+        subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", base / "t"], check=True)
+        self.there = UpkeepSite(base / "t")
+
+    def change(self, act: Callable[[Path, dict[str, Any]], None]) -> None:
+        """Change the bundle's tree and its manifest, and make all hashes right again."""
+        folder = self.out / DAEMON / "numba" / "ns"
+        path, manifest = (folder / f"{self.bundle}{suffix}" for suffix in (".sqsh", ".json"))
+        tree, text = self.base / "tree", json.loads(manifest.read_text())
+        subprocess.run(["/usr/bin/unsquashfs", "-quiet", "-no-progress", "-dest", tree, path], check=True)
+        act(tree, text)
+        path.unlink()
+        packer = ["/usr/bin/mksquashfs", str(tree), str(path), "-quiet", "-no-progress", "-comp", "zstd"]
+        subprocess.run(packer, check=True, stdout=subprocess.DEVNULL)
+        data = path.read_bytes()
+        text.update(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+        manifest.write_text(json.dumps(text))
+        files = (path, manifest, self.out / "export.json")
+        lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(self.out)}\n" for file in files]
+        (self.out / "SHA256SUMS").write_text("".join(lines))
+
+    def problem(self) -> str:
+        """Take it in; return what was wrong. Nothing of it stays."""
+        (row,) = self.there.json("cache", "import", str(self.out))
+        assert (row["entries"], self.there.seen(DAEMON)) == (0, {})
+        used = os.statvfs(self.there.base)
+        assert (used.f_blocks - used.f_bfree) * used.f_frsize < DISK // 10
+        return str(row["problem"])
+
+
+@pytest.fixture
+def carried() -> Iterator[Carried]:
+    """Give an export, and a directory that other uids can pass through."""
+    base = Path(tempfile.mkdtemp(prefix="ws-hexp-", dir="/var/tmp"))
+    base.chmod(0o755)
+    try:
+        yield Carried(base)
+    finally:
+        with opened_dir(str(base.parent)) as fd:
+            remove_tree(fd, base.name, after(60))
+
+
+def pad(path: Path) -> None:
+    """Make a file of `BOMB` bytes."""
+    with path.open("wb") as file:
+        for _ in range(BOMB >> 20):
+            file.write(b"a" * (1 << 20))
+
+
+def first(text: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the path of a manifest's first file, and what the manifest says of it."""
+    files = next(iter(text["entries"].values()))["files"]
+    path, file = next(iter(files.items()))
+    return path, file
+
+
+def test_a_file_that_nobody_named(carried: Carried) -> None:
+    """It is larger than any file of the manifest: unpacking stops there, long before the disk is full."""
+    carried.change(lambda tree, _: pad(tree / "more"))
+    assert "No space" not in carried.problem()
+
+
+@pytest.mark.parametrize("hole", [False, True])
+def test_a_file_larger_than_its_manifest_says(carried: Carried, hole: bool) -> None:
+    """With bytes, or as a hole, which takes no space until root copies it."""
+
+    def grow(tree: Path, text: dict[str, Any]) -> None:
+        path = tree / first(text)[0]
+        if hole:
+            os.truncate(path, BOMB)
+        else:
+            pad(path)
+
+    carried.change(grow)
+    problem = carried.problem()
+    assert problem
+    assert "No space" not in problem
+    assert "full" not in problem
+
+
+def test_a_manifest_that_says_how_much_it_is(carried: Carried) -> None:
+    """Every hash is right: it is refused before a byte of it is unpacked."""
+
+    def declare(tree: Path, text: dict[str, Any]) -> None:
+        path, file = first(text)
+        pad(tree / path)
+        file.update(size=BOMB, sha256=hashlib.sha256(b"a" * BOMB).hexdigest())
+
+    carried.change(declare)
+    assert "and it takes 8053" in carried.problem()  # twice the file, and a little
+
+
+def test_a_disk_that_fills_up_meanwhile(carried: Carried, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many files, each no larger than one that is named: the disk is looked at while they are unpacked."""
+
+    def add(tree: Path, _: dict[str, Any]) -> None:
+        for number in range(100):
+            (tree / f"more{number}").write_bytes(b"a")
+
+    carried.change(add)
+    looks = iter([1 << 40])
+    monkeypatch.setattr(unpack, "_free", lambda _: next(looks, 0))
+    assert "room for 0 bytes" in carried.problem()
