@@ -201,7 +201,8 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
     steps = []
     # The head node harvests all, the job's other nodes what its ranks write for themselves.
     wanted = None if record.head else _of_kind(policy, record, "per_rank")
-    if wanted != frozenset() and record.publish_scope and record.environment.get("WARMSTART_CACHE"):
+    brings_back = record.seeded and record.publish_scope and record.environment.get("WARMSTART_CACHE")
+    if wanted != frozenset() and brings_back:
         from warmstart.steps import harvest
 
         bounds = policy.harvest

@@ -207,6 +207,32 @@ def test_what_a_store_that_is_away_leaves_late_is_set_aside_too(node: Node, monk
     assert outcome.record["aside"] == ["numba"]
 
 
+def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk is that of all jobs' records: the job's entries are lost, and said to be."""
+    monkeypatch.setattr(step, "room", lambda _stage: 0)
+    outcome = harvest(node, monkeypatch, str(node.site.store))
+    assert [(error.code, str(error)) for error in outcome.degraded] == [
+        ("harvest-failed", "profile numba: the stage is full")
+    ]
+    assert node.site.seen("user-1-a") == {}
+    assert os.listdir(node.paths.stage) == []
+
+
+def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one job's things make of our code must not end the housekeeping of the node."""
+
+    def crash(*_: object) -> None:
+        raise KeyError("some job's entry")
+
+    harvest(node, monkeypatch, str(node.base / "not mounted"))
+    monkeypatch.setattr("warmstart.entry.orphans.Orphans.finish_runs", crash)
+    monkeypatch.setattr("warmstart.entry.unfinished.finish_all", crash)
+    node.tend(status=1)
+    crashes = node.site.events("hook.crashed")
+    assert ["some job's entry" in event["traceback"] for event in crashes] == [True, True]
+    assert set(node.site.seen("user-1-a")) == {ENTRY}
+
+
 def test_a_harvest_of_a_blocked_user_is_not_spooled(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kill switch holds for what jobs bring back, too."""
     node.site.publish(one("other"))

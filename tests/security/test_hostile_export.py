@@ -138,5 +138,5 @@ def test_a_disk_that_fills_up_meanwhile(carried: Carried, monkeypatch: pytest.Mo
 
     carried.change(add)
     looks = iter([1 << 40])
-    monkeypatch.setattr(unpack, "_free", lambda _: next(looks, 0))
+    monkeypatch.setattr(unpack, "room", lambda _: next(looks, 0))
     assert "room for 0 bytes" in carried.problem()

@@ -16,7 +16,7 @@ from warmstart.job import Job
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant, Matched, combine, matching
 from warmstart.profiles import registry
-from warmstart.record import Record
+from warmstart.record import Record, Seeded
 
 Json = dict[str, object]
 DESCRIBED = ("user", "uid", "partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
@@ -63,7 +63,10 @@ def _steps(policy: Policy, job: Job, grant: Grant) -> tuple[dict[str, list[str]]
         return {"prolog": [], "epilog": []}, error
     if not prolog:
         return {"prolog": [], "epilog": []}, None
-    record = _record(job)._replace(publish_scope=grant.publish_scope, environment={"WARMSTART_CACHE": CACHE})
+    seeded = {name: Seeded("", []) for name in plan.profiles(policy, job, grant)}
+    record = _record(job)._replace(
+        publish_scope=grant.publish_scope, seeded=seeded, environment={"WARMSTART_CACHE": CACHE}
+    )
     epilog = [step.name for step in plan.epilog(policy, record)]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
 

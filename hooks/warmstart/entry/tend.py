@@ -8,10 +8,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from warmstart.audit import events
 from warmstart.entry import unfinished
 from warmstart.entry.orphans import Orphans
 from warmstart.entry.upkeep_run import STORE_SECONDS, Run, upkeep_run
@@ -109,6 +111,9 @@ class _Tending:
             failure = error
         except OSError as error:
             failure = TendFailed(part=name, problem=error.strerror or str(error))
+        except Exception:  # noqa: BLE001 - a bug met in one job's things keeps nothing else from being done
+            self._run.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
+            failure = TendFailed(part=name, problem="a bug in warmstart; its traceback is in the audit, `hook.crashed`")
         self._failed.append(str(failure))
         self._run.failed("tend", failure)
         return 0

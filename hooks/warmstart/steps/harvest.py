@@ -22,12 +22,12 @@ from warmstart.host.worker import Worker
 from warmstart.profiles import judge
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.collect import Collected, Limits, collect, collect_view
+from warmstart.store.collect import STAGE_FULL, Collected, Limits, collect, collect_view
 from warmstart.store.delivery import Delivery, Late, in_time
 from warmstart.store.manifest import Entries
 from warmstart.store.overlay import settled
 from warmstart.store.scan import OUT_OF_TIME
-from warmstart.store.stage import Stage
+from warmstart.store.stage import Stage, room
 
 NAME = "harvest"
 
@@ -162,12 +162,21 @@ def _staged(context: Context, delivery: Delivery, limits: Limits) -> Iterator[_S
         os.mkdir(name, 0o700, dir_fd=parent)
         try:
             with opened_dir(name, parent) as stage:
+                limits = limits._replace(max_size=min(limits.max_size, _room(delivery, stage)))
                 os.mkdir("entries", 0o755, dir_fd=stage)
                 with opened_dir("entries", stage) as entries:
                     path = os.path.join(context.paths.stage, name)
                     yield _Staged(path, entries, _collect(context.record, delivery, Stage(entries), limits))
         finally:
             remove_tree(parent, name, after(CLEANING_SECONDS))
+
+
+def _room(delivery: Delivery, stage: int) -> int:
+    """Return how many bytes may be collected; `HarvestFailed` where there is room for nothing."""
+    half = room(stage) // 2  # the bundle that is packed of them lies beside them
+    if not half:
+        raise HarvestFailed(profile=delivery.tool.name, problem=STAGE_FULL)
+    return half
 
 
 def _collect(record: Record, delivery: Delivery, stage: Stage, limits: Limits) -> Collected:

@@ -20,6 +20,16 @@ CHANGED = "changed while it was read"
 _CHUNK = 1 << 20
 
 
+_LEFT_FREE = 1 << 30  # bytes, or a twentieth of the disk where that is less
+
+
+def room(stage: str | int) -> int:
+    """Return how many bytes a stage (a path, or a descriptor) may still take: others need its disk, too."""
+    found = os.statvfs(stage)
+    left = min(_LEFT_FREE, found.f_blocks * found.f_frsize // 20)
+    return max(0, found.f_bavail * found.f_frsize - left)
+
+
 class OutOfTime(Exception):  # never leaves the harvest
     """The deadline passed in the middle of a file."""
 

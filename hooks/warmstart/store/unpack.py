@@ -24,12 +24,11 @@ from warmstart.store.collect import Limits, collect
 from warmstart.store.extract import Bounds, Source, extract
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Entries, File, Manifest
-from warmstart.store.stage import Stage
+from warmstart.store.stage import Stage, room
 
 NAME = "bundles"  # one at a time, by the lock of the store's upkeep; what a dead one left is removed first
 _REMOVAL = 60.0  # seconds
 _UNNAMED = 1 << 20  # bytes of a file that no manifest names: such a one is left behind
-_LEFT_FREE = 1 << 30  # bytes of the stage's disk that stay free, or a twentieth of it where that is less
 
 
 class UnpackFailed(ResourceError):
@@ -114,17 +113,12 @@ def _files(item: Wanted) -> list[File]:
 
 def _require_room(bench: Bench, more: int) -> None:
     """Raise `UnpackFailed` where `more` bytes would fill the stage's disk: a manifest may say anything."""
+    left = room(bench.stage)
+    if left <= more:
+        raise UnpackFailed(path=bench.stage, problem=f"there is room for {left} bytes, and it takes {more or 'more'}")
     found = os.statvfs(bench.stage)
-    left = _free(found) - min(_LEFT_FREE, found.f_blocks * found.f_frsize // 20)
-    if left < more:
-        problem = f"there is room for {max(left, 0)} bytes, and it takes {more or 'more'}"
-        raise UnpackFailed(path=bench.stage, problem=problem)
     if found.f_favail * 20 < found.f_files:
         raise UnpackFailed(path=bench.stage, problem="less than a twentieth of its inodes is left")
-
-
-def _free(found: os.statvfs_result) -> int:
-    return found.f_bavail * found.f_frsize
 
 
 def _from_store(bench: Bench, deadline: Deadline, item: Wanted, fd: int) -> None:
