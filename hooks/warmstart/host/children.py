@@ -7,6 +7,7 @@ group (reference: slurm.conf(5), PrologEpilogTimeout).
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -41,6 +42,14 @@ class ProgramTooSlow(ResourceError):
     code = "program-too-slow"
     template = "{program} was killed at its deadline"
     hint = "is the node or its disk overloaded? raise the budget in the policy if this is usual"
+
+
+class ProgramNotStarted(ResourceError):
+    """The node has no process, memory or descriptor left for a program."""
+
+    code = "program-not-started"
+    template = "cannot start {program}: {problem}"
+    hint = "who has used up the node's processes, memory or open files?"
 
 
 class Ended(NamedTuple):
@@ -91,6 +100,10 @@ def run(
         )
     except (FileNotFoundError, PermissionError) as error:
         raise ProgramMissing(program=argv[0], problem=error.strerror) from error
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+            raise
+        raise ProgramNotStarted(program=argv[0], problem=error.strerror) from error
     try:
         stdout, stderr = _collect(process, deadline, watch)
         return Ended(process.wait(max(deadline.left(), 1.0)), stdout, stderr)

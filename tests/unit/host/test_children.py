@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 
@@ -36,3 +37,18 @@ def test_nothing_of_a_program_stays_open() -> None:
     with pytest.raises(children.ProgramTooSlow):
         children.run(["/bin/sleep", "60"], deadline=after(0.1))
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_node_without_descriptors_left_is_not_ours_to_mend() -> None:
+    """What a job can use up is neither a bug nor the node's fault."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used[-1] + 1, hard))
+    try:
+        with pytest.raises(children.ProgramNotStarted) as failed:
+            children.run(["/bin/true"], deadline=after(10))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in used:
+            os.close(fd)
+    assert failed.value.kind == "resource"
