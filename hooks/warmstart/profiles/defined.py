@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from warmstart.profiles.contract import Fact, Profile, Relocation
 
@@ -22,7 +22,7 @@ NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", ".*", "tm
 FILES = "files"  # the profile of what a job declares; every policy has one
 SIDECAR = ".sha256"
 # What `formats.named` checks; here because the policy's loader needs the names alone.
-FORMATS = (
+Format = Literal[
     "any",
     "compressed",
     "cubin",
@@ -34,7 +34,8 @@ FORMATS = (
     "sha256-name",
     "text",
     "written",
-)
+]
+FORMATS: tuple[str, ...] = get_args(Format)
 # What every name of an entry is made of (store-format.md); nothing else is looked at.
 _PLAIN = re.compile(r"[A-Za-z0-9_.+@%=,~-]{1,255}(/[A-Za-z0-9_.+@%=,~-]{1,255}){0,15}")
 

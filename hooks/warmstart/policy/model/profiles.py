@@ -7,22 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from warmstart.policy.model.scalars import NamePattern, PathPattern, Section, Size, Value, Variable, default
+from warmstart.profiles.defined import Format
 
 DerivedFact = Literal["cpu", "driver", "gpu", "machine"]
 _GPU: list[DerivedFact] = ["gpu"]
-Format = Literal[
-    "any",
-    "compressed",
-    "cubin",
-    "json",
-    "library",
-    "not-empty",
-    "object",
-    "pickle",
-    "sha256-name",
-    "text",
-    "written",
-]
 MOST = 32  # patterns of a kind: root compares each with every name
 
 
