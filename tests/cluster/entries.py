@@ -8,20 +8,21 @@ from pathlib import Path
 
 from tests.unit.profiles.samples import relocatable
 
-FOLDER = "src_" + "0ff860c1" * 5
+DIGEST = "0ff860c1" * 5
+FOLDER = f"src_{DIGEST}"
 
 
-def numba_entry(number: int, salt: bytes = b"") -> tuple[str, dict[str, bytes]]:
+def numba_entry(number: int, salt: bytes = b"", folder: str = FOLDER) -> tuple[str, dict[str, bytes]]:
     """Return the name of one function's entry and its files; `salt` makes the content differ, not the name."""
     name = f"m.f-{number}.py311"
     index = pickle.dumps("0.68.1", -1) + pickle.dumps(("stamp", {("array",): f"{name}.1.nbc"}), -1)
     data = pickle.dumps((b"key" + salt, {"name": "f"}, relocatable(b"\x90" * 64)), -1)
-    return f"{FOLDER}/{name}", {f"{FOLDER}/{name}.nbi": index, f"{FOLDER}/{name}.1.nbc": data}
+    return f"{folder}/{name}", {f"{folder}/{name}.nbi": index, f"{folder}/{name}.1.nbc": data}
 
 
-def numba_entries(*numbers: int, salt: bytes = b"") -> dict[str, dict[str, bytes]]:
+def numba_entries(*numbers: int, salt: bytes = b"", folder: str = FOLDER) -> dict[str, dict[str, bytes]]:
     """Return several entries with their files."""
-    return dict(numba_entry(number, salt) for number in numbers)
+    return dict(numba_entry(number, salt, folder) for number in numbers)
 
 
 def write_as(uid: int, gid: int, top: Path, entries: dict[str, dict[str, bytes]]) -> None:
