@@ -90,6 +90,19 @@ def test_there_and_back(two: Two, name: str) -> None:
     assert [event["bundles"] for event in two.here.events("cache.exported")] == [1]
 
 
+@pytest.mark.parametrize("name", ["out", "out.tar"])
+def test_an_export_goes_through_nothing_of_a_users(two: Two, name: str) -> None:
+    """He could put a link to root's own there: nothing is made below a directory of his, nor behind a link."""
+    home, roots = two.base / "home", two.base / "roots"
+    home.mkdir()
+    roots.mkdir()
+    (home / "link").symlink_to(roots)
+    os.chown(home, 1, 1)
+    for folder in (home / "new", home / "link"):
+        assert two.here.command("cache", "export", str(folder / name)) == 2
+    assert (os.listdir(home), os.listdir(roots)) == (["link"], [])
+
+
 @pytest.mark.parametrize("name", ["out", "out/", "new/out", "out.tar"])
 def test_a_relative_path_is_one_of_where_the_administrator_is(
     two: Two, monkeypatch: pytest.MonkeyPatch, name: str

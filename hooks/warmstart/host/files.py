@@ -135,6 +135,37 @@ def ensure_path(path: str, mode: int) -> None:
         raise OSError(errno.EPERM, "can be written by others and is not sticky", path)
 
 
+@contextmanager
+def opened_own(path: str, mode: int) -> Iterator[int]:
+    """Open an absolute directory path on which everything is ours; what is missing is made, the last one with `mode`.
+
+    Name by name, through no link: whoever owned a directory on the way could lead us anywhere. `EPERM`; `ENOTDIR` for
+    a link. A sticky directory that all may write (/tmp) does.
+    """
+    names = [name for name in path.split("/") if name]
+    fd = os.open("/", DIRECTORY)
+    try:
+        for number, name in enumerate(names, 1):
+            below = _own(name, fd, mode if number == len(names) else 0o755)
+            os.close(fd)
+            fd = below
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _own(name: str, parent: int, mode: int) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=parent)
+    fd = os.open(name, DIRECTORY, dir_fd=parent)
+    status = os.fstat(fd)
+    open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+    if status.st_uid not in (0, os.geteuid()) or open_to_others:
+        os.close(fd)
+        raise OSError(errno.EPERM, "others could change it", name)
+    return fd
+
+
 def mount_id(fd: int) -> str:
     """Return the id of the mount that a descriptor is on (proc(5), fdinfo): it tells bind mounts apart."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:

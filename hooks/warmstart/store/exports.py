@@ -15,12 +15,12 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ensure_path, open_regular, opened_dir, unlink_if_there, write_all
+from warmstart.host.files import open_regular, opened_dir, opened_own, unlink_if_there, write_all
 from warmstart.host.worker import Identity, Worker, WorkerBug
 from warmstart.store import manifest, tarred
 from warmstart.store.carried import copy, open_below, put
@@ -111,22 +111,23 @@ def writing(path: str) -> Iterator[Writer]:
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
     archived = name.endswith(".tar")
-    try:
-        ensure_path(folder if archived else path, 0o700)
-    except PermissionError as error:
-        raise ExportRefused(path=path, problem=error.strerror) from error
-    with opened_dir(folder if archived else path) as fd:
+    with ExitStack() as opened:
+        try:
+            fd = opened.enter_context(opened_own(folder if archived else path, 0o700))
+        except (PermissionError, NotADirectoryError) as error:
+            raise ExportRefused(path=path, problem=f"{error.filename or ''} {error.strerror}".strip()) from error
         if not archived:
             writer = Writer(fd, None)
             writer.add_text(HEAD, _head())
             yield writer
             return
-        if os.path.lexists(path):
-            raise ExportRefused(path=path, problem="it is there already")
-        with tarred.new(fd, name) as archive:
-            writer = Writer(fd, archive)
-            writer.add_text(HEAD, _head())
-            yield writer
+        try:
+            archive = opened.enter_context(tarred.new(fd, name))
+        except FileExistsError as error:
+            raise ExportRefused(path=path, problem="it is there already") from error
+        writer = Writer(fd, archive)
+        writer.add_text(HEAD, _head())
+        yield writer
 
 
 class Reader:

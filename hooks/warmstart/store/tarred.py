@@ -43,9 +43,11 @@ class Archive:
 
 @contextmanager
 def new(folder: int, name: str) -> Iterator[Archive]:
-    """Give a new tar file in a directory of root's; what a dead one left under its temporary name is replaced."""
+    """Give a new tar file in a directory of root's; what a dead one left under its temporary name goes. `EEXIST`."""
     temp = f".{name}.part"
     unlink_if_there(temp, folder)
+    if name in os.listdir(folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     archive = Archive(folder, name, temp, fd)
     try:
