@@ -7,7 +7,9 @@ nobody believes a run that tested nothing, and are skipped with the reason elsew
 from __future__ import annotations
 
 import os
+import tempfile
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +18,9 @@ from tests.cluster import host
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +42,16 @@ def capable_host() -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Return a directory that other uids can pass through; what tests leave mounted in it is detached."""
+    path = Path(tempfile.mkdtemp(prefix="warmstart-test-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    with opened_dir(str(path.parent)) as parent:
+        remove_tree(parent, path.name, after(60))
 
 
 @pytest.fixture(scope="session")

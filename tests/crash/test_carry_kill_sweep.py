@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -19,8 +18,6 @@ from tests.crash.vanish import VANISHED, vanishes
 from warmstart.entry import tend_command, unfinished
 from warmstart.entry.upkeep_run import upkeep_run
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.host.worker import WorkerSilent
 from warmstart.steps import release
 from warmstart.store import arrivals, aside, exports
@@ -32,16 +29,6 @@ pytestmark = pytest.mark.usefixtures("capable_host")
 DAEMON = "user-1-daemon"
 # Each act forks, unpacks and packs: every call of all would take minutes, so every few, before it and after it in turn.
 STRIDE = 5
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """Give a directory that other uids can pass through."""
-    path = Path(tempfile.mkdtemp(prefix="ws-kill-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    with opened_dir(str(path.parent)) as fd:
-        remove_tree(fd, path.name, after(30))
 
 
 @pytest.fixture(autouse=True)

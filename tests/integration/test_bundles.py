@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +18,6 @@ from tests.cluster.accounts import STORE, Accounts
 from tests.unit.store.samples import draft
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Identity, Worker
 from warmstart.store import bundles, copies
 from warmstart.store.bundles import BundleDamaged, Offer
@@ -102,14 +100,10 @@ class Place(NamedTuple):
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
-    """Give a directory that other uids can pass through."""
-    path = Path(tempfile.mkdtemp(prefix="warmstart-bundles-", dir="/var/tmp"))
-    path.chmod(0o711)
-    (path / "log").mkdir()
-    yield path
-    with opened_dir(str(path.parent)) as fd:
-        remove_tree(fd, path.name, after(30))
+def base(base: Path) -> Path:
+    """Give a directory that other uids can pass through, with a place for logs."""
+    (base / "log").mkdir()
+    return base
 
 
 @pytest.fixture(params=["local", "squashed"])

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.upkeep_site import UpkeepSite, one
-from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.store import manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
 
 @pytest.fixture
-def site() -> Iterator[UpkeepSite]:
+def site(base: Path) -> UpkeepSite:
     """Give an installation and an empty store in a directory that other uids can pass through."""
-    base = Path(tempfile.mkdtemp(prefix="warmstart-cache-", dir="/var/tmp"))
-    base.chmod(0o755)
-    try:
-        yield UpkeepSite(base)
-    finally:
-        with opened_dir(str(base.parent)) as fd:
-            remove_tree(fd, base.name, after(30))
+    return UpkeepSite(base)
 
 
 def test_what_is_published_is_listed_and_shown(site: UpkeepSite) -> None:

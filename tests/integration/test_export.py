@@ -9,8 +9,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,6 @@ import pytest
 from tests.cluster.entries import FOLDER, numba_entries, numba_entry
 from tests.cluster.upkeep_site import UpkeepSite, one
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Worker
 from warmstart.store import bundles, exports
 from warmstart.store.exports import ExportDamaged, ExportRefused, Item
@@ -29,16 +25,6 @@ from warmstart.store.layout import Namespace
 pytestmark = pytest.mark.usefixtures("capable_host")
 
 DAEMON = "user-1-daemon"  # a user that every Debian has, with this uid
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """Give a directory that other uids can pass through."""
-    path = Path(tempfile.mkdtemp(prefix="ws-exp-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    with opened_dir(str(path.parent)) as fd:
-        remove_tree(fd, path.name, after(30))
 
 
 class Two:

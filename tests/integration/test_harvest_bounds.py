@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.entries import numba_entries
 from tests.cluster.late_node import LateNode
-from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 
 pytestmark = pytest.mark.usefixtures("capable_host")
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """Give a directory that other uids can pass through."""
-    path = Path(tempfile.mkdtemp(prefix="ws-bounds-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    with opened_dir(str(path.parent)) as fd:
-        remove_tree(fd, path.name, after(30))
 
 
 def test_one_harvest_fits_into_what_a_job_fetches(base: Path) -> None:

@@ -8,17 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.profiles.samples import TRITON_RELEASES, triton_kernel
 from tests.unit.samples import a_context, a_policy, a_record
-from warmstart.host.deadline import after
-from warmstart.host.files import ensure_path, opened_dir
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import ensure_path
 from warmstart.host.worker import Identity
 from warmstart.profiles import triton
 from warmstart.steps import harvest, seed, workspace
@@ -39,29 +35,19 @@ def capable() -> None:
         pytest.skip("needs root and squashfs-tools")
 
 
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """Give a directory that every uid can enter."""
-    path = Path(tempfile.mkdtemp(prefix="warmstart-relocation-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    with opened_dir(str(path.parent)) as parent:
-        remove_tree(parent, path.name, after(20))  # what is seeded is mounted
-
-
-def a_run(root: Path, run_id: str) -> Context:
+def a_run(base: Path, run_id: str) -> Context:
     """Return the context of a run whose workspace is made, with a directory for Triton."""
     record = a_record(
         run_id=run_id,
         uid=UID,
         gid=UID,
-        workspace=f"{root}/workspace",
+        workspace=f"{base}/workspace",
         publish_scope=SCOPE,
         read_scopes=[SCOPE],
     )
-    ensure_path(f"{root}/store/artifacts", 0o700)
-    policy = a_policy(root, validate_user=Identity("nobody", 65534, 65534))
-    context = a_context(root, record=record, policy=policy)
+    ensure_path(f"{base}/store/artifacts", 0o700)
+    policy = a_policy(base, validate_user=Identity("nobody", 65534, 65534))
+    context = a_context(base, record=record, policy=policy)
     outcome = workspace.run(context, workspace.Options(("triton",)))
     return context._replace(record=record._replace(environment=outcome.environment))
 
@@ -77,9 +63,9 @@ def cache_of(context: Context) -> Path:
     return Path(context.record.environment["WARMSTART_CACHE"]) / "triton"
 
 
-def published(root: Path) -> None:
+def published(base: Path) -> None:
     """Let a first job compile the kernels of all releases, and harvest it."""
-    context, _ = seeded(a_run(root, "aaaaaaaa"))
+    context, _ = seeded(a_run(base, "aaaaaaaa"))
     for release in TRITON_RELEASES:
         for name, content in triton_kernel(release).items():
             path = cache_of(context) / name
@@ -93,10 +79,10 @@ def published(root: Path) -> None:
     assert (outcome.detail["entries"], outcome.degraded) == (len(TRITON_RELEASES), [])
 
 
-def test_a_second_job_finds_its_own_path_in_each_group(root: Path) -> None:
+def test_a_second_job_finds_its_own_path_in_each_group(base: Path) -> None:
     """Every file of a seeded group is named below the second job's cache, is there, and is the job's user's."""
-    published(root)
-    context, outcome = seeded(a_run(root, "bbbbbbbb"))
+    published(base)
+    context, outcome = seeded(a_run(base, "bbbbbbbb"))
     assert outcome.degraded == []
     groups = list(cache_of(context).glob("*/__grp__*.json"))
     assert len(groups) == len(TRITON_RELEASES)
@@ -107,15 +93,15 @@ def test_a_second_job_finds_its_own_path_in_each_group(root: Path) -> None:
             assert Path(path).is_file()
 
 
-def test_what_cannot_be_relocated_is_not_seeded_at_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_relocated_is_not_seeded_at_all(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that names another job's path is worse than none: the profile is cold, by the disk's fault alone."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    published(root)
+    published(base)
     monkeypatch.setattr(triton, "replace_file", full)
-    context, outcome = seeded(a_run(root, "bbbbbbbb"))
+    context, outcome = seeded(a_run(base, "bbbbbbbb"))
     assert [type(error) for error in outcome.degraded] == [SeedFailed]
     assert "No space left" in str(outcome.degraded[0])
     assert not cache_of(context).exists() or not list(cache_of(context).iterdir())
@@ -123,11 +109,11 @@ def test_what_cannot_be_relocated_is_not_seeded_at_all(root: Path, monkeypatch: 
 
 
 def test_a_directory_that_the_users_other_job_swaps_is_not_followed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between extraction and relocation the user may put a link in place: nothing outside is written."""
-    published(root)
-    outside = root / "outside"
+    published(base)
+    outside = base / "outside"
     outside.mkdir()
     os.chown(outside, UID, UID)
     victim = outside / "__grp__k.json"
@@ -142,6 +128,6 @@ def test_a_directory_that_the_users_other_job_swaps_is_not_followed(
         relocate(seeding, source, cache)
 
     monkeypatch.setattr(seed._Seeding, "_relocated", swapped)
-    _, outcome = seeded(a_run(root, "bbbbbbbb"))
+    _, outcome = seeded(a_run(base, "bbbbbbbb"))
     assert [type(error) for error in outcome.degraded] == [SeedFailed]
     assert victim.read_text() == '{"child_paths": {"k": "/old/k"}}'

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ from tests.unit.samples import a_context, a_policy, a_record
 from tests.unit.store.samples import draft
 from warmstart.host import mounts
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.steps import release, seed, workspace
@@ -36,14 +34,10 @@ Content = Mapping[str, bytes]
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    """Give a directory that every uid can enter."""
-    path = Path(tempfile.mkdtemp(prefix="warmstart-seed-", dir="/var/tmp"))
-    path.chmod(0o755)
-    (path / "store").mkdir()
-    yield path
-    with opened_dir(str(path.parent)) as parent:
-        remove_tree(parent, path.name, after(20))
+def root(base: Path) -> Path:
+    """Give a directory that every uid can enter, with a place for a store."""
+    (base / "store").mkdir()
+    return base
 
 
 def published(root: Path, entries: Mapping[str, Content], profile: str = "numba") -> dict[str, Any]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +15,6 @@ from tests.cluster.late_node import BOOT, LateNode
 from tests.cluster.processes import run_as
 from tests.cluster.site import RULES, Site
 from warmstart.entry import tend_command
-from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.store import aside
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -77,16 +72,6 @@ def test_what_there_is_no_time_for_is_finished_by_tend(site: Site) -> None:
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave this process's priority alone."""
     monkeypatch.setattr(tend_command, "be_idle", lambda: None)
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """Give a directory that other uids can pass through."""
-    path = Path(tempfile.mkdtemp(prefix="ws-aside-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    with opened_dir(str(path.parent)) as fd:
-        remove_tree(fd, path.name, after(30))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from warmstart.audit.journal import Journal
 from warmstart.entry import tend_command
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Worker
 from warmstart.paths import NodePaths
 from warmstart.policy import refresh
@@ -46,16 +44,6 @@ BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave this process's priority alone; the installed program is idle in test_tend_slurm."""
     monkeypatch.setattr(tend_command, "be_idle", lambda: None)
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """Give a directory that other uids can pass through."""
-    path = Path(tempfile.mkdtemp(prefix="warmstart-tend-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    with opened_dir(str(path.parent)) as fd:
-        remove_tree(fd, path.name, after(30))
 
 
 class Node:

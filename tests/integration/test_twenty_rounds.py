@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.entries import numba_entries
 from tests.cluster.late_node import LateNode
-from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.store import manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -24,14 +19,10 @@ NODES = ("n1", "n2", "n3", "n4")
 
 
 @pytest.fixture
-def nodes() -> Iterator[list[LateNode]]:
+def nodes(base: Path) -> list[LateNode]:
     """Give four nodes of one site."""
-    base = Path(tempfile.mkdtemp(prefix="ws-twenty-", dir="/var/tmp"))
-    base.chmod(0o755)
     first = LateNode(base)
-    yield [first, *(LateNode(base, name=name, site=first.site) for name in NODES[1:])]
-    with opened_dir(str(base.parent)) as fd:
-        remove_tree(fd, base.name, after(30))
+    return [first, *(LateNode(base, name=name, site=first.site) for name in NODES[1:])]
 
 
 def harvest_at_once(nodes: list[LateNode], number: int) -> None:

@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ import pytest
 
 from tests.cluster.entries import numba_entries
 from tests.cluster.upkeep_site import UpkeepSite
-from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.store import unpack
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -68,15 +64,9 @@ class Carried:
 
 
 @pytest.fixture
-def carried() -> Iterator[Carried]:
+def carried(base: Path) -> Carried:
     """Give an export, and a directory that other uids can pass through."""
-    base = Path(tempfile.mkdtemp(prefix="ws-hexp-", dir="/var/tmp"))
-    base.chmod(0o755)
-    try:
-        yield Carried(base)
-    finally:
-        with opened_dir(str(base.parent)) as fd:
-            remove_tree(fd, base.name, after(60))
+    return Carried(base)
 
 
 def pad(path: Path) -> None:
