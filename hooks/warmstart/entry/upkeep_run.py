@@ -17,7 +17,8 @@ from warmstart.audit.sink import drain
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path
-from warmstart.host.worker import Json, Worker
+from warmstart.host.wire import Json
+from warmstart.host.worker import Worker
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy import refresh
 from warmstart.policy.compiled import Policy

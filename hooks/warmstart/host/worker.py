@@ -12,14 +12,16 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
-from warmstart.errors import StoreError, by_code
+from warmstart.errors import NodeError, StoreError, by_code
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline
+from warmstart.host.wire import Json
 
-Json = Any
+P = ParamSpec("P")
+R = TypeVar("R")
 LONGEST_MESSAGE = 64 << 20
 SIGKILL = 9  # signal(7); the module of that name takes half a millisecond to import
 
@@ -40,8 +42,24 @@ class WorkerSilent(StoreError):
     hint = "does the shared file system answer on this node (ls, df)?"
 
 
+class WorkerAnswerMalformed(StoreError):
+    """The child's answer is not of the type that its function returns."""
+
+    code = "worker-answer-malformed"
+    template = "{function} as {identity}: {problem}"
+    hint = "report it: either a bug, or somebody controls that process"
+
+
 class WorkerBug(RuntimeError):
     """The function raised what it does not document; the text is the child's traceback."""
+
+
+class _SystemError(NamedTuple):
+    """An `OSError` of the child."""
+
+    errno: int | None
+    text: str | None
+    file: str
 
 
 class Worker:
@@ -79,9 +97,31 @@ class Worker:
         """
         if not self._pid:
             self._start()
+        return self._ask(f"{function.__module__}:{function.__qualname__}", args, deadline=deadline)
+
+    def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the module-level `function` in the child; return what it returns.
+
+        Parameters and result are of the types that `wire` can send, and are checked against the function's
+        annotations on both sides. Raises the function's own `WarmstartError` or `OSError`, `WorkerSilent` at the
+        deadline, `WorkerAnswerMalformed` for an answer of another type, `WorkerBug` for anything else.
+        """
         name = f"{function.__module__}:{function.__qualname__}"
         try:
-            _send(self._requests, [name, list(args)])
+            answer = self._ask(name, args, kwargs, deadline=deadline)
+            result: R = wire.decode(wire.hints(function)["return"], answer)
+        except wire.WireMismatch as error:
+            self._kill()
+            raise WorkerAnswerMalformed(function=name, identity=self.identity.name, problem=error) from error
+        return result
+
+    def _ask(
+        self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json] | None = None, *, deadline: Deadline
+    ) -> Json:
+        if not self._pid:
+            self._start()
+        try:
+            _send(self._requests, [name, args, kwargs])
             answer = _receive(self._answers, deadline)
         except (TimeoutError, EOFError, BrokenPipeError) as error:
             self._kill()
@@ -169,19 +209,21 @@ def close_others(keep: frozenset[int] | set[int]) -> None:
 def _serve(requests: int, answers: int) -> None:
     while True:
         try:
-            name, args = _receive(requests, None)
+            name, args, kwargs = _receive(requests, None)
         except EOFError:
             return
-        _send(answers, _answer(name, args))
+        _send(answers, _answer(name, args, kwargs))
 
 
-def _answer(name: str, args: list[Json]) -> dict[str, Json]:
+def _answer(name: str, args: list[Json], kwargs: dict[str, Json] | None) -> dict[str, Json]:
     from warmstart.errors import WarmstartError
 
-    module, _, function = name.partition(":")
     try:
-        __import__(module)
-        return {"value": getattr(sys.modules[module], function)(*args)}
+        function = wire.function_named(name)
+        if kwargs is None:
+            return {"value": function(*args)}
+        args, kwargs = wire.arguments(function, args, kwargs)
+        return {"value": function(*args, **kwargs)}
     except WarmstartError as error:
         return {"code": error.code, "fields": {k: str(v) for k, v in error.fields.items()}}
     except OSError as error:
@@ -196,15 +238,21 @@ def _bug() -> dict[str, Json]:
     return {"bug": traceback.format_exc()}
 
 
-def _unpack(answer: dict[str, Json]) -> Json:
+def _unpack(answer: Json) -> Json:
+    """Return the value of an answer, or raise the error that it describes."""
+    if type(answer) is not dict:
+        raise wire.WireMismatch("the answer is no object")
     if "value" in answer:
         return answer["value"]
     if "errno" in answer:
-        raise OSError(answer["errno"], answer["text"], answer["file"])
-    cls = by_code(answer.get("code", ""))
-    if cls is None:
-        raise WorkerBug(answer.get("bug") or f"unknown error {answer!r}")
-    raise cls(**answer["fields"])
+        raise OSError(*wire.decode(_SystemError, [answer.get(key) for key in ("errno", "text", "file")]))
+    if "bug" in answer:
+        raise WorkerBug(str(answer["bug"]))
+    cls = by_code(wire.decode(str, answer.get("code")))
+    # A process with fewer rights never decides that this node is broken.
+    if cls is None or issubclass(cls, NodeError):
+        raise wire.WireMismatch(f"unknown error {answer!r:.200}")
+    raise cls(**wire.decode(dict[str, str], answer.get("fields")))
 
 
 def _send(fd: int, message: Json) -> None:

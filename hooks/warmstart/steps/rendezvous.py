@@ -17,7 +17,7 @@ from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, 
 from warmstart.host import ports as ledger
 from warmstart.host.deadline import Deadline
 from warmstart.host.ports import Holder, Wanted
-from warmstart.host.worker import Json
+from warmstart.host.wire import Json
 from warmstart.policy.compiled import Rendezvous
 from warmstart.record import Record, writing_state
 from warmstart.steps.contract import Context, Outcome

@@ -4,12 +4,13 @@ import errno
 import os
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
-from warmstart.errors import UserError
+from warmstart.errors import NodeError, UserError
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker, WorkerBug, WorkerSilent
+from warmstart.host.worker import Identity, Worker, WorkerAnswerMalformed, WorkerBug, WorkerSilent
 
 ME = Identity("me", os.getuid(), os.getgid())
 NOBODY = Identity("nobody", 65534, 65534)
@@ -74,6 +75,35 @@ def grow(path: str) -> None:
     """Write a file."""
     with open(path, "w", encoding="ascii") as file:
         file.write("x")
+
+
+class Parcel(NamedTuple):
+    """What `swap` takes and returns."""
+
+    label: str
+    sizes: list[int]
+
+
+def swap(parcel: Parcel, *, label: str) -> Parcel:
+    """Return the parcel with another label."""
+    return parcel._replace(label=label)
+
+
+def lie() -> list[str]:
+    """Return what the annotation does not say."""
+    return [1]  # type: ignore[list-item]
+
+
+class SampleBroken(NodeError):
+    """An error that would drain the node."""
+
+    code = "sample-broken"
+    template = "broken"
+
+
+def blame_the_node() -> None:
+    """Claim that the node is broken."""
+    raise SampleBroken
 
 
 @pytest.fixture
@@ -161,3 +191,22 @@ def test_a_confined_worker_has_no_network_and_writes_nothing(tmp_path: object) -
         with pytest.raises((OSError, WorkerSilent)):
             worker.call(grow, "/tmp/warmstart-confined", deadline=after(5))
     assert not os.path.exists("/tmp/warmstart-confined") or os.path.getsize("/tmp/warmstart-confined") == 0
+
+
+def test_typed_values_cross(worker: Worker) -> None:
+    """Both sides see named tuples, not the lists that travel."""
+    answer = worker.run(after(5), swap, Parcel("a", [1, 2]), label="b")
+    assert answer == Parcel("b", [1, 2])
+    assert type(answer) is Parcel
+
+
+def test_an_answer_of_another_type_is_refused(worker: Worker) -> None:
+    """The child is less trusted than its parent."""
+    with pytest.raises(WorkerAnswerMalformed):
+        worker.run(after(5), lie)
+
+
+def test_a_child_cannot_drain_the_node(worker: Worker) -> None:
+    """Errors that blame the node are the hook's own to raise."""
+    with pytest.raises(WorkerAnswerMalformed):
+        worker.run(after(5), blame_the_node)

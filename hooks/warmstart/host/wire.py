@@ -1,0 +1,116 @@
+"""Check and rebuild typed values that arrive as JSON from a process with another identity.
+
+What a less trusted process sends is parsed, never assumed: the receiver names the type it expects and gets a value of
+exactly that type, or `WireMismatch`. Types that can cross: `str`, `int`, `float`, `bool`, `None`, `Literal`,
+`NamedTuple` classes (as JSON arrays), `list`, `tuple`, `Sequence`, `dict` with string keys, and unions of these.
+
+Hot path: every call of a worker decodes one answer.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Sequence
+from types import NoneType, UnionType
+from typing import Any
+
+Json = Any  # what `json.loads` returns
+_SCALARS = frozenset({str, int, bool, NoneType})
+_fields: dict[type, dict[str, Any]] = {}  # NamedTuple class → its fields' types
+
+
+class WireMismatch(ValueError):
+    """The value does not have the type that the receiver expects."""
+
+
+def hints(function: Any) -> dict[str, Any]:  # noqa: ANN401 - any module-level function
+    """Return the types of a function's parameters by name, and of its result as `return`."""
+    return typing.get_type_hints(function)
+
+
+def arguments(function: Any, args: list[Json], kwargs: dict[str, Json]) -> tuple[list[Any], dict[str, Any]]:  # noqa: ANN401
+    """Return the arguments of a call with the types that the function's parameters have."""
+    expected = hints(function)
+    names = function.__code__.co_varnames
+    return (
+        [decode(expected[name], value) for name, value in zip(names, args, strict=False)],
+        {name: decode(expected[name], value) for name, value in kwargs.items()},
+    )
+
+
+def decode(expected: Any, value: Json) -> Any:  # noqa: ANN401 - the value has the type `expected`
+    """Return `value` as an instance of the type `expected`; `WireMismatch` if it is not one.
+
+    A `float` accepts a whole number. `TypeError` for a type that cannot cross: that is a bug of the caller.
+    """
+    if expected in _SCALARS:
+        if type(value) is not expected:
+            raise WireMismatch(f"expected {expected.__name__}, got {type(value).__name__}")
+        return value
+    if expected is float:
+        if type(value) not in {int, float}:
+            raise WireMismatch(f"expected float, got {type(value).__name__}")
+        return float(value)
+    if isinstance(expected, type) and hasattr(expected, "_fields"):
+        return _named_tuple(expected, value)
+    origin = typing.get_origin(expected)
+    if origin is UnionType or origin is typing.Union:
+        return _union(typing.get_args(expected), value)
+    if origin is typing.Literal:
+        if value not in typing.get_args(expected):
+            raise WireMismatch(f"expected one of {typing.get_args(expected)}, got {value!r:.80}")
+        return value
+    return _collection(expected, origin, value)
+
+
+def _named_tuple(expected: Any, value: Json) -> Any:  # noqa: ANN401
+    fields = _fields.get(expected)
+    if fields is None:
+        # A subclass that adds methods inherits the annotations; its fields are those of `_fields`.
+        hints = typing.get_type_hints(expected)
+        fields = _fields[expected] = {name: hints[name] for name in expected._fields}
+    if type(value) is not list or len(value) != len(fields):
+        raise WireMismatch(f"expected the {len(fields)} fields of {expected.__name__}")
+    return expected(*map(decode, fields.values(), value))
+
+
+def _union(members: tuple[Any, ...], value: Json) -> Any:  # noqa: ANN401
+    for member in members:
+        try:
+            return decode(member, value)
+        except WireMismatch:
+            continue
+    raise WireMismatch(f"expected one of {members}, got {type(value).__name__}")
+
+
+def _collection(expected: Any, origin: Any, value: Json) -> Any:  # noqa: ANN401
+    items = typing.get_args(expected)
+    if origin is dict and items[0] is str:
+        if type(value) is not dict:
+            raise WireMismatch(f"expected an object, got {type(value).__name__}")
+        return dict(zip(value, _all(items[1], list(value.values())), strict=True))
+    if origin not in {list, tuple, Sequence}:
+        raise TypeError(f"{expected!r} cannot be sent between processes")
+    if type(value) is not list:
+        raise WireMismatch(f"expected an array, got {type(value).__name__}")
+    if origin is not tuple:
+        return _all(items[0], value)
+    if items[-1] is Ellipsis:
+        return tuple(_all(items[0], value))
+    if len(value) != len(items):
+        raise WireMismatch(f"expected {len(items)} items, got {len(value)}")
+    return tuple(map(decode, items, value))
+
+
+def _all(expected: Any, values: list[Json]) -> list[Any]:  # noqa: ANN401
+    if expected in _SCALARS and set(map(type, values)) <= {expected}:  # long lists of names, at C's speed
+        return values
+    return [decode(expected, value) for value in values]
+
+
+def function_named(name: str) -> Any:  # noqa: ANN401 - any module-level function
+    """Return the function called `MODULE:NAME`."""
+    module, _, function = name.partition(":")
+    __import__(module)
+    return getattr(sys.modules[module], function)

@@ -1,0 +1,107 @@
+"""What crosses between processes has the type that the receiver expects, or is refused."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmstart.host import wire
+
+
+class Point(NamedTuple):
+    """A sample with one field of each simple kind."""
+
+    name: str
+    x: int
+    weight: float = 1.0
+    known: bool = False
+
+
+class Shape(NamedTuple):
+    """A sample that holds others."""
+
+    points: list[Point]
+    by_name: dict[str, Point]
+    centre: Point | None = None
+
+
+POINT: list[Any] = ["a", 1, 2.5, True]
+
+
+@pytest.mark.parametrize(
+    ("expected", "value", "result"),
+    [
+        (str, "a", "a"),
+        (float, 3, 3.0),
+        (int | None, None, None),
+        (str | int, 7, 7),
+        (Literal["a", "b"], "b", "b"),
+        (list[str], ["a", "b"], ["a", "b"]),
+        (Sequence[str], ["a"], ["a"]),
+        (tuple[str, ...], ["a", "b"], ("a", "b")),
+        (tuple[str, int], ["a", 1], ("a", 1)),
+        (dict[str, list[int]], {"a": [1]}, {"a": [1]}),
+        (Point, POINT, Point("a", 1, 2.5, True)),
+        (Shape, [[POINT], {"a": POINT}, None], Shape([Point(*POINT)], {"a": Point(*POINT)})),
+    ],
+)
+def test_a_value_of_the_expected_type_arrives(expected: Any, value: Any, result: Any) -> None:  # noqa: ANN401
+    """Named tuples are rebuilt, at any depth."""
+    found = wire.decode(expected, value)
+    assert found == result
+    assert type(found) is type(result)
+
+
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        (str, 1),
+        (int, True),  # a bool is an int only in Python
+        (bool, 1),
+        (float, "1"),
+        (float, True),
+        (int | None, "a"),
+        (Literal["a"], "b"),
+        (Literal["a"], ["a"]),
+        (list[str], "ab"),
+        (list[str], ["a", 1]),
+        (list[str], {"a": 1}),
+        (tuple[str, int], ["a"]),
+        (dict[str, int], {"a": "b"}),
+        (dict[str, int], [1]),
+        (Point, ["a", 1, 2.5]),
+        (Point, ["a", "1", 2.5, True]),
+        (Point, {"name": "a"}),
+        (Shape, [[["a"]], {}, None]),
+    ],
+)
+def test_any_other_value_is_refused(expected: Any, value: Any) -> None:  # noqa: ANN401
+    """A less trusted process cannot put a value of another type in its place."""
+    with pytest.raises(wire.WireMismatch):
+        wire.decode(expected, value)
+
+
+@pytest.mark.parametrize("expected", [object, set[str], dict[int, str], bytes])
+def test_other_types_cannot_be_sent(expected: Any) -> None:  # noqa: ANN401
+    """That is the caller's mistake, not the sender's."""
+    with pytest.raises(TypeError):
+        wire.decode(expected, ["a"])
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=12,
+)
+
+
+@given(ANYTHING)
+def test_nothing_else_than_a_mismatch_is_raised(value: Any) -> None:  # noqa: ANN401
+    """Whatever JSON arrives, it is a value of the type or a `WireMismatch`."""
+    try:
+        found = wire.decode(Shape, value)
+    except wire.WireMismatch:
+        return
+    assert type(found) is Shape
