@@ -16,7 +16,8 @@ from tests.bench.clock import Command
 from tests.cluster import installation
 from tests.cluster.accounts import ALICE, STORE, Accounts
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.images import lookup, publishing
 from warmstart.images.importers import choice
 from warmstart.images.reference import parse

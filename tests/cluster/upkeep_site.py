@@ -11,7 +11,8 @@ from typing import Any
 
 from tests.unit.entry.command_line import answer, installed, run
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
 from warmstart.store.layout import Namespace

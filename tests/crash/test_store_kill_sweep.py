@@ -19,7 +19,8 @@ import pytest
 from tests.crash.vanish import VANISHED, vanishes
 from tests.unit.store.samples import OWNER, draft, namespace, publish
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, WorkerSilent
+from warmstart.host.identity import Identity
+from warmstart.host.worker import WorkerSilent
 from warmstart.store import blocks, bundles, compact, index, spool, upkeep
 from warmstart.store.bundles import BundleGone
 from warmstart.store.layout import Namespace

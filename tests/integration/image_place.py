@@ -20,7 +20,8 @@ from tests.cluster.registry import Registry, build_image
 from tests.unit.images.inline import RULES
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.images.asked import Site
 from warmstart.images.importers.oci import Oci
 from warmstart.images.reference import Reference, parse

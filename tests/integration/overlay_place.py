@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Identity
 from warmstart.store import layers, overlay
 from warmstart.store.copies import Copy
 from warmstart.store.pack import pack

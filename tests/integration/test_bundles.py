@@ -18,7 +18,8 @@ from tests.cluster.accounts import STORE, Accounts
 from tests.unit.store.samples import draft
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.store import bundles, copies
 from warmstart.store.bundles import BundleDamaged, Offer
 from warmstart.store.collect import Collected, Limits, collect

@@ -22,7 +22,7 @@ from tests.unit.images.inline import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.worker import Identity, become
+from warmstart.host.identity import Identity, become
 from warmstart.images import flight, own_scope, possession, scratch, served, validity
 from warmstart.images.credentials import Login
 from warmstart.images.importers import endpoint

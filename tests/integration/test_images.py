@@ -29,7 +29,7 @@ from tests.integration.image_place import (
 from tests.unit.images.inline import RULES
 from warmstart.host import children
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images import flight, scratch, superblock, validity
 from warmstart.images.asked import Obtained, Site
 from warmstart.images.importers.choice import choose

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.profiles.samples import TRITON_RELEASES, triton_kernel
 from tests.unit.samples import a_context, a_policy, a_record
 from warmstart.host.files import ensure_path
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.profiles import triton
 from warmstart.steps import harvest, seed, workspace
 from warmstart.steps.contract import Context, Outcome

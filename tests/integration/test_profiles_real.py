@@ -24,7 +24,8 @@ import pytest
 
 from tests.unit.profiles.mutations import MUTATIONS
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.profiles import registry
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.judge import believed, judge

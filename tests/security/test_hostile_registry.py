@@ -24,7 +24,7 @@ from tests.integration.image_place import Place, files, in_child, leftovers, ope
 from tests.unit.images.inline import CAPS, RULES
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, become
+from warmstart.host.identity import Identity, become
 from warmstart.images import flight, own_scope, scratch, served, sized
 from warmstart.images.asked import Site
 from warmstart.images.importers.contract import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable

@@ -6,7 +6,8 @@ from pathlib import Path
 from tests.unit.images import inline
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.policy import compiled

@@ -16,7 +16,8 @@ from warmstart.entry.terminal import fail, warn
 from warmstart.entry.upkeep_run import upkeep_run
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.images import quarantine, space
 from warmstart.images.asked import Run, Site
 from warmstart.images.inventory import inventory

@@ -15,10 +15,10 @@ from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import ResourceError
 from warmstart.host import namespaces
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker, WorkerSilent
+from warmstart.host.identity import ROOT
+from warmstart.host.worker import Worker, WorkerSilent
 
 NAME = "job-container"
-ROOT = Identity("root", 0, 0)
 SECONDS = 5.0  # CloneNSScript_Wait is 10 by default
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from warmstart.entry.in_force import in_force
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images import lookup, own_scope, served
 from warmstart.images.asked import named
 from warmstart.images.importers.choice import choose, recipe

@@ -17,7 +17,8 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.job import Job, from_environment
 from warmstart.paths import Controller
 from warmstart.policy.compiled import Policy, Slurmctld

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 
 MOST_OUTPUT = 1 << 20
 LOOK_S = 1.0

@@ -18,20 +18,12 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from warmstart.errors import NodeError, StoreError, by_code
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
+from warmstart.host.identity import SIGKILL, Identity, become, close_others, confine, detach
 from warmstart.host.wire import Json
 
 P = ParamSpec("P")
 R = TypeVar("R")
 LONGEST_MESSAGE = 64 << 20
-SIGKILL = 9  # signal(7); the module of that name takes half a millisecond to import
-
-
-class Identity(NamedTuple):
-    """Whom a process runs as; never with supplementary groups."""
-
-    name: str
-    uid: int
-    gid: int
 
 
 class WorkerSilent(StoreError):
@@ -156,8 +148,6 @@ class Worker:
 
     def _give_up_root(self) -> None:
         if self._confine:
-            from warmstart.host.confine import confine
-
             confine(self.identity)
         else:
             become(self.identity)
@@ -175,35 +165,6 @@ class Worker:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return
             select.select([], [], [], 0.002)
-
-
-def become(identity: Identity) -> None:
-    """Take `identity` for good: real, effective and saved ids; `PermissionError` when that fails."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(identity.gid, identity.gid, identity.gid)
-        os.setresuid(identity.uid, identity.uid, identity.uid)
-    if os.getresuid() != (identity.uid,) * 3:
-        raise PermissionError(f"cannot become {identity.name}")
-    os.umask(0o022)
-    os.chdir("/")
-
-
-def detach() -> None:
-    """Let go of the hook's output: slurmd waits until nobody holds it, and a hung file system may hold us."""
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-
-
-def close_others(keep: frozenset[int] | set[int]) -> None:
-    """Close all descriptors but these: a lock or a pipe of the hook's must not live on in a child."""
-    low = 0
-    for fd in sorted(keep):
-        if low < fd:  # closerange(n, n) closes everything from n on (close_range(2) with last = -1)
-            os.closerange(low, fd)
-        low = fd + 1
-    os.closerange(low, 1 << 20)
 
 
 def _serve(requests: int, answers: int) -> None:

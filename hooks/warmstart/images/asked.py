@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.images import lookup
 from warmstart.images.importers.choice import choose, is_per_machine, recipe
 from warmstart.images.reference import Reference

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from warmstart.errors import StoreError
 from warmstart.host.files import open_regular, unlink_if_there, write_all
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images.reference import DOCKER_HUB
 from warmstart.images.scratch import Scratch
 

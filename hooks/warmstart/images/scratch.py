@@ -22,8 +22,8 @@ from typing import NamedTuple
 from warmstart.errors import NodeError, ResourceError, UserError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir
+from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Identity
 from warmstart.images import sized
 from warmstart.images.sized import Caps
 

@@ -17,7 +17,7 @@ from typing import Any
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import open_regular, read_small
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images.inventory import known_of
 from warmstart.images.lookup import IMAGE, IMAGES, META, what_is_wrong
 from warmstart.images.publishing import FORMAT, opened_folder

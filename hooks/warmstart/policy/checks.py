@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from warmstart.host import sockets
+from warmstart.host.identity import Identity
 from warmstart.host.ports import ephemeral
-from warmstart.host.worker import Identity
 from warmstart.policy import definitions, variables
 from warmstart.policy.explain import Fault, Loc, dotted, nearest
 from warmstart.policy.model import PolicyModel, Rule

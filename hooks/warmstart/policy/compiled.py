@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from warmstart.host import files
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.policy.form import (
     Adopt,
     Condition,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.profiles.defined import DefinedProfile
 
 # path, then device, inode, size, mtime and ctime in ns; path and nothing when it is not there.

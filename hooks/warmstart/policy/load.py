@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.policy import checks, definitions, source
 from warmstart.policy.compiled import MADE_BY
 from warmstart.policy.document import Document, Place

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.children import run
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity, Worker, WorkerBug
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker, WorkerBug
 from warmstart.slurm import pyslurm_lookup
 
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d")

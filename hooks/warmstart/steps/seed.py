@@ -20,8 +20,9 @@ from warmstart.audit import events
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir
+from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.worker import Worker
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
-from warmstart.host.worker import Identity, Worker, WorkerSilent
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker, WorkerSilent
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
 from warmstart.store.layout import Namespace

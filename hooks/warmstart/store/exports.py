@@ -21,7 +21,8 @@ from typing import NamedTuple
 from warmstart.errors import StoreError, UserError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import open_regular, opened_dir, opened_own, unlink_if_there, write_all
-from warmstart.host.worker import Identity, Worker, WorkerBug
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker, WorkerBug
 from warmstart.store import manifest, tarred
 from warmstart.store.carried import copy, open_below, put
 from warmstart.store.layout import BUNDLE, MANIFEST, is_bundle_id, is_component

@@ -18,8 +18,8 @@ from warmstart.errors import ResourceError
 from warmstart.host import children
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import open_regular, write_all
+from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Identity
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"

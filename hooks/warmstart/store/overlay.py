@@ -27,8 +27,8 @@ from warmstart.errors import ResourceError
 from warmstart.host import idmap, mounts
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, mount_id, opened_dir
+from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Identity
 from warmstart.paths import SEED
 from warmstart.store.beneath import TurnedAway, open_directory
 

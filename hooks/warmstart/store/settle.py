@@ -12,7 +12,8 @@ import posixpath
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.store.bundles import Offer
 from warmstart.store.copies import Copy
 from warmstart.store.extract import ExtractionFailed, Source, extract

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
+from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.worker import Worker
 from warmstart.policy.form import Tend
 from warmstart.store import bundles, manifest, usage
 from warmstart.store.layout import Namespace

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir
+from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.worker import Worker
 from warmstart.store import bundles, manifest
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.collect import Limits, collect

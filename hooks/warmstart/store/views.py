@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.store import layers, mask, overlay
 from warmstart.store.bundles import Offer
 from warmstart.store.copies import Copy

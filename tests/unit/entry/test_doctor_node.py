@@ -21,7 +21,8 @@ from warmstart.entry.doctor.finding import Finding, Result
 from warmstart.entry.doctor.finding import run as run_checks
 from warmstart.entry.doctor.node import Node
 from warmstart.entry.in_force import in_force
-from warmstart.host.worker import Identity, WorkerSilent
+from warmstart.host.identity import Identity
+from warmstart.host.worker import WorkerSilent
 from warmstart.images.importers import choice
 from warmstart.paths import Installation
 from warmstart.policy import source

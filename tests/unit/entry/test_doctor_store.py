@@ -17,7 +17,8 @@ from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.store import Store
 from warmstart.entry.in_force import in_force
 from warmstart.errors import WarmstartError
-from warmstart.host.worker import Identity, WorkerSilent
+from warmstart.host.identity import Identity
+from warmstart.host.worker import WorkerSilent
 from warmstart.policy.compiled import Policy
 
 OWNER = 4711

@@ -10,7 +10,8 @@ import pytest
 
 from warmstart.errors import NodeError, UserError
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker, WorkerAnswerMalformed, WorkerBug, WorkerSilent
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker, WorkerAnswerMalformed, WorkerBug, WorkerSilent
 
 ME = Identity("me", os.getuid(), os.getgid())
 NOBODY = Identity("nobody", 65534, 65534)

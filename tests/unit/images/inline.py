@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.images.asked import Site
 from warmstart.images.importers.contract import Importer
 from warmstart.images.sized import Caps

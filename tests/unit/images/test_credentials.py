@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.images.inline import CAPS
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images import credentials
 from warmstart.images.credentials import CredentialsUnusable, Login, login_at
 from warmstart.images.scratch import Scratch, ScratchUnusable

@@ -11,7 +11,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.children import Ended
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images.importers import oci
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.reference import parse

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.host import netns
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images.importers import outlet
 from warmstart.images.importers.destinations import Destinations
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.images import inline
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.images import private
 from warmstart.images.asked import Obtained, Site
 from warmstart.images.private import Heir, ImageCopyFailed

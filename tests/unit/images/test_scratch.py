@@ -12,7 +12,8 @@ import pytest
 from tests.unit.images.inline import CAPS
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.images import scratch, sized
 
 ME = Identity("me", os.geteuid(), os.getegid())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.policy.load import compile_policy
 
 ACCOUNTS = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.policy import compiled, load
 from warmstart.policy.compiled import Condition, Pattern, Policy, Rule

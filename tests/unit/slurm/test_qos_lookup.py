@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.slurm.pyslurm_sample import install
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.slurm import lookup
 from warmstart.slurm.lookup import Answer, Asked, LookUpFailed
 

@@ -17,7 +17,8 @@ from tests.unit.images.inline import InlineWorker
 from tests.unit.samples import a_job
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.job import Job
 from warmstart.slurm import spec
 from warmstart.slurm.spec import Spec, SpecUnusable

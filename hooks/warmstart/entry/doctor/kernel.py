@@ -17,9 +17,10 @@ from warmstart.entry.doctor.node import Node
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.host.identity import Identity
 from warmstart.host.namespaces import enter_new
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.worker import Worker
 from warmstart.images import sized
 from warmstart.images.sized import Caps
 from warmstart.profiles import registry

@@ -16,7 +16,8 @@ from warmstart.entry.doctor import probe
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.worker import Identity, Worker
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
 from warmstart.policy.compiled import Policy
 
 DEADLINE = 10.0  # seconds for each question; a healthy file system needs milliseconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 
 if TYPE_CHECKING:
     from warmstart.images.credentials import Login

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from warmstart.errors import StoreError, UserError
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Scratch
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity, Worker, WorkerSilent
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker, WorkerSilent
 from warmstart.images.importers.contract import (
     ImageForbidden,
     ImageNotFound,

@@ -18,7 +18,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir, unlink_if_there, write_all
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, for_enroot, lent
 from warmstart.images.importers import oci
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, for_skopeo, lent
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.destinations import Reach

@@ -16,9 +16,8 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
-from warmstart.host.confine import surrender
+from warmstart.host.identity import Identity, close_others, detach, surrender
 from warmstart.host.netns import Enclosure, enclosure
-from warmstart.host.worker import Identity, close_others, detach
 from warmstart.images.importers.destinations import Destinations, split
 
 PROXY = ("127.0.0.1", 3128)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Identity
+from warmstart.host.identity import Identity
 from warmstart.images.importers import outlet
 from warmstart.images.importers.contract import RedirectRefused, RegistryUnreachable
 from warmstart.images.importers.destinations import Destinations, Reach
