@@ -25,10 +25,9 @@ import pytest
 from tests.unit.profiles.mutations import MUTATIONS
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
 from warmstart.profiles import registry
+from warmstart.profiles.client import Validator
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
-from warmstart.profiles.judge import believed, judge
 from warmstart.profiles.relocation import relocate
 
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -97,9 +96,8 @@ def judged(tool: str, directory: Path, entries: Entries) -> dict[str, str | None
     """Judge as the epilog does: in a confined child that can reach the stage's descriptor only."""
     directory.chmod(0o755)
     nobody = Identity("nobody", 65534, 65534) if os.geteuid() == 0 else Identity("me", os.getuid(), os.getgid())
-    with opened(directory) as fd, Worker(nobody, keep={fd}, confine=os.geteuid() == 0) as worker:
-        answer = worker.call(judge, tool, fd, entries, deadline=after(60))
-    return believed(answer, entries)
+    with opened(directory) as fd:
+        return Validator(nobody).judge(tool, fd, entries, defined=(), deadline=after(60))
 
 
 def test_every_file_is_harvested_or_known_to_be_none(tool: str, cold: Path) -> None:

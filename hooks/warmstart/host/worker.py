@@ -213,7 +213,13 @@ def _unpack(answer: Json) -> Json:
     # A process with fewer rights never decides that this node is broken.
     if cls is None or issubclass(cls, NodeError):
         raise wire.WireMismatch(f"unknown error {answer!r:.200}")
-    raise cls(**wire.decode(dict[str, str], answer.get("fields")))
+    fields = wire.decode(dict[str, str], answer.get("fields"))
+    try:
+        error = cls(**fields)
+        str(error)
+    except (TypeError, KeyError, AssertionError) as unfit:
+        raise wire.WireMismatch(f"not the fields of {cls.code}: {sorted(fields)!r:.200}") from unfit
+    raise error
 
 
 def _send(fd: int, message: Json) -> None:
@@ -227,7 +233,11 @@ def _receive(fd: int, deadline: Deadline | None) -> Json:
     length = int.from_bytes(_read_exactly(fd, 4, deadline), "big")
     if length > LONGEST_MESSAGE:
         raise EOFError(f"a message of {length} bytes")
-    return json.loads(_read_exactly(fd, length, deadline))
+    data = _read_exactly(fd, length, deadline)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise wire.WireMismatch("the message is not JSON") from error
 
 
 def _read_exactly(fd: int, length: int, deadline: Deadline | None) -> bytes:

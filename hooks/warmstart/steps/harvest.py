@@ -18,8 +18,7 @@ from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Worker
-from warmstart.profiles import judge
+from warmstart.profiles.client import Validator
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.collect import STAGE_FULL, Collected, Limits, collect, collect_view
@@ -204,13 +203,14 @@ def _judged(context: Context, delivery: Delivery, staged: _Staged, deadline: Dea
     if not collected:
         return {}
     entries = {entry: sorted(files) for entry, files in collected.items()}
-    with in_time(deadline), Worker(context.policy.validate_user, keep=(staged.entries_fd,), confine=True) as validator:
-        asked = (delivery.tool.name, staged.entries_fd, entries, context.policy.profiles)
-        answer = validator.call(judge.judge, *asked, deadline=deadline)
+    asked = (delivery.tool.name, staged.entries_fd, entries)
+    with in_time(deadline):
+        validator = Validator(context.policy.validate_user)
+        verdicts = validator.judge(*asked, defined=context.policy.profiles, deadline=deadline)
     reasons: dict[str, int] = {}
     examples: list[tuple[str, str]] = []
     valid: Entries = {}
-    for entry, reason in judge.believed(answer, entries).items():
+    for entry, reason in verdicts.items():
         if reason is None:
             valid[entry] = collected[entry]
             continue

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
 from warmstart.host.worker import Worker
-from warmstart.profiles import judge
+from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.store import bundles, manifest
 from warmstart.store.compact import origin, publish_stage
@@ -105,9 +105,9 @@ def _rejected(desk: Desk, stage: str, found: Manifest, entries: list[str], deadl
     """Return which entries their validator does not take; they have left the stage."""
     files = {entry: sorted(found.entries[entry]) for entry in entries}
     with opened_dir(os.path.join(stage, "entries")) as fd:
-        with Worker(desk.bench.validator, keep=(fd,), confine=True) as validator:
-            answer = validator.call(judge.judge, found.profile, fd, files, desk.profiles, deadline=deadline)
-        rejected = {entry: why for entry, why in judge.believed(answer, files).items() if why is not None}
+        validator = Validator(desk.bench.validator)
+        verdicts = validator.judge(found.profile, fd, files, defined=desk.profiles, deadline=deadline)
+        rejected = {entry: why for entry, why in verdicts.items() if why is not None}
         for entry in rejected:
             Stage(fd).discard(files[entry])
     return rejected

@@ -22,7 +22,8 @@ from warmstart.errors import StoreError, UserError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import open_regular, opened_dir, opened_own, unlink_if_there, write_all
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker, WorkerBug
+from warmstart.host.tar import Member
+from warmstart.profiles.client import Validator
 from warmstart.store import manifest, tarred
 from warmstart.store.carried import copy, open_below, put
 from warmstart.store.layout import BUNDLE, MANIFEST, is_bundle_id, is_component
@@ -134,8 +135,8 @@ def writing(path: str) -> Iterator[Writer]:
 class Reader:
     """An export that is taken in."""
 
-    def __init__(self, path: str, directory: int, members: dict[str, tuple[int, int]] | None) -> None:
-        """`directory` is an open directory, or an open tar file with its `members`: name → offset and size."""
+    def __init__(self, path: str, directory: int, members: dict[str, Member] | None) -> None:
+        """`directory` is an open directory, or an open tar file with its `members` by name."""
         self._path = path
         self._fd = directory
         self._members = members
@@ -209,7 +210,7 @@ class Reader:
 
 @contextmanager
 def reading(path: str, nobody: Identity, deadline: Deadline) -> Iterator[Reader]:
-    """Open an export; a tar's table is read as `nobody`. `ExportRefused`, `ExportDamaged`, `OSError`."""
+    """Open an export; a tar's table is read as `nobody`, the validator. `ExportRefused`, `ExportDamaged`, `OSError`."""
     if os.path.isdir(path):
         with opened_dir(path) as fd:
             yield Reader(path, fd, None)
@@ -221,23 +222,11 @@ def reading(path: str, nobody: Identity, deadline: Deadline) -> Iterator[Reader]
         os.close(fd)
 
 
-def _table(path: str, fd: int, nobody: Identity, deadline: Deadline) -> dict[str, tuple[int, int]]:
+def _table(path: str, fd: int, nobody: Identity, deadline: Deadline) -> dict[str, Member]:
     try:
-        with Worker(nobody, keep=(fd,), confine=True) as worker:
-            table = worker.call(tarred.members, fd, deadline=deadline)
-    except (WorkerBug, OSError) as error:  # what it stumbles over is the file's fault
+        return Validator(nobody).tar_members(fd, deadline)
+    except OSError as error:  # whatever it says, bytes are compared with the list
         raise ExportRefused(path=path, problem="not a tar file that can be read") from error
-    return _believed(table, os.fstat(fd).st_size)
-
-
-def _believed(table: object, size: int) -> dict[str, tuple[int, int]]:
-    """Return a tar's table as far as it is in form: whatever it says, bytes are compared with the list."""
-    found = {}
-    for name, place in table.items() if isinstance(table, dict) else ():
-        offset, length = place
-        if isinstance(offset, int) and isinstance(length, int) and 0 <= offset <= offset + length <= size:
-            found[str(name)] = (offset, length)
-    return found
 
 
 def _parsed(path: str, data: bytes) -> dict[str, str]:

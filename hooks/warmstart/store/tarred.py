@@ -1,4 +1,4 @@
-"""The tar file of an export: written by root, whose table of names is read by a process that is nobody."""
+"""The tar file of an export, as root writes it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from warmstart.host.files import unlink_if_there
-
-MOST_MEMBERS = 200_000
 
 
 class Archive:
@@ -56,21 +54,3 @@ def new(folder: int, name: str) -> Iterator[Archive]:
         archive.close()
         os.close(fd)
         unlink_if_there(temp, folder)
-
-
-def members(fd: int) -> dict[str, list[int]]:
-    """Return where the regular files of a tar file are: name → [offset, size]; runs as nobody.
-
-    The first of a name counts. `EINVAL` for what is no tar file, `EFBIG` for one with too many members.
-    """
-    found: dict[str, list[int]] = {}
-    try:
-        with os.fdopen(os.dup(fd), "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for number, member in enumerate(tar):
-                if number >= MOST_MEMBERS:
-                    raise OSError(errno.EFBIG, f"more than {MOST_MEMBERS} members")
-                if member.isreg() and not member.issparse():
-                    found.setdefault(member.name, [member.offset_data, member.size])
-    except (tarfile.TarError, EOFError) as error:
-        raise OSError(errno.EINVAL, f"not a tar file: {error}"[:200]) from error
-    return found

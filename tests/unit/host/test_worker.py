@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import pytest
@@ -107,6 +108,19 @@ def blame_the_node() -> None:
     raise SampleBroken
 
 
+def babble() -> list[str]:
+    """Write what is no JSON where the answer goes."""
+    for fd in range(3, 256):
+        with suppress(OSError):
+            os.write(fd, b"\0\0\0\2{]")
+    return []
+
+
+def raise_half_an_error() -> None:
+    """Raise an error without the fields of its template."""
+    raise SampleRefused
+
+
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     """Give a worker with our own identity."""
@@ -205,6 +219,18 @@ def test_an_answer_of_another_type_is_refused(worker: Worker) -> None:
     """The child is less trusted than its parent."""
     with pytest.raises(WorkerAnswerMalformed):
         worker.run(after(5), lie)
+
+
+def test_an_answer_that_is_no_json_is_refused(worker: Worker) -> None:
+    """Whatever a child that was taken over writes to its pipe."""
+    with pytest.raises(WorkerAnswerMalformed):
+        worker.run(after(5), babble)
+
+
+def test_an_error_without_its_fields_is_refused(worker: Worker) -> None:
+    """Its message could not be made, in the hook's own process."""
+    with pytest.raises(WorkerAnswerMalformed):
+        worker.run(after(5), raise_half_an_error)
 
 
 def test_a_child_cannot_drain_the_node(worker: Worker) -> None:

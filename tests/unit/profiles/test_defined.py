@@ -111,7 +111,7 @@ def verdict(profile: DefinedProfile, stage: Path, files: dict[str, bytes]) -> st
     assert entry
     fd = os.open(stage, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return judge(profile.name, fd, {entry: list(files)}, [list(profile)])[entry]
+        return judge(profile.name, fd, {entry: list(files)}, [profile])[entry]
     finally:
         os.close(fd)
 

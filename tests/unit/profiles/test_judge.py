@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.profiles.conftest import Judge
 from tests.unit.profiles.samples import NUMBA_BASE, numba_files
-from warmstart.profiles.judge import believed, judge
+from warmstart.profiles.judge import judge
 
 INDEX = f"{NUMBA_BASE}.nbi"
 DATA = f"{NUMBA_BASE}.1.nbc"
@@ -85,16 +85,3 @@ def test_a_validator_that_fails_proves_nothing(verdict: Judge, monkeypatch: pyte
 
     monkeypatch.setattr(pickle_framing, "check", fail)
     assert verdict("numba", numba_files()) == "validator-failed"
-
-
-@pytest.mark.parametrize("answer", [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": True}, {"a": ["incomplete"]}])
-def test_an_answer_out_of_form_is_not_believed(answer: object) -> None:
-    """Only a valid entry's null and the known reasons count."""
-    assert believed(answer, {"a": ["x"]}) == {"a": "validator-failed"}
-
-
-def test_an_answer_in_form_is_taken_for_the_asked_entries_only() -> None:
-    """The parent's list of entries decides, not the child's."""
-    asked = {"a": ["x"], "b": ["y"]}
-    answer = {"a": None, "b": "incomplete", "c": None}
-    assert believed(answer, asked) == {"a": None, "b": "incomplete"}

@@ -1,0 +1,129 @@
+"""The validator's answers are checked: whoever wrote what it parses may control it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.profiles.samples import NUMBA_BASE, numba_files
+from warmstart.errors import WarmstartError
+from warmstart.host import tar
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.host.tar import Member
+from warmstart.profiles import judge
+from warmstart.profiles.client import Validator
+from warmstart.profiles.defined import DefinedProfile
+from warmstart.profiles.judge import Verdicts
+
+ME = Identity("me", os.getuid(), os.getgid())
+Ask = Callable[[object], Verdicts]
+ANSWER = "WARMSTART_TEST_ANSWER"
+GENERATED = DefinedProfile("mine", {}, "relocatable", ("image",), ("*.bin",), (), (), {}, 100)
+
+
+def lie(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[DefinedProfile]) -> Verdicts:
+    """Answer what the test says."""
+    answer: Any = json.loads(os.environ[ANSWER])
+    return answer  # type: ignore[no-any-return]
+
+
+def misplaced(fd: int) -> dict[str, Member]:
+    """Name files that are not inside of the tar file."""
+    end = os.fstat(fd).st_size
+    return {
+        "good": Member(0, end),
+        "before": Member(-1, 1),
+        "after": Member(end, 1),
+        "negative": Member(end, -1),
+    }
+
+
+@pytest.fixture
+def validator() -> Validator:
+    """Return a validator with this process's own identity: the child is confined all the same."""
+    return Validator(ME)
+
+
+@pytest.fixture
+def lied(validator: Validator, stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Give a function that asks for `a` and `b` a validator that answers something."""
+    monkeypatch.setattr(judge, "judge", lie)
+
+    def ask(answer: object) -> Verdicts:
+        monkeypatch.setenv(ANSWER, json.dumps(answer))
+        return validator.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5))
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": True}, {"a": ["incomplete"]}, {"c": None}]
+)
+def test_an_answer_out_of_form_is_not_believed(lied: Ask, answer: object) -> None:
+    """Only a valid entry's null and the known reasons count."""
+    assert lied(answer) == {"a": "validator-failed", "b": "validator-failed"}
+
+
+def test_an_answer_in_form_is_taken_for_the_asked_entries_only(lied: Ask) -> None:
+    """The parent's list of entries decides, not the child's."""
+    assert lied({"a": None, "b": "incomplete", "c": None}) == {"a": None, "b": "incomplete"}
+
+
+def test_entries_are_judged_in_a_confined_child(validator: Validator, stage: Path, stage_fd: int) -> None:
+    """A built-in profile's entry, and one of a profile that the policy defines."""
+    files = numba_files(signatures=1)
+    for name, content in {**files, "a.bin": b"x", "b.bin": b"x" * 101}.items():
+        (stage / name).parent.mkdir(exist_ok=True)
+        (stage / name).write_bytes(content)
+    asked = {NUMBA_BASE: tuple(files)}
+    assert validator.judge("numba", stage_fd, asked, defined=(), deadline=after(10)) == {NUMBA_BASE: None}
+    own = {"a.bin": ["a.bin"], "b.bin": ["b.bin"]}
+    answer = validator.judge("mine", stage_fd, own, defined=[GENERATED], deadline=after(10))
+    assert answer == {"a.bin": None, "b.bin": "too-large"}
+
+
+def test_a_profile_that_is_not_there_is_an_error(validator: Validator, stage_fd: int) -> None:
+    """It says so, with its code."""
+    with pytest.raises(WarmstartError, match="there is no profile"):
+        validator.judge("none", stage_fd, {"a": ["x"]}, defined=(), deadline=after(5))
+
+
+def test_a_tar_files_table_is_read(validator: Validator, tmp_path: Path) -> None:
+    """Regular files alone, with the place of their bytes."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("a")
+        info.size = 3
+        archive.addfile(info, io.BytesIO(b"abc"))
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "a"
+        archive.addfile(link)
+    with path.open("rb") as file:
+        found = validator.tar_members(file.fileno(), after(5))
+        assert list(found) == ["a"]
+        assert os.pread(file.fileno(), found["a"].size, found["a"].offset) == b"abc"
+
+
+def test_members_outside_of_the_tar_file_are_left_out(
+    validator: Validator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the table says, root reads the file's own bytes."""
+    monkeypatch.setattr(tar, "members", misplaced)
+    (tmp_path / "x").write_bytes(b"12345678")
+    with (tmp_path / "x").open("rb") as file:
+        assert validator.tar_members(file.fileno(), after(5)) == {"good": Member(0, 8)}
+
+
+def test_what_is_no_tar_file_is_an_error_of_the_system(validator: Validator, tmp_path: Path) -> None:
+    """The caller says which export it was."""
+    (tmp_path / "x").write_bytes(b"x" * 2000)
+    with (tmp_path / "x").open("rb") as file, pytest.raises(OSError, match="tar file"):
+        validator.tar_members(file.fileno(), after(5))
