@@ -13,6 +13,7 @@ import json
 import os
 import select
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from warmstart.errors import NodeError, StoreError, by_code
@@ -113,9 +114,10 @@ class Worker:
         if not self._pid:
             self._start()
         try:
-            _send(self._requests, [name, args, kwargs])
+            with suppress(BrokenPipeError):  # a child that has ended already may have said why
+                _send(self._requests, [name, args, kwargs])
             answer = _receive(self._answers, deadline)
-        except (TimeoutError, EOFError, BrokenPipeError) as error:
+        except (TimeoutError, EOFError) as error:
             self._kill()
             problem = str(error) or "its process died"
             raise WorkerSilent(function=name, identity=self.identity.name, problem=problem) from error
