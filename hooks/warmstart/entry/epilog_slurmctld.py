@@ -10,7 +10,6 @@ import sys
 from warmstart.entry.slurmctld import Run, run_hook
 from warmstart.errors import WarmstartError
 from warmstart.paths import Controller
-from warmstart.slurm import controller
 
 
 def main(prefix: str) -> int:
@@ -21,7 +20,7 @@ def main(prefix: str) -> int:
 
 
 def _remove(run: Run) -> None:
-    run.store(controller.remove)
+    run.slurm.remove_spec(run.path, run.deadline)
 
 
 def _move_journals(installation: Controller) -> None:

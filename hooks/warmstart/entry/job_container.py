@@ -12,11 +12,9 @@ import os
 
 from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
-from warmstart.errors import ResourceError
-from warmstart.host import namespaces
+from warmstart.errors import ResourceError, StoreError
+from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
-from warmstart.host.identity import ROOT
-from warmstart.host.worker import Worker, WorkerSilent
 
 NAME = "job-container"
 SECONDS = 5.0  # CloneNSScript_Wait is 10 by default
@@ -44,10 +42,8 @@ def _show(hook: Hook) -> None:
         return  # nothing for this job
     target = hook.policy.paths.cache
     try:
-        with Worker(ROOT) as worker:
-            arguments = (namespace, record.run_directory, "cache", record.uid, target)
-            worker.call(namespaces.show, *arguments, deadline=after(SECONDS))
-    except (OSError, WorkerSilent) as error:
+        show_in_namespace(namespace, record.run_directory, "cache", record.uid, target, after(SECONDS))
+    except (OSError, StoreError) as error:  # a process that gives no answer is a `StoreError`, whatever it works on
         problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
         failure = ConstantPathFailed(path=target, problem=problem)
         hook.audit.emit(events.STEP_FAILED, step=NAME, error=failure.as_audit())

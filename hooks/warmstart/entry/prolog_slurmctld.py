@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from warmstart.audit import events
 from warmstart.entry.slurmctld import Run, run_hook
-from warmstart.slurm import controller, spec
+from warmstart.slurm import controller
 
 if TYPE_CHECKING:
     from warmstart.slurm import lookup
@@ -27,7 +27,7 @@ def _write(run: Run) -> None:
     written = controller.spec_of(run.job, os.environ)
     source = "nobody" if written.qos is None else "slurm"
     # First without the look-up: if that takes too long or we are killed, nodes have all the rest.
-    run.store(controller.publish, spec.as_json(written))
+    run.slurm.publish_spec(run.path, written, run.deadline)
     if written.qos is None and "qos" in run.keys.attributes:
         from warmstart.slurm import lookup
 
@@ -37,7 +37,7 @@ def _write(run: Run) -> None:
             run.audit.emit(events.SPEC_FAILED, error=error.as_audit())
         else:
             source = answer.source
-            run.store(controller.publish, spec.as_json(written._replace(qos=answer.qos)))
+            run.slurm.publish_spec(run.path, written._replace(qos=answer.qos), run.deadline)
     took = round((time.monotonic() - started) * 1000, 3)
     run.audit.emit(events.SPEC_WRITTEN, path=run.path, qos=source, duration_ms=took)
 

@@ -18,11 +18,11 @@ from warmstart.audit.journal import Journal
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
 from warmstart.job import Job, from_environment
 from warmstart.paths import Controller
 from warmstart.policy.compiled import Policy, Slurmctld
 from warmstart.policy.refresh import current
+from warmstart.slurm.client import SlurmClient
 from warmstart.slurm.spec import SpecUnusable, path_of
 
 
@@ -34,16 +34,9 @@ class Run(NamedTuple):
     keys: Slurmctld
     path: str  # of the job's spec
     audit: Journal
-    worker: Worker  # as SlurmUser: the shared file system may hang
+    slurm: SlurmClient
     deadline: Deadline  # of the whole run
     pyslurm: str
-
-    def store(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call a function of `slurm.controller` on the spec; `SpecUnusable`, `WorkerSilent`."""
-        try:
-            self.worker.call(function, self.path, *arguments, deadline=self.deadline)
-        except OSError as error:
-            raise SpecUnusable(path=self.path, problem=error.strerror or "unwritable") from error
 
 
 def run_hook(name: str, prefix: str, work: Callable[[Run], None]) -> int:
@@ -90,8 +83,8 @@ def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[
     if keys is None:
         return
     path = path_of(keys.spec_directory, job.cluster, job.id)
-    with Worker(_slurm_user(keys.user, path)) as worker:
-        work(Run(job, policy, keys, path, journal, worker, after(keys.deadline), installation.pyslurm))
+    with SlurmClient(_slurm_user(keys.user, path)) as slurm:
+        work(Run(job, policy, keys, path, journal, slurm, after(keys.deadline), installation.pyslurm))
 
 
 def _slurm_user(user: Identity, path: str) -> Identity:

@@ -15,8 +15,8 @@ from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.children import run
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker, WorkerBug
 from warmstart.slurm import pyslurm_lookup
+from warmstart.slurm.client import SlurmClient
 
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d")
 _QOS = re.compile(r" QOS=(\S+)(?: WCKey=.*)?$", re.MULTILINE)
@@ -58,7 +58,7 @@ def qos(asked: Asked, deadline: Deadline) -> Answer:
         return Answer(_of_scontrol(asked, deadline), "scontrol")
     except OSError as error:
         raise LookUpFailed(name=asked.name, problem=error.strerror or str(error)) from error
-    except (WarmstartError, WorkerBug, ValueError) as error:
+    except (WarmstartError, ValueError) as error:
         raise LookUpFailed(name=asked.name, problem=str(error)) from error
 
 
@@ -89,11 +89,8 @@ def _of_scontrol(asked: Asked, deadline: Deadline) -> str:
 
 
 def _of_pyslurm(asked: Asked, deadline: Deadline) -> str | None:
-    # In a child: the call can't be interrupted otherwise.
-    with Worker(asked.identity) as worker:
-        arguments = (asked.libraries, asked.slurm_conf, asked.job_id)
-        told: str | None = worker.call(pyslurm_lookup.qos, *arguments, deadline=deadline)
-        return told
+    with SlurmClient(asked.identity) as client:
+        return client.qos_by_pyslurm(asked.libraries, asked.slurm_conf, asked.job_id, deadline)
 
 
 def _fits(asked: Asked, deadline: Deadline) -> bool:

@@ -22,11 +22,11 @@ from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Worker
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.record import Seeded
+from warmstart.seed.client import JobClient
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.beneath import TurnedAway, open_directory
@@ -141,7 +141,8 @@ class _Seeding:
         self.degraded: list[WarmstartError] = []
         self._context = context
         self._budget = _Budget(context)
-        self._job = Identity(context.record.user, context.record.uid, context.record.gid)
+        self._identity = Identity(context.record.user, context.record.uid, context.record.gid)
+        self._job = JobClient(self._identity)
         self._sources: list[_Source] = []
 
     def fetch(self, tool: Profile, namespace: str) -> None:
@@ -170,9 +171,7 @@ class _Seeding:
             with self._cold_on_failure(source.tool), self._opened_cache(source.tool) as cache:
                 try:
                     if not source.way:
-                        from warmstart.store.settle import unpack
-
-                        unpack(source.copied, cache, source.tool.subdir, self._job, self._budget.extracting)
+                        self._job.unpack(source.copied, cache, source.tool.subdir, self._budget.extracting)
                     if source.tool.relocate:
                         self._relocated(source, cache)
                 except BaseException:  # half of it is worse than none
@@ -189,7 +188,7 @@ class _Seeding:
         deadline = context.deadline.within(MOUNTING_SECONDS)
         with opened_dir(context.record.run_directory) as base:
             try:
-                shown = views.show(base, tool.subdir, context.paths.layers, picked, self._job, deadline)
+                shown = views.show(base, tool.subdir, context.paths.layers, picked, self._identity, deadline)
             except OverlayUnavailable as error:
                 context.audit.emit(events.OVERLAY_FAILED, profile=tool.name, error=error.as_audit())
                 return None
@@ -200,13 +199,9 @@ class _Seeding:
 
     def _relocated(self, source: _Source, cache: int) -> None:
         """Whatever goes wrong in a process of the job's uid is never the node's or the store's fault."""
-        from warmstart.profiles.relocation import relocate
-
         path = self._context.record.environment["WARMSTART_CACHE"]
-        named = (source.tool.name, cache, path, source.entries)
         try:
-            with Worker(self._job, keep=(cache,)) as worker:
-                worker.call(relocate, *named, deadline=self._budget.extracting)
+            self._job.relocate(source.tool, cache, path, source.entries, self._budget.extracting)
         except (WarmstartError, OSError) as error:
             raise SeedFailed(profile=source.tool.name, problem=f"its entries' paths: {error}") from error
 

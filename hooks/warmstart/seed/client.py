@@ -1,0 +1,61 @@
+"""The job's own account: what root has done in a directory of the job's user.
+
+Other jobs of that user may be at work on the same files, and may control these processes. So root believes nothing
+that they say; only whether they ended matters. Hot path: operations import what they run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
+
+if TYPE_CHECKING:
+    from warmstart.profiles.contract import Profile
+    from warmstart.store.bundles import Offer
+    from warmstart.store.copies import Copy
+
+
+class JobClient:
+    """Operations that run under a job's uid; `cache` is a descriptor of the job's cache directory."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+
+    def unpack(self, picked: list[tuple[Offer, Copy]], cache: int, subdir: str, deadline: Deadline) -> None:
+        """Extract what is offered of these copies into `subdir` of the cache, with its times.
+
+        `ExtractionFailed`, `ProgramTooSlow`, `BundleDamaged`; what is left then is for the caller to remove.
+        """
+        from warmstart.store.extract import ExtractionFailed, Source, extract
+        from warmstart.store.settle import settle
+
+        times: dict[str, int] = {}
+        sources = []
+        for offer, copy in picked:
+            files = copy.files(offer)
+            wanted = {path: mtime for entry in offer.entries for path, mtime in files[entry].items()}
+            sources.append(Source(copy.path, None if offer.whole else list(wanted)))
+            times.update(wanted)
+        extract(sources, cache, subdir, self._identity, deadline)
+        try:
+            with self._worker(cache) as worker:
+                worker.run(deadline, settle, cache, subdir, times)
+        except (WarmstartError, OSError) as error:  # in a process of the job's uid: nobody's fault but its own
+            raise ExtractionFailed(path=subdir, problem=f"modes and times: {error}") from error
+
+    def relocate(self, profile: Profile, cache: int, path: str, entries: list[str], deadline: Deadline) -> None:
+        """Make the seeded entries of a profile name `path`, where the job sees its cache.
+
+        `OSError` where a file can't be read or replaced, `WorkerSilent` at the deadline.
+        """
+        from warmstart.profiles.relocation import relocate
+
+        with self._worker(cache) as worker:
+            worker.run(deadline, relocate, profile.name, cache, path, entries)
+
+    def _worker(self, cache: int) -> Worker:
+        return Worker(self._identity, keep=(cache,))
