@@ -13,8 +13,7 @@ from warmstart.entry.doctor.node import Node
 from warmstart.entry.doctor.slurm import Slurm
 from warmstart.entry.in_force import in_force
 from warmstart.entry.terminal import json_option, say, show_json, show_table, warn, working
-from warmstart.errors import PolicyError
-from warmstart.host.worker import WorkerSilent
+from warmstart.errors import PolicyError, StoreError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 
@@ -73,7 +72,7 @@ def _of_the_policy(installation: Installation, policy: Policy | None) -> list[Re
     try:
         with store.opened(policy) as opened:
             return results + run(store.CHECKS, opened)
-    except WorkerSilent as error:
+    except StoreError as error:
         first, *others = store.CHECKS  # one deadline is enough
         return [*results, Result(first, finding.WRONG, str(error), error.hint), *undone(others, str(error), error.hint)]
 

@@ -7,13 +7,14 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
 from tests.unit.entry.command_line import installed
 from warmstart.entry.doctor import probe, store
 from warmstart.entry.doctor.finding import run
+from warmstart.entry.doctor.probe import Look, Owned
 from warmstart.entry.doctor.store import Store
 from warmstart.entry.in_force import in_force
 from warmstart.errors import WarmstartError
@@ -22,9 +23,12 @@ from warmstart.host.worker import WorkerSilent
 from warmstart.policy.compiled import Policy
 
 OWNER = 4711
+P = ParamSpec("P")
+R = TypeVar("R")
+LOOK = Look(OWNER, 0o755, size=1000, free=500)
 GOOD: dict[str, Any] = {
-    "look": {"uid": OWNER, "mode": 0o755, "size": 1000, "free": 500},
-    "whose": {"uid": 0, "mode": 0o755},
+    "look": LOOK,
+    "whose": Owned(0, 0o755),
     "hold_lock": None,
     "lock_is_free": False,
     "link": 2,
@@ -45,11 +49,12 @@ def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answe
     """Return each check's status where the probe answers so."""
     told = {**GOOD, **answers}
 
-    def ask(function: Callable[..., Any], *_: object) -> Any:  # noqa: ANN401
+    def ask(function: Callable[P, R], /, *_: P.args, **__: P.kwargs) -> R:
         value = told[function.__name__]
         if isinstance(value, (OSError, WarmstartError)):
             raise value
-        return value
+        answer: R = value
+        return answer
 
     subject = Store(policy, ask, ask, ask if as_root else None, place, "Permission denied")
     return {result.check: result.status for result in run(store.CHECKS, subject)}
@@ -65,13 +70,13 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
     [
         ("store.reachable", "wrong", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
         ("store.reachable", "wrong", {"look": WorkerSilent(function="look", identity="w", problem="no answer")}),
-        ("store.owner", "wrong", {"look": {**GOOD["look"], "uid": 1}}),
-        ("store.owner", "critical", {"look": {**GOOD["look"], "uid": 65534}}),
-        ("store.writers", "critical", {"look": {**GOOD["look"], "mode": 0o777}}),
-        ("store.writers", "critical", {"look": {**GOOD["look"], "mode": 0o775}}),
-        ("store.parents", "critical", {"whose": {"uid": 1000, "mode": 0o755}}),
-        ("store.parents", "critical", {"whose": {"uid": 0, "mode": 0o777}}),
-        ("store.parents", "ok", {"whose": {"uid": 0, "mode": 0o1777}}),
+        ("store.owner", "wrong", {"look": LOOK._replace(uid=1)}),
+        ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
+        ("store.writers", "critical", {"look": LOOK._replace(mode=0o777)}),
+        ("store.writers", "critical", {"look": LOOK._replace(mode=0o775)}),
+        ("store.parents", "critical", {"whose": Owned(1000, 0o755)}),
+        ("store.parents", "critical", {"whose": Owned(0, 0o777)}),
+        ("store.parents", "ok", {"whose": Owned(0, 0o1777)}),
         ("store.locks", "wrong", {"lock_is_free": True}),
         ("store.locks", "wrong", {"hold_lock": DENIED}),
         ("store.links", "wrong", {"link": DENIED}),
@@ -81,8 +86,8 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.clock", "wrong", {"clock_ahead": -6.0}),
         ("store.root", "advice", {"can_list": True}),
         ("store.root", "unknown", {"as_root": False}),
-        ("store.space", "wrong", {"look": {**GOOD["look"], "free": 19}}),
-        ("store.space", "advice", {"look": {**GOOD["look"], "free": 100}}),
+        ("store.space", "wrong", {"look": LOOK._replace(free=19)}),
+        ("store.space", "advice", {"look": LOOK._replace(free=100)}),
         ("store.locks", "unknown", {"place": ""}),
         ("store.root", "unknown", {"place": ""}),
     ],

@@ -10,14 +10,14 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, OK, UNKNOWN, WRONG, Finding
 from warmstart.entry.doctor.node import Node
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.identity import Identity
+from warmstart.host.identity import ROOT, Identity
 from warmstart.host.namespaces import enter_new
 from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Worker
@@ -37,17 +37,24 @@ LOAD = "load overlay, squashfs and loop (/dev/loop-control)"
 _Answer = TypeVar("_Answer")
 
 
+class _Shown(NamedTuple):
+    """Why the sample job sees no bundle, "" if it does, and whether its ids are mapped."""
+
+    problem: str
+    mapped: bool
+
+
 def seeding(node: Node) -> Iterator[Finding]:
     """Seed a job that there is not: one bundle, mounted, below one overlay."""
     if hindered := _hindered(node):
         yield hindered
         return
     shown = _tried(node, _show)
-    if shown["problem"]:
-        found = f"no overlay of bundles ({shown['problem']}): they are extracted, so jobs begin later"
+    if shown.problem:
+        found = f"no overlay of bundles ({shown.problem}): they are extracted, so jobs begin later"
         yield Finding(ADVICE, found, LOAD)
     else:
-        yield Finding(OK, f"jobs see bundles through an overlay; {MAP if shown['mapped'] else NO_MAP}")
+        yield Finding(OK, f"jobs see bundles through an overlay; {MAP if shown.mapped else NO_MAP}")
 
 
 def image_limits(node: Node) -> Iterator[Finding]:
@@ -90,9 +97,8 @@ def _hindered(node: Node) -> Finding | None:
 def _tried(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
     """Call `trial` with a new directory, its parent and its name, as root in a process of its own."""
     parent = node.policy.paths.workspace
-    with _place(parent) as name, Worker(Identity("root", 0, 0)) as worker:
-        answer: _Answer = worker.call(trial, parent, name, deadline=after(SECONDS))
-    return answer
+    with _place(parent) as name, Worker(ROOT) as worker:
+        return worker.run(after(SECONDS), trial, parent, name)
 
 
 @contextmanager
@@ -111,8 +117,8 @@ def _place(parent: str) -> Iterator[str]:
             remove_tree(fd, name, after(SECONDS))
 
 
-def _show(parent: str, name: str) -> dict[str, Any]:
-    """Pack a bundle, mount it and show it as a job's cache; return why not, and whether ids are mapped."""
+def _show(parent: str, name: str) -> _Shown:
+    """Pack a bundle, mount it and show it as a job's cache."""
     from warmstart.store import layers
     from warmstart.store.copies import Copy
 
@@ -127,10 +133,10 @@ def _show(parent: str, name: str) -> dict[str, Any]:
             layer = layers.mounted(f"{base}/layers", copy, after(SECONDS))
             mapped = overlay.build(run, "x", [layer], [], Identity("nobody", 65534, 65534))
         except WarmstartError as error:
-            return {"problem": str(error), "mapped": False}
+            return _Shown(str(error), mapped=False)
         except OSError as error:
-            return {"problem": error.strerror or str(error), "mapped": False}
-    return {"problem": "", "mapped": mapped}
+            return _Shown(error.strerror or str(error), mapped=False)
+    return _Shown("", mapped)
 
 
 def _make(parent: str, name: str) -> bool:

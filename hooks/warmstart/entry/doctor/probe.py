@@ -1,6 +1,6 @@
 """What `doctor` tries in the store, as its owner in a worker: in a directory of its own that it removes again.
 
-Every function is called in the worker: it takes and returns JSON, and may hang as long as the file system does.
+Every function runs in the worker, and may hang as long as the file system does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from contextlib import suppress
-from typing import Any
+from typing import NamedTuple
 
 from warmstart.host.files import opened_dir
 
@@ -20,22 +20,38 @@ NAMES = ("lock", "link", "clock")
 _held: list[int] = []  # in the worker that holds the lock
 
 
-def look(path: str) -> dict[str, Any]:
-    """Return whose the store is, its mode, and the file system's size and free space in bytes."""
+class Owned(NamedTuple):
+    """Whose a directory is, and its mode."""
+
+    uid: int
+    mode: int
+
+
+class Look(NamedTuple):
+    """Whose the store is, its mode, and the file system's size and free space in bytes."""
+
+    uid: int
+    mode: int
+    size: int
+    free: int
+
+
+def look(path: str) -> Look:
+    """Look at the store."""
     with opened_dir(path) as fd:
         status, space = os.fstat(fd), os.fstatvfs(fd)
-    return {
-        "uid": status.st_uid,
-        "mode": stat.S_IMODE(status.st_mode),
-        "size": space.f_blocks * space.f_frsize,
-        "free": space.f_bavail * space.f_frsize,
-    }
+    return Look(
+        uid=status.st_uid,
+        mode=stat.S_IMODE(status.st_mode),
+        size=space.f_blocks * space.f_frsize,
+        free=space.f_bavail * space.f_frsize,
+    )
 
 
-def whose(path: str) -> dict[str, int]:
+def whose(path: str) -> Owned:
     """Return a directory's owner and mode, without a need to read it."""
     status = os.stat(path, follow_symlinks=False)
-    return {"uid": status.st_uid, "mode": stat.S_IMODE(status.st_mode)}
+    return Owned(status.st_uid, stat.S_IMODE(status.st_mode))
 
 
 def make_place(store: str, name: str) -> str:

@@ -10,21 +10,29 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from warmstart.entry.doctor import probe
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity
+from warmstart.host.identity import ROOT
 from warmstart.host.worker import Worker
 from warmstart.policy.compiled import Policy
 
 DEADLINE = 10.0  # seconds for each question; a healthy file system needs milliseconds
 NOBODY = (65534, 4294967294)
 MOST_AHEAD = 5.0  # seconds; tags' times to live and leases compare clocks
-ROOT = Identity("root", 0, 0)
-Ask = Callable[..., Any]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Ask(Protocol):
+    """Runs a function of `probe` in a process with another identity, with a deadline."""
+
+    def __call__(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Return what it returns."""
 
 
 class Store(NamedTuple):
@@ -64,8 +72,8 @@ def opened(policy: Policy) -> Iterator[Store]:
 
 
 def _asker(worker: Worker) -> Ask:
-    def ask(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - JSON
-        return worker.call(function, *arguments, deadline=after(DEADLINE))
+    def ask(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return worker.run(after(DEADLINE), function, *args, **kwargs)
 
     return ask
 
@@ -86,19 +94,17 @@ def owner(store: Store) -> Iterator[Finding]:
     user = store.policy.store_user
     seen = store.ask(probe.look, store.path)
     change = f"chown {user.name} {store.path} on the file server; give {user.name} the same uid on every node"
-    if seen["uid"] in NOBODY:
-        yield Finding(
-            CRITICAL, f"{store.path} is owned by nobody (uid {seen['uid']}): who made it was squashed", change
-        )
-    elif seen["uid"] != user.uid:
-        yield Finding(WRONG, f"{store.path} is owned by uid {seen['uid']}, not by {user.name} ({user.uid})", change)
+    if seen.uid in NOBODY:
+        yield Finding(CRITICAL, f"{store.path} is owned by nobody (uid {seen.uid}): who made it was squashed", change)
+    elif seen.uid != user.uid:
+        yield Finding(WRONG, f"{store.path} is owned by uid {seen.uid}, not by {user.name} ({user.uid})", change)
     else:
         yield Finding(OK, f"{user.name} owns {store.path}")
 
 
 def writers(store: Store) -> Iterator[Finding]:
     """Whoever writes the store owns all jobs that read it."""
-    mode = store.ask(probe.look, store.path)["mode"]
+    mode = store.ask(probe.look, store.path).mode
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         found = f"{store.path} has mode {mode:04o}: others than its owner can write it, and own every job that reads it"
         yield Finding(CRITICAL, found, f"chmod go-w {store.path}, and see what was put there meanwhile")
@@ -112,10 +118,10 @@ def parents(store: Store) -> Iterator[Finding]:
     path = os.path.dirname(store.path)
     while path != "/":
         seen = store.ask(probe.whose, path)
-        if seen["uid"] not in (0, store.policy.store_user.uid):
-            bad.append(f"{path} is owned by uid {seen['uid']}")
-        elif seen["mode"] & (stat.S_IWGRP | stat.S_IWOTH) and not seen["mode"] & stat.S_ISVTX:
-            bad.append(f"{path} has mode {seen['mode']:04o}")
+        if seen.uid not in (0, store.policy.store_user.uid):
+            bad.append(f"{path} is owned by uid {seen.uid}")
+        elif seen.mode & (stat.S_IWGRP | stat.S_IWOTH) and not seen.mode & stat.S_ISVTX:
+            bad.append(f"{path} has mode {seen.mode:04o}")
         path = os.path.dirname(path)
     if bad:
         change = "let directories above the store be root's, writable for root alone (or sticky)"
@@ -189,7 +195,7 @@ def root(store: Store) -> Iterator[Finding]:
 def space(store: Store) -> Iterator[Finding]:
     """Compare free space with the floor, below which imports fail with `store-full`."""
     seen, keep = store.ask(probe.look, store.path), store.policy.images.keep
-    free = 100 * seen["free"] / max(seen["size"], 1)
+    free = 100 * seen.free / max(seen.size, 1)
     change = "warmstart images evict, warmstart cache gc, or a larger file system"
     if free <= keep.floor:
         found = (
