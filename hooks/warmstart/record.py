@@ -14,9 +14,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from warmstart.errors import NodeError, ResourceError
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import (
     DIRECTORY,
@@ -122,6 +123,17 @@ class Record(NamedTuple):
         return f"{self.workspace}/{self.node}/{self.run_name}"
 
 
+class RecordChange(TypedDict, total=False):
+    """Fields of `Record` that steps set."""
+
+    image: str
+    images: dict[str, str]
+    facts: dict[str, str]
+    seeded: dict[str, Seeded]
+    meeting: str
+    aside: list[str]
+
+
 @contextmanager
 def locked(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
     """Keep other hooks of the job on this node out; `JobBusy` at the deadline.
@@ -212,11 +224,10 @@ def encode(record: Record) -> bytes:
 def decode(path: str, data: bytes) -> Record:
     """Return what `encode` wrote; `RecordUnreadable`, which names `path`, for anything else."""
     try:
-        raw: dict[str, Any] = json.loads(data)
+        raw = json.loads(data)
         if raw.pop("format") != FORMAT:
             raise RecordUnreadable(path=path, problem="written by another version of warmstart")
-        raw["seeded"] = {name: Seeded(*value) for name, value in raw["seeded"].items()}
-        return Record(**raw)
+        return wire.from_object(Record, raw)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordUnreadable(path=path, problem=str(error)) from error
 

@@ -110,7 +110,7 @@ def _run(context: Context, step: Step, degraded: list[WarmstartError]) -> Contex
 
 def _merged(record: Record, outcome: Outcome) -> Record:
     environment = {**record.environment, **outcome.environment}
-    return record._replace(**{**outcome.record, "environment": environment})
+    return record._replace(**outcome.record)._replace(environment=environment)
 
 
 def _since(started: float) -> float:

@@ -99,7 +99,7 @@ def test_a_site_may_refuse_jobs_while_its_store_is_down(context: Context, tmp_pa
 
 def test_bugs_pass_through(context: Context) -> None:
     """Only `entry` decides about those."""
-    broken = Step("seed", lambda _: Outcome("changed", record={"no_such_field": 1}))
+    broken = Step("seed", lambda _: Outcome("changed", record={"no_such_field": 1}))  # type: ignore[typeddict-unknown-key]
     with pytest.raises((ValueError, TypeError)):
         run_prolog(context, [broken])
 

@@ -75,5 +75,4 @@ def _harvest(run: Run, record: Record, audit: Journal, failures: list[WarmstartE
         audit.emit(events.STEP_FAILED, step=harvest.NAME, error=failure.as_audit())
     failures += outcome.degraded
     audit.emit(events.STEP_FINISHED, step=harvest.NAME, outcome=outcome.state, **outcome.detail)
-    left: list[str] = outcome.record["aside"]
-    return left
+    return outcome.record["aside"]

@@ -7,7 +7,7 @@ read, and `environment` to what the job will see. Steps import each other's resu
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
@@ -15,7 +15,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.worker import Worker
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
-from warmstart.record import Record
+from warmstart.record import Record, RecordChange
 
 
 class Context(NamedTuple):
@@ -34,6 +34,6 @@ class Outcome(NamedTuple):
 
     state: str  # "changed" | "unchanged" | "skipped"
     detail: dict[str, object] = {}  # noqa: RUF012 - goes into the audit; never mutated
-    record: dict[str, Any] = {}  # noqa: RUF012 - fields of Record that it sets
+    record: RecordChange = {}  # noqa: RUF012 - fields of Record that it sets
     environment: dict[str, str] = {}  # noqa: RUF012 - variables that the job will see
     degraded: list[WarmstartError] = []  # noqa: RUF012 - what failed beside the rest, which is done

@@ -25,7 +25,7 @@ from warmstart.host.trees import remove_tree
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.record import Seeded
+from warmstart.record import RecordChange, Seeded
 from warmstart.seed.client import JobClient
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles
@@ -104,7 +104,7 @@ def run(context: Context, options: Options) -> Outcome:
         return Outcome("changed", environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
     seeding.extract()
     warm = any(found.entries for found in seeding.seeded.values())
-    record = {"facts": facts, "seeded": seeding.seeded}
+    record: RecordChange = {"facts": facts, "seeded": seeding.seeded}
     return Outcome("changed" if warm else "unchanged", record=record, degraded=seeding.degraded)
 
 

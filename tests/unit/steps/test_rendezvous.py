@@ -68,7 +68,7 @@ class Nodes:
         assert step is not None
         context = self.context(job)
         outcome = step.run(context)
-        record = context.record._replace(**{**outcome.record, "environment": outcome.environment})
+        record = context.record._replace(**outcome.record)._replace(environment=outcome.environment)
         records.save(context.paths.state, record)
         for error in outcome.degraded:
             raise error
