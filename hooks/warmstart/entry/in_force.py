@@ -39,7 +39,7 @@ def in_force(installation: Installation) -> InForce:
     from warmstart.policy import load
 
     try:
-        fresh = compiled.from_json(load.compile_policy(installation.policy, owners={0, os.geteuid()}))
+        fresh = load.compile_policy(installation.policy, owners={0, os.geteuid()})
     except PolicyError as error:
         if kept is None:
             raise

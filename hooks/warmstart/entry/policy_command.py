@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timezone
-from typing import Any
 
 import click
 
@@ -41,7 +40,7 @@ def check(installation: Installation, file: str | None, as_json: bool) -> None:
 
     path = os.path.abspath(file) if file else installation.policy
     try:
-        rules = load.compile_policy(path, owners={0, os.geteuid()})["rules"]
+        rules = load.compile_policy(path, owners={0, os.geteuid()}).rules
     except PolicyError as error:
         problems = str(error).splitlines()
         if as_json:
@@ -137,7 +136,7 @@ def _profile(profile: DefinedProfile) -> Json:
     return {key: value for key, value in profile._asdict().items() if key != "name"}
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
+def _plain(value: object) -> object:
     """Return a section with all that is in it as mappings and lists."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}

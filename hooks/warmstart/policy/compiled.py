@@ -1,4 +1,4 @@
-"""The policy in the form that hooks read: JSON from `load`, the named tuples of `form` here. Hot path.
+"""The policy in the form that hooks read: the named tuples of `form`, as JSON. Hot path.
 
 Written by root into root's directory, and valid only for the warmstart and the Python that made it
 (the patterns are regular expressions of that Python). Whether it is still what the site's files say is
@@ -11,10 +11,10 @@ import json
 import os
 import stat
 import sys
-from typing import Any
 
 from warmstart.host import files
 from warmstart.host.identity import Identity
+from warmstart.host.wire import Json
 from warmstart.policy.form import (
     Adopt,
     Condition,
@@ -66,7 +66,8 @@ __all__ = [
     "Tend",
     "Trust",
     "User",
-    "from_json",
+    "decode",
+    "encode",
     "is_current",
     "read",
     "read_own_json",
@@ -99,12 +100,12 @@ def read(path: str) -> Policy | None:
     if not isinstance(data, dict) or data.get("made_by") != MADE_BY:
         return None
     try:
-        return from_json(data)
+        return decode(data)
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def read_own_json(path: str) -> Any:  # noqa: ANN401 - JSON
+def read_own_json(path: str) -> Json:
     """Return the JSON of a file that this uid or root wrote and nobody else can; None for any other."""
     try:
         fd = files.open_regular(path)
@@ -124,60 +125,76 @@ def read_own_json(path: str) -> Any:  # noqa: ANN401 - JSON
         os.close(fd)
 
 
-def from_json(data: dict[str, Any]) -> Policy:
-    """Return the policy of `load.compile_policy`'s dict; `KeyError`, `TypeError` when it is another's."""
+def encode(policy: Policy) -> bytes:
+    """Return the policy as it is written down."""
+    return json.dumps({"made_by": MADE_BY, **_plain(policy)}).encode()
+
+
+def _plain(value: object) -> Json:
+    """Return named tuples as objects, by their fields' names."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: _plain(item) for key, item in value._asdict().items()}
+    return list(map(_plain, value)) if isinstance(value, tuple) else value
+
+
+def decode(data: Json) -> Policy:
+    """Return the policy of what `encode` wrote; `KeyError`, `TypeError` for anything else.
+
+    Only shapes are checked: it is root's own file, and every hook reads it.
+    """
     return Policy(
-        signature=tuple(tuple(item) for item in data["signature"]),
+        signature=tuple(map(tuple, data["signature"])),
         paths=Paths(**data["paths"]),
         store_user=Identity(**data["store_user"]),
         import_user=Identity(**data["import_user"]),
         validate_user=Identity(**data["validate_user"]),
         site_label=data["site_label"],
         constant_path=data["constant_path"],
-        images=_images(data["images"]),
+        images=_images(**data["images"]),
         seed=Seed(**data["seed"]),
         harvest=Harvest(**data["harvest"]),
         tend=Tend(**data["tend"]),
         limits=Limits(**data["limits"]),
         trust=Trust(**data["trust"]),
         on_error=OnError(**data["on_error"]),
-        rules=tuple(_rule(rule) for rule in data["rules"]),
+        rules=tuple(map(_rule, data["rules"])),
         slurmctld=_slurmctld(**data["slurmctld"]) if data["slurmctld"] else None,
         profiles=tuple(DefinedProfile(**item) for item in data["profiles"]),
     )
 
 
-def _slurmctld(user: dict[str, Any], attributes: list[str], **others: Any) -> Slurmctld:  # noqa: ANN401 - JSON
+def _slurmctld(user: Json, attributes: Json, **others: Json) -> Slurmctld:
     return Slurmctld(user=Identity(**user), attributes=tuple(attributes), **others)
 
 
-def _images(data: dict[str, Any]) -> Images:
-    keep = {key: value or 0 for key, value in data["keep"].items()}  # no quota is 0 bytes
-    changed = {
-        "registries": tuple(data["registries"]),
-        "insecure": tuple(data["insecure"]),
-        "hosts": tuple(data["hosts"]),
-        "proxy": data["proxy"] or "",
-        "names": data["names"] or "",
-        "adopt": tuple(Adopt(item["directory"], tuple(item["owners"])) for item in data["adopt"]),
-        "keep": Keep(**keep),
-        "credentials": _credentials(**data["credentials"]) if data["credentials"] else None,
-    }
-    return Images(**{**data, **changed})
+def _images(  # noqa: PLR0917 - what is no scalar
+    registries: Json, insecure: Json, hosts: Json, adopt: Json, keep: Json, credentials: Json, **others: Json
+) -> Images:
+    return Images(
+        registries=tuple(registries),
+        insecure=tuple(insecure),
+        hosts=tuple(hosts),
+        adopt=tuple(Adopt(item["directory"], tuple(item["owners"])) for item in adopt),
+        keep=Keep(**keep),
+        credentials=_credentials(**credentials) if credentials else None,
+        **others,
+    )
 
 
-def _credentials(file: str, repositories: list[dict[str, Any]]) -> Credentials:
+def _credentials(file: str, repositories: Json) -> Credentials:
     private = [
-        PrivateRepository(item["name"], Pattern(*item["pattern"]), _conditions(item["match"])) for item in repositories
+        PrivateRepository(item["name"], Pattern(**item["pattern"]), _conditions(item["match"])) for item in repositories
     ]
     return Credentials(file, tuple(private))
 
 
-def _conditions(data: list[Any]) -> tuple[Condition, ...]:
-    return tuple(Condition(attribute, tuple(Pattern(*pattern) for pattern in patterns)) for attribute, patterns in data)
+def _conditions(data: Json) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(item["attribute"], tuple(Pattern(**pattern) for pattern in item["patterns"])) for item in data
+    )
 
 
-def _rule(data: dict[str, Any]) -> Rule:
+def _rule(data: Json) -> Rule:
     return Rule(
         name=data["name"],
         place=data["place"],
@@ -185,7 +202,7 @@ def _rule(data: dict[str, Any]) -> Rule:
         images=tuple(data["images"]),
         profiles=tuple(data["profiles"]),
         scope=data["scope"],
-        publishers=tuple(User(*user) for user in data["publishers"]),
+        publishers=tuple(User(**user) for user in data["publishers"]),
         env=data["env"],
         override=tuple(data["override"]),
         rendezvous=Rendezvous(**data["rendezvous"]) if data["rendezvous"] else None,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from warmstart.policy.explain import Fault, dotted
 from warmstart.policy.model import DefinedProfile, PolicyModel
@@ -36,8 +35,8 @@ def _variables(name: str, profile: DefinedProfile) -> Iterator[Fault]:
         yield Fault(loc, f"{dotted(loc)}: none has {{dir}}, so the tool would not find its cache", at_key=True)
 
 
-def compiled(model: PolicyModel) -> list[dict[str, Any]]:
-    """Return the definitions for `compiled.from_json`."""
+def compiled(model: PolicyModel) -> list[defined.DefinedProfile]:
+    """Return the definitions in the form that hooks have of them."""
     made = [
         defined.DefinedProfile(
             name=name,
@@ -53,7 +52,7 @@ def compiled(model: PolicyModel) -> list[dict[str, Any]]:
         )
         for name, profile in model.profiles.items()
     ]
-    return [definition._asdict() for definition in (*made, _files(model))]
+    return [*made, _files(model)]
 
 
 def _files(model: PolicyModel) -> defined.DefinedProfile:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from warmstart.host.identity import Identity
-from warmstart.policy import checks, definitions, source
-from warmstart.policy.compiled import MADE_BY
+from warmstart.policy import checks, definitions, form, source
 from warmstart.policy.document import Document, Place
 from warmstart.policy.explain import Fault
+from warmstart.policy.form import Policy
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
 from warmstart.policy.model import Credentials, Images, Match, PolicyModel, Rendezvous, Rule, check_shape
 
@@ -24,8 +23,8 @@ def compile_policy(
     owners: Collection[int] = source.ROOT,
     profiles: Sequence[str] | None = None,
     find_user: checks.FindUser | None = None,
-) -> dict[str, Any]:
-    """Return the JSON form of policy.yaml at `policy` and its conf.d, for `compiled.from_json`.
+) -> Policy:
+    """Return what policy.yaml at `policy` and its conf.d say, resolved for this node.
 
     `owners` are the uids whose files are believed. Raises `PolicyInvalid` with every problem,
     `PolicyUntrusted`, `PolicyUnreadable`. Takes tens of milliseconds.
@@ -35,19 +34,25 @@ def compile_policy(
     signature = source.signature(policy)
     document = _read(policy, owners)
     model = _checked(document, known, users)
-    sections = ("paths", "seed", "harvest", "tend", "limits", "trust", "on_error")
-    return {
-        "made_by": MADE_BY,
-        "signature": [list(stamp) for stamp in signature],
-        **{key: getattr(model, key).model_dump() for key in sections},
-        "images": _images(model.images, users),
-        **{key: _existing(users, getattr(model, key))._asdict() for key in checks.ACCOUNTS},
-        "site_label": model.site_label,
-        "constant_path": model.constant_path,
-        "slurmctld": _slurmctld(model, users),
-        "profiles": definitions.compiled(model),
-        "rules": [_rule(rule, document.place(("rules", number)), users) for number, rule in enumerate(model.rules)],
-    }
+    return Policy(
+        signature=signature,
+        paths=form.Paths(**model.paths.model_dump()),
+        store_user=_existing(users, model.store_user),
+        import_user=_existing(users, model.import_user),
+        validate_user=_existing(users, model.validate_user),
+        site_label=model.site_label,
+        constant_path=model.constant_path,
+        images=_images(model.images, users),
+        seed=form.Seed(**model.seed.model_dump()),
+        harvest=form.Harvest(**model.harvest.model_dump()),
+        tend=form.Tend(**model.tend.model_dump()),
+        limits=form.Limits(**model.limits.model_dump()),
+        trust=form.Trust(**model.trust.model_dump()),
+        on_error=form.OnError(**model.on_error.model_dump()),
+        rules=tuple(_rule(rule, document.place(("rules", number)), users) for number, rule in enumerate(model.rules)),
+        slurmctld=_slurmctld(model, users),
+        profiles=tuple(definitions.compiled(model)),
+    )
 
 
 def node_user(name: str) -> Identity | None:
@@ -89,69 +94,90 @@ def _problem(document: Document, fault: Fault) -> Problem:
     return Problem(*document.place(fault.loc, fault.at_key), fault.problem)
 
 
-def _images(images: Images, users: checks.FindUser) -> dict[str, Any]:
-    adopt = [
-        {"directory": item.directory, "owners": [_existing(users, name).uid for name in item.owners]}
-        for item in images.adopt
-    ]
-    return {**images.model_dump(), "adopt": adopt, "credentials": _credentials(images.credentials)}
+def _images(images: Images, users: checks.FindUser) -> form.Images:
+    keep = {key: value or 0 for key, value in images.keep.model_dump().items()}  # no quota is 0 bytes
+    return form.Images(
+        importer=images.importer,
+        registries=tuple(images.registries),
+        insecure=tuple(images.insecure),
+        tag_ttl=images.tag_ttl,
+        wait=images.wait,
+        remember_failures=images.remember_failures,
+        verify=images.verify,
+        lock=images.lock,
+        names=images.names or "",
+        adopt=tuple(
+            form.Adopt(item.directory, tuple(_existing(users, name).uid for name in item.owners))
+            for item in images.adopt
+        ),
+        keep=form.Keep(**keep),
+        credentials=_credentials(images.credentials),
+        max_size=images.max_size,
+        max_files=images.max_files,
+        hosts=tuple(images.hosts),
+        proxy=images.proxy or "",
+    )
 
 
-def _credentials(credentials: Credentials | None) -> dict[str, Any] | None:
+def _credentials(credentials: Credentials | None) -> form.Credentials | None:
     if credentials is None:
         return None
     repositories = [
-        {"name": item.name, "pattern": [item.repository, _regex(item.repository)], "match": _conditions(item.match)}
+        form.PrivateRepository(item.name, _pattern(item.repository), _conditions(item.match))
         for item in credentials.repositories
     ]
-    return {"file": credentials.file, "repositories": repositories}
+    return form.Credentials(credentials.file, tuple(repositories))
 
 
-def _slurmctld(model: PolicyModel, users: checks.FindUser) -> dict[str, Any] | None:
+def _slurmctld(model: PolicyModel, users: checks.FindUser) -> form.Slurmctld | None:
     keys = model.slurmctld
     if keys.spec_directory is None:
         return None
     credentials = model.images.credentials
     matches = [rule.match for rule in model.rules]
     matches += [item.match for item in credentials.repositories] if credentials else []
-    return {
-        "spec_directory": keys.spec_directory,
-        "user": _existing(users, keys.user)._asdict(),
-        "deadline": keys.deadline,
-        "conf": keys.conf or "",
-        "attributes": [key for key in OF_THE_SPEC if any(getattr(match, key) for match in matches)],
-    }
+    return form.Slurmctld(
+        spec_directory=keys.spec_directory,
+        user=_existing(users, keys.user),
+        deadline=keys.deadline,
+        conf=keys.conf or "",
+        attributes=tuple(key for key in OF_THE_SPEC if any(getattr(match, key) for match in matches)),
+    )
 
 
-def _rule(rule: Rule, place: Place, users: checks.FindUser) -> dict[str, Any]:
+def _rule(rule: Rule, place: Place, users: checks.FindUser) -> form.Rule:
     publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
-    return {
-        "name": rule.name,
-        "place": f"{place[0]}:{place[1]}",
-        "match": _conditions(rule.match),
-        "images": rule.images,
-        "profiles": rule.profiles,
-        "scope": rule.scope or "",
-        "publishers": [[user.name, user.uid] for user in publishers],
-        "env": rule.env,
-        "override": rule.override,
-        "rendezvous": _rendezvous(rule.rendezvous) if rule.rendezvous else None,
-    }
+    return form.Rule(
+        name=rule.name,
+        place=f"{place[0]}:{place[1]}",
+        match=_conditions(rule.match),
+        images=tuple(rule.images),
+        profiles=tuple(rule.profiles),
+        scope=rule.scope or "",
+        publishers=tuple(form.User(user.name, user.uid) for user in publishers),
+        env=rule.env,
+        override=tuple(rule.override),
+        rendezvous=_rendezvous(rule.rendezvous) if rule.rendezvous else None,
+    )
 
 
-def _rendezvous(given: Rendezvous) -> dict[str, Any]:
+def _rendezvous(given: Rendezvous) -> form.Rendezvous:
     low, high = given.ports
-    return {"low": low, "high": high, **given.model_dump(exclude={"ports"})}
+    return form.Rendezvous(low=low, high=high, **given.model_dump(exclude={"ports"}))
 
 
-def _conditions(match: Match) -> list[list[Any]]:
+def _conditions(match: Match) -> tuple[form.Condition, ...]:
     given: dict[str, list[str] | None] = match.model_dump()
-    return [condition(attribute, globs) for attribute, globs in given.items() if globs is not None]
+    return tuple(condition(attribute, globs) for attribute, globs in given.items() if globs is not None)
 
 
-def condition(attribute: str, globs: Sequence[str]) -> list[Any]:
-    """Return the JSON form of one key of a `match`."""
-    return [attribute, [[glob, _regex(glob)] for glob in globs]]
+def condition(attribute: str, globs: Sequence[str]) -> form.Condition:
+    """Return one key of a `match`."""
+    return form.Condition(attribute, tuple(map(_pattern, globs)))
+
+
+def _pattern(glob: str) -> form.Pattern:
+    return form.Pattern(glob, _regex(glob))
 
 
 def _regex(glob: str) -> str:

@@ -13,18 +13,27 @@ import json
 import os
 import stat
 import time
-from typing import Any
+from typing import NamedTuple
 
 from warmstart.errors import PolicyError
-from warmstart.host import files
+from warmstart.host import files, wire
 from warmstart.paths import Installation
 from warmstart.policy import compiled
-from warmstart.policy.compiled import MADE_BY, Policy
+from warmstart.policy.compiled import MADE_BY, Policy, Signature
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
 
-Stamps = list[list[str | int]]
 TRY_AGAIN = 60.0  # seconds
 REFUSALS: tuple[type[PolicyError], ...] = (PolicyInvalid, PolicyUnreadable, PolicyUntrusted)
+
+
+class _Refusal(NamedTuple):
+    """What was wrong with the site's files, as it is remembered."""
+
+    made_by: str
+    signature: Signature
+    at: float  # seconds of the epoch
+    code: str
+    fields: dict[str, str | int]
 
 
 class PolicyUnsaved(PolicyError):
@@ -60,12 +69,12 @@ def _compile(installation: Installation) -> tuple[Policy, PolicyError | None]:
     from warmstart.policy import load
 
     # Whoever runs this has the right to fool himself: root believes root alone.
-    data = load.compile_policy(installation.policy, owners={0, os.geteuid()})
-    unsaved = _write(installation.compiled_policy, data, _mode(installation, data["signature"]))
-    return compiled.from_json(data), unsaved
+    policy = load.compile_policy(installation.policy, owners={0, os.geteuid()})
+    mode = _mode(installation, policy.signature)
+    return policy, _write(installation.compiled_policy, compiled.encode(policy), mode)
 
 
-def _mode(installation: Installation, signature: Stamps) -> int:
+def _mode(installation: Installation, signature: Signature) -> int:
     """Return who may read the compiled form: those who may read all that it was made of (pyxis's importer does)."""
     paths = [os.path.dirname(installation.policy), *(str(known[0]) for known in signature if len(known) > 1)]
     try:
@@ -75,29 +84,23 @@ def _mode(installation: Installation, signature: Stamps) -> int:
     return 0o644 if for_all else 0o600
 
 
-def _remember(installation: Installation, signature: Stamps, error: PolicyError) -> None:
+def _remember(installation: Installation, signature: Signature, error: PolicyError) -> None:
+    fields = {key: value if isinstance(value, int) else str(value) for key, value in error.fields.items()}
+    refusal = _Refusal(MADE_BY, signature, time.time(), error.code, fields)
     # A failure to write it costs time in the next hook and nothing else.
-    _write(
-        _rejected(installation),
-        {
-            "made_by": MADE_BY,
-            "signature": signature,
-            "at": time.time(),
-            "code": error.code,
-            "fields": error.fields,
-        },
-    )
+    _write(_rejected(installation), json.dumps(refusal._asdict()).encode())
 
 
-def _remembered(installation: Installation, signature: Stamps) -> PolicyError | None:
-    data = compiled.read_own_json(_rejected(installation))
-    if not isinstance(data, dict) or data.get("made_by") != MADE_BY:
+def _remembered(installation: Installation, signature: Signature) -> PolicyError | None:
+    try:
+        refusal = wire.from_object(_Refusal, compiled.read_own_json(_rejected(installation)))
+    except wire.WireMismatch:
         return None
-    if not 0 <= time.time() - data["at"] < TRY_AGAIN or data["signature"] != signature:
+    if refusal.made_by != MADE_BY or refusal.signature != signature or not 0 <= time.time() - refusal.at < TRY_AGAIN:
         return None
     for cls in REFUSALS:
-        if cls.code == data["code"]:
-            return cls(**data["fields"])
+        if cls.code == refusal.code:
+            return cls(**refusal.fields)
     return None
 
 
@@ -105,18 +108,18 @@ def _rejected(installation: Installation) -> str:
     return f"{installation.compiled_policy}.rejected"
 
 
-def _signature(installation: Installation) -> Stamps:
+def _signature(installation: Installation) -> Signature:
     from warmstart.policy import source
 
-    return [list(stamp) for stamp in source.signature(installation.policy)]
+    return source.signature(installation.policy)
 
 
-def _write(path: str, data: dict[str, Any], mode: int = 0o600) -> PolicyUnsaved | None:
+def _write(path: str, data: bytes, mode: int = 0o600) -> PolicyUnsaved | None:
     directory, name = os.path.split(path)
     try:
         files.ensure_path(directory, 0o755)
         with files.opened_dir(directory) as fd:
-            files.replace_file(fd, name, json.dumps(data).encode(), mode)
+            files.replace_file(fd, name, data, mode)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):  # only root keeps it; others compile for themselves
             return None

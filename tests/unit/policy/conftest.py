@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from warmstart.host.identity import Identity
+from warmstart.policy.compiled import Policy
 from warmstart.policy.load import compile_policy
 
 ACCOUNTS = {
@@ -49,7 +49,7 @@ class Site:
         directory.mkdir(mode=0o755, exist_ok=True)
         return self._put(directory / name, text.encode())
 
-    def compiled(self) -> dict[str, Any]:
+    def compiled(self) -> Policy:
         """Compile what is there."""
         owners = {0, os.geteuid()}
         return compile_policy(str(self.policy), owners=owners, profiles=PROFILES, find_user=find_user)
@@ -68,10 +68,10 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def compiled_of(site: Site) -> Callable[[str], dict[str, Any]]:
+def compiled_of(site: Site) -> Callable[[str], Policy]:
     """Return a function that compiles a policy's text."""
 
-    def compiled(text: str) -> dict[str, Any]:
+    def compiled(text: str) -> Policy:
         site.write(text)
         return site.compiled()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,9 +11,10 @@ from hypothesis import strategies as st
 
 from tests.unit.policy.conftest import Site
 from warmstart.policy import compiled
+from warmstart.policy.compiled import Policy
 from warmstart.policy.invalid import PolicyInvalid
 
-Compile = Callable[[str], dict[str, Any]]
+Compile = Callable[[str], Policy]
 MINIMAL = "version: 1\npaths: {store: /shared/warmstart}\n"
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
 CONTROLLER = "slurmctld: {spec_directory: /shared/specs}\n"
@@ -37,7 +37,7 @@ KEEP = (85, 70, 2, 7 * 86400, 0, 0)
 
 def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> None:
     """A policy with a store alone gives nobody anything and has every default."""
-    policy = compiled.from_json(compiled_of(MINIMAL))
+    policy = compiled_of(MINIMAL)
     assert policy.paths == (
         "/var/tmp/warmstart",
         "/shared/warmstart",
@@ -188,14 +188,14 @@ def test_impossible_paths_are_refused(site: Site, paths: str, refusal: str) -> N
 def test_only_a_link_may_lie_in_tmp(site: Site, compiled_of: Compile) -> None:
     """The job's own /tmp, where job_container gives it one; everything else there is anybody's."""
     text = "version: 1\nconstant_path: {way}\npaths: {{store: /s, cache: /tmp/.ws}}\n"
-    assert compiled_of(text.format(way="link"))["paths"]["cache"] == "/tmp/.ws"
+    assert compiled_of(text.format(way="link")).paths.cache == "/tmp/.ws"
     assert refusals(site, text.format(way="job_container"))[0].endswith("paths.cache: may not lie below /tmp")
 
 
 def test_neighbours_with_a_common_prefix_are_apart(compiled_of: Compile) -> None:
     """/data/ws2 is not below /data/ws."""
     text = "version: 1\npaths: {store: /data/ws, workspace: /data/ws2, audit: /tmpfs/a}\n"
-    assert compiled_of(text)["paths"]["workspace"] == "/data/ws2"
+    assert compiled_of(text).paths.workspace == "/data/ws2"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> No
 )
 def test_an_enforced_account_may_grant_rights(compiled_of: Compile, rule: str) -> None:
     """Where slurmctld enforces associations the account counts as verified."""
-    assert compiled_of(f"{ENFORCED}rules:\n  - {{name: a, {rule}}}\n")["rules"][0]["scope"]
+    assert compiled_of(f"{ENFORCED}rules:\n  - {{name: a, {rule}}}\n").rules[0].scope
 
 
 def test_a_right_on_what_a_user_writes_is_refused_even_with_the_hooks_on_the_controller(site: Site) -> None:
@@ -261,7 +261,7 @@ def test_a_right_on_what_a_user_writes_is_refused_even_with_the_hooks_on_the_con
 def test_an_enforced_qos_may_grant_rights(compiled_of: Compile) -> None:
     """Where slurmctld enforces it the QOS counts as verified, and the nodes know that they need it."""
     text = ENFORCED.replace("account: enforced", "account: enforced, qos: enforced") + CONTROLLER
-    policy = compiled.from_json(compiled_of(f"{text}rules:\n  - {{name: a, scope: site, match: {{qos: ci}}}}\n"))
+    policy = compiled_of(f"{text}rules:\n  - {{name: a, scope: site, match: {{qos: ci}}}}\n")
     assert policy.slurmctld == ("/shared/specs", ("slurm", 904, 904), 2, "", ("qos",))
 
 
@@ -271,14 +271,14 @@ def test_credentials_can_need_a_spec_too(compiled_of: Compile) -> None:
         "images:\n  registries: [a.org]\n  credentials:\n    file: /etc/warmstart/auth.json\n"
         "    repositories: [{name: team, repository: a.org/team/x, match: {qos: team}}]\n"
     )
-    policy = compiled.from_json(compiled_of(f"{MINIMAL}trust: {{qos: enforced}}\n{CONTROLLER}{images}"))
+    policy = compiled_of(f"{MINIMAL}trust: {{qos: enforced}}\n{CONTROLLER}{images}")
     assert policy.slurmctld is not None
     assert policy.slurmctld.attributes == ("qos",)
 
 
 def test_a_claimed_account_may_choose_what_gives_no_right(compiled_of: Compile) -> None:
     """Images and variables may depend on free text."""
-    assert compiled_of(f"{MINIMAL}rules:\n  - {{name: a, match: {{account: ml}}, env: {{A: b}}}}\n")["rules"]
+    assert compiled_of(f"{MINIMAL}rules:\n  - {{name: a, match: {{account: ml}}, env: {{A: b}}}}\n").rules
 
 
 def test_all_problems_are_listed_in_the_order_of_the_file(site: Site) -> None:
@@ -301,7 +301,7 @@ def refusals_listing(site: Site, text: str) -> list[str]:
 def test_words_that_yaml_11_would_convert_stay_texts(compiled_of: Compile) -> None:
     """`no`, `on`, octal and sexagesimal looking names are names."""
     text = f"{MINIMAL}rules:\n  - {{name: a, match: {{user: [no, on, '010', 12:30, 2024-01-01]}}, env: {{A: off}}}}\n"
-    rule = compiled.from_json(compiled_of(text)).rules[0]
+    rule = compiled_of(text).rules[0]
     assert [pattern.glob for pattern in rule.match[0].patterns] == ["no", "on", "010", "12:30", "2024-01-01"]
     assert rule.env == {"A": "off"}
 
@@ -314,9 +314,9 @@ def test_conf_d_adds_rules_in_the_order_of_its_names(site: Site) -> None:
     site.add("30-empty.yaml", "# nothing yet\n")
     site.add(".hidden.yaml", "nonsense")
     site.add("README", "nonsense")
-    rules = site.compiled()["rules"]
-    assert [rule["name"] for rule in rules] == ["first", "second", "third"]
-    assert rules[2]["place"] == f"{last}:3"
+    rules = site.compiled().rules
+    assert [rule.name for rule in rules] == ["first", "second", "third"]
+    assert rules[2].place == f"{last}:3"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_any_text_compiles_or_is_refused_with_a_place(site: Site, text: str) -> 
     except UnicodeEncodeError:  # a surrogate that no bytes stand for: no such file exists
         return
     try:
-        data = site.compiled()
+        policy = site.compiled()
     except PolicyInvalid as error:
         line, column = error.fields["line"], error.fields["column"]
         assert isinstance(line, int)
@@ -363,4 +363,4 @@ def test_any_text_compiles_or_is_refused_with_a_place(site: Site, text: str) -> 
         assert column >= 1
         assert str(error).isprintable() or "\n" in str(error)  # noqa: PT017
     else:
-        assert compiled.from_json(json.loads(json.dumps(data))) == compiled.from_json(data)
+        assert compiled.decode(json.loads(compiled.encode(policy))) == policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +12,10 @@ from hypothesis import strategies as st
 from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.policy import compiled, load
-from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
+from warmstart.policy.compiled import Condition, Policy, Rule
 from warmstart.policy.match import Grant, combine, matching, private_repository
 
-Compile = Callable[[str], dict[str, Any]]
+Compile = Callable[[str], Policy]
 JOB = Job(
     id=7,
     uid=1000,
@@ -54,7 +53,7 @@ def no_groups() -> list[str]:
 @pytest.fixture
 def policy_of(compiled_of: Compile) -> Callable[[str], Policy]:
     """Return a function that makes a policy of a list of rules."""
-    return lambda rules: compiled.from_json(compiled_of(HEAD + (rules or "  []\n")))
+    return lambda rules: compiled_of(HEAD + (rules or "  []\n"))
 
 
 Make = Callable[[str], Policy]
@@ -72,7 +71,7 @@ NAMES = st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=6)
 @given(st.lists(NAMES.filter(lambda name: name and "\n" not in name), min_size=1, max_size=3), NAMES)
 def test_a_list_of_globs_matches_as_fnmatch_does(globs: list[str], partition: str) -> None:
     """Any pattern of a list is enough, case counts, and an attribute that is not there matches nothing."""
-    patterns = tuple(Pattern(*pattern) for pattern in load.condition("partition", globs)[1])
+    patterns = load.condition("partition", globs).patterns
     rule = Rule("r", "p:1", (Condition("partition", patterns),), (), (), "", (), {})
     policy = BARE._replace(rules=(rule,))
     (found,) = matching(policy, JOB._replace(partition=partition), no_groups)
@@ -186,7 +185,7 @@ def test_scopes(policy_of: Make, rules: str, job: Job, read: list[str], publish:
 def test_a_claimed_account_is_no_scope(compiled_of: Compile) -> None:
     """A site that enforces no associations has no account scope, not even between site and user."""
     text = HEAD.replace("trust: {account: enforced}\n", "") + SITE
-    grant = granted(compiled.from_json(compiled_of(text)), JOB)
+    grant = granted(compiled_of(text), JOB)
     assert grant.read_scopes == ["site", *OWN]
 
 
@@ -196,7 +195,7 @@ OF_SPEC = HEAD.replace("trust: {account: enforced}\n", CONTROLLER)
 
 def with_spec(compiled_of: Compile, rules: str) -> Policy:
     """Return a policy of these rules on a site with the hooks on the controller."""
-    return compiled.from_json(compiled_of(OF_SPEC + rules))
+    return compiled_of(OF_SPEC + rules)
 
 
 def test_what_a_spec_tells_is_matched_like_anything_else(compiled_of: Compile) -> None:
@@ -341,6 +340,6 @@ def test_private_images_are_for_those_they_are_bound_to(
     compiled_of: Compile, repository: str, groups: list[str], partition: str, name: str
 ) -> None:
     """Threats, row 10: whoever is not bound to a repository gets what anybody gets, without credentials."""
-    policy = compiled.from_json(compiled_of(PRIVATE))
+    policy = compiled_of(PRIVATE)
     job = JOB._replace(partition=partition)
     assert private_repository(policy, job, lambda: groups, repository) == name

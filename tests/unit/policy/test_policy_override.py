@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.unit.samples import a_job
-from warmstart.policy import compiled
+from warmstart.policy.compiled import Policy
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
 
-Compile = Callable[[str], dict[str, Any]]
+Compile = Callable[[str], Policy]
 HEAD = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n  - {name: other, env: {OTHER: x}}\n  - name: a\n"
 
 
@@ -35,9 +34,7 @@ def test_a_name_that_would_have_no_effect_is_refused(compiled_of: Compile, names
 def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
     """Of all rules that match; a rule may name what another one, a profile or warmstart sets."""
     rules = "    override: [OTHER, NUMBA_CACHE_DIR]\n  - {name: b, override: [TMPDIR]}\n"
-    policy = compiled.from_json(
-        compiled_of(f"{HEAD}{rules}  - {{name: c, match: {{partition: x}}, override: [MASTER_ADDR]}}\n")
-    )
+    policy = compiled_of(f"{HEAD}{rules}  - {{name: c, match: {{partition: x}}, override: [MASTER_ADDR]}}\n")
     job = a_job(uid=2000)
     grant = combine(policy, matching(policy, job, list), job)
     assert grant.override == {"OTHER", "NUMBA_CACHE_DIR", "TMPDIR"}

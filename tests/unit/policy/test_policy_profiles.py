@@ -10,7 +10,6 @@ import pytest
 
 from tests.unit.policy.conftest import Site
 from tests.unit.policy.test_policy_load import MINIMAL, refusals
-from warmstart.policy import compiled
 from warmstart.policy.model import DefinedProfile, known_keys
 from warmstart.policy.model.profiles import DerivedFact
 from warmstart.profiles.defined import FILES, FORMATS
@@ -38,7 +37,7 @@ rules:
 def test_a_whole_profile_is_compiled(site: Site) -> None:
     """All that the policy says is in the form that hooks read; the image is always a fact."""
     site.write(WHOLE)
-    policy = compiled.from_json(site.compiled())
+    policy = site.compiled()
     mytool, files = policy.profiles
     assert mytool.name == "mytool"
     assert mytool.variables == {"MYTOOL_CACHE": "{dir}/v1", "MYTOOL_MODE": "fast"}
@@ -52,7 +51,7 @@ def test_a_whole_profile_is_compiled(site: Site) -> None:
 def test_what_is_left_out_is_the_careful_choice(site: Site) -> None:
     """A profile that says no more than it must is bound to one path and one image."""
     site.write(MINIMAL + 'profiles: {t: {variables: {T: "{dir}"}, entries: ["*"]}}\n')
-    policy = compiled.from_json(site.compiled())
+    policy = site.compiled()
     mytool = policy.profiles[0]
     assert (mytool.relocation, mytool.facts, mytool.max_size) == ("constant-path", ["image"], 1 << 30)
     assert [profile.after_success for profile in policy.profiles] == [False, True]

@@ -16,6 +16,7 @@ from tests.unit.policy.conftest import Site, find_user
 from warmstart.host import files
 from warmstart.paths import Installation
 from warmstart.policy import compiled, load, refresh, source
+from warmstart.policy.compiled import Policy
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable
 from warmstart.policy.refresh import PolicyUnsaved, current
 
@@ -44,7 +45,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     original = load.compile_policy
 
-    def counted(policy: str, *, owners: set[int]) -> dict[str, object]:
+    def counted(policy: str, *, owners: set[int]) -> Policy:
         made.append(policy)
         return original(policy, owners=owners, profiles=["numba"], find_user=find_user)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,13 +12,12 @@ from hypothesis import strategies as st
 from tests.unit.policy.conftest import Site
 from tests.unit.samples import a_job
 from warmstart.host import ports
-from warmstart.policy import compiled
-from warmstart.policy.compiled import Rendezvous
+from warmstart.policy.compiled import Policy, Rendezvous
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
 from warmstart.policy.units import parse_ports
 
-Compile = Callable[[str], dict[str, Any]]
+Compile = Callable[[str], Policy]
 HEAD = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n"
 
 
@@ -70,7 +68,7 @@ def test_the_last_rule_that_has_one_holds_as_a_whole(compiled_of: Compile) -> No
     """Defaults fill what the later rule does not say, not the earlier rule's values."""
     first = "  - {name: a, rendezvous: {ports: 20000-29999, wait: 5s, required: true}}\n"
     second = "  - {name: b, match: {partition: main}, rendezvous: {ports: 10000-19999, shared_nodes: true}}\n"
-    policy = compiled.from_json(compiled_of(HEAD + first + second + "  - {name: c}\n"))
+    policy = compiled_of(HEAD + first + second + "  - {name: c}\n")
     found = {
         partition: combine(policy, matching(policy, job, list), job).rendezvous
         for partition in ("main", "other")
@@ -84,7 +82,7 @@ def test_the_last_rule_that_has_one_holds_as_a_whole(compiled_of: Compile) -> No
 
 def test_jobs_that_get_nothing_get_no_ports(compiled_of: Compile) -> None:
     """Neither a system account's nor one submitted with --no-warm."""
-    policy = compiled.from_json(compiled_of(HEAD + "  - {name: a, rendezvous: {ports: 20000-29999}}\n"))
+    policy = compiled_of(HEAD + "  - {name: a, rendezvous: {ports: 20000-29999}}\n")
     for job in (a_job(uid=7), a_job(no_warm=True)):
         assert combine(policy, matching(policy, job, list), job).rendezvous is None
 
