@@ -15,11 +15,11 @@ import fcntl
 import os
 import select
 import stat
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import structlog
+from structlog.typing import EventDict
 
 from warmstart.audit.line import SCHEMA, bounded, escaped, ordered
 from warmstart.audit.waiting import Waiting, events, journals
@@ -85,9 +85,6 @@ class _Logger(structlog.BoundLoggerBase):
     def append(self, event: str, fields: dict[str, object]) -> None:
         """Send one event through the processors to the appender."""
         self._proxy_to_logger("append", event, fields=fields)
-
-
-EventDict = MutableMapping[str, Any]
 
 
 def _flatten(_logger: object, _method: str, event_dict: EventDict) -> EventDict:

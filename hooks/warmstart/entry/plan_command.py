@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
-from typing import Any
 
 import click
 
 from warmstart.entry.in_force import InForce, hint_for, in_force
-from warmstart.entry.preview import preview, switched_off
+from warmstart.entry.preview import Preview, preview, switched_off
 from warmstart.entry.terminal import fail, json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
 from warmstart.job import Job
@@ -88,13 +87,13 @@ def _origin(policy: InForce) -> dict[str, object]:
     return {"file": policy.origin, "changed": policy.changed, "problem": problem}
 
 
-def _print(found: dict[str, Any], policy: InForce, off_switch: str) -> None:
+def _print(found: Preview, policy: InForce, off_switch: str) -> None:
     if off_switch:
         warn(f"switched off by {off_switch}: hooks do nothing until it is removed")
     if policy.problem:
         warn(f"{policy.problem}\nthe last good policy stays in force")
     job = found["job"]
-    asked = ", ".join(f"{key} {job[key]}" for key in SHOWN if job[key])
+    asked = ", ".join(f"{key} {value}" for key, value in job.items() if key in SHOWN and value)
     say(f"Job of {job['user']} (uid {job['uid']}): {asked}\nPolicy: {policy.origin}")
     rules = [
         (rule["name"], "yes" if rule["matched"] else "no", rule["reason"], rule["place"]) for rule in found["rules"]
@@ -109,7 +108,7 @@ def _print(found: dict[str, Any], policy: InForce, off_switch: str) -> None:
     _print_parts(found)
 
 
-def _print_parts(found: dict[str, Any]) -> None:
+def _print_parts(found: Preview) -> None:
     if found["images"]:
         wanted = [(row["image"], row["from"], row["private"], row["reason"] or "allowed") for row in found["images"]]
         show_table(("image", "wanted by", "private", "verdict"), wanted)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import TypedDict
 
 from warmstart import plan, request
-from warmstart.errors import UserError, WarmstartError
+from warmstart.errors import Fields, UserError, WarmstartError
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy
@@ -18,18 +19,82 @@ from warmstart.policy.match import Grant, Matched, combine, matching
 from warmstart.profiles import registry
 from warmstart.record import Record, Seeded
 
-Json = dict[str, object]
-DESCRIBED = ("user", "uid", "partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
 CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known when the job has a run id
 
 
-def preview(policy: Policy, job: Job) -> Json:
+class Described(TypedDict):
+    """The job, as the options describe it."""
+
+    user: str
+    uid: int
+    partition: str
+    account: str
+    qos: str | None
+    job_name: str | None
+    array: str | None
+    constraint: str
+    node: str
+    comment: str
+
+
+class RuleShown(TypedDict):
+    """One rule, and whether it applies."""
+
+    name: str
+    place: str
+    matched: bool
+    reason: str
+
+
+# `from` is "job" or "policy".
+ImageShown = TypedDict("ImageShown", {"image": str, "from": str, "private": str, "allowed": bool, "reason": str})
+ProfileShown = TypedDict("ProfileShown", {"name": str, "from": str, "variables": dict[str, str]})
+
+
+class Scopes(TypedDict):
+    """The scopes that a job reads, the most trusted first, and the one that it publishes to."""
+
+    read: list[str]
+    publish: str
+
+
+class Preview(TypedDict):
+    """What a job would get; `warmstart plan --json` prints it."""
+
+    job: Described
+    nothing_because: str
+    verdict: Fields | None
+    rules: list[RuleShown]
+    images: list[ImageShown]
+    profiles: list[ProfileShown]
+    left_out: list[str]
+    scopes: Scopes
+    environment: dict[str, str]
+    override: list[str]
+    rendezvous: dict[str, object] | None
+    keep: int | None
+    limits: dict[str, object]
+    steps: dict[str, list[str]]
+
+
+def preview(policy: Policy, job: Job) -> Preview:
     """Return rules, images, profiles, scopes, environment, limits and steps for the job."""
     matches = matching(policy, job, partial(plan.groups, job))
     grant = combine(policy, matches, job)
     steps, verdict = _steps(policy, job, grant)
     return {
-        "job": {key: getattr(job, key) for key in DESCRIBED},
+        "job": {
+            "user": job.user,
+            "uid": job.uid,
+            "partition": job.partition,
+            "account": job.account,
+            "qos": job.qos,
+            "job_name": job.job_name,
+            "array": job.array,
+            "constraint": job.constraint,
+            "node": job.node,
+            "comment": job.comment,
+        },
         "nothing_because": grant.reason,
         "verdict": verdict.as_audit() if verdict else None,
         "rules": [_rule(match) for match in matches],
@@ -50,7 +115,7 @@ def preview(policy: Policy, job: Job) -> Json:
     }
 
 
-def _rule(match: Matched) -> Json:
+def _rule(match: Matched) -> RuleShown:
     rule = match.rule
     return {"name": rule.name, "place": rule.place, "matched": match.matched, "reason": match.reason}
 
@@ -78,7 +143,7 @@ def _record(job: Job) -> Record:
     )  # fmt: skip
 
 
-def _images(policy: Policy, job: Job, grant: Grant) -> list[Json]:
+def _images(policy: Policy, job: Job, grant: Grant) -> list[ImageShown]:
     """Return every image, the job's own first, each allowed or refused and why."""
     try:
         wanted = () if grant.reason else request.of(job).images
@@ -90,7 +155,7 @@ def _images(policy: Policy, job: Job, grant: Grant) -> list[Json]:
     ]
 
 
-def _image(policy: Policy, job: Job, text: str, source: str) -> Json:
+def _image(policy: Policy, job: Job, text: str, source: str) -> ImageShown:
     shown, problem, private = text, "", ""
     try:
         reference = references.parse(text)
@@ -103,7 +168,7 @@ def _image(policy: Policy, job: Job, text: str, source: str) -> Json:
     return {"image": shown, "from": source, "private": private, "allowed": not problem, "reason": problem}
 
 
-def _profiles(policy: Policy, job: Job, grant: Grant) -> list[Json]:
+def _profiles(policy: Policy, job: Job, grant: Grant) -> list[ProfileShown]:
     try:
         names = plan.profiles(policy, job, grant)
     except UserError:

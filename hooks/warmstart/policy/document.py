@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -20,13 +20,14 @@ DEEPEST = 8
 INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
 Place = tuple[str, int, int]
+Plain: TypeAlias = "str | int | list[Plain] | dict[str, Plain] | None"
 
 
 class Document:
     """The policy as plain data, with the place of every key and value; lines and columns from 1."""
 
     def __init__(self, policy: str) -> None:
-        self.data: Any = {}
+        self.data: Plain = {}
         self.problems: list[Problem] = []
         self._keys: dict[Loc, Place] = {}
         self._values: dict[Loc, Place] = {(): (policy, 1, 1)}
@@ -62,13 +63,13 @@ class Document:
         raise KeyError(loc)
 
     def _append(self, path: str, rules: yaml.SequenceNode) -> None:
-        if not isinstance(self.data, dict) or not isinstance(self.data.setdefault("rules", []), list):
+        there = self.data.setdefault("rules", []) if isinstance(self.data, dict) else None
+        if not isinstance(there, list):
             return  # policy.yaml is of a wrong shape, which is told anyway
         for node in rules.value:
-            loc = ("rules", len(self.data["rules"]))
-            self.data["rules"].append(self._plain(path, node, loc))
+            there.append(self._plain(path, node, ("rules", len(there))))
 
-    def _plain(self, path: str, node: yaml.Node, loc: Loc) -> Any:  # noqa: ANN401 - YAML data
+    def _plain(self, path: str, node: yaml.Node, loc: Loc) -> Plain:
         self._values[loc] = _place(path, node.start_mark)
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(path, item, (*loc, number)) for number, item in enumerate(node.value)]
@@ -76,7 +77,7 @@ class Document:
             return dict(self._items(path, node, loc))
         return _scalar(node)
 
-    def _items(self, path: str, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[str, Any]]:
+    def _items(self, path: str, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[str, Plain]]:
         seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):

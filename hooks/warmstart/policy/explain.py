@@ -5,9 +5,9 @@ A fault's `loc` is the way to its value: `("rules", 0, "match", "user")`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 Loc = tuple[str | int, ...]
 
@@ -23,6 +23,19 @@ FIXED = {
     "missing": "missing",
     "too_short": "is empty; name at least one, or leave the key out",
 }
+
+
+class _Details(TypedDict):
+    type: str
+    loc: tuple[str | int, ...]
+    msg: str
+    input: object
+
+
+class Details(_Details, total=False):
+    """One item of pydantic's `ValidationError.errors()`."""
+
+    ctx: dict[str, object]
 
 
 class Fault(NamedTuple):
@@ -50,7 +63,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
 
 
-def fault(error: Mapping[str, Any], known_keys: Callable[[Loc], Sequence[str]]) -> Fault:
+def fault(error: Details, known_keys: Callable[[Loc], Sequence[str]]) -> Fault:
     """Return the fault for one item of pydantic's `ValidationError.errors()`."""
     loc: Loc = tuple(error["loc"])
     if loc and loc[-1] == "[key]":
@@ -61,7 +74,7 @@ def fault(error: Mapping[str, Any], known_keys: Callable[[Loc], Sequence[str]]) 
     return Fault(loc, f"{dotted(loc) or 'the policy'}: {_problem(error)}")
 
 
-def _problem(error: Mapping[str, Any]) -> str:
+def _problem(error: Details) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind in EXPECTED:
         return f"expected {EXPECTED[kind]}, got {_shown(error['input'], kind)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
@@ -22,7 +21,7 @@ def check_text(files: EntryFiles, name: str) -> None:
         raise EntryInvalid("text-malformed")
 
 
-def read_json(files: EntryFiles, name: str) -> dict[str, Any]:
+def read_json(files: EntryFiles, name: str) -> dict[str, object]:
     """Return one JSON object that ends where the file does."""
     value = _read(files, name)
     if not isinstance(value, dict):
