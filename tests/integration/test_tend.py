@@ -29,6 +29,7 @@ from warmstart.steps import spool as spool_step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import copies, manifest, spool, upkeep
 from warmstart.store.bundles import Offer
+from warmstart.store.client import StoreClient
 from warmstart.store.collect import collect
 from warmstart.store.layout import StoreFailed
 from warmstart.store.scan import OUT_OF_TIME
@@ -165,9 +166,9 @@ def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     file.write_bytes(b"x" * 1000)
     policy = refresh.current(node.site.installation)[0]
     policy = policy._replace(paths=policy.paths._replace(store=store))
-    with Worker(node.site.owner) as worker:
+    with StoreClient(node.site.owner, store, "n1-0a1b2c3d") as client:
         audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
-        context = Context(policy, node.paths, record, audit, after(30), worker)
+        context = Context(policy, node.paths, record, audit, after(30), client)
         outcome = step.run(context, step.Options(30, 1 << 30, 100))
         audit.finish()
     return outcome
@@ -236,13 +237,14 @@ def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
     spooled(node, "a")
     policy = refresh.current(node.site.installation)[0]
     audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
-    with Worker(node.site.owner) as worker:
-        away = policy._replace(paths=policy.paths._replace(store=str(node.base / "not mounted")))
-        context = Context(away, node.paths, a_record(), audit, after(30), worker)
+    away = policy._replace(paths=policy.paths._replace(store=str(node.base / "not mounted")))
+    with StoreClient(node.site.owner, away.paths.store, "n1-0a1b2c3d") as gone:
+        context = Context(away, node.paths, a_record(), audit, after(30), gone)
         with pytest.raises(StoreFailed):
             spool_step.run(context, spool_step.Options(5))
         assert len(os.listdir(node.paths.spool)) == 1
-        done = spool_step.run(context._replace(policy=policy), spool_step.Options(5))
+    with StoreClient(node.site.owner, policy.paths.store, "n1-0a1b2c3d") as client:
+        done = spool_step.run(context._replace(policy=policy, store=client), spool_step.Options(5))
     assert (done.state, done.detail) == ("changed", {"bundles": 1})
     assert set(node.site.seen()) == {"a"}
     audit.finish()

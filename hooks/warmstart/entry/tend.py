@@ -145,7 +145,7 @@ class _Tending:
             for name in os.listdir(node_fd):
                 with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, node_fd) as fd:
                     marked += served.collect(
-                        fd, run.paths.uses, **here, worker=run.store, deadline=after(STORE_SECONDS)
+                        fd, run.paths.uses, **here, worker=run.store.worker, deadline=after(STORE_SECONDS)
                     )
         return marked
 

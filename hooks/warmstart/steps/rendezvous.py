@@ -127,7 +127,7 @@ def _publish(context: Context, options: Options, **answer: object) -> None:
         return
     record = context.record
     whose = {"uid": record.uid, "cluster": record.cluster, "nodelist": options.nodelist}
-    context.store.call(
+    context.store.worker.call(
         meeting.publish,
         context.policy.paths.store,
         options.name,
@@ -156,7 +156,7 @@ def _answer(context: Context, options: Options) -> dict[str, Json]:
     slow = context.deadline.within(options.rule.wait + SECONDS_FOR_STORE)  # the last look needs some time itself
     pause = FIRST_PAUSE
     while True:
-        answer = context.store.call(meeting.look, store, options.name, deadline=slow)
+        answer = context.store.worker.call(meeting.look, store, options.name, deadline=slow)
         if answer is not None and _is_for(context, options, answer):
             return dict(answer)
         if deadline.expired():

@@ -265,7 +265,7 @@ def _offered(context: Context, tool: Profile, namespace: str, budget: _Budget) -
     """Ask the store; what it has but does not offer is audited."""
     record, store = context.record, context.policy.paths.store
     asked = (store, record.read_scopes, tool.name, namespace, f"{record.node}-{record.run_id}")
-    answer = context.store.call(bundles.offers, *asked, deadline=budget.fetching)
+    answer = context.store.worker.call(bundles.offers, *asked, deadline=budget.fetching)
     offers = Offers([Offer(*offer) for offer in answer[0]], answer[1])
     for bundle, why in offers.refused.items():
         context.audit.emit(events.BUNDLE_REFUSED, profile=tool.name, bundle=bundle, reason=why)

@@ -358,7 +358,7 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     record = records.load(context.paths.state, 7)
     assert record is not None
     release.release(context.paths, record._replace(workspace=""), after(5))
-    release.withdraw(context.store, context.policy.paths.store, record)
+    release.withdraw(context.store, record)
     assert (len(nodes.ledger), nodes.answers) == (1, [])
     release.free_ports(context.paths, "n1", 7, context.audit)
     assert nodes.ledger == []
