@@ -169,8 +169,8 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
     for name in ("h", "t"):
         (base / name).mkdir()
     here, there = UpkeepSite(base / "h"), UpkeepSite(base / "t")
-    bench = Bench(str(base / "bench"), there.owner, there.owner)
-    desk = Desk(bench, "n1-test", ())
+    bench = Bench(str(base / "bench"), there.client(), there.owner)
+    desk = Desk(bench, ())
     for turn, (call, when) in enumerate(calls(stride=11)):
         entries = numba_entries(turn)
         bundle = here.publish(entries, scope=DAEMON)

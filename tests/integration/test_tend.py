@@ -20,14 +20,13 @@ from warmstart.audit.journal import Journal
 from warmstart.entry import tend_command
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.worker import Worker
 from warmstart.paths import NodePaths
 from warmstart.policy import refresh
 from warmstart.record import Record, Seeded
 from warmstart.steps import harvest as step
 from warmstart.steps import spool as spool_step
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import copies, manifest, spool, upkeep
+from warmstart.store import copies, manifest, spool
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.collect import collect
@@ -383,8 +382,10 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
 
 def fetch(node: Node, offer: Offer) -> Path:
     """Return the node's copy of an offered bundle."""
-    wanted = {"owner": node.site.owner, "most_bytes": 1 << 30, "deadline": after(20)}
-    return Path(copies.local_copy(node.paths.bundles, node.site.namespace(), offer, **wanted).path)  # type: ignore[arg-type]
+    with node.site.client() as store:
+        where = node.site.namespace()
+        copy = copies.local_copy(node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20))
+        return Path(copy.path)
 
 
 def test_journals_reach_the_log_and_only_one_tends(node: Node) -> None:
@@ -430,7 +431,7 @@ def test_the_store_is_tended_by_one(node: Node) -> None:
     finally:
         time.time = real
     assert sorted(path.name for path in directory.glob("*Z-*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
-    with Worker(node.site.owner) as other:
-        assert other.call(upkeep.lock, str(node.site.store), deadline=after(5))
+    with node.site.client() as other:
+        assert other.lock(after(5))
         assert node.site.command("tend", "--store") == 1
     assert node.site.command("tend", "--store") == 0

@@ -77,7 +77,8 @@ def _informed(hook: Hook) -> Hook:
     from warmstart.slurm import spec
 
     try:
-        told = spec.informed(job, keys.spec_directory, keys.user.uid, hook.store.worker, after(keys.deadline))
+        path = spec.path_of(keys.spec_directory, job.cluster, job.id)
+        told = spec.informed(job, path, hook.store.read_job_spec(path, keys.user.uid, after(keys.deadline)))
     except StoreError as error:  # rules that need it grant nothing
         hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
         return hook

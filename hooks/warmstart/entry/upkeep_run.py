@@ -17,7 +17,6 @@ from warmstart.audit.sink import drain
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path
-from warmstart.host.wire import Json
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy import refresh
 from warmstart.policy.compiled import Policy
@@ -48,18 +47,13 @@ class Run(NamedTuple):
     store: StoreClient  # ends with the run, and with it the locks that it holds
 
     @property
-    def publisher(self) -> str:
-        """Names this run in the names of temporary files."""
-        return f"{self.node}-{self.run_id}"
-
-    @property
     def bench(self) -> Bench:
         """Where bundles are unpacked, and as whom."""
-        return Bench(self.paths.upkeep, self.policy.store_user, self.policy.validate_user)
+        return Bench(self.paths.upkeep, self.store, self.policy.validate_user)
 
-    def ask(self, function: object, *args: Json) -> Json:
-        """Call a function of the store's modules as its owner."""
-        return self.store.worker.call(function, *args, deadline=after(STORE_SECONDS))  # type: ignore[arg-type]
+    def store_deadline(self) -> Deadline:
+        """Return the deadline for one question to the store."""
+        return after(STORE_SECONDS)
 
     def bundle_deadline(self) -> Deadline:
         """Return the deadline for working on one bundle."""

@@ -13,8 +13,9 @@ import sys
 import typing
 from collections.abc import Sequence
 from types import NoneType, UnionType
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Json = Any  # what `json.loads` returns
 _SCALARS = frozenset({str, int, bool, NoneType})
 _fields: dict[type, dict[str, Any]] = {}  # NamedTuple class → its fields' types
@@ -62,6 +63,21 @@ def decode(expected: Any, value: Json) -> Any:  # noqa: ANN401 - the value has t
             raise WireMismatch(f"expected one of {typing.get_args(expected)}, got {value!r:.80}")
         return value
     return _collection(expected, origin, value)
+
+
+def from_object(expected: type[T], value: Json) -> T:
+    """Return a `NamedTuple` from a JSON object whose keys are its fields; `WireMismatch` if it is not one.
+
+    Fields with a default may lack.
+    """
+    if type(value) is not dict:
+        raise WireMismatch(f"expected an object, got {type(value).__name__}")
+    try:
+        fields: Any = expected(**value)
+    except TypeError as error:  # a field is missing, or there is one too many
+        raise WireMismatch(str(error)) from error
+    result: T = decode(expected, list(fields))
+    return result
 
 
 def _named_tuple(expected: Any, value: Json) -> Any:  # noqa: ANN401

@@ -123,9 +123,7 @@ def _harvest(context: Context, profile: str, limits: Limits) -> _Harvested:
     if limits.deadline.expired():
         raise Late
     collecting = limits._replace(deadline=limits.deadline.within(limits.deadline.left() / 2))
-    delivery = Delivery(
-        context.policy, context.record, context.audit, context.store.worker, context.paths.spool, profile
-    )
+    delivery = Delivery(context.policy, context.record, context.audit, context.store, context.paths.spool, profile)
     with _staged(context, delivery, collecting) as staged:
         collected = staged.collected
         valid = delivery.newer(_judged(context, delivery, staged, limits.deadline), context.deadline)

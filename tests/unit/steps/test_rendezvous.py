@@ -27,6 +27,7 @@ from warmstart.steps.contract import Context
 from warmstart.steps.rendezvous import HeadRefused, NoAnswer, NodeShared, Required
 from warmstart.store import rendezvous as meeting
 from warmstart.store.layout import StoreFailed
+from warmstart.store.rendezvous import Answer
 
 RULE = Rendezvous(24000, 24999, per_job=8, per_user=64, shared_nodes=True, wait=5, required=False)
 TWO = a_job(nodelist="n[1-2]")
@@ -280,8 +281,11 @@ def test_a_cluster_s_name_cannot_lead_elsewhere(tmp_path: Path) -> None:
     """It is a part of a file's name, whatever slurm.conf says."""
     name = meeting.name_of("../a b", 7, 0)
     assert name == "___a_b.7.0.json"
-    meeting.publish(str(tmp_path), name, "n1-run", {"x": 1})
-    assert meeting.look(str(tmp_path), name) == {"x": 1}
+    answer = Answer(uid=1, cluster="c", nodelist="n[1-2]", address="n1", ports=[24000])
+    meeting.publish(str(tmp_path), name, "n1-run", answer)
+    assert meeting.look(str(tmp_path), name) == answer
+    written = json.loads((tmp_path / "rendezvous" / name).read_text())
+    assert written == {"uid": 1, "cluster": "c", "nodelist": "n[1-2]", "address": "n1", "ports": [24000]}
     assert (tmp_path / "rendezvous").stat().st_mode & 0o777 == 0o700
     for _ in range(2):
         meeting.withdraw(str(tmp_path), name)
