@@ -186,16 +186,20 @@ def _encode(spooled: Spooled) -> bytes:
 
 
 def _decode(data: bytes) -> Spooled:
-    """Return what `_encode` wrote; `ValueError` or `TypeError` for anything else."""
+    """Return what `_encode` wrote; `ValueError` for anything else."""
     raw: Json = json.loads(data)
-    producer, facts, entries, based_on = (raw["draft"].get(key) for key in ("producer", "facts", "entries", "based_on"))
-    draft = Draft(
-        wire.from_object(Producer, producer),
-        wire.decode(dict[str, str], facts),
-        wire.decode(Entries, entries),
-        based_on=wire.decode(str | None, based_on),
-    )
-    return Spooled(**{**raw, "draft": draft})
+    try:
+        written = raw.pop("draft")
+        draft = Draft(
+            wire.from_object(Producer, written["producer"]),
+            wire.decode(dict[str, str], written["facts"]),
+            wire.decode(Entries, written["entries"]),
+            based_on=wire.decode(str | None, written.get("based_on")),
+        )
+        texts = wire.decode(dict[str, str], raw)
+        return Spooled(**texts, draft=draft)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(DAMAGED) from error
 
 
 def _sha256(fd: int) -> str:

@@ -24,7 +24,7 @@ from warmstart.policy.match import Grant
 from warmstart.runner import Step
 from warmstart.steps import environment, release
 from warmstart.steps.contract import Context
-from warmstart.steps.rendezvous import HeadRefused, NoAnswer, NodeShared, Required
+from warmstart.steps.rendezvous import AnswerUnusable, HeadRefused, NoAnswer, NodeShared, Required
 from warmstart.store import rendezvous as meeting
 from warmstart.store.layout import StoreFailed
 from warmstart.store.rendezvous import Answer
@@ -275,6 +275,28 @@ def test_a_damaged_answer_is_none(nodes: Nodes, text: str) -> None:
     (nodes.root / "store" / "rendezvous" / "test.7.0.json").write_text(text)
     with pytest.raises(NoAnswer):
         nodes.run(TWO._replace(node="n2"), wait=0)
+
+
+FOR_US = {"uid": os.getuid(), "cluster": "test", "nodelist": "n[1-2]"}
+
+
+@pytest.mark.parametrize("more", [{}, {"address": 7, "ports": [1]}, {"address": "n1", "ports": "1"}, {"address": "n1"}])
+def test_an_answer_of_another_release_ends_the_wait(nodes: Nodes, more: dict[str, object]) -> None:
+    """It is for this job, and says nothing that can be used."""
+    (nodes.root / "store" / "rendezvous").mkdir()
+    (nodes.root / "store" / "rendezvous" / "test.7.0.json").write_text(json.dumps({**FOR_US, **more}))
+    with pytest.raises(AnswerUnusable):
+        nodes.run(TWO._replace(node="n2"))
+
+
+@pytest.mark.parametrize("whose", [{"uid": "0"}, {"uid": True}, {"cluster": None}, {"nodelist": ["n1"]}])
+def test_an_answer_that_does_not_say_for_whom_it_is_counts_for_nothing(
+    tmp_path: Path, whose: dict[str, object]
+) -> None:
+    """It is as if there were none."""
+    (tmp_path / "rendezvous").mkdir()
+    (tmp_path / "rendezvous" / "x.json").write_text(json.dumps({**FOR_US, "address": "n1", "ports": [1], **whose}))
+    assert meeting.look(str(tmp_path), "x.json") is None
 
 
 def test_a_cluster_s_name_cannot_lead_elsewhere(tmp_path: Path) -> None:
