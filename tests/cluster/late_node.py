@@ -11,13 +11,13 @@ from tests.unit.samples import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
-from warmstart.host.worker import Worker
 from warmstart.paths import NodePaths
 from warmstart.policy import refresh
 from warmstart.record import Record, Seeded
 from warmstart.steps import harvest, release
 from warmstart.steps.contract import Context
 from warmstart.store import aside
+from warmstart.store.client import StoreClient
 
 Entries = dict[str, dict[str, bytes]]
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -64,8 +64,8 @@ class LateNode:
         policy = refresh.current(self.site.installation)[0]
         audit = Journal(self.paths.journal, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
         locked = records.locked(self.paths.state, record.job_id, after(1))
-        with Worker(self.site.owner) as worker, locked:
-            context = Context(policy, self.paths, record, audit, after(30), worker)
+        with StoreClient(self.site.owner, policy.paths.store, record.run_name) as store, locked:
+            context = Context(policy, self.paths, record, audit, after(30), store)
             outcome = harvest.run(context, harvest.Options(budget, 1 << 30, 100))
             context = context._replace(record=record._replace(**outcome.record))
             records.save(self.paths.state, context.record)

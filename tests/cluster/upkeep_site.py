@@ -12,10 +12,10 @@ from typing import Any
 from tests.unit.entry.command_line import answer, installed, run
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
-from warmstart.store import bundles
 from warmstart.store.bundles import Offer
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.pack import pack
 
 POLICY = """\
@@ -46,6 +46,10 @@ class UpkeepSite:
         self.installation = installed(base, POLICY.format(base=base, more=more, scontrol=scontrol))
         self._bundles = 0
 
+    def client(self) -> StoreClient:
+        """Return a client of the store."""
+        return StoreClient(self.owner, str(self.store), "n1-test")
+
     def command(self, *arguments: str) -> int:
         """Run the command line; return its exit status."""
         return run(self.installation, *arguments).exit_code
@@ -70,14 +74,13 @@ class UpkeepSite:
         """Return that namespace's directory."""
         return Path(self.namespace(scope).path)
 
-    def draft(self, entries: Mapping[str, Content], user: str = "a", uid: int = 1) -> dict[str, Any]:
+    def draft(self, entries: Mapping[str, Content], user: str = "a", uid: int = 1) -> Draft:
         """Return what a manifest of these entries is made of."""
         files = {
-            entry: {path: [len(data), hashlib.sha256(data).hexdigest(), MTIME_NS] for path, data in content.items()}
+            entry: {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
             for entry, content in entries.items()
         }
-        producer = {"job": 7, "uid": uid, "user": user, "node": "n1", "cluster": "c"}
-        return {"producer": producer, "facts": {"cpu": "x"}, "entries": files}
+        return Draft(Producer(7, user, uid, "n1", "c"), {"cpu": "x"}, files)
 
     def packed(self, entries: Mapping[str, Content]) -> int:
         """Pack entries into a real bundle; return its descriptor."""
@@ -94,18 +97,16 @@ class UpkeepSite:
         """Publish a real bundle; return its id."""
         fd = self.packed(entries)
         try:
-            with Worker(self.owner, keep=(fd,)) as worker:
-                arguments = (self.namespace(scope), fd, self.draft(entries, user, uid), "n1-test")
-                made = worker.call(bundles.publish_bundle, *arguments, deadline=after(20))
+            with self.client() as client:
+                made = client.publish(self.namespace(scope), fd, self.draft(entries, user, uid), after(20))
         finally:
             os.close(fd)
-        return str(made["bundle"])
+        return str(made.bundle)
 
     def offers(self, *scopes: str) -> list[Offer]:
         """Return what a job of these scopes is offered."""
-        with Worker(self.owner) as worker:
-            asked = (str(self.store), list(scopes or ("user-1-a",)), "numba", "ns", "reader")
-            return [Offer(*row) for row in worker.call(bundles.offers, *asked, deadline=after(20))[0]]
+        with self.client() as client:
+            return client.offers(list(scopes or ("user-1-a",)), "numba", "ns", after(20)).offers
 
     def seen(self, *scopes: str) -> dict[str, str]:
         """Return the bundle that each offered entry comes from; no entry twice, every bundle whole."""
@@ -113,10 +114,9 @@ class UpkeepSite:
         for offer in self.offers(*scopes):
             fd = os.memfd_create("copy")
             try:
-                with Worker(self.owner, keep=(fd,)) as worker:
-                    wanted = (offer.bundle, offer.sha256, offer.size, fd)
+                with self.client() as client:
                     where = self.namespace(offer.scope)
-                    files = worker.call(bundles.fetch, where, *wanted, deadline=after(20))
+                    files = client.fetch(where, offer.bundle, offer.sha256, offer.size, after(20), into=fd)
             finally:
                 os.close(fd)
             for entry in offer.entries:

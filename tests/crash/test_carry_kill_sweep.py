@@ -169,8 +169,7 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
     for name in ("h", "t"):
         (base / name).mkdir()
     here, there = UpkeepSite(base / "h"), UpkeepSite(base / "t")
-    bench = Bench(str(base / "bench"), there.owner, there.owner)
-    desk = Desk(bench, "n1-test", ())
+    stage = str(base / "bench")
     for turn, (call, when) in enumerate(calls(stride=11)):
         entries = numba_entries(turn)
         bundle = here.publish(entries, scope=DAEMON)
@@ -178,10 +177,10 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
         assert here.command("cache", "export", str(target), bundle) == 0
 
         def take(target: Path = target) -> None:
-            with exports.reading(str(target), there.owner, after(20)) as reader:
+            with exports.reading(str(target), there.owner, after(20)) as reader, there.client() as client:
                 (item,) = reader.items()
                 where = arrivals.destination(str(there.store), item, None, None)
-                arrivals.take_in(reader, item, where, desk, after(20))
+                arrivals.take_in(reader, item, where, Desk(Bench(stage, client, there.owner), ()), after(20))
 
         before = there.seen(DAEMON)
         died = vanishes(alone(take), call, when)
@@ -190,7 +189,7 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
         assert {entry: now[entry] for entry in before} == before
         take()
         assert there.seen(DAEMON).keys() == before.keys() | entries.keys()
-        assert os.listdir(bench.stage) == []
+        assert os.listdir(stage) == []
         if not died:
             assert turn > 5
             return

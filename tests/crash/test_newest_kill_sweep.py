@@ -32,11 +32,9 @@ def publish(store: Path, content: str, based_on: str) -> str | None:
     """Publish the file."""
     fd = os.memfd_create("bundle")
     os.write(fd, content.encode())
-    made: str | None = bundles.publish_bundle(namespace(store), fd, {**draft("file"), "based_on": based_on}, OWNER)[
-        "bundle"
-    ]
+    made = bundles.publish_bundle(namespace(store), fd, draft("file")._replace(based_on=based_on), OWNER)
     os.close(fd)
-    return made
+    return made.bundle
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -21,12 +21,15 @@ from tests.unit.store.samples import OWNER, draft, namespace, publish
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
-from warmstart.store import blocks, bundles, compact, index, spool, upkeep
+from warmstart.policy.compiled import Tend
+from warmstart.store import blocks, bundles, index, spool, upkeep
 from warmstart.store.bundles import BundleGone
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
-from warmstart.store.spool import Spooled, Target
+from warmstart.store.spool import Spooled
 
 ME = Identity("me", os.getuid(), os.getgid())
+RULES = Tend(keep=1, per_user=1 << 30, per_account=1 << 30, per_site=1 << 30)
 WHENS = pytest.mark.parametrize("when", ["before", "after"])
 
 
@@ -61,14 +64,19 @@ def sweep(act: Callable[[int], object], check: Callable[[], object], when: str, 
 
 def merge(store: Path, number: int = 0) -> str | None:
     """Compact all there is, without unpacking: what is inside does not matter."""
-    (merger,) = (compact.Merger(*plan) for plan in compact.plan(namespace(store), OWNER, 2))
+    (merger,) = plan(store)
     names = sorted(entry for entries in merger.entries.values() for entry in entries)
     fd = os.memfd_create("merged")
     os.write(fd, b"merged %d " % number + "".join(merger.sources).encode())
-    text = {**draft(*names), "origins": {}, "replaces": merger.sources}
-    made: str | None = bundles.publish_compacted(namespace(store), fd, text, OWNER)["bundle"]
+    text = draft(*names)._replace(replaces=merger.sources)
+    made = bundles.publish_compacted(namespace(store), fd, text, OWNER)
     os.close(fd)
-    return made
+    return made.bundle
+
+
+def plan(store: Path) -> list[upkeep.Merger]:
+    """Return what a compaction of two bundles or more would merge."""
+    return upkeep.plan_compaction(namespace(store), OWNER, 2, 1 << 30)
 
 
 @WHENS
@@ -80,7 +88,7 @@ def test_a_compaction_killed_at_any_step(tmp_path: Path, when: str) -> None:
         expected |= {f"e{number}", "shared"}
 
     def act(call: int) -> None:
-        if compact.plan(namespace(tmp_path), OWNER, 2):
+        if plan(tmp_path):
             merge(tmp_path, call)
         else:  # a death before had done it: something to compact again
             publish(tmp_path, f"more-{call}", content=b"%d" % call)
@@ -90,7 +98,7 @@ def test_a_compaction_killed_at_any_step(tmp_path: Path, when: str) -> None:
         expected.update(seen(tmp_path))
 
     sweep(act, check, when, 20)
-    if compact.plan(namespace(tmp_path), OWNER, 2):
+    if plan(tmp_path):
         merge(tmp_path)
     assert seen(tmp_path).keys() == expected
 
@@ -129,10 +137,10 @@ def test_a_removal_of_replaced_bundles_killed_at_any_step(
 def test_a_collection_and_a_quarantine_killed_at_any_step(tmp_path: Path, when: str) -> None:
     """The bundle that has to go is whole or gone; its neighbour is never touched."""
     where = namespace(tmp_path)
-    kept = publish(tmp_path, "kept")["bundle"]
+    kept = publish(tmp_path, "kept").bundle
     for act in (upkeep.remove, upkeep.quarantine):
         for call in count(1):
-            going = publish(tmp_path, "going", content=b"%d %d" % (call, time.time_ns()))["bundle"]
+            going = publish(tmp_path, "going", content=b"%d %d" % (call, time.time_ns())).bundle or ""
             names = [going] if act is upkeep.remove else going
             died = vanishes(lambda names=names, act=act: act(where, names, OWNER), call, when)  # type: ignore[misc]
             assert seen(tmp_path, frozenset({going}))["kept"] == kept
@@ -162,7 +170,8 @@ def test_spooling_killed_at_any_step(tmp_path: Path, when: str) -> None:
         item = pack_into(stage, entry)
         died = vanishes(lambda stage=stage, item=item: spool.keep(directory, str(stage), item, 1 << 30), call, when)  # type: ignore[misc]
         there = os.listdir(directory) if os.path.isdir(directory) else []
-        delivered = list(spool.deliver(directory, Target(str(store), ME, OWNER), after(20)))
+        with StoreClient(ME, str(store), OWNER) as client:
+            delivered = list(spool.deliver(directory, client, RULES, after(20)))
         assert len(delivered) == len(there)
         assert [one.reason for one in delivered] == [""] * len(there)
         done |= {entry} if there else set()
@@ -173,10 +182,10 @@ def test_spooling_killed_at_any_step(tmp_path: Path, when: str) -> None:
             return
 
 
-def deliver(directory: str, target: Target) -> None:
+def deliver(directory: str, store: Path) -> None:
     """Publish the spool; a worker that vanished takes its parent along."""
     try:
-        list(spool.deliver(directory, target, after(20)))
+        list(spool.deliver(directory, StoreClient(ME, str(store), OWNER), RULES, after(20)))
     except WorkerSilent:
         os._exit(VANISHED)
 
@@ -186,17 +195,16 @@ def test_a_delivery_killed_at_any_step(tmp_path: Path, when: str) -> None:
     """The bundle is in the spool until the store has it; published twice it is there once."""
     directory, store = str(tmp_path / "spool"), tmp_path / "store"
     store.mkdir()
-    target = Target(str(store), ME, OWNER)
     for call in count(1):
         entry = f"e{call}"
         stage = tmp_path / "stages" / entry
         spool.keep(directory, str(stage), pack_into(stage, entry), 1 << 30)
-        died = vanishes(lambda: deliver(directory, target), call, when)
+        died = vanishes(lambda: deliver(directory, store), call, when)
         assert entry in seen(store) or os.listdir(directory)
         until = after(20)
         while os.listdir(directory):  # the worker of who vanished may hold its lock for a moment
             assert not until.expired()
-            deliver(directory, target)
+            deliver(directory, store)
         assert entry in seen(store)
         if not died:
             assert call > 10
@@ -228,7 +236,7 @@ def test_two_publishers_and_a_compaction_at_once(tmp_path: Path) -> None:
 
     def compacting() -> None:
         for turn in range(20):
-            if compact.plan(where, OWNER, 2):
+            if plan(tmp_path):
                 merge(tmp_path, turn)
 
     pids = []

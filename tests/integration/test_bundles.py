@@ -19,14 +19,14 @@ from tests.unit.store.samples import draft
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
 from warmstart.store import bundles, copies
-from warmstart.store.bundles import BundleDamaged, Offer
+from warmstart.store.bundles import BundleDamaged, Offer, Published
+from warmstart.store.client import StoreClient
 from warmstart.store.collect import Collected, Limits, collect
 from warmstart.store.copies import Copy, FetchOverBudget, local_copy
 from warmstart.store.extract import ExtractionFailed, Source, extract
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import decode
+from warmstart.store.manifest import Draft, decode
 from warmstart.store.pack import PackFailed, pack
 from warmstart.store.stage import Stage
 
@@ -71,19 +71,19 @@ class Place(NamedTuple):
 
     def offers(self, *scopes: str) -> list[Offer]:
         """Ask the store as its owner."""
-        with Worker(self.owner) as worker:
-            asked = (self.store, list(scopes or ("user-1",)), "numba", "ns", "reader")
-            found, refused = worker.call(bundles.offers, *asked, deadline=after(20))
+        with self.client() as client:
+            found, refused = client.offers(list(scopes or ("user-1",)), "numba", "ns", after(20))
         assert refused == {}
-        return [Offer(*row) for row in found]
+        return found
 
     def copy(self, offer: Offer, most_bytes: int = 1 << 30, seconds: float = 20) -> Copy:
         """Return this node's copy of an offer."""
         where = self.namespace(offer.scope)
         directory = str(self.base / "bundles")
-        return local_copy(directory, where, offer, owner=self.owner, most_bytes=most_bytes, deadline=after(seconds))
+        with self.client() as store:
+            return local_copy(directory, where, offer, store=store, most_bytes=most_bytes, deadline=after(seconds))
 
-    def publish(self, *entries: str, content: bytes = b"bytes", scope: str = "user-1") -> dict[str, Any]:
+    def publish(self, *entries: str, content: bytes = b"bytes", scope: str = "user-1") -> Published:
         """Publish bytes that are no squashfs as a bundle with these entries."""
         fd = os.memfd_create("bundle")
         try:
@@ -92,12 +92,14 @@ class Place(NamedTuple):
         finally:
             os.close(fd)
 
-    def publish_fd(self, fd: int, text: dict[str, Any], scope: str = "user-1") -> dict[str, Any]:
+    def publish_fd(self, fd: int, text: Draft, scope: str = "user-1") -> Published:
         """Publish an open file as the store's owner."""
-        with Worker(self.owner, keep=[fd]) as worker:
-            arguments = (self.namespace(scope), fd, text, "n1-test")
-            made: dict[str, Any] = worker.call(bundles.publish_bundle, *arguments, deadline=after(20))
-            return made
+        with self.client() as client:
+            return client.publish(self.namespace(scope), fd, text, after(20))
+
+    def client(self) -> StoreClient:
+        """Return a client of the store."""
+        return StoreClient(self.owner, self.store, "n1-test")
 
 
 @pytest.fixture
@@ -175,10 +177,10 @@ def seeded(place: Place, sources: list[Source], identity: Identity = OTHER) -> d
 def test_from_one_jobs_cache_into_anothers(place: Place) -> None:
     """What one job compiled, the next one finds: same names, same bytes, its own uid, times to the second."""
     fd, found = harvested(place, CACHE)
-    made = place.publish_fd(fd, draft() | {"entries": found.entries})
+    made = place.publish_fd(fd, draft()._replace(entries=found.entries))
     os.close(fd)
     (offer,) = place.offers()
-    assert (offer.bundle, offer.size, offer.whole) == (made["bundle"], made["size"], True)
+    assert (offer.bundle, offer.size, offer.whole) == (made.bundle, made.size, True)
     copy = place.copy(offer)
     assert copy.fetched == offer.size
     assert seeded(place, [Source(copy.path, None)]) == CACHE
@@ -192,7 +194,7 @@ def test_only_the_entries_that_are_wanted_arrive(local: Place) -> None:
     """Two bundles share an entry: it comes whole from the older one, though its files differ."""
     for name, content in (("a", {"m/f.1.nbi": b"A", "m/f.1.nbc": b"A", "o.1.nbi": b"A"}), ("b", CACHE)):
         fd, found = harvested(local, content, name)
-        local.publish_fd(fd, draft() | {"entries": found.entries})
+        local.publish_fd(fd, draft()._replace(entries=found.entries))
         os.close(fd)
     offers = local.offers()
     sources = []
@@ -285,7 +287,7 @@ def test_damaged_bytes_do_not_become_a_copy(local: Place) -> None:
     """The node's copies are what their manifests say, or they are not there."""
     made = local.publish("a", content=b"whole")
     (offer,) = local.offers()
-    path = Path(local.namespace().path, f"{made['bundle']}.sqsh")
+    path = Path(local.namespace().path, f"{made.bundle}.sqsh")
     path.chmod(0o644)
     path.write_bytes(b"wrong")
     with pytest.raises(BundleDamaged):

@@ -47,7 +47,7 @@ def test_many_bundles_become_one_and_nothing_is_lost(site: UpkeepSite) -> None:
     assert before["c"] == foreign
     assert merged < first
     found = manifest.decode(merged, (site.directory() / f"{merged}.json").read_bytes())
-    assert found.origins["a"]["bundle"] == first
+    assert found.origins["a"].bundle == first
     assert found.entries["a"]["a.nbi"].mtime_ns == 1_700_000_000_000_000_007
     assert len(list(site.directory().glob("*Z-*.json"))) == 4
     assert site.json("cache", "compact")["compacted"] == 0

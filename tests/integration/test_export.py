@@ -17,8 +17,7 @@ import pytest
 from tests.cluster.entries import FOLDER, numba_entries, numba_entry
 from tests.cluster.upkeep_site import UpkeepSite, one
 from warmstart.host.deadline import after
-from warmstart.host.worker import Worker
-from warmstart.store import bundles, exports
+from warmstart.store import exports
 from warmstart.store.exports import ExportDamaged, ExportRefused, Item
 from warmstart.store.layout import Namespace
 
@@ -192,21 +191,21 @@ def publish_cache(site: UpkeepSite, scope: str, data: bytes, based_on: str) -> s
     entries = {"runtime_cache.bin": {"runtime_cache.bin": data}}
     fd = site.packed(entries)
     try:
-        with Worker(site.owner, keep=(fd,)) as worker:
-            draft = {**site.draft(entries, "daemon", 1), "based_on": based_on}
+        with site.client() as client:
+            draft = site.draft(entries, "daemon", 1)._replace(based_on=based_on)
             place = Namespace(str(site.store), scope, "trt-rtx", "ns")
-            made = worker.call(bundles.publish_bundle, place, fd, draft, "n1-test", deadline=after(20))
+            made = client.publish(place, fd, draft, after(20))
     finally:
         os.close(fd)
-    assert made["bundle"], made
-    return str(made["bundle"])
+    assert made.bundle, made
+    return made.bundle
 
 
 def cache_of(site: UpkeepSite, scope: str, profile: str, namespace: str) -> tuple[str, bytes]:
     """Return the bundle that a job would be seeded from, and the content of its one file."""
-    with Worker(site.owner) as worker:
-        asked = (str(site.store), [scope], profile, namespace, "reader")
-        ((_, bundle, *_),), _ = worker.call(bundles.offers, *asked, deadline=after(20))
+    with site.client() as client:
+        (offer,) = client.offers([scope], profile, namespace, after(20)).offers
+    bundle = offer.bundle
     squashfs = Path(Namespace(str(site.store), scope, profile, namespace).path, f"{bundle}.sqsh")
     done = subprocess.run(
         ["/usr/bin/unsquashfs", "-cat", str(squashfs), "runtime_cache.bin"], capture_output=True, check=True

@@ -23,7 +23,10 @@ from warmstart.profiles import registry
 from warmstart.steps import release, seed, workspace
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import blocks, bundles
+from warmstart.store.blocks import Block
+from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
+from warmstart.store.manifest import File
 from warmstart.store.pack import pack
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -40,14 +43,14 @@ def root(base: Path) -> Path:
     return base
 
 
-def published(root: Path, entries: Mapping[str, Content], profile: str = "numba") -> dict[str, Any]:
+def published(root: Path, entries: Mapping[str, Content], profile: str = "numba") -> Published:
     """Publish a bundle for the jobs of this node, as the store's owner."""
     context = a_new_context(root, "ffffffff")
     place = Namespace(f"{root}/store", "user-1", profile, namespace_of(context, profile))
     stage = Path(tempfile.mkdtemp(dir=root))
     text = draft()
     for entry, files in entries.items():
-        text["entries"][entry] = {path: [len(data), "ab" * 32, MTIME_NS] for path, data in files.items()}
+        text.entries[entry] = {path: File(len(data), "ab" * 32, MTIME_NS) for path, data in files.items()}
         for path, data in files.items():
             (stage / path).parent.mkdir(parents=True, exist_ok=True)
             (stage / path).write_bytes(data)
@@ -108,7 +111,7 @@ def test_of_each_entry_one_bundle_and_nothing_blocked(
     """The older bundle's files of the entry that both have; a blocked one's of neither; either way of seeding."""
     published(root, {"m/k": {"m/k.nbi": b"old", "m/k.1": b"old"}, "bad": {"bad.nbi": b"bad"}})
     published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}, "bad": {"bad.2": b"bad"}})
-    blocks.block(f"{root}/store", ["", "numba", "", "bad", "reason", "admin", 0.0], "n1-test")
+    blocks.block(f"{root}/store", Block(profile="numba", entry="bad", reason="reason", by="admin"), "n1-test")
     if not overlays:
         without_overlays(monkeypatch)
     context = a_run(root, "aaaaaaaa")
@@ -171,7 +174,7 @@ def test_a_bundle_over_the_budget_leaves_its_entries_cold(root: Path) -> None:
 
 def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
     """Fifteen and a mask are what a view has; the audit names the others."""
-    made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}})["bundle"] for n in range(17)]
+    made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}}).bundle for n in range(17)]
     context = a_run(root, "aaaaaaaa")
     found, _ = seeded(context)
     assert found == {f"e{n}.nbi": b"%d" % n for n in range(15)}

@@ -20,15 +20,15 @@ from warmstart.audit.journal import Journal
 from warmstart.entry import tend_command
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.worker import Worker
 from warmstart.paths import NodePaths
 from warmstart.policy import refresh
 from warmstart.record import Record, Seeded
 from warmstart.steps import harvest as step
 from warmstart.steps import spool as spool_step
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import copies, manifest, spool, upkeep
+from warmstart.store import copies, manifest, spool
 from warmstart.store.bundles import Offer
+from warmstart.store.client import StoreClient
 from warmstart.store.collect import collect
 from warmstart.store.layout import StoreFailed
 from warmstart.store.scan import OUT_OF_TIME
@@ -165,9 +165,9 @@ def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     file.write_bytes(b"x" * 1000)
     policy = refresh.current(node.site.installation)[0]
     policy = policy._replace(paths=policy.paths._replace(store=store))
-    with Worker(node.site.owner) as worker:
+    with StoreClient(node.site.owner, store, "n1-0a1b2c3d") as client:
         audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
-        context = Context(policy, node.paths, record, audit, after(30), worker)
+        context = Context(policy, node.paths, record, audit, after(30), client)
         outcome = step.run(context, step.Options(30, 1 << 30, 100))
         audit.finish()
     return outcome
@@ -236,13 +236,14 @@ def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
     spooled(node, "a")
     policy = refresh.current(node.site.installation)[0]
     audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
-    with Worker(node.site.owner) as worker:
-        away = policy._replace(paths=policy.paths._replace(store=str(node.base / "not mounted")))
-        context = Context(away, node.paths, a_record(), audit, after(30), worker)
+    away = policy._replace(paths=policy.paths._replace(store=str(node.base / "not mounted")))
+    with StoreClient(node.site.owner, away.paths.store, "n1-0a1b2c3d") as gone:
+        context = Context(away, node.paths, a_record(), audit, after(30), gone)
         with pytest.raises(StoreFailed):
             spool_step.run(context, spool_step.Options(5))
         assert len(os.listdir(node.paths.spool)) == 1
-        done = spool_step.run(context._replace(policy=policy), spool_step.Options(5))
+    with StoreClient(node.site.owner, policy.paths.store, "n1-0a1b2c3d") as client:
+        done = spool_step.run(context._replace(policy=policy, store=client), spool_step.Options(5))
     assert (done.state, done.detail) == ("changed", {"bundles": 1})
     assert set(node.site.seen()) == {"a"}
     audit.finish()
@@ -381,8 +382,10 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
 
 def fetch(node: Node, offer: Offer) -> Path:
     """Return the node's copy of an offered bundle."""
-    wanted = {"owner": node.site.owner, "most_bytes": 1 << 30, "deadline": after(20)}
-    return Path(copies.local_copy(node.paths.bundles, node.site.namespace(), offer, **wanted).path)  # type: ignore[arg-type]
+    with node.site.client() as store:
+        where = node.site.namespace()
+        copy = copies.local_copy(node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20))
+        return Path(copy.path)
 
 
 def test_journals_reach_the_log_and_only_one_tends(node: Node) -> None:
@@ -428,7 +431,7 @@ def test_the_store_is_tended_by_one(node: Node) -> None:
     finally:
         time.time = real
     assert sorted(path.name for path in directory.glob("*Z-*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
-    with Worker(node.site.owner) as other:
-        assert other.call(upkeep.lock, str(node.site.store), deadline=after(5))
+    with node.site.client() as other:
+        assert other.lock(after(5))
         assert node.site.command("tend", "--store") == 1
     assert node.site.command("tend", "--store") == 0

@@ -7,13 +7,13 @@ from tests.unit.images import inline
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.steps.contract import Context
+from warmstart.store.client import StoreClient
 
 CACHE = "/var/cache/warmstart"
 
@@ -65,8 +65,9 @@ def a_context(root: Path, **changes: object) -> Context:
     audit = Journal(paths.journal, {"hook": "prolog", "run_id": "0a1b2c3d"})
     record = a_record(workspace=f"{root}/workspace")
     os.makedirs(os.path.join(paths.state, str(record.job_id)), mode=0o700, exist_ok=True)
-    me = Worker(Identity("me", os.getuid(), os.getgid()))
-    context = Context(a_policy(root), paths, record, audit, after(30), me)
+    policy = a_policy(root)
+    store = StoreClient(policy.store_user, policy.paths.store, "n1-0a1b2c3d")
+    context = Context(policy, paths, record, audit, after(30), store)
     return context._replace(**changes)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,6 @@ from warmstart.audit import events
 from warmstart.entry.cache_command import NO, administrator, run_as_root, when
 from warmstart.entry.terminal import json_option, say, show_json, show_table
 from warmstart.paths import Installation
-from warmstart.store import blocks
 from warmstart.store.blocks import Block
 
 
@@ -28,7 +27,7 @@ def block(installation: Installation, /, reason: str, **what: str) -> None:
     """
     wanted = _checked(what, reason)
     with run_as_root(installation) as run:
-        new = run.ask(blocks.block, run.policy.paths.store, wanted, run.publisher)
+        new = run.store.block(wanted, run.store_deadline())
         run.audit.emit(events.CACHE_BLOCKED, block=wanted._asdict())
     say("blocked" if new else "it was blocked before")
     if not new:
@@ -49,11 +48,8 @@ def unblock(installation: Installation, /, everything: bool, **what: str) -> Non
     """
     wanted = Block() if everything else _checked(what, "")
     with run_as_root(installation) as run:
-        store = run.policy.paths.store
-        if everything:
-            there = run.ask(blocks.unblock_all, store)
-        else:
-            there = run.ask(blocks.unblock, store, wanted.what, run.publisher)
+        deadline = run.store_deadline()
+        there = run.store.unblock_all(deadline) if everything else run.store.unblock(wanted, deadline)
         shown = {} if everything else dict(zip(Block._fields, wanted.what, strict=False))
         run.audit.emit(events.CACHE_UNBLOCKED, block=shown, by=administrator())
     say("taken back" if there else "it was not blocked")
@@ -70,7 +66,7 @@ def blocked(installation: Installation, as_json: bool) -> None:
     Exit status: 0 something is; 1 nothing is; 2 not root, or the store fails.
     """
     with run_as_root(installation) as run:
-        found = [Block(*row) for row in run.ask(blocks.listed, run.policy.paths.store)]
+        found = run.store.blocked(run.store_deadline())
     if as_json:
         show_json([known._asdict() for known in found])
     else:

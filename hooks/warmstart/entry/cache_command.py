@@ -21,10 +21,9 @@ from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 from warmstart.policy.units import BYTES
 from warmstart.profiles.defined import FILES
-from warmstart.store import bundles, promote, upkeep
+from warmstart.store import promote
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Manifest
-from warmstart.store.unpack import read_manifest
 from warmstart.store.upkeep import Bundle
 
 NO = 1
@@ -83,7 +82,7 @@ def ls(installation: Installation, /, as_json: bool, **options: str | None) -> N
     """
     place = Place(**options)
     with run_as_root(installation) as run:
-        found = [bundle for bundle in _survey(run) if place.holds(bundle)]
+        found = [bundle for bundle in run.store.survey(run.store_deadline()) if place.holds(bundle)]
     found.sort(key=lambda bundle: bundle.used)
     if as_json:
         show_json([bundle._asdict() for bundle in found])
@@ -108,14 +107,14 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
         warn(f"there is no bundle {bundle}")
         raise click.exceptions.Exit(NO)
     if as_json:
-        show_json(found._asdict())
+        show_json(_as_json(found))
         return
-    facts = {**found.facts, **{f"producer {key}": value for key, value in found.producer.items()}}
+    facts = {**found.facts, **{f"producer {key}": value for key, value in found.producer._asdict().items()}}
     show_table(("", ""), list(facts.items()), f"{found.scope} {found.profile} {bundle}")
     show_table(
         ("entry", "files", "size", "first published in"),
         [
-            (entry, len(files), _size(sum(f.size for f in files.values())), found.origins.get(entry, {}).get("bundle"))
+            (entry, len(files), _size(sum(f.size for f in files.values())), _first_in(found, entry))
             for entry, files in found.entries.items()
         ],
     )
@@ -202,13 +201,13 @@ def reindex(installation: Installation, /, as_json: bool, **options: str | None)
     place = Place(**options)
     with store_at_work(installation) as (run, work):
         chosen = [where for where in work.namespaces() if place.holds(where)]
-        made = [(where, run.ask(bundles.reindex, where, run.publisher)) for where in chosen]
+        made = [(where, run.store.reindex(where, run.store_deadline())) for where in chosen]
     if as_json:
-        show_json([{**where._asdict(), **answer} for where, answer in made])
+        show_json([{**where._asdict(), **answer._asdict()} for where, answer in made])
     else:
-        rows = [(*where[1:], answer["bundles"], len(answer["refused"])) for where, answer in made]
+        rows = [(*where[1:], answer.bundles, len(answer.refused)) for where, answer in made]
         show_table((*COLUMNS[:3], "bundles", "refused"), rows)
-    if any(answer["refused"] for _, answer in made):
+    if any(answer.refused for _, answer in made):
         raise click.exceptions.Exit(NO)
 
 
@@ -235,22 +234,18 @@ def promote_command(
             raise click.exceptions.Exit(UNUSABLE)
         where = Namespace(run.policy.paths.store, found.scope, found.profile, found.namespace)
         choice = promote.Choice(where, bundle, entries, scope)
-        made = promote.promote(run.bench, choice, run.publisher, run.bundle_deadline())
+        made = promote.promote(run.bench, choice, run.bundle_deadline())
         named = {"scope": where.scope, "profile": where.profile, "namespace": where.name, "bundle": bundle}
         listed = list(entries)[:20]
         run.audit.emit(
-            events.ENTRY_PROMOTED, **named, into=scope, published=made["bundle"], entries=listed, by=administrator()
+            events.ENTRY_PROMOTED, **named, into=scope, published=made.bundle, entries=listed, by=administrator()
         )
     if as_json:
-        show_json(made)
+        show_json(made._asdict())
     else:
-        say(f"published as {made['bundle']}" if made["bundle"] else f"{scope} has them all")
-    if not made["bundle"]:
+        say(f"published as {made.bundle}" if made.bundle else f"{scope} has them all")
+    if not made.bundle:
         raise click.exceptions.Exit(NO)
-
-
-def _survey(run: Run) -> list[Bundle]:
-    return [Bundle(*row) for row in run.ask(upkeep.survey, run.policy.paths.store, run.publisher)]
 
 
 def _find(found: list[Bundle], name: str) -> Bundle | None:
@@ -258,11 +253,20 @@ def _find(found: list[Bundle], name: str) -> Bundle | None:
 
 
 def _manifest(run: Run, name: str) -> Manifest | None:
-    found = _find(_survey(run), name)
+    found = _find(run.store.survey(run.store_deadline()), name)
     if found is None:
         return None
     where = Namespace(run.policy.paths.store, found.scope, found.profile, found.namespace)
-    return read_manifest(run.bench, where, name, run.bundle_deadline())
+    return run.store.manifest(where, name, run.bundle_deadline())
+
+
+def _first_in(found: Manifest, entry: str) -> str | None:
+    return found.origins[entry].bundle if entry in found.origins else None
+
+
+def _as_json(found: Manifest) -> dict[str, object]:
+    origins = {entry: origin._asdict() for entry, origin in found.origins.items()}
+    return {**found._asdict(), "producer": found.producer._asdict(), "origins": origins}
 
 
 def _report(work: StoreUpkeep, as_json: bool) -> None:

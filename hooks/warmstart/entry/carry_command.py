@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import NamedTuple
 
 import click
 
@@ -22,9 +22,8 @@ from warmstart.entry.terminal import json_option, progress, say, show_json, show
 from warmstart.entry.upkeep_run import Run
 from warmstart.errors import WarmstartError
 from warmstart.host.files import ensure_dir, opened_dir
-from warmstart.host.worker import Worker
 from warmstart.paths import Installation
-from warmstart.store import arrivals, bundles, exports, upkeep
+from warmstart.store import arrivals, exports, manifest
 from warmstart.store.arrivals import Arrived, Desk
 from warmstart.store.exports import Item
 from warmstart.store.layout import BUNDLE, MANIFEST, Namespace
@@ -32,6 +31,20 @@ from warmstart.store.upkeep import Bundle
 
 STEP = "import"
 COLUMNS = ("scope", "profile", "namespace", "bundle", "published", "known", "rejected", "problem")
+
+
+class _Row(NamedTuple):
+    """What became of one bundle of an export, as `import` shows it."""
+
+    scope: str
+    profile: str
+    namespace: str
+    source: str  # its id in the export
+    bundle: str | None  # its id here
+    entries: int
+    known: int
+    rejected: dict[str, str]
+    problem: str
 
 
 @click.command("export")
@@ -54,7 +67,9 @@ def export_command(
     """
     place = Place(**options)
     with run_as_root(installation) as run:
-        found = [b for b in _survey(run) if place.holds(b) and (not wanted or b.bundle in wanted)]
+        found = [
+            b for b in run.store.survey(run.store_deadline()) if place.holds(b) and (not wanted or b.bundle in wanted)
+        ]
         done: list[Bundle] = []
         if found:
             with exports.writing(target) as writer:
@@ -93,9 +108,9 @@ def import_command(
     """
     to, to_namespace = options.pop("to"), options.pop("to_namespace")
     place = Place(**options)
-    rows = []
+    rows: list[_Row] = []
     with store_at_work(installation) as (run, _):
-        desk = Desk(run.bench, run.publisher, run.policy.profiles)
+        desk = Desk(run.bench, run.policy.profiles)
         with exports.reading(os.path.abspath(source), run.policy.validate_user, run.bundle_deadline()) as reader:
             chosen = [i for i in reader.items() if place.holds(_named(run, i)) and (not wanted or i.bundle in wanted)]
             _check_one(chosen, to_namespace)
@@ -105,17 +120,13 @@ def import_command(
                     arrived = arrivals.take_in(reader, item, where, desk, run.bundle_deadline())
                 except WarmstartError as error:
                     run.failed(STEP, error)
-                    rows.append(_row(item, Arrived(None, 0, 0, {}), str(error)))
+                    rows.append(_Row(*item, *Arrived(None, 0, 0, {}), str(error)))
                     continue
                 _tell(run, item, where, arrived)
-                rows.append(_row(item, arrived, ""))
+                rows.append(_Row(*item, *arrived, ""))
     _show(rows, as_json)
-    if not rows or len(rows) < len(wanted) or any(row["problem"] or row["rejected"] for row in rows):
+    if not rows or len(rows) < len(wanted) or any(row.problem or row.rejected for row in rows):
         raise click.exceptions.Exit(NO)
-
-
-def _survey(run: Run) -> list[Bundle]:
-    return [Bundle(*row) for row in run.ask(upkeep.survey, run.policy.paths.store, run.publisher)]
 
 
 def _exported(run: Run, writer: exports.Writer, bundle: Bundle) -> bool:
@@ -127,12 +138,10 @@ def _exported(run: Run, writer: exports.Writer, bundle: Bundle) -> bool:
         # Without a name, so that nothing is left of whoever dies here.
         fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        with Worker(run.policy.store_user, keep=(fd,)) as worker:
-            asked = (where, bundle.bundle, bundle.sha256, bundle.size, fd)
-            worker.call(bundles.fetch, *asked, deadline=run.bundle_deadline())
-            text: str = worker.call(bundles.manifest_text, where, bundle.bundle, deadline=run.bundle_deadline())
+        run.store.fetch(where, bundle.bundle, bundle.sha256, bundle.size, run.bundle_deadline(), into=fd)
+        found = run.store.manifest(where, bundle.bundle, run.bundle_deadline())
         writer.add(name + BUNDLE, fd, bundle.sha256)
-        writer.add_text(name + MANIFEST, text.encode())
+        writer.add_text(name + MANIFEST, manifest.encode(found))
     except WarmstartError as error:
         if isinstance(error, exports.ExportRefused):
             raise
@@ -166,14 +175,8 @@ def _tell(run: Run, item: Item, where: Namespace, arrived: Arrived) -> None:
         run.audit.emit(events.BUNDLE_IMPORTED, **named, **made)
 
 
-def _row(item: Item, arrived: Arrived, problem: str) -> dict[str, Any]:
-    named = {"scope": item.scope, "profile": item.profile, "namespace": item.namespace, "source": item.bundle}
-    return {**named, **arrived._asdict(), "problem": problem}
-
-
-def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
+def _show(rows: list[_Row], as_json: bool) -> None:
     if as_json:
-        show_json(rows)
+        show_json([row._asdict() for row in rows])
         return
-    keys = ("scope", "profile", "namespace", "source", "entries", "known", "rejected", "problem")
-    show_table(COLUMNS, [[len(row[key]) if key == "rejected" else row[key] for key in keys] for row in rows])
+    show_table(COLUMNS, [(*row[:4], row.entries, row.known, len(row.rejected), row.problem) for row in rows])

@@ -21,12 +21,12 @@ from warmstart.audit.journal import Journal
 from warmstart.errors import NodeError, PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path
-from warmstart.host.worker import Worker
 from warmstart.job import Job, from_environment
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, writing_state
 from warmstart.steps.contract import Context
+from warmstart.store.client import StoreClient
 
 DRAINS = 1
 
@@ -39,7 +39,7 @@ class Hook(NamedTuple):
     paths: NodePaths
     audit: Journal
     run_id: str
-    store: Worker
+    store: StoreClient
 
     def context(self, record: Record, seconds: float) -> Context:
         """Return what the steps get."""
@@ -55,7 +55,7 @@ class Hook(NamedTuple):
             return None
 
     def close(self) -> None:
-        """End the store's worker."""
+        """End the process that works in the store."""
         self.store.close()
 
 
@@ -108,7 +108,7 @@ def _guarded(
     policy = None
     try:
         policy = _policy(installation, journal)
-        store = Worker(policy.store_user)
+        store = StoreClient(policy.store_user, policy.paths.store, f"{job.node}-{run_id}")
         work(Hook(job, policy, installation.node(job.node), journal, run_id, store))
     except NodeError as error:
         _drain(policy, job, journal, error)

@@ -117,7 +117,7 @@ def changed(installation: Installation) -> Iterator[Store]:
     """Give the store for changing it, which is audited; what goes wrong ends the command with status 2."""
     try:
         with upkeep_run(installation, "images", _node()) as run:
-            yield Store(installation, run.policy, run.store, run.audit, run.policy.paths.store)
+            yield Store(installation, run.policy, run.store.worker, run.audit, run.policy.paths.store)
     except WarmstartError as error:
         fail(error, error.hint)
 

@@ -77,7 +77,8 @@ def _informed(hook: Hook) -> Hook:
     from warmstart.slurm import spec
 
     try:
-        told = spec.informed(job, keys.spec_directory, keys.user.uid, hook.store, after(keys.deadline))
+        path = spec.path_of(keys.spec_directory, job.cluster, job.id)
+        told = spec.informed(job, path, hook.store.read_job_spec(path, keys.user.uid, after(keys.deadline)))
     except StoreError as error:  # rules that need it grant nothing
         hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
         return hook
@@ -122,7 +123,7 @@ def _supersede(hook: Hook) -> None:
     try:
         release.free_ports(hook.paths, earlier.node, earlier.job_id, hook.audit)
         release.release(hook.paths, earlier, after(SECONDS_TO_UNDO))
-        release.withdraw(hook.store, hook.policy.paths.store, earlier)
+        release.withdraw(hook.store, earlier)
     except WarmstartError as error:  # busy: the new run has a directory of its own
         hook.audit.emit(events.STEP_FAILED, step=release.NAME, error=error.as_audit())
 
@@ -150,7 +151,7 @@ def _undo(hook: Hook, record: Record) -> None:
     try:
         # Ports stay reserved until the epilog: another node may have been told them.
         release.release(hook.paths, made, after(SECONDS_TO_UNDO))
-        release.withdraw(hook.store, hook.policy.paths.store, made)
+        release.withdraw(hook.store, made)
     except (WarmstartError, OSError) as error:  # the failure that brought us here matters more
         hook.audit.emit(events.STEP_FAILED, step=release.NAME, error={"reason": str(error)})
 

@@ -18,9 +18,8 @@ from warmstart.images import quarantine, space
 from warmstart.images.asked import NOBODY
 from warmstart.store import compact, gc, scrub, upkeep
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
-from warmstart.store.compact import Merger
 from warmstart.store.layout import Namespace, store_errors
-from warmstart.store.upkeep import Bundle
+from warmstart.store.upkeep import Bundle, Merger
 
 STEP = "store"
 REPLACED = "replaced by a compacted bundle"
@@ -45,35 +44,34 @@ class StoreUpkeep:
     def __init__(self, run: Run) -> None:
         """`NodeBusy` where another host has the lock; it is held for as long as the run's worker lives."""
         self._run = run
-        self._store = run.policy.paths.store
+        self._store = run.store.path
         self.report = StoreReport()
-        if not run.ask(upkeep.lock, self._store):
+        if not run.store.lock(run.store_deadline()):
             raise NodeBusy(what="on the store, from this or another host")
 
     def namespaces(self) -> list[Namespace]:
         """Return the store's namespaces."""
-        return [Namespace(*where) for where in self._run.ask(upkeep.namespaces, self._store)]
+        return self._run.store.namespaces(self._run.store_deadline())
 
     def bundles(self) -> list[Bundle]:
         """Return the store's bundles."""
-        return [Bundle(*row) for row in self._run.ask(upkeep.survey, self._store, self._run.publisher)]
+        return self._run.store.survey(self._run.store_deadline())
 
     def sweep(self, where: Namespace) -> None:
         """Remove what dead publishers left, and bundles that were replaced long enough ago."""
-        with_owner = (where, self._run.publisher)
-        now = time.time()
-        swept = self._run.ask(upkeep.sweep, *with_owner, now)
+        run, now = self._run, time.time()
+        swept = run.store.sweep(where, now, run.store_deadline())
         if swept:
-            self._run.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
-        replaced = self._run.ask(upkeep.superseded, *with_owner, now)
-        self._remove(where, replaced, REPLACED)
+            run.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
+        self._remove(where, run.store.superseded(where, now, run.store_deadline()), REPLACED)
         self._count(swept=len(swept))
 
     def compact(self, where: Namespace, fewest: int = compact.FEWEST) -> None:
         """Make one bundle of many, of which a node can fetch more than one: larger ones no job would be seeded with."""
-        most = min(compact.MOST_BYTES, self._run.policy.seed.max_fetch // 2)
-        for row in self._run.ask(compact.plan, where, self._run.publisher, fewest, most):
-            self._compact(where, Merger(*row))
+        run = self._run
+        most = min(compact.MOST_BYTES, run.policy.seed.max_fetch // 2)
+        for merger in run.store.plan_compaction(where, run.store_deadline(), fewest=fewest, most_bytes=most):
+            self._compact(where, merger)
 
     def collect_garbage(self) -> None:
         """Remove what the policy says has to go."""
@@ -117,10 +115,11 @@ class StoreUpkeep:
     def evict_images(self) -> None:
         """Bring images below the policy's watermarks, and remove what dead producers left."""
         rules = self._run.policy.images
-        for store in self._run.ask(space.stores, self._store):
+        for store in self._run.store.worker.call(space.stores, self._store, deadline=self._run.store_deadline()):
             try:
                 with store_errors(f"the images in {store}"):
-                    gone = self._run.ask(space.make_room, store, 0, rules.keep._asdict(), NOBODY._asdict(), rules.names)
+                    asked = (store, 0, rules.keep._asdict(), NOBODY._asdict(), rules.names)
+                    gone = self._run.store.worker.call(space.make_room, *asked, deadline=self._run.store_deadline())
             except WarmstartError as error:
                 self._failed(error)
                 continue
@@ -131,10 +130,11 @@ class StoreUpkeep:
     def empty_quarantines(self) -> None:
         """Remove damaged images that nobody has looked at for long, or that are too many."""
         lease = self._run.policy.images.keep.lease
-        for store in self._run.ask(space.stores, self._store):
+        for store in self._run.store.worker.call(space.stores, self._store, deadline=self._run.store_deadline()):
             try:
                 with store_errors(f"the quarantine in {store}"):
-                    gone = self._run.ask(quarantine.empty, store, time.time(), lease)
+                    asked = (store, time.time(), lease)
+                    gone = self._run.store.worker.call(quarantine.empty, *asked, deadline=self._run.store_deadline())
             except WarmstartError as error:
                 self._failed(error)
                 continue
@@ -143,7 +143,7 @@ class StoreUpkeep:
             self._count(discarded=len(gone))
 
     def _sweep_top(self) -> None:
-        swept = self._run.ask(upkeep.sweep_top, self._store, time.time())
+        swept = self._run.store.sweep_top(time.time(), self._run.store_deadline())
         if swept:
             self._run.audit.emit(events.STORE_SWEPT, names=swept[:20])
         self._count(swept=len(swept))
@@ -151,28 +151,28 @@ class StoreUpkeep:
     def _compact(self, where: Namespace, merger: Merger) -> None:
         run = self._run
         try:
-            made = compact.compact(run.bench, where, merger, run.publisher, run.bundle_deadline())
+            made = compact.compact(run.bench, where, merger, run.bundle_deadline())
         except BundleDamaged as error:
             self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
             return
         except PublishBlocked:  # whoever made it is blocked: it stays as it is
             return
-        if made["bundle"]:
+        if made.bundle:
             entries = sum(map(len, merger.entries.values()))
             named = {"scope": where.scope, "profile": where.profile, "namespace": where.name}
             run.audit.emit(
-                events.BUNDLE_COMPACTED, **named, bundle=made["bundle"], replaces=merger.sources, entries=entries
+                events.BUNDLE_COMPACTED, **named, bundle=made.bundle, replaces=merger.sources, entries=entries
             )
             self._count(compacted=1)
 
     def _remove(self, where: Namespace, names: list[str], reason: str) -> None:
-        removed = self._run.ask(upkeep.remove, where, names, self._run.publisher) if names else []
+        removed = self._run.store.remove(where, names, self._run.store_deadline()) if names else []
         for bundle in removed:
             self._tell(events.BUNDLE_REMOVED, where, bundle, reason)
         self._count(removed=len(removed))
 
     def _quarantine(self, where: Namespace, bundle: str, problem: str) -> None:
-        if self._run.ask(upkeep.quarantine, where, bundle, self._run.publisher):
+        if self._run.store.quarantine(where, bundle, self._run.store_deadline()):
             self._tell(events.BUNDLE_QUARANTINED, where, bundle, problem)
             self._count(quarantined=1)
 

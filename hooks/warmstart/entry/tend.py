@@ -25,7 +25,7 @@ from warmstart.images import scratch, served
 from warmstart.paths import Installation
 from warmstart.slurm import live
 from warmstart.steps import spool
-from warmstart.store import prune, upkeep
+from warmstart.store import prune
 
 IONICE = "/usr/bin/ionice"
 SPOOL_SECONDS = 600.0
@@ -125,7 +125,7 @@ class _Tending:
 
     def _spool(self) -> int:
         run = self._run
-        return spool.publish(run.paths.spool, run.policy, run.publisher, run.audit, after(SPOOL_SECONDS))
+        return spool.publish(run.paths.spool, run.store, run.policy.tend, run.audit, after(SPOOL_SECONDS))
 
     def _copies(self) -> int:
         run = self._run
@@ -134,7 +134,7 @@ class _Tending:
     def _uses(self) -> int:
         run = self._run
         uses = prune.uses(run.paths.bundles)
-        noted: int = run.ask(upkeep.note_uses, run.policy.paths.store, uses) if uses else 0
+        noted = run.store.note_uses(uses, run.store_deadline()) if uses else 0
         return noted + self._served()
 
     def _served(self) -> int:
@@ -145,7 +145,7 @@ class _Tending:
             for name in os.listdir(node_fd):
                 with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, node_fd) as fd:
                     marked += served.collect(
-                        fd, run.paths.uses, **here, worker=run.store, deadline=after(STORE_SECONDS)
+                        fd, run.paths.uses, **here, worker=run.store.worker, deadline=after(STORE_SECONDS)
                     )
         return marked
 

@@ -17,12 +17,11 @@ from warmstart.audit.sink import drain
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path
-from warmstart.host.wire import Json
-from warmstart.host.worker import Worker
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy import refresh
 from warmstart.policy.compiled import Policy
 from warmstart.record import writing_state
+from warmstart.store.client import StoreClient
 from warmstart.store.unpack import Bench
 
 STORE_SECONDS = 60.0  # for one question to the store
@@ -45,21 +44,16 @@ class Run(NamedTuple):
     node: str
     audit: Journal
     run_id: str
-    store: Worker  # ends with the run, and with it the locks that it holds
-
-    @property
-    def publisher(self) -> str:
-        """Names this run in the names of temporary files."""
-        return f"{self.node}-{self.run_id}"
+    store: StoreClient  # ends with the run, and with it the locks that it holds
 
     @property
     def bench(self) -> Bench:
         """Where bundles are unpacked, and as whom."""
-        return Bench(self.paths.upkeep, self.policy.store_user, self.policy.validate_user)
+        return Bench(self.paths.upkeep, self.store, self.policy.validate_user)
 
-    def ask(self, function: object, *args: Json) -> Json:
-        """Call a function of the store's modules as its owner."""
-        return self.store.call(function, *args, deadline=after(STORE_SECONDS))  # type: ignore[arg-type]
+    def store_deadline(self) -> Deadline:
+        """Return the deadline for one question to the store."""
+        return after(STORE_SECONDS)
 
     def bundle_deadline(self) -> Deadline:
         """Return the deadline for working on one bundle."""
@@ -86,7 +80,7 @@ def upkeep_run(installation: Installation, hook: str, node: str) -> Iterator[Run
     started = time.monotonic()
     outcome = "failed"
     try:
-        with Worker(policy.store_user) as store:
+        with StoreClient(policy.store_user, policy.paths.store, f"{node}-{run_id}") as store:
             yield Run(policy, paths, node, journal, run_id, store)
         outcome = "ok"
     finally:

@@ -14,12 +14,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.errors import StoreError
-from warmstart.host.deadline import Deadline
+from warmstart.host import wire
 from warmstart.host.files import DIRECTORY, REGULAR
-from warmstart.host.worker import Worker
 from warmstart.job import Job
 
 FORMAT = 1
@@ -60,15 +59,8 @@ def path_of(directory: str, cluster: str, job_id: int) -> str:
     return f"{directory}/{cluster}.{job_id}.json"
 
 
-def informed(job: Job, directory: str, owner: int, store: Worker, deadline: Deadline) -> Job:
-    """Return the job with what its spec adds; `SpecUnusable`, or `WorkerSilent` at the deadline."""
-    path = path_of(directory, job.cluster, job.id)
-    try:
-        spec = _spec(store.call(read, path, owner, deadline=deadline))
-    except OSError as error:
-        raise SpecUnusable(path=path, problem=error.strerror or "unreadable") from error
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise SpecUnusable(path=path, problem="is not what the controller's hook writes") from error
+def informed(job: Job, path: str, spec: Spec) -> Job:
+    """Return the job with what its spec, read from `path`, adds; `SpecUnusable` where it is of another run."""
     if problem := _not_of(job, spec, time.time()):
         raise SpecUnusable(path=path, problem=problem)
     return job._replace(
@@ -79,8 +71,17 @@ def informed(job: Job, directory: str, owner: int, store: Worker, deadline: Dead
     )
 
 
-def read(path: str, owner: int) -> dict[str, Any]:
-    """Return a spec's JSON; `OSError` unless nobody but `owner` and root could have written it."""
+def read(path: str, owner: int) -> Spec:
+    """Return a spec; `SpecUnusable` unless it is in form, and nobody but `owner` and root could have written it."""
+    try:
+        return _decode(_read(path, owner))
+    except OSError as error:
+        raise SpecUnusable(path=path, problem=error.strerror or "unreadable") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise SpecUnusable(path=path, problem="is not what the controller's hook writes") from error
+
+
+def _read(path: str, owner: int) -> bytes:
     directory, name = os.path.split(path)
     with opened(directory, owner) as folder:
         fd = os.open(name, REGULAR, dir_fd=folder)
@@ -96,7 +97,7 @@ def read(path: str, owner: int) -> dict[str, Any]:
             raise _refusal("can be written by others")
         if status.st_size > LONGEST:
             raise _refusal(f"is larger than {LONGEST} bytes")
-        return _object(os.read(fd, LONGEST))
+        return os.read(fd, LONGEST)
     finally:
         os.close(fd)
 
@@ -131,26 +132,16 @@ def _require_ours(status: os.stat_result, owner: int, name: str, *, above: bool)
         raise _refusal(f"its directory {name} can be written by others")
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _decode(data: bytes) -> Spec:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise _refusal("is not JSON") from error
     if not isinstance(value, dict):
         raise _refusal("is not a JSON object")
-    return value
-
-
-def _spec(data: dict[str, Any]) -> Spec:
-    if data.pop("format") != FORMAT:
+    if value.pop("format") != FORMAT:
         raise ValueError("another version wrote it")
-    numbers = [data[key] for key in ("job_id", "uid", "restarts")]
-    texts = [data[key] for key in ("job_name", "array", "comment", "qos") if data[key] is not None]
-    if not all(type(number) is int for number in numbers) or type(data["written"]) not in (int, float):
-        raise TypeError("a number is none")
-    if not all(isinstance(text, str) for text in (data["cluster"], *texts)):
-        raise TypeError("a text is none")
-    return Spec(**{**data, "written": float(data["written"])})
+    return wire.from_object(Spec, value)
 
 
 def _not_of(job: Job, spec: Spec, now: float) -> str:

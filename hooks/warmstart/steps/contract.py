@@ -12,10 +12,10 @@ from typing import NamedTuple
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.host.worker import Worker
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordChange
+from warmstart.store.client import StoreClient
 
 
 class Context(NamedTuple):
@@ -26,7 +26,7 @@ class Context(NamedTuple):
     record: Record
     audit: Journal
     deadline: Deadline
-    store: Worker  # a process with the store owner's identity
+    store: StoreClient
 
 
 class Outcome(NamedTuple):

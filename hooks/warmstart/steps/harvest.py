@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
@@ -180,19 +180,16 @@ def _room(delivery: Delivery, stage: int) -> int:
 
 def _collect(record: Record, delivery: Delivery, stage: Stage, limits: Limits) -> Collected:
     tool = delivery.tool
-    rules: dict[str, Any] = {
-        "owner": record.uid,
-        "entry_of": tool.entry_of,
-        "skip": set(delivery.known(limits.deadline)),
-        "stage": stage,
-        "limits": limits,
-    }
+    entry_of, owner, skip = tool.entry_of, record.uid, set(delivery.known(limits.deadline))
     busy = limits.deadline.within(BUSY_SECONDS)
     with opened_dir(record.run_directory) as base, settled(base, tool.name, tool.subdir, busy) as view:
         if view:
-            collected = collect_view(view, **rules)
+            collected = collect_view(view, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits)
         else:
-            collected = collect(base, f"cache/{tool.subdir}", lock=tool.lock, **rules)
+            place, lock = f"cache/{tool.subdir}", tool.lock
+            collected = collect(
+                base, place, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits, lock=lock
+            )
     delivery.reject(collected.rejected, collected.examples)
     return collected
 

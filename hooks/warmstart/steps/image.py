@@ -119,4 +119,4 @@ def _charged(context: Context) -> Charged:
 def _site(context: Context) -> Site:
     record = context.record
     run = Run(record.node, record.run_id, record.job_id)
-    return Site.of(context.policy, context.store, context.paths.uses, run)
+    return Site.of(context.policy, context.store.worker, context.paths.uses, run)

@@ -22,12 +22,12 @@ from warmstart.host import ports
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Worker
 from warmstart.images import scratch
 from warmstart.paths import SEED, NodePaths
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import aside, kept
+from warmstart.store.client import StoreClient
 
 NAME = "release"
 SECONDS_FOR_LEDGER = 5.0
@@ -58,7 +58,7 @@ def run(context: Context, options: Options) -> Outcome:  # noqa: ARG001 - the sh
         release(context.paths, record, context.deadline)
     kept_of: dict[str, object] = {"kept": record.run_directory} if record.keep else {}
     try:
-        withdraw(context.store, context.policy.paths.store, record)
+        withdraw(context.store, record)
     except StoreError as error:
         return Outcome("changed", detail=kept_of, degraded=[error])
     return Outcome("changed", detail=kept_of)
@@ -102,12 +102,10 @@ def free_ports(paths: NodePaths, node: str, job_id: int, audit: Journal) -> None
         ports.release(paths.ports, node, job_id, after(SECONDS_FOR_LEDGER))
 
 
-def withdraw(store: Worker, root: str, record: Record) -> None:
+def withdraw(store: StoreClient, record: Record) -> None:
     """Remove what this node told the job's other nodes; a `StoreError` leaves it to `tend`."""
     if record.meeting:
-        from warmstart.store import rendezvous
-
-        store.call(rendezvous.withdraw, root, record.meeting, deadline=after(SECONDS_FOR_STORE))
+        store.withdraw_rendezvous(record.meeting, after(SECONDS_FOR_STORE))
 
 
 def _mark_served(context: Context) -> None:
@@ -120,7 +118,7 @@ def _mark_served(context: Context) -> None:
     here = {"node": record.node, "store": context.policy.paths.store}
     with suppress(OSError, StoreError), opened_dir(record.run_directory) as run_fd:
         deadline = after(SECONDS_FOR_STORE)
-        served.collect(run_fd, context.paths.uses, **here, worker=context.store, deadline=deadline)
+        served.collect(run_fd, context.paths.uses, **here, worker=context.store.worker, deadline=deadline)
 
 
 def _set_aside(context: Context) -> None:

@@ -17,11 +17,10 @@ from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, 
 from warmstart.host import ports as ledger
 from warmstart.host.deadline import Deadline
 from warmstart.host.ports import Holder, Wanted
-from warmstart.host.wire import Json
 from warmstart.policy.compiled import Rendezvous
 from warmstart.record import Record, writing_state
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import rendezvous as meeting
+from warmstart.store.rendezvous import Answer
 
 NAME = "rendezvous"
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
@@ -122,43 +121,36 @@ def _ports(context: Context, options: Options) -> list[int]:
         return ledger.reserve(context.paths.ports, holder, wanted, options.restarts, _deadline(context, options))
 
 
-def _publish(context: Context, options: Options, **answer: object) -> None:
+def _publish(context: Context, options: Options, ports: list[int] | None = None, refused: str | None = None) -> None:
     if not options.others:
         return
     record = context.record
-    whose = {"uid": record.uid, "cluster": record.cluster, "nodelist": options.nodelist}
-    context.store.call(
-        meeting.publish,
-        context.policy.paths.store,
-        options.name,
-        f"{record.node}-{record.run_id}",
-        {**whose, "address": options.address, **answer},
-        deadline=_deadline(context, options),
-    )
+    answer = Answer(record.uid, record.cluster, options.nodelist, options.address, ports, refused)
+    context.store.publish_rendezvous(options.name, answer, _deadline(context, options))
 
 
 def _join(context: Context, options: Options) -> Outcome:
     started = time.monotonic()
     answer = _answer(context, options)
-    if "refused" in answer:
-        raise HeadRefused(head=answer.get("address"), reason=answer["refused"])
-    address, ports = answer.get("address"), _ports_in(answer)
-    if not isinstance(address, str) or len(ports) <= options.further:
+    if answer.refused is not None:
+        raise HeadRefused(head=answer.address, reason=answer.refused)
+    address, ports = answer.address, answer.ports or []
+    if not address or len(ports) <= options.further:
         raise AnswerUnusable(name=options.name, problem="it has no address, or too few ports")
     waited = round((time.monotonic() - started) * 1000, 3)
     context.audit.emit(events.RENDEZVOUS_JOINED, address=address, ports=ports, waited_ms=waited)
     return _told(context.record, address, ports)
 
 
-def _answer(context: Context, options: Options) -> dict[str, Json]:
+def _answer(context: Context, options: Options) -> Answer:
     """Return the answer of this run's head node; `NoAnswer` at the deadline, the store's errors at once."""
-    deadline, store = _deadline(context, options), context.policy.paths.store
+    deadline = _deadline(context, options)
     slow = context.deadline.within(options.rule.wait + SECONDS_FOR_STORE)  # the last look needs some time itself
     pause = FIRST_PAUSE
     while True:
-        answer = context.store.call(meeting.look, store, options.name, deadline=slow)
+        answer = context.store.look_for_rendezvous(options.name, slow)
         if answer is not None and _is_for(context, options, answer):
-            return dict(answer)
+            return answer
         if deadline.expired():
             head = options.address or "of the leading component"
             raise NoAnswer(head=head, seconds=options.rule.wait)
@@ -166,15 +158,10 @@ def _answer(context: Context, options: Options) -> dict[str, Json]:
         pause = min(pause * 1.5, LONGEST_PAUSE)
 
 
-def _is_for(context: Context, options: Options, answer: dict[str, Json]) -> bool:
+def _is_for(context: Context, options: Options, answer: Answer) -> bool:
     """Tell whether it is this job's, and not that of an earlier job with the same id."""
-    whose = (answer.get("uid"), answer.get("cluster"), answer.get("nodelist") if options.nodelist else "")
+    whose = (answer.uid, answer.cluster, answer.nodelist if options.nodelist else "")
     return whose == (context.record.uid, context.record.cluster, options.nodelist)
-
-
-def _ports_in(answer: dict[str, Json]) -> list[int]:
-    ports = answer.get("ports")
-    return [port for port in ports if isinstance(port, int)] if isinstance(ports, list) else []
 
 
 def _told(record: Record, address: str, ports: list[int]) -> Outcome:

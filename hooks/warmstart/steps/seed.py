@@ -28,9 +28,8 @@ from warmstart.profiles.contract import Profile
 from warmstart.record import RecordChange, Seeded
 from warmstart.seed.client import JobClient
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import bundles
 from warmstart.store.beneath import TurnedAway, open_directory
-from warmstart.store.bundles import Offer, Offers
+from warmstart.store.bundles import Offer
 from warmstart.store.layout import Namespace
 
 if TYPE_CHECKING:
@@ -259,10 +258,7 @@ def _based_on(source: _Source) -> list[str]:
 
 def _offered(context: Context, tool: Profile, namespace: str, budget: _Budget) -> list[Offer]:
     """Ask the store; what it has but does not offer is audited."""
-    record, store = context.record, context.policy.paths.store
-    asked = (store, record.read_scopes, tool.name, namespace, f"{record.node}-{record.run_id}")
-    answer = context.store.call(bundles.offers, *asked, deadline=budget.fetching)
-    offers = Offers([Offer(*offer) for offer in answer[0]], answer[1])
+    offers = context.store.offers(context.record.read_scopes, tool.name, namespace, budget.fetching)
     for bundle, why in offers.refused.items():
         context.audit.emit(events.BUNDLE_REFUSED, profile=tool.name, bundle=bundle, reason=why)
     return offers.offers
@@ -281,7 +277,7 @@ def _copied(
                 context.paths.bundles,
                 Namespace(context.policy.paths.store, offer.scope, tool.name, namespace),
                 offer,
-                owner=context.policy.store_user,
+                store=context.store,
                 most_bytes=budget.bytes,
                 deadline=budget.fetching,
             )

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
-from warmstart.policy.compiled import Policy
+from warmstart.policy.form import Tend
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import spool
+from warmstart.store.client import StoreClient
 
 NAME = "spool"
 
@@ -22,17 +23,15 @@ class Options(NamedTuple):
 
 def run(context: Context, options: Options) -> Outcome:
     """Publish as much as there is time for; the rest waits for the next epilog, or for upkeep."""
-    publisher = f"{context.record.node}-{context.record.run_id}"
-    directory = context.paths.spool
-    done = publish(directory, context.policy, publisher, context.audit, context.deadline.within(options.seconds))
+    deadline = context.deadline.within(options.seconds)
+    done = publish(context.paths.spool, context.store, context.policy.tend, context.audit, deadline)
     return Outcome("changed" if done else "unchanged", detail={"bundles": done})
 
 
-def publish(directory: str, policy: Policy, publisher: str, audit: Journal, deadline: Deadline) -> int:
+def publish(directory: str, store: StoreClient, rules: Tend, audit: Journal, deadline: Deadline) -> int:
     """Publish a node's spool; return how many bundles left it. The store's own errors."""
-    target = spool.Target(policy.paths.store, policy.store_user, publisher, policy.tend)
     count = 0
-    for delivered in spool.deliver(directory, target, deadline):
+    for delivered in spool.deliver(directory, store, rules, deadline):
         count += 1
         _tell(audit, delivered)
     return count
@@ -42,5 +41,6 @@ def _tell(audit: Journal, delivered: spool.Delivered) -> None:
     spooled, published = delivered.spooled, delivered.published
     if delivered.reason or spooled is None:
         audit.emit(events.BUNDLE_DROPPED, spooled=delivered.name, reason=delivered.reason)
-    elif published and published["bundle"]:
-        audit.emit(events.BUNDLE_PUBLISHED, profile=spooled.profile, namespace=spooled.namespace, **published)
+    elif published and published.bundle:
+        named = {"profile": spooled.profile, "namespace": spooled.namespace}
+        audit.emit(events.BUNDLE_PUBLISHED, **named, **published._asdict())

@@ -11,18 +11,17 @@ import pwd
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
-from warmstart.host.worker import Worker
 from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.store import bundles, manifest
 from warmstart.store.compact import origin, publish_stage
 from warmstart.store.exports import ExportDamaged, ExportRefused, Item, Reader
 from warmstart.store.layout import MANIFEST, Namespace
-from warmstart.store.manifest import Manifest
+from warmstart.store.manifest import Draft, Manifest
 from warmstart.store.stage import Stage
 from warmstart.store.unpack import Bench, Wanted, unpacked
 
@@ -31,7 +30,6 @@ class Desk(NamedTuple):
     """Where things are taken in, and as whom."""
 
     bench: Bench
-    publisher: str  # names whoever publishes
     profiles: Sequence[DefinedProfile]  # of the policy
 
 
@@ -65,7 +63,8 @@ def take_in(reader: Reader, item: Item, where: Namespace, desk: Desk, deadline: 
     `ExportDamaged`, `ManifestUnreadable`, `ProfileUnknown`, `PublishBlocked`, the errors of unpacking and publishing.
     """
     found = _manifest(reader, item)
-    known = set(_known(desk, where, found, deadline))
+    producer = found.producer
+    known = set(desk.bench.store.known_entries(where, producer.user, producer.uid, deadline))
     new = sorted(found.entries.keys() - known)
     if not new:
         return Arrived(None, 0, len(found.entries), {})
@@ -74,12 +73,11 @@ def take_in(reader: Reader, item: Item, where: Namespace, desk: Desk, deadline: 
         with unpacked(desk.bench, wanted, deadline, partial(_copy, reader, item)) as stage:
             rejected = _rejected(desk, stage, found, new, deadline)
             valid = [entry for entry in new if entry not in rejected]
-            made = (
-                publish_stage(desk.bench, stage, where, _draft(found, valid), desk.publisher, deadline) if valid else {}
-            )
+            bundle = None
+            if valid:
+                bundle = publish_stage(desk.bench, stage, where, _draft(found, valid), deadline).bundle
     except bundles.BundleDamaged as error:
         raise ExportDamaged(path=item.path, problem=error.fields["problem"]) from error
-    bundle = made.get("bundle")
     return Arrived(bundle, len(valid) if bundle else 0, len(found.entries) - len(new), rejected)
 
 
@@ -88,13 +86,6 @@ def _manifest(reader: Reader, item: Item) -> Manifest:
     if (found.scope, found.profile, found.namespace) != item[:3]:
         raise ExportDamaged(path=item.path + MANIFEST, problem="it is of another namespace")
     return found
-
-
-def _known(desk: Desk, where: Namespace, found: Manifest, deadline: Deadline) -> list[str]:
-    with Worker(desk.bench.owner) as worker:
-        asked = (where, found.producer["user"], found.producer["uid"], desk.publisher)
-        known: list[str] = worker.call(bundles.known_entries, *asked, deadline=deadline)
-    return known
 
 
 def _copy(reader: Reader, item: Item, wanted: Wanted, out: int) -> None:
@@ -113,14 +104,9 @@ def _rejected(desk: Desk, stage: str, found: Manifest, entries: list[str], deadl
     return rejected
 
 
-def _draft(found: Manifest, entries: list[str]) -> dict[str, Any]:
-    return {
-        "producer": found.producer,
-        "facts": found.facts,
-        "entries": {entry: found.entries[entry] for entry in entries},
-        "origins": {entry: origin(found, entry) for entry in entries},
-        "replaces": [],
-    }
+def _draft(found: Manifest, entries: list[str]) -> Draft:
+    origins = {entry: origin(found, entry) for entry in entries}
+    return Draft(found.producer, found.facts, {entry: found.entries[entry] for entry in entries}, origins)
 
 
 def _is_user(name: str, uid: str) -> bool:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 from warmstart.errors import StoreError
+from warmstart.host import wire
 from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there
 from warmstart.store.layout import ARTIFACTS, LOCKS, store_errors
 
@@ -73,10 +75,10 @@ def read(store: str) -> Blocks:
     except FileNotFoundError:
         return Blocks(())
     try:
-        raw: dict[str, Any] = json.loads(data)
+        raw = json.loads(data)
         if raw["format"] != FORMAT:
             raise ValueError(f"its format is {raw['format']!r}, known is {FORMAT}")
-        return Blocks(tuple(Block(**block) for block in raw["blocks"]))
+        return Blocks(tuple(wire.from_object(Block, block) for block in raw["blocks"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BlocksUnreadable(path=path, problem=f"{error}"[:200]) from error
 
@@ -87,9 +89,8 @@ def listed(store: str) -> list[Block]:
         return list(read(store).blocks)
 
 
-def block(store: str, wanted: list[Any], owner: str) -> bool:
-    """Add a `Block`; return whether it is new. The store's own errors."""
-    new = Block(*wanted)
+def block(store: str, new: Block, owner: str) -> bool:
+    """Add a block; return whether it is new. The store's own errors."""
     with store_errors("block"), _alone(store):
         blocks = read(store).blocks
         if new.what in (known.what for known in blocks):
@@ -98,11 +99,11 @@ def block(store: str, wanted: list[Any], owner: str) -> bool:
         return True
 
 
-def unblock(store: str, what: list[str], owner: str) -> bool:
-    """Take a block back, given its `what`; return whether it was there."""
+def unblock(store: str, unwanted: Block, owner: str) -> bool:
+    """Take back what a block blocks, whatever its reason; return whether it was there."""
     with store_errors("unblock"), _alone(store):
         blocks = read(store).blocks
-        left = tuple(known for known in blocks if known.what != tuple(what))
+        left = tuple(known for known in blocks if known.what != unwanted.what)
         if left == blocks:
             return False
         _write(store, left, owner)
@@ -123,7 +124,7 @@ def _write(store: str, blocks: Iterable[Block], owner: str) -> None:
         replace(fd, owner, NAME, data)
 
 
-def _alone(store: str) -> Any:  # noqa: ANN401 - a context manager
+def _alone(store: str) -> AbstractContextManager[None]:
     from warmstart.store.locks import locked
 
     ensure_dir(os.path.join(store, ARTIFACTS), 0o700)

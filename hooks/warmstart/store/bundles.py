@@ -1,4 +1,4 @@
-"""What the store's owner does with bundles: offer, fetch, publish. Runs in the worker, JSON in and out.
+"""What the store's owner does with bundles: offer, fetch, publish. Runs in the worker.
 
 One entry comes from exactly one bundle: of the more trusted scope, within a scope of the oldest bundle; that
 is what "first publisher wins" means (design, section 5; threats, row 8). Hot path: `offers`.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
 from warmstart.host.files import open_regular, opened_dir, write_all
 from warmstart.store import blocks, index, layout, manifest, precedence, usage
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, store_errors
 from warmstart.store.locks import locked
-from warmstart.store.manifest import File, Manifest
+from warmstart.store.manifest import Draft, Manifest
 from warmstart.store.publish import publish, temp_file
 
 _CHUNK = 1 << 20
@@ -68,10 +68,26 @@ class Offer(NamedTuple):
 
 
 class Offers(NamedTuple):
-    """What a namespace has for a job; a list of two through the worker."""
+    """What a namespace has for a job."""
 
     offers: list[Offer]  # the most trusted scope first, the oldest bundle first
     refused: dict[str, str]  # bundle → why it, or some of it, is not used
+
+
+class Published(NamedTuple):
+    """What became of a bundle."""
+
+    bundle: str | None  # its id; None: it was not wanted any more
+    sha256: str
+    size: int  # bytes
+    indexed: bool  # False: it is there, but the index could not be written; the next publisher's will list it
+
+
+class Reindexed(NamedTuple):
+    """What a new index lists."""
+
+    bundles: int
+    refused: dict[str, str]  # bundle → why its manifest can't be used
 
 
 def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: str) -> Offers:
@@ -114,20 +130,19 @@ def _require_store(store: str) -> None:
             raise OSError(errno.ENODEV, "not the store's owner's: is it mounted?", store)
 
 
-def known_entries(  # noqa: PLR0917 - positional, through the worker
-    where: Sequence[str], user: str, uid: int, owner: str, quota: int = 0, newest: bool = False
+def known_entries(
+    where: Namespace, user: str, uid: int, owner: str, *, quota: int = 0, newest: bool = False
 ) -> list[str]:
-    """Return the entries that need not be harvested: a `Namespace` has them, or they are blocked.
+    """Return the entries that need not be harvested: the namespace has them, or they are blocked.
 
     `PublishBlocked` where nothing of that user or for that namespace is taken, `QuotaExceeded` where the scope has all
     it may have (`quota` in bytes, 0 is none). `newest`: what there is gets replaced, so only what is blocked counts.
     """
-    namespace = Namespace(*where)
     with store_errors("read the index"):
         if quota:
-            usage.check(namespace.store, namespace.scope, 1, quota)
-        blocked = _unblocked(namespace, user, uid)
-        return sorted(blocked if newest else index.read(namespace.path, owner).entries() | blocked)
+            usage.check(where.store, where.scope, 1, quota)
+        blocked = _unblocked(where, user, uid)
+        return sorted(blocked if newest else index.read(where.path, owner).entries() | blocked)
 
 
 def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
@@ -140,15 +155,14 @@ def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
     return blocked.entries(where.profile)
 
 
-def reindex(where: Sequence[str], owner: str) -> dict[str, Any]:
-    """Make the index again from the manifests; return `{"bundles": how many, "refused": {bundle: why}}`."""
-    path = Namespace(*where).path
-    with store_errors("rebuild the index"), opened_dir(path) as dir_fd, _alone(path):
+def reindex(where: Namespace, owner: str) -> Reindexed:
+    """Make the index again from the manifests."""
+    with store_errors("rebuild the index"), opened_dir(where.path) as dir_fd, _alone(where.path):
         made = index.rebuild(dir_fd, owner)
-    return {"bundles": len(made.bundles), "refused": made.refused}
+    return Reindexed(len(made.bundles), made.refused)
 
 
-def fetch(where: Sequence[str], bundle: str, sha256: str, size: int, fd: int) -> dict[str, dict[str, int]]:
+def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> dict[str, dict[str, int]]:
     """Copy a bundle into the inherited, empty descriptor `fd`; return each entry's files, with mtimes in nanoseconds.
 
     What arrives is hashed on the way and must be what the manifest and the index both say: `BundleDamaged`
@@ -159,7 +173,7 @@ def fetch(where: Sequence[str], bundle: str, sha256: str, size: int, fd: int) ->
         raise ValueError(f"not a bundle's id: {bundle!r}")
     with store_errors("fetch a bundle"):
         try:
-            with opened_dir(Namespace(*where).path) as dir_fd:
+            with opened_dir(where.path) as dir_fd:
                 found = index.read_manifest(dir_fd, bundle)
                 if (found.sha256, found.size) != (sha256, size):
                     raise BundleDamaged(bundle=bundle, problem="index and manifest disagree")
@@ -173,14 +187,14 @@ def fetch(where: Sequence[str], bundle: str, sha256: str, size: int, fd: int) ->
     return {entry: {path: file.mtime_ns for path, file in files.items()} for entry, files in found.entries.items()}
 
 
-def manifest_text(where: Sequence[str], bundle: str) -> str:
-    """Return a bundle's manifest as it lies there; `ManifestUnreadable`, `BundleGone`, `StoreFailed`."""
+def read_manifest(where: Namespace, bundle: str) -> Manifest:
+    """Return a bundle's manifest; `ManifestUnreadable`, `BundleGone`, `StoreFailed`."""
     if not layout.is_bundle_id(bundle):
         raise BundleGone(bundle=bundle)
     with store_errors("read a manifest"):
         try:
-            with opened_dir(Namespace(*where).path) as dir_fd:
-                return manifest.encode(index.read_manifest(dir_fd, bundle)).decode()
+            with opened_dir(where.path) as dir_fd:
+                return index.read_manifest(dir_fd, bundle)
         except FileNotFoundError:
             raise BundleGone(bundle=bundle) from None
 
@@ -202,59 +216,53 @@ def _fetch_bytes(bundle: str, source: int, fd: int, sha256: str, size: int) -> N
         raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
 
 
-def publish_bundle(where: Sequence[str], fd: int, draft: dict[str, Any], owner: str, quota: int = 0) -> dict[str, Any]:
+def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: int = 0) -> Published:
     """Publish the squashfs behind the inherited descriptor `fd`; readers see it whole or not at all.
 
-    `draft` holds `producer`, `facts` and `entries` ({entry: {path: [size, sha256, mtime_ns]}}) of the
-    manifest, and `based_on` (`precedence.named_over`) where the newest wins; `owner` names whoever publishes in the
-    names of temporary files (node and run id). Returns
-    `{"bundle": id, "sha256", "size", "indexed"}`; `bundle` is None where others have published all its entries
-    (or, where the newest wins, another newer one) meanwhile, `indexed` False where the bundle is there but the index
-    could not be written: the next publisher's will list it. `StoreFull`, `StoreFailed`: no reader sees anything of it,
-    or (an error of the last directory sync) all of it. `QuotaExceeded` where the scope would have more than `quota`
-    bytes then (0: no quota).
+    `owner` names whoever publishes in the names of temporary files (node and run id). `bundle` is None where others
+    have published all its entries (or, where the newest wins, another newer one) meanwhile. `StoreFull`, `StoreFailed`:
+    no reader sees anything of it, or (an error of the last directory sync) all of it. `QuotaExceeded` where the scope
+    would have more than `quota` bytes then (0: no quota).
     """
     if quota:
         with store_errors("measure the scope"):
-            usage.check(where[0], where[1], os.fstat(fd).st_size, quota)
+            usage.check(where.store, where.scope, os.fstat(fd).st_size, quota)
     name: Callable[[Manifest, index.Index], Manifest | None] = precedence.named
-    if "based_on" in draft:
+    if draft.based_on is not None:
         with store_errors("read what is blocked"):
-            name = partial(precedence.named_over, blocks.read(where[0]), draft["based_on"])
+            name = partial(precedence.named_over, blocks.read(where.store), draft.based_on)
     return _publish(where, fd, draft, owner, name)
 
 
-def publish_compacted(where: Sequence[str], fd: int, draft: dict[str, Any], owner: str) -> dict[str, Any]:
-    """Publish what was made of other bundles, as old as the oldest of them; the same answer and errors.
+def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Published:
+    """Publish what was made of other bundles, as old as the oldest of them; the same errors.
 
-    `draft` holds `replaces` and `origins`, too. `bundle` is None where one of those bundles is not there any more.
+    `bundle` is None where one of those that it replaces is not there any more.
     """
     return _publish(where, fd, draft, owner, precedence.named_as_old)
 
 
 def _publish(
-    where: Sequence[str],
+    where: Namespace,
     fd: int,
-    draft: dict[str, Any],
+    draft: Draft,
     owner: str,
     name: Callable[[Manifest, index.Index], Manifest | None],
-) -> dict[str, Any]:
-    entries = {entry: {path: File(*row) for path, row in files.items()} for entry, files in draft["entries"].items()}
-    namespace = Namespace(*where)
+) -> Published:
     with store_errors("publish a bundle"):
-        _unblocked(namespace, draft["producer"]["user"], draft["producer"]["uid"])
-        dir_fd = layout.make_namespace(namespace)
+        _unblocked(where, draft.producer.user, draft.producer.uid)
+        dir_fd = layout.make_namespace(where)
         try:
             with temp_file(dir_fd, owner) as (temp, out):
                 sha256, size = _copy_in(fd, out)
-                found = Manifest("", sha256, size, 0.0, *namespace[1:], draft["producer"], draft["facts"], entries)
-                found = found._replace(origins=draft.get("origins", {}), replaces=draft.get("replaces", []))
-                with _alone(namespace.path):
+                found = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
+                found = found._replace(origins=draft.origins, replaces=draft.replaces)
+                with _alone(where.path):
                     named = name(found, index.update(dir_fd, owner))
                     indexed = named is not None and _link_and_list(dir_fd, owner, (temp, out), named)
         finally:
             os.close(dir_fd)
-    return {"bundle": named and named.bundle, "sha256": sha256, "size": size, "indexed": indexed}
+    return Published(named and named.bundle, sha256, size, indexed)
 
 
 def _copy_in(source: int, out: int) -> tuple[str, int]:

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
-from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker, WorkerSilent
+from warmstart.host.worker import WorkerSilent
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 
 _FILES = ".files.json"
@@ -63,9 +63,9 @@ class Copy(NamedTuple):
 
 
 def local_copy(
-    directory: str, where: Namespace, offer: Offer, *, owner: Identity, most_bytes: int, deadline: Deadline
+    directory: str, where: Namespace, offer: Offer, *, store: StoreClient, most_bytes: int, deadline: Deadline
 ) -> Copy:
-    """Return this node's copy of an offered bundle, fetched as the store's owner where it lacks.
+    """Return this node's copy of an offered bundle, fetched from the store where it lacks.
 
     `where` has the scope of the offer. `FetchOverBudget` where the fetch would take more than `most_bytes` or
     is not done at the deadline; the errors of `bundles.fetch`; `OSError` is the node's disk.
@@ -81,7 +81,7 @@ def local_copy(
         try:
             if _is_there(dir_fd, offer):
                 return Copy(directory, offer.sha256, 0)
-            files = _fetch(fd, where, offer, owner, deadline)
+            files = _fetch(fd, where, offer, store, deadline)
             replace_file(dir_fd, offer.sha256 + _ORIGIN, json.dumps([*where[1:], offer.bundle]).encode(), 0o600)
             _finish(dir_fd, fd, offer.sha256, files)
         finally:
@@ -147,13 +147,12 @@ def _same(fd: int, name: str, dir_fd: int) -> bool:
     return os.path.samestat(os.fstat(fd), there)
 
 
-def _fetch(fd: int, where: Namespace, offer: Offer, owner: Identity, deadline: Deadline) -> dict[str, dict[str, int]]:
-    """Fill `fd` in a process of the store's owner; return the files of the bundle's entries."""
-    wanted = (offer.bundle, offer.sha256, offer.size, fd)
+def _fetch(
+    fd: int, where: Namespace, offer: Offer, store: StoreClient, deadline: Deadline
+) -> dict[str, dict[str, int]]:
+    """Fill `fd` from the store; return the files of the bundle's entries."""
     try:
-        with Worker(owner, keep=[fd]) as worker:
-            files: dict[str, dict[str, int]] = worker.call(bundles.fetch, where, *wanted, deadline=deadline)
-            return files
+        return store.fetch(where, offer.bundle, offer.sha256, offer.size, deadline, into=fd)
     except WorkerSilent as error:
         if not deadline.expired():
             raise

@@ -12,9 +12,11 @@ import errno
 import json
 import os
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from warmstart.host import wire
 from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
+from warmstart.host.wire import Json
 from warmstart.store import manifest
 from warmstart.store.layout import MANIFEST, is_bundle_id
 from warmstart.store.manifest import Manifest, ManifestUnreadable, is_sha256
@@ -164,7 +166,7 @@ def _listed(dir_fd: int, bundle: str) -> Listed | str:
     except ManifestUnreadable as error:
         return str(error.fields["problem"])
     sizes = {entry: sum(file.size for file in files.values()) for entry, files in found.entries.items()}
-    whose = (found.producer["user"], found.producer["uid"])
+    whose = (found.producer.user, found.producer.uid)
     return Listed(bundle, found.sha256, found.size, sizes, *whose, found.replaces)
 
 
@@ -190,17 +192,17 @@ def _decode(data: bytes) -> Index | None:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
             return None
-        if not all(map(_is_in_form, raw["bundles"])):
-            return None
-        return Index([Listed(**row) for row in raw["bundles"]], dict(raw["refused"]))
+        return Index([_row(row) for row in raw["bundles"]], wire.decode(dict[str, str], raw["refused"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _is_in_form(row: dict[str, Any]) -> bool:
-    """Tell whether names are no more than names: root calls files on the node by the SHA-256."""
-    named = is_bundle_id(row["bundle"]) and is_sha256(row["sha256"])
-    return named and isinstance(row["size"], int) and row["size"] >= 0 and isinstance(row["entries"], dict)
+def _row(row: Json) -> Listed:
+    """Return one bundle; `ValueError` unless names are no more than names."""
+    listed = wire.from_object(Listed, row)
+    if not is_bundle_id(listed.bundle) or not is_sha256(listed.sha256) or listed.size < 0:
+        raise ValueError(listed.bundle)
+    return listed
 
 
 def _is_other_format(data: bytes) -> bool:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.errors import StoreError
+from warmstart.host import wire
+from warmstart.host.wire import Json
 from warmstart.store.layout import is_bundle_id, is_plain_path
 
 FORMAT = 1
@@ -40,6 +42,39 @@ class File(NamedTuple):
 Entries = dict[str, dict[str, File]]  # entry → path relative to the profile's directory → file
 
 
+class Producer(NamedTuple):
+    """The job whose files a bundle holds."""
+
+    job: int
+    user: str
+    uid: int
+    node: str
+    cluster: str
+
+
+class Origin(NamedTuple):
+    """Who made an entry of a bundle that maintenance made of others, and the bundle that it was first published in."""
+
+    job: int
+    user: str
+    uid: int
+    node: str
+    cluster: str
+    scope: str
+    bundle: str
+
+
+class Draft(NamedTuple):
+    """What a publisher knows of a bundle before it has an id."""
+
+    producer: Producer
+    facts: dict[str, str]
+    entries: Entries
+    origins: dict[str, Origin] = {}  # noqa: RUF012 - never mutated
+    replaces: list[str] = []  # noqa: RUF012 - never mutated
+    based_on: str | None = None  # the bundle that the job began with, "" for none; None: the first publisher wins
+
+
 class Manifest(NamedTuple):
     """All that is known about one bundle."""
 
@@ -50,11 +85,10 @@ class Manifest(NamedTuple):
     scope: str
     profile: str
     namespace: str
-    producer: dict[str, Any]  # job, uid, user, node, cluster
+    producer: Producer
     facts: dict[str, str]  # what the namespace was computed from
     entries: Entries
-    # Of a bundle that upkeep made of others: entry → who made it (`producer`, and `bundle`, the first it was in).
-    origins: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never mutated
+    origins: dict[str, Origin] = {}  # noqa: RUF012 - never mutated
     replaces: list[str] = []  # noqa: RUF012 - the bundles that it was made of
 
 
@@ -69,7 +103,9 @@ def encode(manifest: Manifest) -> bytes:
         entry: {"files": {path: File(*file)._asdict() for path, file in sorted(files.items())}}
         for entry, files in sorted(manifest.entries.items())
     }
-    return json.dumps({"format": FORMAT, **manifest._asdict(), "entries": entries}).encode()
+    origins = {entry: origin._asdict() for entry, origin in manifest.origins.items()}
+    nested = {"producer": manifest.producer._asdict(), "entries": entries, "origins": origins}
+    return json.dumps({"format": FORMAT, **manifest._asdict(), **nested}).encode()
 
 
 def decode(bundle: str, data: bytes) -> Manifest:
@@ -79,16 +115,41 @@ def decode(bundle: str, data: bytes) -> Manifest:
         written = raw.pop("format")
         if written != FORMAT:
             raise ManifestUnreadable(bundle=bundle, problem=f"{OTHER_FORMAT} {written!r}, known is {FORMAT}")
+        raw["producer"] = wire.from_object(Producer, raw["producer"])
         raw["entries"] = {entry: _files(value["files"]) for entry, value in raw["entries"].items()}
+        origins = raw.get("origins", {})
+        raw["origins"] = {entry: wire.from_object(Origin, origin) for entry, origin in origins.items()}
         manifest = Manifest(**raw)
-        _check(bundle, manifest)
+        _check_types(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ManifestUnreadable(bundle=bundle, problem=f"not a manifest: {error!r:.200}") from error
+        raise _unreadable(bundle, error) from error
+    return checked(bundle, manifest)
+
+
+def checked(bundle: str, manifest: Manifest) -> Manifest:
+    """Return a manifest that keeps the rules of docs/store-format.md; `ManifestUnreadable` for any other."""
+    try:
+        _check(bundle, manifest)
+    except (ValueError, TypeError) as error:
+        raise _unreadable(bundle, error) from error
     return manifest
 
 
-def _files(raw: dict[str, dict[str, Any]]) -> dict[str, File]:
+def _unreadable(bundle: str, error: Exception) -> ManifestUnreadable:
+    return ManifestUnreadable(bundle=bundle, problem=f"not a manifest: {error!r:.200}")
+
+
+def _files(raw: dict[str, Json]) -> dict[str, File]:
     return {path: File(**file) for path, file in raw.items()}
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Check what has been taken over from JSON as it was; `WireMismatch`."""
+    wire.decode(int, manifest.size)
+    wire.decode(float, manifest.created)
+    wire.decode(list[str], [manifest.scope, manifest.profile, manifest.namespace])
+    wire.decode(dict[str, str], manifest.facts)
+    wire.decode(list[str], manifest.replaces)
 
 
 def _check(bundle: str, manifest: Manifest) -> None:
@@ -96,8 +157,6 @@ def _check(bundle: str, manifest: Manifest) -> None:
         raise ValueError("it names another bundle")
     if manifest.size < 0 or not is_sha256(manifest.sha256):
         raise ValueError("size or sha256")
-    if not isinstance(manifest.producer["user"], str) or not isinstance(manifest.producer["uid"], int):
-        raise TypeError("producer")
     if not all(map(is_bundle_id, manifest.replaces)):
         raise ValueError("replaces")
     seen: set[str] = set()

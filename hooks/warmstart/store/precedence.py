@@ -8,19 +8,26 @@ one of a profile that keeps the newest) gets an id a microsecond before that one
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection
+from typing import NamedTuple
 
 from warmstart.host.files import opened_dir
 from warmstart.store import blocks, index, layout
 from warmstart.store.blocks import Blocks
 from warmstart.store.index import Listed
 from warmstart.store.layout import Namespace, store_errors
-from warmstart.store.manifest import File, Manifest
+from warmstart.store.manifest import Entries, File, Manifest
 
 UNCHANGED = "unchanged"
 SUPERSEDED = "superseded"
 SMALLER = "smaller"
+
+
+class Base(NamedTuple):
+    """The bundle that a job began with."""
+
+    scope: str
+    bundle: str
 
 
 def named(found: Manifest, before: index.Index) -> Manifest | None:
@@ -58,30 +65,28 @@ def named_over(blocked: Blocks, based_on: str, found: Manifest, before: index.In
     return named_as_old(found._replace(replaces=[listed.bundle for listed in having]), before)
 
 
-def needless(where: Sequence[str], based_on: Sequence[str], entries: dict[str, Any], owner: str) -> str:
+def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: str) -> str:
     """Return why these entries need not take the place of those that a job began with; "" where they should.
 
-    `based_on` is the scope and the bundle of the latter, or nothing; `entries` are a draft's. `UNCHANGED`,
-    `SUPERSEDED`; `SMALLER`: such caches grow, so one that shrank was begun anew or cut short. `StoreFailed`.
+    `entries` are a draft's. `UNCHANGED`, `SUPERSEDED`; `SMALLER`: such caches grow, so one that shrank was begun anew
+    or cut short. `StoreFailed`.
     """
-    namespace = Namespace(*where)
     with store_errors("compare with the newest"):
-        having = _having(entries, index.read(namespace.path, owner))
-        current = _taken(having, blocks.read(namespace.store))
-        begun = namespace._replace(scope=based_on[0]) if based_on else namespace
-        files = _files(begun, based_on[1]) if based_on else {}
-        newest = _files(namespace, current) if current else {}
-    mine = {path: File(*file) for each in entries.values() for path, file in each.items()}
+        having = _having(entries, index.read(where.path, owner))
+        current = _taken(having, blocks.read(where.store))
+        files = _files(where._replace(scope=based_on.scope), based_on.bundle) if based_on else {}
+        newest = _files(where, current) if current else {}
+    mine = {path: file for each in entries.values() for path, file in each.items()}
     if _content(mine) in (_content(files), _content(newest)):
         return UNCHANGED
-    if current and list(based_on) != [namespace.scope, current]:
+    if current and based_on != (where.scope, current):
         return SUPERSEDED
     return SMALLER if _size(mine) < _size(files) else ""
 
 
-def _having(entries: dict[str, Any], before: index.Index) -> list[Listed]:
+def _having(entries: Collection[str], before: index.Index) -> list[Listed]:
     """Return the bundles that have any of the entries, the one that readers take them from first."""
-    return [listed for listed in before.bundles if not entries.keys().isdisjoint(listed.entries)]
+    return [listed for listed in before.bundles if not listed.entries.keys().isdisjoint(entries)]
 
 
 def _taken(having: list[Listed], blocked: Blocks) -> str:

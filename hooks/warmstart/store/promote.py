@@ -7,13 +7,15 @@ blocking that user blocks it there, too.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
+from warmstart.store.bundles import Published
 from warmstart.store.compact import origin, publish_stage
 from warmstart.store.layout import Namespace
-from warmstart.store.unpack import Bench, Wanted, read_manifest, unpacked
+from warmstart.store.manifest import Draft
+from warmstart.store.unpack import Bench, Wanted, unpacked
 
 _TRUST = {"user": 0, "account": 1, "site": 2}
 
@@ -35,25 +37,20 @@ class Choice(NamedTuple):
     scope: str
 
 
-def promote(bench: Bench, choice: Choice, publisher: str, deadline: Deadline) -> dict[str, Any]:
-    """Publish entries of a bundle in a more trusted scope; return what `bundles.publish_bundle` does."""
+def promote(bench: Bench, choice: Choice, deadline: Deadline) -> Published:
+    """Publish entries of a bundle in a more trusted scope."""
     where, bundle, entries, scope = choice
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
-    found = read_manifest(bench, where, bundle, deadline)
+    found = bench.store.manifest(where, bundle, deadline)
     missing = sorted(set(entries) - found.entries.keys())
     if missing:
         raise PromotionRefused(problem=f"bundle {bundle} has no entry {missing[0]!a}")
     chosen = sorted(entries) or sorted(found.entries)
-    draft = {
-        "producer": found.producer,
-        "facts": found.facts,
-        "entries": {entry: found.entries[entry] for entry in chosen},
-        "origins": {entry: origin(found, entry) for entry in chosen},
-        "replaces": [],
-    }
+    entries_chosen = {entry: found.entries[entry] for entry in chosen}
+    draft = Draft(found.producer, found.facts, entries_chosen, {entry: origin(found, entry) for entry in chosen})
     with unpacked(bench, [Wanted(where, found, chosen)], deadline) as stage:
-        return publish_stage(bench, stage, where._replace(scope=scope), draft, publisher, deadline)
+        return publish_stage(bench, stage, where._replace(scope=scope), draft, deadline)
 
 
 def _trust(scope: str) -> int:

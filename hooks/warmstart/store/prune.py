@@ -16,6 +16,7 @@ from typing import NamedTuple
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, read_small, unlink_if_there
 from warmstart.store import layers
+from warmstart.store.upkeep import Use
 
 IN_HAND_SECONDS = 3600.0
 UNMOUNTING_SECONDS = 5.0
@@ -23,16 +24,6 @@ _BUNDLE = ".sqsh"
 _BESIDE = (".files.json", ".origin.json")
 _FETCHING = ".fetching"
 _LARGEST_ORIGIN = 64 << 10
-
-
-class Use(NamedTuple):
-    """When this node last used a bundle of the store."""
-
-    scope: str
-    profile: str
-    namespace: str
-    bundle: str
-    at: float  # seconds since the epoch
 
 
 class _Copy(NamedTuple):

@@ -9,7 +9,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import OTHER_FORMAT, ManifestUnreadable
-from warmstart.store.unpack import Bench, Wanted, read_manifest, unpacked
+from warmstart.store.unpack import Bench, Wanted, unpacked
 from warmstart.store.upkeep import Bundle
 
 DAYS = 30
@@ -27,7 +27,7 @@ def verify(bench: Bench, where: Namespace, bundle: str, deadline: Deadline) -> s
     `UnpackFailed`, a program's errors.
     """
     try:
-        found = read_manifest(bench, where, bundle, deadline)
+        found = bench.store.manifest(where, bundle, deadline)
         with unpacked(bench, [Wanted(where, found, sorted(found.entries))], deadline):
             return ""
     except (BundleDamaged, ManifestUnreadable) as error:

@@ -20,17 +20,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
-from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Worker
+from warmstart.host.wire import Json
 from warmstart.policy.form import Tend
 from warmstart.store import bundles, manifest, usage
+from warmstart.store.bundles import Published
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Draft, Entries, Producer
 
 BUNDLE = "bundle.sqsh"
 DRAFT = "draft.json"
@@ -55,18 +58,9 @@ class Spooled(NamedTuple):
     scope: str
     profile: str
     namespace: str
-    draft: dict[str, Any]  # as `bundles.publish_bundle` takes it
+    draft: Draft
     run: str  # job, run id and profile: the end of its name
     sha256: str = ""  # of the squashfs, set by `keep`
-
-
-class Target(NamedTuple):
-    """Where to, and as whom."""
-
-    store: str
-    owner: Identity
-    publisher: str  # node and run id of whoever publishes
-    rules: Tend | None = None  # the scopes' quotas
 
 
 class Delivered(NamedTuple):
@@ -74,7 +68,7 @@ class Delivered(NamedTuple):
 
     name: str
     spooled: Spooled | None  # None: nobody can tell any more
-    published: dict[str, Any] | None  # what `publish_bundle` answered
+    published: Published | None
     reason: str  # why it was dropped, else ""
 
 
@@ -94,10 +88,10 @@ def keep(directory: str, stage: str, spooled: Spooled, limit: int) -> list[str]:
                 return _make_room(parent, limit) if mine else []
 
 
-def deliver(directory: str, target: Target, deadline: Deadline) -> Iterator[Delivered]:
+def deliver(directory: str, store: StoreClient, rules: Tend, deadline: Deadline) -> Iterator[Delivered]:
     """Publish what is spooled, the oldest first, and yield each one that has left the spool.
 
-    Ends at the deadline and where the store fails, with its
+    `rules` are the scopes' quotas. Ends at the deadline and where the store fails, with its
     error; what is left stays. Nothing happens while another process is at it.
     """
     try:
@@ -109,12 +103,12 @@ def deliver(directory: str, target: Target, deadline: Deadline) -> Iterator[Deli
             for name in sorted(os.listdir(parent)) if mine else []:
                 if deadline.expired():
                     return
-                yield _deliver_one(parent, name, partial(_publish, target, deadline))
+                yield _deliver_one(parent, name, partial(_publish, store, rules, deadline))
     finally:
         os.close(parent)
 
 
-def _deliver_one(parent: int, name: str, publish: Callable[[int, Spooled], dict[str, Any]]) -> Delivered:
+def _deliver_one(parent: int, name: str, publish: Callable[[int, Spooled], Published]) -> Delivered:
     spooled = None
     published = None
     reason = ""
@@ -134,13 +128,9 @@ def _deliver_one(parent: int, name: str, publish: Callable[[int, Spooled], dict[
     return Delivered(name, spooled, published, reason)
 
 
-def _publish(target: Target, deadline: Deadline, bundle: int, spooled: Spooled) -> dict[str, Any]:
-    place = Namespace(target.store, *spooled[:3])
-    with Worker(target.owner, keep=(bundle,)) as worker:
-        quota = usage.quota(spooled.scope, target.rules) if target.rules else 0
-        wanted = (place, bundle, spooled.draft, target.publisher, quota)
-        answer: dict[str, Any] = worker.call(bundles.publish_bundle, *wanted, deadline=deadline)
-    return answer
+def _publish(store: StoreClient, rules: Tend, deadline: Deadline, bundle: int, spooled: Spooled) -> Published:
+    place = Namespace(store.path, *spooled[:3])
+    return store.publish(place, bundle, spooled.draft, deadline, quota=usage.quota(spooled.scope, rules))
 
 
 def _prepare(stage: int, spooled: Spooled) -> None:
@@ -154,7 +144,7 @@ def _prepare(stage: int, spooled: Spooled) -> None:
             known = spooled._replace(sha256=_sha256(bundle))
         finally:
             os.close(bundle)
-        replace_file(item, DRAFT, json.dumps(known._asdict()).encode(), 0o600)
+        replace_file(item, DRAFT, _encode(known), 0o600)
 
 
 def _make_room(parent: int, limit: int) -> list[str]:
@@ -184,8 +174,32 @@ def _load(item: int) -> Spooled:
         if error.errno != errno.EFBIG:
             raise
         raise ValueError(DAMAGED) from error
-    spooled = Spooled(**json.loads(raw))
-    return spooled._replace(draft=dict(spooled.draft))
+    return _decode(raw)
+
+
+def _encode(spooled: Spooled) -> bytes:
+    draft = spooled.draft
+    text: dict[str, object] = {"producer": draft.producer._asdict(), "facts": draft.facts, "entries": draft.entries}
+    if draft.based_on is not None:
+        text["based_on"] = draft.based_on
+    return json.dumps({**spooled._asdict(), "draft": text}).encode()
+
+
+def _decode(data: bytes) -> Spooled:
+    """Return what `_encode` wrote; `ValueError` for anything else."""
+    raw: Json = json.loads(data)
+    try:
+        written = raw.pop("draft")
+        draft = Draft(
+            wire.from_object(Producer, written["producer"]),
+            wire.decode(dict[str, str], written["facts"]),
+            wire.decode(Entries, written["entries"]),
+            based_on=wire.decode(str | None, written.get("based_on")),
+        )
+        texts = wire.decode(dict[str, str], raw)
+        return Spooled(**texts, draft=draft)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(DAMAGED) from error
 
 
 def _sha256(fd: int) -> str:

@@ -18,9 +18,8 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
-from warmstart.host.worker import Worker
-from warmstart.store import bundles, manifest
 from warmstart.store.bundles import BundleDamaged
+from warmstart.store.client import StoreClient
 from warmstart.store.collect import Limits, collect
 from warmstart.store.extract import Bounds, Source, extract
 from warmstart.store.layout import Namespace
@@ -44,7 +43,7 @@ class Bench(NamedTuple):
     """Where upkeep works on this node, and as whom."""
 
     stage: str  # a directory of root's
-    owner: Identity  # of the store
+    store: StoreClient
     validator: Identity
 
 
@@ -54,13 +53,6 @@ class Wanted(NamedTuple):
     where: Namespace
     found: Manifest
     entries: list[str]
-
-
-def read_manifest(bench: Bench, where: Namespace, bundle: str, deadline: Deadline) -> Manifest:
-    """Return a bundle's manifest, read by the store's owner; `ManifestUnreadable`, `BundleGone`, `StoreFailed`."""
-    with Worker(bench.owner) as worker:
-        text: str = worker.call(bundles.manifest_text, where, bundle, deadline=deadline)
-    return manifest.decode(bundle, text.encode())
 
 
 @contextmanager
@@ -125,8 +117,7 @@ def _require_room(bench: Bench, more: int) -> None:
 def _from_store(bench: Bench, deadline: Deadline, item: Wanted, fd: int) -> None:
     """Fetch a bundle, checked on the way by its SHA-256."""
     found = item.found
-    with Worker(bench.owner, keep=[fd]) as worker:
-        worker.call(bundles.fetch, item.where, found.bundle, found.sha256, found.size, fd, deadline=deadline)
+    bench.store.fetch(item.where, found.bundle, found.sha256, found.size, deadline, into=fd)
 
 
 def _fetched(bench: Bench, top: int, item: Wanted, copy: Callable[[Wanted, int], None]) -> Source:

@@ -1,4 +1,4 @@
-"""What upkeep asks of the store and does in it, in the worker, JSON in and out: see docs/upkeep.md.
+"""What upkeep asks of the store and does in it, in the worker: see docs/upkeep.md.
 
 One host does it, under a lock that only saves work: each function leaves the store readable whoever else is at it, and
 wherever it dies (design, rule 1). A bundle is removed with its manifest first, so no reader finds half of one; what
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ GRACE_SECONDS = 3600.0  # longer than anybody goes on with an index that he has 
 DAY = 86400.0
 ANSWER_SECONDS = 7 * DAY  # a rendezvous is read while its job's prologs run
 QUARANTINE = "quarantine"
+MOST_ENTRIES = 50_000  # of a bundle that is made of others
 
 _held: list[Held] = []  # by this process, until it ends
 
@@ -49,6 +50,24 @@ class Bundle(NamedTuple):
     entries: int
     user: str
     used: float  # seconds since the epoch, to the day: when a node last fetched it or said that it used its copy
+
+
+class Use(NamedTuple):
+    """When a node last used a bundle of the store."""
+
+    scope: str
+    profile: str
+    namespace: str
+    bundle: str
+    at: float  # seconds since the epoch
+
+
+class Merger(NamedTuple):
+    """Bundles to make one of, oldest first, and which entries to take from each."""
+
+    user: str
+    sources: list[str]
+    entries: dict[str, list[str]]  # bundle → entries; {} for one of which nothing is taken
 
 
 def lock(store: str) -> bool:
@@ -99,8 +118,8 @@ def survey(store: str, owner: str) -> list[Bundle]:
     return found
 
 
-def note_uses(store: str, uses: list[tuple[str, str, str, str, float]]) -> int:
-    """Write down when bundles (scope, profile, namespace, id, time) were last used; at most once a day each."""
+def note_uses(store: str, uses: list[Use]) -> int:
+    """Write down when bundles were last used; at most once a day each."""
     noted = 0
     for scope, profile, name, bundle, at in uses:
         if not is_bundle_id(bundle):
@@ -113,9 +132,9 @@ def note_uses(store: str, uses: list[tuple[str, str, str, str, float]]) -> int:
     return noted
 
 
-def remove(where: Sequence[str], bundles: list[str], owner: str) -> list[str]:
+def remove(where: Namespace, bundles: list[str], owner: str) -> list[str]:
     """Remove bundles; return those that were there."""
-    path = Namespace(*where).path
+    path = where.path
     with store_errors("remove bundles"), opened_dir(path) as fd, _alone(path):
         there = [bundle for bundle in bundles if is_bundle_id(bundle) and unlink_if_there(bundle + MANIFEST, fd)]
         index.update(fd, owner)
@@ -124,9 +143,9 @@ def remove(where: Sequence[str], bundles: list[str], owner: str) -> list[str]:
     return there
 
 
-def quarantine(where: Sequence[str], bundle: str, owner: str) -> bool:
+def quarantine(where: Namespace, bundle: str, owner: str) -> bool:
     """Move a damaged bundle aside, into `quarantine/`; False where it is not there any more."""
-    path = Namespace(*where).path
+    path = where.path
     with store_errors("quarantine a bundle"), opened_dir(path) as fd, _alone(path):
         ensure_dir(QUARANTINE, 0o700, fd)
         with opened_dir(QUARANTINE, fd) as aside:
@@ -144,9 +163,9 @@ def _move(name: str, source: int, target: int) -> bool:
     return True
 
 
-def sweep(where: Sequence[str], owner: str, now: float) -> list[str]:
+def sweep(where: Namespace, owner: str, now: float) -> list[str]:
     """Remove what dead publishers left, and bring the index up to date; return the names that went."""
-    path = Namespace(*where).path
+    path = where.path
     with store_errors("sweep a namespace"), opened_dir(path) as fd:
         names = set(os.listdir(fd))
         swept = [name for name in sorted(names) if _is_left_over(fd, name, names, now - ORPHAN_SECONDS)]
@@ -189,12 +208,12 @@ def _is_left_over(fd: int, name: str, names: set[str], before: float) -> bool:
         return False
 
 
-def superseded(where: Sequence[str], owner: str, now: float) -> list[str]:
+def superseded(where: Namespace, owner: str, now: float) -> list[str]:
     """Return the bundles that a compacted one replaces, for longer than anybody may still be reading them.
 
     Only those of which every entry is in a bundle that stays.
     """
-    path = Namespace(*where).path
+    path = where.path
     with store_errors("look for replaced bundles"), opened_dir(path) as fd:
         found = index.update(fd, owner).bundles
         replaced = {old for listed in found if _is_settled(fd, listed, now) for old in listed.replaces}
@@ -208,6 +227,46 @@ def _is_settled(fd: int, listed: Listed, now: float) -> bool:
     with suppress(FileNotFoundError):
         return os.stat(listed.bundle + MANIFEST, dir_fd=fd, follow_symlinks=False).st_ctime < now - GRACE_SECONDS
     return False
+
+
+def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) -> list[Merger]:
+    """Return what is worth merging in a namespace."""
+    with store_errors("plan a compaction"), opened_dir(where.path) as fd:
+        found = index.update(fd, owner).bundles
+    return mergers(found, fewest, most_bytes)
+
+
+def mergers(found: list[Listed], fewest: int, most_bytes: int) -> list[Merger]:
+    """Return what is worth merging of a namespace's bundles, oldest first; no merger has more bytes than that."""
+    replaced = {old for listed in found for old in listed.replaces}
+    taken: set[str] = set()
+    wanted: dict[str, list[str]] = {}
+    groups: dict[tuple[str, int], list[Listed]] = {}
+    for listed in found:
+        wanted[listed.bundle] = [entry for entry in listed.entries if entry not in taken]
+        taken.update(listed.entries)
+        if listed.bundle not in replaced:
+            groups.setdefault((listed.user, listed.uid), []).append(listed)
+    plans = []
+    for (user, _), group in groups.items():
+        chosen = _bounded(group, wanted, most_bytes)
+        if len(chosen) >= fewest and any(wanted[listed.bundle] for listed in chosen):
+            sources = [listed.bundle for listed in chosen]
+            plans.append(Merger(user, sources, {bundle: wanted[bundle] for bundle in sources if wanted[bundle]}))
+    return plans
+
+
+def _bounded(group: list[Listed], wanted: dict[str, list[str]], most_bytes: int) -> list[Listed]:
+    """Return as many of a user's bundles as fit into one: the smallest ones, oldest first."""
+    size = count = 0
+    chosen = []
+    for listed in sorted(group, key=lambda listed: listed.size):
+        size += listed.size
+        count += len(wanted[listed.bundle])
+        if size > most_bytes or count > MOST_ENTRIES:
+            break
+        chosen.append(listed)
+    return sorted(chosen, key=lambda listed: listed.bundle)
 
 
 def _alone(path: str) -> AbstractContextManager[None]:

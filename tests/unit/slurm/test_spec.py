@@ -7,23 +7,23 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.images.inline import InlineWorker
 from tests.unit.samples import a_job
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
 from warmstart.job import Job
 from warmstart.slurm import spec
 from warmstart.slurm.spec import Spec, SpecUnusable
+from warmstart.store.client import StoreClient
 
 JOB = a_job(cluster="c1", restarts=1)
+ME = Identity("me", os.getuid(), os.getgid())
 
 
 def a_spec(**changes: object) -> Spec:
@@ -59,9 +59,9 @@ def write(specs: Path, told: Spec, **changes: object) -> Path:
 
 
 def informed(specs: Path, job: Job = JOB, owner: int | None = None) -> Job:
-    """Ask as a prolog does, in this process."""
-    worker = cast(Worker, InlineWorker())
-    return spec.informed(job, str(specs), os.geteuid() if owner is None else owner, worker, after(60))
+    """Do what a prolog does, in this process."""
+    path = spec.path_of(str(specs), job.cluster, job.id)
+    return spec.informed(job, path, spec.read(path, os.geteuid() if owner is None else owner))
 
 
 def refusal(specs: Path, job: Job = JOB, owner: int | None = None) -> str:
@@ -74,8 +74,9 @@ def refusal(specs: Path, job: Job = JOB, owner: int | None = None) -> str:
 def test_a_good_spec_tells_what_slurmd_does_not(specs: Path) -> None:
     """QOS, job name and array come from it; the comment stays slurmd's."""
     write(specs, a_spec())
-    with Worker(Identity("me", os.getuid(), os.getgid())) as worker:
-        job = spec.informed(JOB, str(specs), os.geteuid(), worker, after(60))
+    path = spec.path_of(str(specs), JOB.cluster, JOB.id)
+    with StoreClient(ME, str(specs), "n1-test") as store:
+        job = spec.informed(JOB, path, store.read_job_spec(path, os.geteuid(), after(60)))
     assert job == JOB._replace(qos="high", job_name="nightly", array="6_1")
 
 
@@ -187,8 +188,9 @@ def test_a_cluster_s_name_can_not_lead_elsewhere(specs: Path, cluster: str) -> N
 
 def test_a_dead_file_system_costs_the_deadline_and_no_more(specs: Path) -> None:
     """What never answers is a StoreError, which a prolog takes as `no spec`."""
-    with Worker(Identity("me", os.getuid(), os.getgid())) as worker, pytest.raises(StoreError, match="deadline"):
-        spec.informed(JOB, str(specs), os.geteuid(), worker, after(0))
+    path = spec.path_of(str(specs), JOB.cluster, JOB.id)
+    with StoreClient(ME, str(specs), "n1-test") as store, pytest.raises(StoreError, match="deadline"):
+        store.read_job_spec(path, os.geteuid(), after(0))
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

@@ -24,9 +24,10 @@ from warmstart.policy.match import Grant
 from warmstart.runner import Step
 from warmstart.steps import environment, release
 from warmstart.steps.contract import Context
-from warmstart.steps.rendezvous import HeadRefused, NoAnswer, NodeShared, Required
+from warmstart.steps.rendezvous import AnswerUnusable, HeadRefused, NoAnswer, NodeShared, Required
 from warmstart.store import rendezvous as meeting
 from warmstart.store.layout import StoreFailed
+from warmstart.store.rendezvous import Answer
 
 RULE = Rendezvous(24000, 24999, per_job=8, per_user=64, shared_nodes=True, wait=5, required=False)
 TWO = a_job(nodelist="n[1-2]")
@@ -276,12 +277,37 @@ def test_a_damaged_answer_is_none(nodes: Nodes, text: str) -> None:
         nodes.run(TWO._replace(node="n2"), wait=0)
 
 
+FOR_US = {"uid": os.getuid(), "cluster": "test", "nodelist": "n[1-2]"}
+
+
+@pytest.mark.parametrize("more", [{}, {"address": 7, "ports": [1]}, {"address": "n1", "ports": "1"}, {"address": "n1"}])
+def test_an_answer_of_another_release_ends_the_wait(nodes: Nodes, more: dict[str, object]) -> None:
+    """It is for this job, and says nothing that can be used."""
+    (nodes.root / "store" / "rendezvous").mkdir()
+    (nodes.root / "store" / "rendezvous" / "test.7.0.json").write_text(json.dumps({**FOR_US, **more}))
+    with pytest.raises(AnswerUnusable):
+        nodes.run(TWO._replace(node="n2"))
+
+
+@pytest.mark.parametrize("whose", [{"uid": "0"}, {"uid": True}, {"cluster": None}, {"nodelist": ["n1"]}])
+def test_an_answer_that_does_not_say_for_whom_it_is_counts_for_nothing(
+    tmp_path: Path, whose: dict[str, object]
+) -> None:
+    """It is as if there were none."""
+    (tmp_path / "rendezvous").mkdir()
+    (tmp_path / "rendezvous" / "x.json").write_text(json.dumps({**FOR_US, "address": "n1", "ports": [1], **whose}))
+    assert meeting.look(str(tmp_path), "x.json") is None
+
+
 def test_a_cluster_s_name_cannot_lead_elsewhere(tmp_path: Path) -> None:
     """It is a part of a file's name, whatever slurm.conf says."""
     name = meeting.name_of("../a b", 7, 0)
     assert name == "___a_b.7.0.json"
-    meeting.publish(str(tmp_path), name, "n1-run", {"x": 1})
-    assert meeting.look(str(tmp_path), name) == {"x": 1}
+    answer = Answer(uid=1, cluster="c", nodelist="n[1-2]", address="n1", ports=[24000])
+    meeting.publish(str(tmp_path), name, "n1-run", answer)
+    assert meeting.look(str(tmp_path), name) == answer
+    written = json.loads((tmp_path / "rendezvous" / name).read_text())
+    assert written == {"uid": 1, "cluster": "c", "nodelist": "n[1-2]", "address": "n1", "ports": [24000]}
     assert (tmp_path / "rendezvous").stat().st_mode & 0o777 == 0o700
     for _ in range(2):
         meeting.withdraw(str(tmp_path), name)
@@ -358,7 +384,7 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     record = records.load(context.paths.state, 7)
     assert record is not None
     release.release(context.paths, record._replace(workspace=""), after(5))
-    release.withdraw(context.store, context.policy.paths.store, record)
+    release.withdraw(context.store, record)
     assert (len(nodes.ledger), nodes.answers) == (1, [])
     release.free_ports(context.paths, "n1", 7, context.audit)
     assert nodes.ledger == []

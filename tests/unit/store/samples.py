@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 from warmstart.store import bundles
+from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Draft, File, Producer
 
 OWNER = "n1-test"
+PRODUCER = Producer(job=7, user="a", uid=1000, node="n1", cluster="c")
 
 
 def namespace(store: Path, scope: str = "user-1") -> Namespace:
@@ -15,17 +17,14 @@ def namespace(store: Path, scope: str = "user-1") -> Namespace:
     return Namespace(str(store), scope, "numba", "ns")
 
 
-def draft(*entries: str) -> dict[str, Any]:
+def draft(*entries: str) -> Draft:
     """Return a manifest's draft with entries of one file each."""
-    return {
-        "producer": {"job": 7, "uid": 1000, "user": "a", "node": "n1", "cluster": "c"},
-        "facts": {"cpu": "x"},
-        "entries": {entry: {f"{entry}.nbi": [3, "ab" * 32, 17]} for entry in entries},
-    }
+    files = {entry: {f"{entry}.nbi": File(3, "ab" * 32, 17)} for entry in entries}
+    return Draft(PRODUCER, {"cpu": "x"}, files)
 
 
-def publish(store: Path, *entries: str, scope: str = "user-1", content: bytes = b"bytes") -> dict[str, Any]:
-    """Publish a bundle with these entries; return what `publish_bundle` does."""
+def publish(store: Path, *entries: str, scope: str = "user-1", content: bytes = b"bytes") -> Published:
+    """Publish a bundle with these entries."""
     fd = os.memfd_create("bundle")
     try:
         os.write(fd, content)

@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.samples import a_job
+from tests.unit.store.samples import PRODUCER
 from warmstart.policy.match import scope_key
 from warmstart.store import layout, manifest
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import File, Manifest, ManifestUnreadable
+from warmstart.store.manifest import File, Manifest, ManifestUnreadable, Origin
 
 SHA = "ab" * 32
 BUNDLE = layout.bundle_id(1_700_000_000_123_456, SHA)
 A_MANIFEST = Manifest(
     *(BUNDLE, SHA, 4096, 1_700_000_000.123456, "user-1", "numba", "ns"),
-    producer={"job": 7, "uid": 1000, "user": "a", "node": "n1", "cluster": "c"},
+    producer=PRODUCER,
     facts={"cpu": "x"},
     entries={"a/k": {"a/k.nbi": File(3, SHA, 17), "a/k.nbc": File(0, SHA, 18)}},
 )
@@ -33,6 +34,15 @@ def changed(**changes: Any) -> bytes:  # noqa: ANN401
 def test_a_manifest_survives_being_written_down() -> None:
     """What is decoded is what was encoded."""
     assert manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)) == A_MANIFEST
+
+
+def test_a_manifest_of_a_merged_bundle_says_where_each_entry_is_from() -> None:
+    """Origins and what it replaces are written down, too, as the documentation has them."""
+    origin = Origin(*PRODUCER, "site", BUNDLE)
+    merged = A_MANIFEST._replace(origins={"a/k": origin}, replaces=[BUNDLE])
+    data = manifest.encode(merged)
+    assert manifest.decode(BUNDLE, data) == merged
+    assert json.loads(data)["origins"]["a/k"] == {**PRODUCER._asdict(), "scope": "site", "bundle": BUNDLE}
 
 
 def test_a_newer_format_is_refused_by_name() -> None:
@@ -66,6 +76,12 @@ def test_a_newer_format_is_refused_by_name() -> None:
                 *({"mtime_ns": -1}, {"mtime_ns": 10**30}, {"mtime_ns": "1"}, {"mtime_ns": 0.5}),
             )
         ),
+        *(changed(producer=PRODUCER._asdict() | wrong) for wrong in ({"uid": "7"}, {"user": None}, {"more": 1})),
+        changed(producer={"user": "a", "uid": 1}),
+        changed(producer=list(PRODUCER)),
+        changed(facts={"cpu": 7}),
+        changed(origins={"a/k": PRODUCER._asdict()}),
+        changed(replaces=["../x"]),
         changed(entries=[1]),
         changed(entries={"a": 7}),
     ],

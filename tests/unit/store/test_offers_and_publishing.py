@@ -14,7 +14,7 @@ import pytest
 from tests.unit.store.samples import OWNER, draft, namespace, publish
 from warmstart.store import blocks, bundles, index, locks
 from warmstart.store import publish as publishing
-from warmstart.store.bundles import BundleDamaged, BundleGone, Offers
+from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published, Reindexed
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
 from warmstart.store.manifest import ManifestUnreadable
 
@@ -44,7 +44,7 @@ def test_a_published_bundle_is_offered_and_fetched(tmp_path: Path) -> None:
     """What one job publishes is what the next one gets."""
     made = publish(tmp_path, "a", "b", content=b"squashfs")
     (offer,) = offered(tmp_path).offers
-    assert (offer.bundle, offer.sha256, offer.size) == (made["bundle"], made["sha256"], 8)
+    assert (offer.bundle, offer.sha256, offer.size) == (made.bundle, made.sha256, 8)
     assert (offer.entries, offer.whole) == (["a", "b"], True)
     fd = os.memfd_create("copy")
     found = bundles.fetch(namespace(tmp_path), offer.bundle, offer.sha256, offer.size, fd)
@@ -78,7 +78,7 @@ def test_what_others_published_meanwhile_is_not_published_again(tmp_path: Path) 
     """The second of two equal harvests leaves nothing in the store."""
     publish(tmp_path, "a")
     before = files(tmp_path)
-    assert publish(tmp_path, "a", content=b"other")["bundle"] is None
+    assert publish(tmp_path, "a", content=b"other").bundle is None
     assert files(tmp_path) == before
 
 
@@ -91,9 +91,9 @@ def test_known_entries_are_those_of_the_scope(tmp_path: Path) -> None:
 
 def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First publisher wins even where the second one's node lives in the past."""
-    first = publish(tmp_path, "a", content=b"1")["bundle"]
+    first = publish(tmp_path, "a", content=b"1").bundle or ""
     monkeypatch.setattr(time, "time_ns", lambda: 0)
-    second = publish(tmp_path, "a", "b", content=b"2")["bundle"]
+    second = publish(tmp_path, "a", "b", content=b"2").bundle or ""
     assert second > first
     assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
 
@@ -110,6 +110,7 @@ def forged(**changes: object) -> bytes:
     [
         *(b"", b"{", b"[]", b'{"format": 1, "bundles": [{"bundle": 1}], "refused": {}}'),
         *(forged(sha256="../../../../var/tmp/mine"), forged(sha256=7), forged(size="5"), forged(entries=["a"])),
+        *(forged(uid="1000"), forged(entries={"a": "3"}), forged(more=1)),
     ],
 )
 def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
@@ -157,13 +158,13 @@ def test_a_store_that_can_not_be_written_can_be_read(tmp_path: Path, monkeypatch
 
 def test_a_manifest_of_a_newer_format_is_skipped_with_a_reason(tmp_path: Path) -> None:
     """It hides no other bundle, and its entries are not those of any offer."""
-    newer = publish(tmp_path, "a", content=b"1")["bundle"]
+    newer = publish(tmp_path, "a", content=b"1").bundle or ""
     publish(tmp_path, "b", content=b"2")
     path = Path(namespace(tmp_path).path, f"{newer}.json")
     path.chmod(0o644)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
     told = bundles.reindex(namespace(tmp_path), OWNER)
-    assert told == {"bundles": 1, "refused": {newer: "its format is 2, known is 1"}}
+    assert told == Reindexed(1, {newer: "its format is 2, known is 1"})
     found = offered(tmp_path)
     assert entries(found) == [("user-1", ["b"])]
     assert list(found.refused) == [newer]
@@ -171,7 +172,7 @@ def test_a_manifest_of_a_newer_format_is_skipped_with_a_reason(tmp_path: Path) -
 
 def test_the_index_follows_what_upkeep_removes(tmp_path: Path) -> None:
     """A bundle without a manifest is no bundle."""
-    gone = publish(tmp_path, "a", content=b"1")["bundle"]
+    gone = publish(tmp_path, "a", content=b"1").bundle
     Path(namespace(tmp_path).path, f"{gone}.json").unlink()
     publish(tmp_path, "b", content=b"2")
     assert entries(offered(tmp_path)) == [("user-1", ["b"])]
@@ -257,7 +258,7 @@ def test_a_full_store_leaves_nothing_half_done(
         publish(tmp_path, "b", content=b"2")
     monkeypatch.undo()
     assert files(tmp_path) == before
-    assert publish(tmp_path, "b", content=b"2")["bundle"]
+    assert publish(tmp_path, "b", content=b"2").bundle
 
 
 def test_a_full_store_after_the_links_does_not_take_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,8 +266,8 @@ def test_a_full_store_after_the_links_does_not_take_back(tmp_path: Path, monkeyp
     publish(tmp_path, "a", content=b"1")
     monkeypatch.setattr(index, "replace", failing(errno.ENOSPC))
     made = publish(tmp_path, "b", content=b"2")
-    assert made["bundle"]
-    assert made["indexed"] is False
+    assert made.bundle
+    assert made.indexed is False
     monkeypatch.undo()
     publish(tmp_path, "c", content=b"3")
     assert [offer.entries for offer in offered(tmp_path).offers] == [["a"], ["b"], ["c"]]
@@ -285,18 +286,18 @@ def test_a_store_that_fails_is_the_stores_fault(tmp_path: Path) -> None:
 def test_damaged_bytes_are_not_handed_out(tmp_path: Path, damage: bytes) -> None:
     """Shorter, longer or changed: the fetch says so."""
     made = publish(tmp_path, "a", content=b"squashfs")
-    path = Path(namespace(tmp_path).path, f"{made['bundle']}.sqsh")
+    path = Path(namespace(tmp_path).path, f"{made.bundle}.sqsh")
     path.chmod(0o644)
     path.write_bytes(damage)
     with pytest.raises(BundleDamaged, match="not those of its manifest"):
         fetch(tmp_path, made)
 
 
-def fetch(store: Path, made: dict[str, str]) -> None:
+def fetch(store: Path, made: Published) -> None:
     """Fetch what was published, into nothing that lasts."""
     fd = os.memfd_create("copy")
     try:
-        bundles.fetch(namespace(store), made["bundle"], made["sha256"], int(made["size"]), fd)
+        bundles.fetch(namespace(store), made.bundle or "", made.sha256, made.size, fd)
     finally:
         os.close(fd)
 
@@ -304,7 +305,7 @@ def fetch(store: Path, made: dict[str, str]) -> None:
 def test_what_upkeep_removed_is_gone(tmp_path: Path) -> None:
     """A bundle that an old index names is `bundle-gone`, not a failing store."""
     made = publish(tmp_path, "a")
-    Path(namespace(tmp_path).path, f"{made['bundle']}.sqsh").unlink()
+    Path(namespace(tmp_path).path, f"{made.bundle}.sqsh").unlink()
     with pytest.raises(BundleGone):
         fetch(tmp_path, made)
 
@@ -313,13 +314,13 @@ def test_an_index_that_lies_is_found_out(tmp_path: Path) -> None:
     """Index and manifest have to name the same bytes."""
     made = publish(tmp_path, "a")
     with pytest.raises(BundleDamaged, match="disagree"):
-        fetch(tmp_path, made | {"sha256": "00" * 32})
+        fetch(tmp_path, made._replace(sha256="00" * 32))
 
 
 def test_a_damaged_manifest_is_no_bug(tmp_path: Path) -> None:
     """It is an error of kind `store`."""
     made = publish(tmp_path, "a")
-    path = Path(namespace(tmp_path).path, f"{made['bundle']}.json")
+    path = Path(namespace(tmp_path).path, f"{made.bundle}.json")
     path.chmod(0o644)
     path.write_text("{")
     with pytest.raises(ManifestUnreadable):
@@ -336,8 +337,8 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     (path / index.NAME).symlink_to(secret)
     assert entries(offered(tmp_path)) == [("user-1", ["a"])]
     assert not (path / index.NAME).is_symlink()
-    (path / f"{made['bundle']}.sqsh").unlink()
-    (path / f"{made['bundle']}.sqsh").symlink_to(secret)
+    (path / f"{made.bundle}.sqsh").unlink()
+    (path / f"{made.bundle}.sqsh").symlink_to(secret)
     with pytest.raises(StoreFailed):
         fetch(tmp_path, made)
 
@@ -345,7 +346,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
 def test_files_in_the_store_have_the_documented_modes(tmp_path: Path) -> None:
     """All that is published is 0444; nothing temporary is left."""
     made = publish(tmp_path, "a")
-    assert files(tmp_path) == {f"{made['bundle']}.sqsh", f"{made['bundle']}.json", index.NAME}
+    assert files(tmp_path) == {f"{made.bundle}.sqsh", f"{made.bundle}.json", index.NAME}
     modes = {path.stat().st_mode & 0o7777 for path in Path(namespace(tmp_path).path).iterdir() if path.is_file()}
     assert modes == {0o444}
 

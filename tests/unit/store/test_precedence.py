@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.unit.store.samples import OWNER, draft, namespace
-from warmstart.store import blocks, bundles, compact, index, precedence
+from warmstart.store import blocks, bundles, index, precedence, upkeep
 from warmstart.store.blocks import Block
 from warmstart.store.layout import Namespace
-from warmstart.store.precedence import SMALLER, SUPERSEDED, UNCHANGED
+from warmstart.store.manifest import Entries, File
+from warmstart.store.precedence import SMALLER, SUPERSEDED, UNCHANGED, Base
 
 
 class Shop:
@@ -29,17 +29,17 @@ class Shop:
         """Publish the file; return the bundle, None where it was left out."""
         fd = os.memfd_create("bundle")
         os.write(fd, content.encode())
-        made = {**draft("file"), "entries": self.entries(content), "based_on": based_on}
-        made["producer"] = {**made["producer"], "user": user}
+        made = draft()
+        producer = made.producer._replace(user=user)
+        made = made._replace(producer=producer, entries=self.entries(content), based_on=based_on)
         try:
-            bundle: str | None = bundles.publish_bundle(self.where(scope), fd, made, OWNER)["bundle"]
-            return bundle
+            return bundles.publish_bundle(self.where(scope), fd, made, OWNER).bundle
         finally:
             os.close(fd)
 
-    def entries(self, content: str) -> dict[str, Any]:
+    def entries(self, content: str) -> Entries:
         """Return the entries of a draft for the file with this content."""
-        return {"file": {"file.bin": [len(content), content.encode().hex().ljust(64, "0"), 17]}}
+        return {"file": {"file.bin": File(len(content), content.encode().hex().ljust(64, "0"), 17)}}
 
     def taken(self, *scopes: str) -> list[str]:
         """Return the bundle that a job takes the file from."""
@@ -48,7 +48,8 @@ class Shop:
 
     def needless(self, content: str, *based_on: str) -> str:
         """Return why the file need not be published."""
-        return precedence.needless(self.where(), based_on, self.entries(content), OWNER)
+        base = Base(*based_on) if based_on else None
+        return precedence.needless(self.where(), base, self.entries(content), OWNER)
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_a_blocked_users_file_is_passed_over_and_stays_behind(shop: Shop) -> Non
     """Readers take the one below; what grows from that comes before both, even when the block is lifted."""
     first = shop.publish("v1", "") or ""
     bad = shop.publish("v1+bad", first, user="mallory")
-    blocks.block(str(shop.store), list(Block(user="mallory")), OWNER)
+    blocks.block(str(shop.store), Block(user="mallory"), OWNER)
     assert shop.taken() == [first]
     third = shop.publish("v1+good", first)
     blocks.unblock_all(str(shop.store))
@@ -134,4 +135,4 @@ def test_upkeep_merges_none_that_was_replaced(shop: Shop) -> None:
     made = ""
     for number in range(5):
         made = shop.publish("v" * (number + 1), made) or ""
-    assert compact.mergers(index.read(shop.where().path, OWNER).bundles, 2) == []
+    assert upkeep.mergers(index.read(shop.where().path, OWNER).bundles, 2, 1 << 30) == []

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from tests.unit.store.samples import OWNER, draft, namespace, publish
 from warmstart.policy.compiled import Tend
-from warmstart.store import blocks, bundles, compact, gc, prune, scrub, upkeep
+from warmstart.store import blocks, bundles, gc, prune, scrub, upkeep
 from warmstart.store.blocks import Block, BlocksUnreadable
 from warmstart.store.bundles import PublishBlocked
 from warmstart.store.index import Listed
 from warmstart.store.layout import bundle_id, microseconds_of
-from warmstart.store.upkeep import Bundle
+from warmstart.store.upkeep import Bundle, Use
 
 POLICY = Tend(keep=100, per_user=10, per_account=20, per_site=30)
 
@@ -38,7 +38,7 @@ def bundle(name: str, used: float, size: int = 1, scope: str = "user-1-a") -> Bu
 def test_only_first_publishers_entries_are_merged() -> None:
     """An entry that another user published first stays that user's, whatever the merged bundle's age."""
     found = [listed(1, "x", "y"), listed(2, "z", user="b"), listed(3, "z", "w"), listed(4, "x")]
-    (merger,) = compact.mergers(found, 2)
+    (merger,) = upkeep.mergers(found, 2, 1 << 30)
     assert merger.user == "a"
     assert merger.sources == [found[0].bundle, found[2].bundle, found[3].bundle]
     assert merger.entries == {found[0].bundle: ["x", "y"], found[2].bundle: ["w"]}
@@ -48,15 +48,15 @@ def test_what_was_merged_is_not_merged_again() -> None:
     """Sources that wait for their removal count for nothing."""
     old = [listed(number, f"e{number}") for number in (2, 3, 4)]
     new = listed(1, "e2", "e3", "e4", replaces=tuple(source.bundle for source in old))
-    assert compact.mergers([new, *old], 2) == []
+    assert upkeep.mergers([new, *old], 2, 1 << 30) == []
 
 
 def test_a_merged_bundle_has_bounds() -> None:
     """The small ones are merged; too few of them are left alone."""
     found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
-    (merger,) = compact.mergers(found, 2, 10)
+    (merger,) = upkeep.mergers(found, 2, 10)
     assert merger.sources == [found[1].bundle, found[2].bundle]
-    assert compact.mergers(found, 3, 10) == []
+    assert upkeep.mergers(found, 3, 10) == []
 
 
 ROW = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"))
@@ -68,7 +68,7 @@ def test_merging_never_changes_what_a_reader_gets(rows: list[tuple[set[str], str
     found = [listed(10 * age, *sorted(entries), user=user) for age, (entries, user) in enumerate(rows, 1)]
     lying = [(one.bundle, dict.fromkeys(one.entries, one.bundle)) for one in found]
     before = read(lying)
-    for merger in compact.mergers(found, 2):
+    for merger in upkeep.mergers(found, 2, 1 << 30):
         made = bundle_id(microseconds_of(min(merger.sources)) - 1, "0" * 64)
         lying.append((made, {entry: source for source, entries in merger.entries.items() for entry in entries}))
     assert read(lying) == before
@@ -124,40 +124,40 @@ def test_what_is_blocked_is_not_harvested_or_published(tmp_path: Path) -> None:
     """A blocked entry counts as known; a blocked user's or namespace's bundle is refused with a reason."""
     publish(tmp_path, "a")
     store = str(tmp_path)
-    assert blocks.block(store, list(Block(profile="numba", entry="bad")), OWNER)
+    assert blocks.block(store, Block(profile="numba", entry="bad"), OWNER)
     assert bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER) == ["a", "bad"]
-    assert blocks.block(store, list(Block(profile="numba", namespace="ns")), OWNER)
+    assert blocks.block(store, Block(profile="numba", namespace="ns"), OWNER)
     with pytest.raises(PublishBlocked, match="namespace ns"):
         publish(tmp_path, "b")
     found = bundles.offers(store, ["user-1"], "numba", "ns", OWNER)
     assert found == bundles.Offers([], {"*": "the namespace is blocked"})
-    assert blocks.unblock(store, ["", "numba", "ns", ""], OWNER)
-    blocks.block(store, list(Block(user="1000")), OWNER)
+    assert blocks.unblock(store, Block(profile="numba", namespace="ns", reason="another"), OWNER)
+    blocks.block(store, Block(user="1000"), OWNER)
     with pytest.raises(PublishBlocked, match="user a"):
         bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER)
 
 
 def test_the_survey_tells_the_last_use_and_uses_are_noted_once_a_day(tmp_path: Path) -> None:
     """A bundle id that is none leads nowhere; an older use changes nothing."""
-    made = publish(tmp_path, "a")["bundle"]
+    made = publish(tmp_path, "a").bundle or ""
     path = Path(namespace(tmp_path).path, f"{made}.sqsh")
     os.utime(path, (1_000_000, 1_000_000))
-    use = ("user-1", "numba", "ns", made, 1_050_000.0)
-    assert upkeep.note_uses(str(tmp_path), [use, (*use[:3], "../../x", 9e9)]) == 0
-    assert upkeep.note_uses(str(tmp_path), [(*use[:4], 1_200_000.0), (*use[:4], 1_200_001.0)]) == 1
+    use = Use("user-1", "numba", "ns", made, 1_050_000.0)
+    assert upkeep.note_uses(str(tmp_path), [use, use._replace(bundle="../../x", at=9e9)]) == 0
+    assert upkeep.note_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
     (row,) = upkeep.survey(str(tmp_path), OWNER)
     assert (row.bundle, row.used, row.user) == (made, 1_200_000.0, "a")
 
 
 def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> None:
     """It was quarantined or removed meanwhile: what was made of it must not bring it back."""
-    gone = publish(tmp_path, "a", content=b"1")["bundle"]
-    left = publish(tmp_path, "b", content=b"2")["bundle"]
+    gone = publish(tmp_path, "a", content=b"1").bundle or ""
+    left = publish(tmp_path, "b", content=b"2").bundle or ""
     upkeep.quarantine(namespace(tmp_path), gone, OWNER)
     fd = os.memfd_create("merged")
-    made = bundles.publish_compacted(namespace(tmp_path), fd, {**draft("a", "b"), "replaces": [gone, left]}, OWNER)
+    made = bundles.publish_compacted(namespace(tmp_path), fd, draft("a", "b")._replace(replaces=[gone, left]), OWNER)
     os.close(fd)
-    assert made["bundle"] is None
+    assert made.bundle is None
 
 
 def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:

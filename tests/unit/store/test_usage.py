@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.unit.store.samples import OWNER, draft, namespace, publish
 from warmstart.policy.form import Tend
 from warmstart.store import bundles, usage
+from warmstart.store.bundles import Published
 from warmstart.store.usage import QuotaExceeded
 
 RULES = Tend(keep=1, per_user=10, per_account=20, per_site=30)
 
 
-def publish_within(store: Path, quota: int, *entries: str) -> dict[str, Any]:
+def publish_within(store: Path, quota: int, *entries: str) -> Published:
     """Publish a bundle of 10 bytes."""
     with (store / "bundle").open("w+b", buffering=0) as file:
         file.write(b"0123456789")
@@ -26,12 +26,12 @@ def test_the_last_byte_is_let_in_and_the_next_is_not(tmp_path: Path) -> None:
     """All namespaces of the scope count, none of another scope; a refused bundle leaves nothing behind."""
     publish(tmp_path, "theirs", scope="site", content=b"x" * 1000)
     publish_within(tmp_path, 20, "a")
-    assert publish_within(tmp_path, 20, "b")["bundle"]
+    assert publish_within(tmp_path, 20, "b").bundle
     before = sorted(path.name for path in tmp_path.rglob("*"))
     with pytest.raises(QuotaExceeded, match="scope user-1 has 20 bytes of the 20"):
         publish_within(tmp_path, 20, "c")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
-    assert publish_within(tmp_path, 0, "c")["bundle"]  # no quota
+    assert publish_within(tmp_path, 0, "c").bundle  # no quota
 
 
 def test_a_bundle_that_is_larger_than_all_of_it(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_a_harvest_is_spared_where_nothing_more_may_come(tmp_path: Path) -> None
     """The question for what is known says so before a byte is copied."""
     publish_within(tmp_path, 0, "a")
     where = (namespace(tmp_path), "a", 1000, OWNER)
-    assert bundles.known_entries(*where, 11) == ["a"]
+    assert bundles.known_entries(*where, quota=11) == ["a"]
     with pytest.raises(QuotaExceeded):
-        bundles.known_entries(*where, 10)
+        bundles.known_entries(*where, quota=10)
 
 
 def test_what_is_no_bundle_does_not_count(tmp_path: Path) -> None:

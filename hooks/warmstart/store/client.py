@@ -1,0 +1,251 @@
+"""The store, as root sees it: every operation runs in a process of the store's owner.
+
+What comes back is checked before it is returned: first against the operation's type, then, where root uses names in
+paths of its own, against the rules for names. An operation that hangs, because the shared file system does, ends at
+its deadline with `WorkerSilent`. Hot path: operations import what they run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker, WorkerAnswerMalformed
+
+if TYPE_CHECKING:
+    from warmstart.slurm.spec import Spec
+    from warmstart.store.blocks import Block
+    from warmstart.store.bundles import Offers, Published, Reindexed
+    from warmstart.store.layout import Namespace
+    from warmstart.store.manifest import Draft, Entries, Manifest
+    from warmstart.store.precedence import Base
+    from warmstart.store.rendezvous import Answer
+    from warmstart.store.upkeep import Bundle, Merger, Use
+
+
+class StoreClient:
+    """One store, and the process that works in it; `close` ends the process and releases its locks."""
+
+    def __init__(self, owner: Identity, path: str, publisher: str) -> None:
+        """Take who owns the store, where it lies, and the node and run id that name temporary files there."""
+        self.path = path
+        self.publisher = publisher
+        self.worker = Worker(owner)
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; locks that it holds are released."""
+        self.worker.close()
+
+    # Bundles
+
+    def offers(self, scopes: list[str], profile: str, namespace: str, deadline: Deadline) -> Offers:
+        """Return which entries to take from which bundle; `scopes` from the most trusted one down.
+
+        `StoreFailed`, `BlocksUnreadable`.
+        """
+        from warmstart.store import bundles
+        from warmstart.store.layout import is_bundle_id
+        from warmstart.store.manifest import is_sha256
+
+        found = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.publisher)
+        for offer in found.offers:
+            # Root names a file after the hash, and compares scopes with those that it asked for.
+            if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
+                raise self._malformed("offers", f"no bundle: {offer.bundle!a} {offer.sha256!a}")
+        return found
+
+    def known_entries(
+        self, where: Namespace, user: str, uid: int, deadline: Deadline, *, quota: int = 0, newest: bool = False
+    ) -> list[str]:
+        """Return the entries that a user's job need not publish.
+
+        `newest`: the last publisher wins, so only blocked entries count. `PublishBlocked`; `QuotaExceeded` where the
+        scope has `quota` bytes already (0: no quota); `StoreFailed`, `BlocksUnreadable`.
+        """
+        from warmstart.store import bundles
+
+        return self.worker.run(
+            deadline, bundles.known_entries, where, user, uid, self.publisher, quota=quota, newest=newest
+        )
+
+    def needless(self, where: Namespace, based_on: Base | None, entries: Entries, deadline: Deadline) -> str:
+        """Return why these entries need not replace those that the job began with; "" where they should."""
+        from warmstart.store import precedence
+
+        return self.worker.run(deadline, precedence.needless, where, based_on, entries, self.publisher)
+
+    def fetch(
+        self, where: Namespace, bundle: str, sha256: str, size: int, deadline: Deadline, *, into: int
+    ) -> dict[str, dict[str, int]]:
+        """Copy a bundle into the open, empty file `into`; return entry → path → mtime in nanoseconds.
+
+        `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, `StoreFailed`; `CopyFailed` is the node's disk.
+        """
+        from warmstart.store import bundles, layout
+
+        with Worker(self.worker.identity, keep=(into,)) as worker:
+            files = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into)
+        if not all(layout.is_plain_path(path) for times in files.values() for path in times):
+            raise self._malformed("fetch", f"the files of {bundle} are not named as in a manifest")
+        return files
+
+    def manifest(self, where: Namespace, bundle: str, deadline: Deadline) -> Manifest:
+        """Return a bundle's manifest; `ManifestUnreadable`, `BundleGone`, `StoreFailed`."""
+        from warmstart.store import bundles, manifest
+
+        return manifest.checked(bundle, self.worker.run(deadline, bundles.read_manifest, where, bundle))
+
+    def publish(
+        self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline, *, quota: int = 0
+    ) -> Published:
+        """Publish an open squashfs file; readers see it whole or not at all.
+
+        `PublishBlocked`; `QuotaExceeded` where the scope would have more than `quota` bytes (0: no quota);
+        `StoreFull`, `StoreFailed`, `BlocksUnreadable`.
+        """
+        from warmstart.store import bundles
+
+        with Worker(self.worker.identity, keep=(squashfs,)) as worker:
+            return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.publisher, quota)
+
+    def publish_compacted(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> Published:
+        """Publish an open squashfs file that replaces other bundles; the errors of `publish`."""
+        from warmstart.store import bundles
+
+        with Worker(self.worker.identity, keep=(squashfs,)) as worker:
+            return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.publisher)
+
+    # Maintenance
+
+    def lock(self, deadline: Deadline) -> bool:
+        """Take the lock of the store's maintenance until `close`; False where another host has it."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.lock, self.path)
+
+    def namespaces(self, deadline: Deadline) -> list[Namespace]:
+        """Return all namespaces, sorted."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.namespaces, self.path)
+
+    def survey(self, deadline: Deadline) -> list[Bundle]:
+        """Return every bundle that readers see."""
+        from warmstart.store import layout, upkeep
+
+        found = self.worker.run(deadline, upkeep.survey, self.path, self.publisher)
+        for bundle in found:
+            # Root names directories of an export after them.
+            if not (all(map(layout.is_component, bundle[:3])) and layout.is_bundle_id(bundle.bundle)):
+                raise self._malformed("survey", f"no bundle: {bundle[:4]!a}")
+        return found
+
+    def note_uses(self, uses: list[Use], deadline: Deadline) -> int:
+        """Write down when bundles were last used; return how many were not up to date."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.note_uses, self.path, uses)
+
+    def sweep(self, where: Namespace, now: float, deadline: Deadline) -> list[str]:
+        """Remove what dead publishers left in a namespace; return the names that went."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.sweep, where, self.publisher, now)
+
+    def sweep_top(self, now: float, deadline: Deadline) -> list[str]:
+        """Remove what is left beside the namespaces; return the names that went."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.sweep_top, self.path, now)
+
+    def superseded(self, where: Namespace, now: float, deadline: Deadline) -> list[str]:
+        """Return the bundles of a namespace that others have replaced, and nobody reads any more."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.superseded, where, self.publisher, now)
+
+    def plan_compaction(self, where: Namespace, deadline: Deadline, *, fewest: int, most_bytes: int) -> list[Merger]:
+        """Return which bundles of a namespace are worth making one of."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.plan_compaction, where, self.publisher, fewest, most_bytes)
+
+    def remove(self, where: Namespace, bundles: list[str], deadline: Deadline) -> list[str]:
+        """Remove bundles; return those that were there."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.remove, where, bundles, self.publisher)
+
+    def quarantine(self, where: Namespace, bundle: str, deadline: Deadline) -> bool:
+        """Move a damaged bundle out of readers' sight; False where it is not there any more."""
+        from warmstart.store import upkeep
+
+        return self.worker.run(deadline, upkeep.quarantine, where, bundle, self.publisher)
+
+    def reindex(self, where: Namespace, deadline: Deadline) -> Reindexed:
+        """Make the index of a namespace again from its manifests."""
+        from warmstart.store import bundles
+
+        return self.worker.run(deadline, bundles.reindex, where, self.publisher)
+
+    # What is blocked
+
+    def block(self, new: Block, deadline: Deadline) -> bool:
+        """Add a block; return whether it is new."""
+        from warmstart.store import blocks
+
+        return self.worker.run(deadline, blocks.block, self.path, new, self.publisher)
+
+    def unblock(self, unwanted: Block, deadline: Deadline) -> bool:
+        """Take back what a block blocks, whatever its reason; return whether it was there."""
+        from warmstart.store import blocks
+
+        return self.worker.run(deadline, blocks.unblock, self.path, unwanted, self.publisher)
+
+    def unblock_all(self, deadline: Deadline) -> bool:
+        """Take back all blocks, readable or not; return whether there was a list."""
+        from warmstart.store import blocks
+
+        return self.worker.run(deadline, blocks.unblock_all, self.path)
+
+    def blocked(self, deadline: Deadline) -> list[Block]:
+        """Return all blocks; `BlocksUnreadable`."""
+        from warmstart.store import blocks
+
+        return self.worker.run(deadline, blocks.listed, self.path)
+
+    # What the nodes of a job tell each other, and the controller tells the nodes
+
+    def publish_rendezvous(self, name: str, answer: Answer, deadline: Deadline) -> None:
+        """Write the answer of a job's head node; `StoreFailed`, `StoreFull`."""
+        from warmstart.store import rendezvous
+
+        self.worker.run(deadline, rendezvous.publish, self.path, name, self.publisher, answer)
+
+    def look_for_rendezvous(self, name: str, deadline: Deadline) -> Answer | None:
+        """Return the answer of a job's head node, None while there is none; `StoreFailed`."""
+        from warmstart.store import rendezvous
+
+        return self.worker.run(deadline, rendezvous.look, self.path, name)
+
+    def withdraw_rendezvous(self, name: str, deadline: Deadline) -> None:
+        """Remove the answer of a job's head node, if it is there; `StoreFailed`."""
+        from warmstart.store import rendezvous
+
+        self.worker.run(deadline, rendezvous.withdraw, self.path, name)
+
+    def read_job_spec(self, path: str, writer: int, deadline: Deadline) -> Spec:
+        """Return what the controller wrote about a job, as the uid `writer`; `SpecUnusable`."""
+        from warmstart.slurm import spec
+
+        return self.worker.run(deadline, spec.read, path, writer)
+
+    def _malformed(self, function: str, problem: str) -> WorkerAnswerMalformed:
+        return WorkerAnswerMalformed(function=function, identity=self.worker.identity.name, problem=problem)

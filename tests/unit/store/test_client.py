@@ -1,0 +1,154 @@
+"""What the store's process answers is checked before root uses it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.store.samples import OWNER, PRODUCER, draft, namespace, publish
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.host.worker import WorkerAnswerMalformed
+from warmstart.store import bundles, upkeep
+from warmstart.store.blocks import Block
+from warmstart.store.bundles import BundleGone, Offer, Offers
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import File, Manifest, ManifestUnreadable
+from warmstart.store.rendezvous import Answer
+from warmstart.store.upkeep import Bundle
+
+SHA = "ab" * 32
+BUNDLE = "20260101T000000.000000Z-abababababababab"
+AN_OFFER = Offer("user-1", BUNDLE, SHA, 1, ["a"], True)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[StoreClient]:
+    """Give a client of an empty store that is ours."""
+    with StoreClient(Identity("me", os.getuid(), os.getgid()), str(tmp_path), OWNER) as made:
+        yield made
+
+
+def test_what_is_published_is_offered_fetched_and_described(client: StoreClient, tmp_path: Path) -> None:
+    """Each operation passes its values on, in a process of its own."""
+    where = namespace(tmp_path)
+    squashfs = os.memfd_create("bundle")
+    os.write(squashfs, b"squashfs")
+    made = client.publish(where, squashfs, draft("a"), after(10), quota=100)
+    assert (made.size, made.indexed) == (8, True)
+    (offer,) = client.offers(["user-1"], "numba", "ns", after(10)).offers
+    assert (offer.bundle, offer.entries) == (made.bundle, ["a"])
+    copy = os.memfd_create("copy")
+    files = client.fetch(where, offer.bundle, offer.sha256, offer.size, after(10), into=copy)
+    assert (files, os.pread(copy, 100, 0)) == ({"a": {"a.nbi": 17}}, b"squashfs")
+    found = client.manifest(where, offer.bundle, after(10))
+    assert (found.producer, found.entries) == (PRODUCER, {"a": {"a.nbi": File(3, SHA, 17)}})
+    assert client.known_entries(where, "a", 1000, after(10)) == ["a"]
+    assert client.needless(where, None, draft("a").entries, after(10)) == "unchanged"
+    assert client.reindex(where, after(10)).bundles == 1
+    with pytest.raises(BundleGone):
+        client.manifest(where, BUNDLE, after(10))
+    for fd in (squashfs, copy):
+        os.close(fd)
+
+
+def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: Path) -> None:
+    """The lock is held until the client is closed."""
+    where = namespace(tmp_path)
+    made = [publish(tmp_path, name, content=name.encode()).bundle for name in ("a", "b", "c")]
+    assert client.lock(after(10))
+    with StoreClient(client.worker.identity, client.path, OWNER) as other:
+        assert not other.lock(after(10))
+    assert client.namespaces(after(10)) == [where]
+    assert [bundle.bundle for bundle in client.survey(after(10))] == made
+    (merger,) = client.plan_compaction(where, after(10), fewest=2, most_bytes=100)
+    assert merger.sources == made
+    squashfs = os.memfd_create("merged")
+    merged = client.publish_compacted(where, squashfs, draft("a", "b")._replace(replaces=merger.sources), after(10))
+    os.close(squashfs)
+    assert merged.bundle is not None
+    assert client.superseded(where, 0.0, after(10)) == []
+    assert client.sweep(where, 0.0, after(10)) == client.sweep_top(0.0, after(10)) == []
+    assert client.quarantine(where, merged.bundle, after(10))
+    assert client.remove(where, [str(made[0])], after(10)) == [made[0]]
+
+
+def test_blocks_and_answers_of_a_rendezvous_come_back_as_they_were(client: StoreClient) -> None:
+    """The store's process writes and reads them."""
+    block = Block(user="mallory", reason="x", by="root", at=1.5)
+    assert client.block(block, after(10))
+    assert client.blocked(after(10)) == [block]
+    assert client.unblock(block._replace(reason=""), after(10))
+    assert client.unblock_all(after(10))
+    answer = Answer(1, "c", "n[1-2]", "n1", refused="no port is free")
+    assert client.look_for_rendezvous("c.7.0.json", after(10)) is None
+    client.publish_rendezvous("c.7.0.json", answer, after(10))
+    assert client.look_for_rendezvous("c.7.0.json", after(10)) == answer
+    client.withdraw_rendezvous("c.7.0.json", after(10))
+    assert client.look_for_rendezvous("c.7.0.json", after(10)) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        AN_OFFER._replace(sha256="../../../var/tmp/mine"),
+        AN_OFFER._replace(bundle="../x"),
+        AN_OFFER._replace(scope="site"),
+    ],
+)
+def test_an_offer_names_no_path_and_no_scope_of_others(
+    client: StoreClient, monkeypatch: pytest.MonkeyPatch, wrong: Offer
+) -> None:
+    """Root calls files on the node by the SHA-256."""
+    monkeypatch.setattr(f"{__name__}.TOLD", wrong)
+    monkeypatch.setattr(bundles, "offers", forged_offers)
+    with pytest.raises(WorkerAnswerMalformed, match="offers"):
+        client.offers(["user-1"], "numba", "ns", after(10))
+
+
+def test_a_bundles_files_lie_below_it(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Root makes whiteouts at their paths."""
+    monkeypatch.setattr(bundles, "fetch", forged_fetch)
+    with pytest.raises(WorkerAnswerMalformed, match="not named as in a manifest"):
+        client.fetch(namespace(tmp_path), BUNDLE, SHA, 1, after(10), into=1)
+
+
+def test_a_manifest_keeps_its_rules(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Root unpacks what it names."""
+    monkeypatch.setattr(bundles, "read_manifest", forged_manifest)
+    with pytest.raises(ManifestUnreadable, match="names of files"):
+        client.manifest(namespace(tmp_path), BUNDLE, after(10))
+
+
+def test_a_survey_names_no_path(client: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root makes the directories of an export."""
+    monkeypatch.setattr(upkeep, "survey", forged_survey)
+    with pytest.raises(WorkerAnswerMalformed, match="survey"):
+        client.survey(after(10))
+
+
+TOLD = AN_OFFER
+
+
+def forged_offers(_store: str, _scopes: list[str], _profile: str, _namespace: str, _owner: str) -> Offers:
+    """Offer what the test says."""
+    return Offers([TOLD], {})
+
+
+def forged_fetch(_where: Namespace, _bundle: str, _sha256: str, _size: int, _fd: int) -> dict[str, dict[str, int]]:
+    """Name a file elsewhere."""
+    return {"a": {"../../../a": 1}}
+
+
+def forged_manifest(_where: Namespace, bundle: str) -> Manifest:
+    """Name a file elsewhere."""
+    return Manifest(bundle, SHA, 1, 1.0, "user-1", "numba", "ns", PRODUCER, {}, {"a": {"../a": File(1, SHA, 1)}})
+
+
+def forged_survey(_store: str, _owner: str) -> list[Bundle]:
+    """List a bundle elsewhere."""
+    return [Bundle("..", "numba", "ns", BUNDLE, SHA, 1, 1, "a", 1.0)]
