@@ -132,7 +132,7 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
     shared = image_place.Place(place.base, place.accounts, place.registry, place.base)
     with shared.squashed("published") as store:
         site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
-        with site.worker:
+        with site.store:
             found = flight.obtain(place.image(), site, after(60))
             assert flight.obtain(place.image(), site, after(60)) == found._replace(how="reused")
         assert (found.how, found.digest) == ("imported", place.digest)

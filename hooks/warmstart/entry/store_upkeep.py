@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.entry.tend import NodeBusy
-from warmstart.entry.upkeep_run import Run
+from warmstart.entry.upkeep_run import STORE_SECONDS, Run
 from warmstart.errors import WarmstartError
-from warmstart.images import quarantine, space
-from warmstart.images.asked import NOBODY
+from warmstart.host.deadline import after
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.lookup import NOBODY
 from warmstart.store import compact, gc, scrub, upkeep
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.compact import Merger
-from warmstart.store.layout import Namespace, store_errors
+from warmstart.store.layout import Namespace
 from warmstart.store.upkeep import Bundle
 
 STEP = "store"
@@ -116,11 +117,9 @@ class StoreUpkeep:
 
     def evict_images(self) -> None:
         """Bring images below the policy's watermarks, and remove what dead producers left."""
-        rules = self._run.policy.images
-        for store in self._run.ask(space.stores, self._store):
+        for store in self._image_stores():
             try:
-                with store_errors(f"the images in {store}"):
-                    gone = self._run.ask(space.make_room, store, 0, rules.keep._asdict(), NOBODY._asdict(), rules.names)
+                gone = store.make_room(0, self._run.policy.images, NOBODY, after(STORE_SECONDS))
             except WarmstartError as error:
                 self._failed(error)
                 continue
@@ -131,16 +130,19 @@ class StoreUpkeep:
     def empty_quarantines(self) -> None:
         """Remove damaged images that nobody has looked at for long, or that are too many."""
         lease = self._run.policy.images.keep.lease
-        for store in self._run.ask(space.stores, self._store):
+        for store in self._image_stores():
             try:
-                with store_errors(f"the quarantine in {store}"):
-                    gone = self._run.ask(quarantine.empty, store, time.time(), lease)
+                gone = store.empty_quarantine(time.time(), lease, after(STORE_SECONDS))
             except WarmstartError as error:
                 self._failed(error)
                 continue
             for name in gone:
-                self._run.audit.emit(events.IMAGE_DISCARDED, name=name, store=store)
+                self._run.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
             self._count(discarded=len(gone))
+
+    def _image_stores(self) -> list[ImageStoreClient]:
+        shared = ImageStoreClient(self._run.store, self._store)
+        return [shared.at(path) for path in shared.stores(after(STORE_SECONDS))]
 
     def _sweep_top(self) -> None:
         swept = self._run.ask(upkeep.sweep_top, self._store, time.time())
