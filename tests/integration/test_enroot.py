@@ -25,7 +25,7 @@ from warmstart.host.files import opened_dir
 from warmstart.host.worker import Identity, become
 from warmstart.images import flight, own_scope, possession, scratch, served, validity
 from warmstart.images.credentials import Login
-from warmstart.images.importers import endpoint
+from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.enroot import Enroot
@@ -175,10 +175,10 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
 
 def test_the_endpoint_says_what_skopeo_says(place: Place) -> None:
     """The registry's own answer, asked as the import account, for nodes with an old enroot and no skopeo."""
-    found = endpoint.resolve(place.image(), place.identity(), (place.registry.url,), Reach(), after(30))
-    assert found == place.digest
+    client = ImportUserClient(place.identity())
+    assert client.ask_endpoint(place.image(), plain=True, reach=Reach(), deadline=after(30)) == place.digest
     with pytest.raises(ImageNotFound):
-        endpoint.resolve(place.image("team/nope:1"), place.identity(), (place.registry.url,), Reach(), after(30))
+        client.ask_endpoint(place.image("team/nope:1"), plain=True, reach=Reach(), deadline=after(30))
 
 
 def test_a_missing_enroot_is_said(place: Place) -> None:
