@@ -39,7 +39,8 @@ class NothingToAdopt(UserError):
 def begin(want: Wanted, site: Site, deadline: Deadline) -> Flight | None:
     """Become the producer, if nobody is."""
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    producer, owner = Producer(site.node, os.getpid(), site.job_id, since), _owner(want, site)
+    producer = Producer(site.node, os.getpid(), site.job_id, since)
+    owner = temp_owner(want.lock, site.node, site.run_id)
     lockless = site.store.begin(want, producer, owner, deadline)
     return None if lockless is None else Flight(want, site, deadline, producer, owner, lockless)
 
@@ -83,7 +84,7 @@ def describe_producer(want: Wanted, site: Site) -> str:
 def discard_damaged(image: Obtained, want: Wanted, site: Site, deadline: Deadline) -> str:
     """Read every byte of an image, unless that has been done; returns what is wrong with it, and moves it aside."""
     name = image_name(image.digest, want.kind)
-    found = site.store.check_bytes(name, _owner(want, site), deadline)
+    found = site.store.check_bytes(name, temp_owner(want.lock, site.node, site.run_id), deadline)
     if found.problem:
         site.store.quarantine(name, found.problem, deadline, inode=found.inode)
     return found.problem
@@ -105,10 +106,6 @@ def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
         raise NothingToAdopt(image=reference.canonical(), problem=problem)
     site.store.point(want, image.digest, time.time(), flight.owner, deadline)
     return image
-
-
-def _owner(want: Wanted, site: Site) -> str:
-    return temp_owner(want.lock, site.node, site.run_id)
 
 
 def _caps(site: Site) -> Caps:
@@ -188,13 +185,13 @@ def _make(flight: Flight, digest: str, importer: Importer, work: scratch.Scratch
 def _adopt(flight: Flight, work: scratch.Scratch) -> tuple[Obtained | None, str]:
     """Take over what another launcher left, if the policy says from where; or say why what is there is not taken."""
     want, site, deadline = flight[:3]
-    places, names = site.rules.adopt, beside.names_of(want.reference)
-    if want.reference.digest or not places or not beside.is_unambiguous(want.reference):
+    if want.reference.digest or not site.rules.adopt or not beside.is_unambiguous(want.reference):
         return None, ""
     with work.errors():
         fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
     try:
-        taken = site.store.adopt(fd, places, names, want.times.fresh_after, deadline)
+        names = beside.names_of(want.reference)
+        taken = site.store.adopt(fd, site.rules.adopt, names, want.times.fresh_after, deadline)
         if isinstance(taken, str):
             return None, taken
         digest = ADOPTED + taken.sha256
