@@ -17,9 +17,11 @@ from tests.cluster import installation
 from tests.cluster.accounts import ALICE, STORE, Accounts
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
-from warmstart.images import lookup, publishing
+from warmstart.images import lookup
+from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers import choice
+from warmstart.images.lookup import NOBODY, TagTimes, Wanted
+from warmstart.images.publishing import Draft
 from warmstart.images.reference import parse
 
 IMAGE = "docker://reg.example.com/team/app:1"
@@ -53,19 +55,22 @@ class BenchSite(NamedTuple):
         """Put the image into the store under a digest."""
         fd = os.open(self.image, os.O_RDONLY)
         name = lookup.image_name(digest, KIND)
+        draft = Draft(digest, parse(IMAGE).canonical(), KIND, "bench", time.time(), "n1", 0, NOBODY)
         try:
-            with Worker(self.owner, keep=(fd,)) as worker:
-                arguments = (str(self.base / "store"), fd, name, "bench", {"digest": digest})
-                worker.call(publishing.publish_image, *arguments, deadline=after(60))
+            with self._store() as store:
+                store.publish_image(fd, name, draft, "bench", after(60))
         finally:
             os.close(fd)
 
     def point(self) -> None:
         """Let the policy's tag name the image."""
-        key = lookup.key_of(parse(IMAGE).canonical())
-        with Worker(self.owner) as worker:
-            arguments = (str(self.base / "store"), key, DIGEST, time.time(), "bench")
-            worker.call(publishing.point, *arguments, deadline=after(60))
+        reference = parse(IMAGE)
+        want = Wanted(reference, KIND, lookup.key_of(reference.canonical()), "", TagTimes(0.0, 0.0))
+        with self._store() as store:
+            store.point(want, DIGEST, time.time(), "bench", after(60))
+
+    def _store(self) -> ImageStoreClient:
+        return ImageStoreClient.of(self.owner, str(self.base / "store"))
 
 
 @contextmanager

@@ -32,14 +32,13 @@ from tests.integration.image_place import (
 )
 from tests.unit.images.inline import RULES
 from warmstart.host.deadline import after
-from warmstart.host.worker import Worker
-from warmstart.images import flight, publishing, space, validity
+from warmstart.images import flight, publishing
 from warmstart.images.asked import Site
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.lookup import NOBODY
 from warmstart.policy.compiled import Adopt, Images
 
 STEPS = ("open", "link", "rename", "unlink", "fsync", "mkdir", "rmdir")
-KEEP = {"high": 99, "low": 98, "floor": 0, "lease": 600, "user": 0, "account": 0}
-NOBODY = {"uid": -1, "user": "", "account": ""}
 TAG = "team/killed:1"
 
 
@@ -144,7 +143,7 @@ def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
 
     def work() -> str:
         site = site_of(place, store, "killed", rules)
-        with site.worker:
+        with site.store:
             return flight.obtain(place.image(TAG), site, after(60)).how
 
     return killed_at(Counter(last), work) is None
@@ -159,7 +158,7 @@ def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest
     again, last = 0, 1
     while dies(place, store := new_store(place, squashed, f"killed-{last}"), rules, last):
         site = site_of(place, store, "next", rules)
-        with site.worker:
+        with site.store:
             found = flight.obtain(place.image(TAG), site, after(30))
             again += found.how == how
             _look_after(place, site, store)
@@ -176,9 +175,9 @@ def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest
 def _look_after(place: Place, site: Site, store: Store) -> None:
     """Do what upkeep does, and read every byte; another import removes the dead one's scratch directory."""
     images = store.source / "images"
-    site.worker.call(space.make_room, site.store, 0, KEEP, NOBODY, "", deadline=after(10))
+    site.store.make_room(0, RULES, NOBODY, after(10))
     name = next(images.glob("*.sqsh")).name.removesuffix(".sqsh")
-    assert site.worker.call(validity.check_bytes, site.store, name, "t", deadline=after(10))["problem"] == ""
+    assert site.store.check_bytes(name, "t", after(10)).problem == ""
     assert (images / f"{name}.json").exists()
     if place.left_in_scratch():
         flight.obtain(place.image("team/other:1"), site, after(30))
@@ -196,19 +195,19 @@ def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monk
         last += 1
         store = new_store(place, squashed, f"evicted-{last}")
         site = site_of(place, store, "first")
-        with site.worker:
+        with site.store:
             path = store.file(flight.obtain(place.image(TAG), site, after(30)).path)
 
-        def evict(store: str = site.store, name: str = path.stem) -> str:
-            with Worker(owner) as worker:
-                worker.call(space.evict, store, name, 600.0, "", True, deadline=after(10))
+        def evict(store: str = site.store.path, name: str = path.stem) -> str:
+            with ImageStoreClient.of(owner, store) as client:
+                client.evict(name, RULES, after(10), forced=True)
             return "done"
 
         ended = killed_at(Counter(last), evict)
         if path.exists():
             assert path.read_bytes() == (place.base / "ready.sqsh").read_bytes()
-        with Worker(owner) as worker:
-            worker.call(space.make_room, site.store, 0, {**KEEP, "lease": 0}, NOBODY, "", deadline=after(10))
+        with ImageStoreClient.of(owner, site.store.path) as client:
+            client.make_room(0, RULES._replace(keep=RULES.keep._replace(lease=0)), NOBODY, after(10))
         assert leftovers(store.source) == [], last
         if ended:
             break

@@ -21,8 +21,8 @@ from tests.unit.images.inline import RULES
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
 from warmstart.images.asked import Site
+from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.oci import Oci
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
@@ -75,8 +75,7 @@ class Place(NamedTuple):
     def site(self, store: Path, **changes: Any) -> Site:  # noqa: ANN401 - fields of Site
         """Return node n1's view of a store; its worker has not been started yet."""
         made = Site(
-            store=str(store),
-            worker=Worker(self.identity(STORE)),
+            store=ImageStoreClient.of(self.identity(STORE), str(store)),
             importer=partial(Oci, self.identity(IMPORT), (self.registry.url,)),
             validator=self.identity(VALIDATE),
             rules=RULES,

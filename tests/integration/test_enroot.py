@@ -25,7 +25,7 @@ from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
 from warmstart.images import flight, own_scope, possession, scratch, served, validity
 from warmstart.images.credentials import Login
-from warmstart.images.importers import endpoint
+from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.enroot import Enroot
@@ -132,7 +132,7 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
     shared = image_place.Place(place.base, place.accounts, place.registry, place.base)
     with shared.squashed("published") as store:
         site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
-        with site.worker:
+        with site.store:
             found = flight.obtain(place.image(), site, after(60))
             assert flight.obtain(place.image(), site, after(60)) == found._replace(how="reused")
         assert (found.how, found.digest) == ("imported", place.digest)
@@ -175,10 +175,10 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
 
 def test_the_endpoint_says_what_skopeo_says(place: Place) -> None:
     """The registry's own answer, asked as the import account, for nodes with an old enroot and no skopeo."""
-    found = endpoint.resolve(place.image(), place.identity(), (place.registry.url,), Reach(), after(30))
-    assert found == place.digest
+    client = ImportUserClient(place.identity())
+    assert client.ask_endpoint(place.image(), plain=True, reach=Reach(), deadline=after(30)) == place.digest
     with pytest.raises(ImageNotFound):
-        endpoint.resolve(place.image("team/nope:1"), place.identity(), (place.registry.url,), Reach(), after(30))
+        client.ask_endpoint(place.image("team/nope:1"), plain=True, reach=Reach(), deadline=after(30))
 
 
 def test_a_missing_enroot_is_said(place: Place) -> None:

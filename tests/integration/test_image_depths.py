@@ -17,8 +17,9 @@ import pytest
 from tests.cluster.accounts import STORE, VALIDATE
 from tests.integration.image_place import KIND, Place, Store, opened_place, squashfs
 from warmstart.host.deadline import after
-from warmstart.host.worker import Worker
-from warmstart.images import lookup, validity
+from warmstart.images import lookup, reference, validity
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.lookup import TagTimes, Wanted
 from warmstart.images.superblock import ImageInvalid, parse
 
 PAGE = 4096
@@ -56,12 +57,14 @@ def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catch
     """Return for each depth whether it catches the bytes of a file that should be the image."""
     path = store.source / "images" / f"{NAME}.sqsh"
     path.write_bytes(whole)
-    with Worker(place.identity(STORE)) as owner:
+    want = Wanted(reference.parse(f"reg.io/a@{DIGEST}"), KIND, "", "", TagTimes(0.0, 0.0))
+    with ImageStoreClient.of(place.identity(STORE), str(store.path)) as owner:
 
         def superblock(data: bytes) -> bool:
             path.write_bytes(data)
-            arguments = (str(store.path), "", DIGEST, KIND, [0.0, 0.0])
-            return bool(owner.call(lookup.find, *arguments, deadline=after(30))["invalid"])
+            found = owner.find(want, after(30))
+            assert found is not None
+            return bool(found.invalid)
 
         def listing(data: bytes) -> bool:
             # Of the node's own copy, before it is published.
@@ -79,8 +82,7 @@ def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catch
 
         def full(data: bytes) -> bool:
             path.write_bytes(data)
-            arguments = (str(store.path), NAME, "t", True)
-            return bool(owner.call(validity.check_bytes, *arguments, deadline=after(30))["problem"])
+            return bool(owner.check_bytes(NAME, "t", after(30), again=True).problem)
 
         assert not full(whole)  # and its SHA-256 is known from now on
         yield {"superblock": superblock, "list": listing, "full": full}

@@ -20,8 +20,9 @@ from tests.integration.image_place import Place, Ready, Store, in_child, leftove
 from tests.unit.images.inline import RULES
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
-from warmstart.images import flight, validity
+from warmstart.images import flight
 from warmstart.images.asked import Site
+from warmstart.images.client import ImageStoreClient
 from warmstart.images.flight import ImageWaitExpired
 from warmstart.policy.compiled import Adopt
 
@@ -67,15 +68,15 @@ def site_of(place: Place, store: Path, number: int, **rules: object) -> Site:
 def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
     """Obtain the image as a hook does; returns how, when it was there, and how often the store was asked."""
     asked = 0
-    call = Worker.call
+    run = Worker.run
 
     def counted(self: Worker, *arguments: Any, **more: Any) -> Any:  # noqa: ANN401
         nonlocal asked
         asked += 1
-        return call(self, *arguments, **more)
+        return run(self, *arguments, **more)
 
-    Worker.call = counted  # type: ignore[method-assign]  # this process is a fork of the test's
-    with site.worker:
+    Worker.run = counted  # type: ignore[method-assign]  # this process is a fork of the test's
+    with site.store:
         found = flight.obtain(place.image(name), site, after(90))
     return {"how": found.how, "path": found.path, "at": time.time(), "asked": asked, "waited": found.waited_s}
 
@@ -157,9 +158,9 @@ def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
         assert imports in (1, 2)
         for row in results:
             assert as_owner(place, row["path"]) == (place.base / "ready.sqsh").read_bytes()
-        with Worker(place.identity(STORE)) as worker:
+        with ImageStoreClient.of(place.identity(STORE), str(stores[0])) as client:
             name = os.path.basename(results[0]["path"]).removesuffix(".sqsh")
-            assert worker.call(validity.check_bytes, str(stores[0]), name, "t", deadline=after(30))["problem"] == ""
+            assert client.check_bytes(name, "t", after(30)).problem == ""
     assert leftovers(source) == []
 
 
@@ -170,7 +171,7 @@ def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> N
 
     def hang() -> None:
         site = place.site(store.path, importer=slow, job_id=42)
-        with site.worker:
+        with site.store:
             flight.obtain(place.image("team/slow:1"), site, after(60))
 
     child = in_child(hang)
@@ -181,7 +182,7 @@ def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> N
         def hears() -> bool:
             nonlocal said
             site = place.site(store.path, run_id="r2")
-            with site.worker, pytest.raises(ImageWaitExpired) as raised:
+            with site.store, pytest.raises(ImageWaitExpired) as raised:
                 flight.obtain(place.image("team/slow:1"), site, after(1.1))
             said = str(raised.value)
             return "KiB so far" in said

@@ -44,7 +44,7 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 def site(place: Place, store: Store) -> Iterator[Site]:
     """Return node n1's view of the test's store."""
     made = place.site(store.path)
-    with made.worker:
+    with made.store:
         yield made
 
 

@@ -60,7 +60,7 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 def site(place: Place, store: Store) -> Iterator[Site]:
     """Return node n1's view of the test's store."""
     made = place.site(store.path)
-    with made.worker:
+    with made.store:
         yield made
 
 
@@ -150,7 +150,7 @@ def test_eight_at_once_make_one_import(place: Place, store: Store) -> None:
 
     def obtain(number: int) -> list[str]:
         site = place.site(store.path, run_id=f"r{number}", node=f"n{number % 4 + 1}")
-        with site.worker:
+        with site.store:
             found = flight.obtain(place.image("team/popular:1"), site, after(60))
             return [found.how, found.digest]
 
@@ -191,7 +191,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
 
     def hang() -> None:
         site = place.site(store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)))
-        with site.worker:
+        with site.store:
             flight.obtain(place.image(), site, after(60))
 
     child = in_child(hang)
@@ -200,7 +200,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
     os.kill(child[0], signal.SIGKILL)
     assert result(child) is None
     site = place.site(store.path, run_id="r2")
-    with site.worker:
+    with site.store:
         assert flight.obtain(place.image(), site, after(60)).how == "imported"
     assert place.left_in_scratch() == []
     assert processes_of(uid, place.base) == []
@@ -224,7 +224,7 @@ class Leftover(Oci):
 def test_nothing_of_the_importer_survives(place: Place, store: Store) -> None:
     """A process in a session of its own, with the image open for writing, is dead before the image is taken."""
     site = place.site(store.path, importer=partial(Leftover, place.identity(IMPORT), (place.registry.url,)))
-    with site.worker:
+    with site.store:
         assert flight.obtain(place.image(), site, after(60)).how == "imported"
     assert processes_of(place.accounts[IMPORT].uid, place.base) == []
 
@@ -244,7 +244,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
 
     def attempt() -> str:
         site = place.site(store.path, importer=partial(Accomplice, place.identity(IMPORT), (place.registry.url,)))
-        with site.worker, pytest.raises(ImageNotOurs) as raised:
+        with site.store, pytest.raises(ImageNotOurs) as raised:
             flight.obtain(place.image(), site, after(60))
         return str(raised.value.fields["problem"])
 
@@ -256,7 +256,7 @@ def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
     """No room for the image: the store's error, and nothing partial in it."""
     with mounts.tmpfs(place.base / "full", size="512k") as store:
         site = place.site(place.own(store))
-        with site.worker, pytest.raises(StoreFull):
+        with site.store, pytest.raises(StoreFull):
             flight.obtain(place.image(), site, after(60))
         assert files(store) == []
     assert place.left_in_scratch() == []
@@ -273,7 +273,7 @@ def test_a_store_above_its_mark_lets_the_unused_go(place: Place) -> None:
     ):  # fmt: skip
         store = Store(path, source)
         site = place.site(path)
-        with site.worker:
+        with site.store:
             paths = []
             for name in ("idle", "used"):
                 place.registry.push(build_image(place.base / name, {"/etc/name": name}), "latest", f"team/{name}:1")
@@ -293,7 +293,7 @@ def test_a_store_without_inodes_is_full(place: Place) -> None:
     """No inode for the lock already: the store's error, and no import that could not be published."""
     with mounts.tmpfs(place.base / "inodes", inodes=2) as store:
         site = place.site(place.own(store))
-        with site.worker, pytest.raises(StoreFull):
+        with site.store, pytest.raises(StoreFull):
             flight.obtain(place.image(), site, after(60))
 
 
@@ -301,11 +301,11 @@ def test_a_read_only_store_serves_what_it_has(place: Place) -> None:
     """What is there is found; what is not there is the store's failure."""
     store = place.new_store("read-only")
     site = place.site(store)
-    with site.worker:
+    with site.store:
         flight.obtain(place.image(), site, after(60))
     with mounts.read_only(store):
         fresh = place.site(store)
-        with fresh.worker:
+        with fresh.store:
             assert flight.obtain(place.image(), fresh, after(60)).how == "reused"
             with pytest.raises(StoreFailed):
                 flight.obtain(place.image("team/other:1"), fresh, after(60))
@@ -379,7 +379,7 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
         site = place.site(
             store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)), job_id=42
         )
-        with site.worker:
+        with site.store:
             flight.obtain(place.image(), site, after(60))
 
     child = in_child(hang)
@@ -387,7 +387,7 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
     try:
         processes.wait_until("the importer's programs", lambda: len(processes_of(uid, place.base)) >= 3, 20)
         site = place.site(store.path, run_id="r2")
-        with site.worker, pytest.raises(flight.ImageWaitExpired) as raised:
+        with site.store, pytest.raises(flight.ImageWaitExpired) as raised:
             flight.obtain(place.image(), site, after(1.5))
     finally:
         os.kill(child[0], signal.SIGKILL)
@@ -413,7 +413,8 @@ def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: S
 def _traced(place: Place, store: Path, name: str, trace: Path) -> list[str]:
     """Return the system calls of a warm look-up that concern the store: by its path, or on its descriptors."""
     site = place.site(store)
-    with site.worker as worker:
+    with site.store:
+        worker = site.store.worker
         flight.obtain(place.image(), site, after(60))
         assert worker._pid
         strace = subprocess.Popen(

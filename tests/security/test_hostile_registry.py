@@ -103,7 +103,7 @@ def site(place: Place, request: pytest.FixtureRequest) -> Iterator[Site]:
     """Return node n1's view of an empty store, with small caps."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     made = place.site(place.new_store(name), rules=RULES._replace(max_size=SMALL.size, max_files=SMALL.files))
-    with made.worker:
+    with made.store:
         yield made
 
 
@@ -113,8 +113,8 @@ def nothing_left(place: Place, site: Site) -> None:
     assert str(place.base) not in Path("/proc/self/mountinfo").read_text()
     processes.wait_until("the loop devices", lambda: str(place.base) not in _loops(), 10)
     assert at_work(place, IMPORT) == []
-    assert leftovers(Path(site.store)) == []
-    assert [name for name in files(Path(site.store)) if "failed/" not in name] == []
+    assert leftovers(Path(site.store.path)) == []
+    assert [name for name in files(Path(site.store.path)) if "failed/" not in name] == []
 
 
 def at_work(place: Place, name: str) -> list[int]:
@@ -208,7 +208,7 @@ def test_a_full_disk_below_the_scratch_is_not_the_images_fault(place: Place, sit
         assert os.listdir(small / "n1") == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    assert [name for name in files(Path(site.store)) if name.endswith(".sqsh")] == []
+    assert [name for name in files(Path(site.store.path)) if name.endswith(".sqsh")] == []
 
 
 @contextmanager

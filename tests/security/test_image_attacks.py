@@ -20,7 +20,8 @@ from tests.integration.image_place import Place, Ready, Store, opened_place, squ
 from tests.unit.images.inline import KEEP, RULES
 from warmstart.host.deadline import after
 from warmstart.images import flight, production, space
-from warmstart.images.asked import Charged, Obtained, Site
+from warmstart.images.asked import Obtained, Site
+from warmstart.images.lookup import Charged
 from warmstart.policy.compiled import Adopt
 
 NAME = "team/popular:1"
@@ -59,7 +60,7 @@ def site(place: Place, shared: Store) -> Iterator[Site]:
     made = place.site(
         shared.path / "store", importer=importer, rules=RULES._replace(adopt=adopt, lock="beside", names=names)
     )
-    with made.worker:
+    with made.store:
         yield made
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -17,19 +17,17 @@ from warmstart.entry.upkeep_run import upkeep_run
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
-from warmstart.images import quarantine, space
 from warmstart.images.asked import Run, Site
-from warmstart.images.inventory import inventory
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.inventory import ImageEntry
+from warmstart.images.quarantine import QuarantinedImage
 from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
-from warmstart.store.layout import store_errors
 
 NOT_DONE = 1
 LISTING_S = 60.0
 SHORTEST = 6  # letters of a name that may stand for all of it
-Entry = dict[str, Any]
 
 
 class Store(NamedTuple):
@@ -37,44 +35,42 @@ class Store(NamedTuple):
 
     installation: Installation
     policy: Policy
-    worker: Worker
+    images: ImageStoreClient
     audit: Journal | None  # of whoever may change the store
-    path: str  # the directory: the policy's, or that of private images
-
-    def at(self, entry: Entry) -> Store:
-        """Return the store that an image lies in."""
-        return self._replace(path=entry["store"])
-
-    def call(self, function: Callable[..., Any], *arguments: object, seconds: float = LISTING_S) -> Any:  # noqa: ANN401
-        """Call one of the store's functions with the store and these arguments."""
-        with store_errors(f"the image store of {self.path}"):
-            return self.worker.call(function, self.path, *arguments, deadline=after(seconds))
 
     def tell(self, event: Event, **fields: object) -> None:
         """Audit a change."""
         assert self.audit is not None, "only root changes anything"
         self.audit.emit(event, **fields)
 
-    def inventory(self) -> list[Entry]:
-        """Return all images, the least recently used first; root's with `private`, whose they are ("" for all)."""
-        found = self._everywhere(inventory, self.policy.images.keep.lease)
-        return sorted(found, key=lambda entry: float(entry["last_use"]))
+    def inventory(self) -> list[ImageEntry]:
+        """Return all images, the least recently used first; for root those of private stores, too."""
+        lease = self.policy.images.keep.lease
+        found = [
+            entry._replace(private=name)
+            for name, store in self._stores()
+            for entry in store.inventory(lease, after(LISTING_S))
+        ]
+        return sorted(found, key=lambda entry: entry.last_use)
 
-    def quarantined(self) -> list[Entry]:
+    def quarantined(self) -> list[QuarantinedImage]:
         """Return all that lies in quarantine, the oldest first."""
-        return sorted(self._everywhere(quarantine.quarantined), key=lambda entry: float(entry["at"]))
+        found = [
+            entry._replace(private=name)
+            for name, store in self._stores()
+            for entry in store.quarantined(after(LISTING_S))
+        ]
+        return sorted(found, key=lambda entry: entry.at)
 
-    def _everywhere(self, function: Callable[..., Any], *arguments: object) -> list[Entry]:
-        found = []
+    def _stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
+        """Yield the shared store (with "") and the stores of private images with their names."""
+        yield "", self.images
         # Nobody but its owner may look into the stores of private images, nor know their names.
-        others = [path for path in self.call(space.stores) if path != self.path] if os.geteuid() == 0 else []
-        for path in (self.path, *others):
-            name = os.path.basename(path) if path != self.path else ""
-            here: list[Entry] = self._replace(path=path).call(function, *arguments)
-            found += [{**entry, "private": name, "store": path} for entry in here]
-        return found
+        for path in self.images.stores(after(LISTING_S)) if os.geteuid() == 0 else ():
+            if path != self.images.path:
+                yield os.path.basename(path), self.images.at(path)
 
-    def the(self, image: str) -> Entry:
+    def the(self, image: str) -> ImageEntry:
         """Return the image of a reference, digest, path, or the beginning of a name; exits with 1 unless it is one."""
         found = [entry for entry in self.inventory() if _is_meant(entry, image)]
         if len(found) != 1:
@@ -94,7 +90,7 @@ class Store(NamedTuple):
     def site(self) -> Site:
         """Return what a prolog on this host would go by, in nobody's quota."""
         node = _node()
-        return Site.of(self.policy, self.worker, self.installation.node(node).uses, Run(node, f"cli{os.getpid()}", 0))
+        return Site.of(self.policy, self.images, self.installation.node(node).uses, Run(node, f"cli{os.getpid()}", 0))
 
 
 @contextmanager
@@ -105,9 +101,9 @@ def opened(installation: Installation) -> Iterator[Store]:
     except PolicyError as error:
         fail(error, hint_for(error))
     me = Identity("you", os.geteuid(), os.getegid())
-    with Worker(me if os.geteuid() else policy.store_user) as worker:
+    with ImageStoreClient.of(me if os.geteuid() else policy.store_user, policy.paths.store) as images:
         try:
-            yield Store(installation, policy, worker, None, policy.paths.store)
+            yield Store(installation, policy, images, None)
         except WarmstartError as error:
             fail(error, error.hint)
 
@@ -117,7 +113,8 @@ def changed(installation: Installation) -> Iterator[Store]:
     """Give the store for changing it, which is audited; what goes wrong ends the command with status 2."""
     try:
         with upkeep_run(installation, "images", _node()) as run:
-            yield Store(installation, run.policy, run.store.worker, run.audit, run.policy.paths.store)
+            images = ImageStoreClient(run.store.worker, run.policy.paths.store)
+            yield Store(installation, run.policy, images, run.audit)
     except WarmstartError as error:
         fail(error, error.hint)
 
@@ -126,10 +123,10 @@ def _node() -> str:
     return os.uname().nodename.partition(".")[0]
 
 
-def _is_meant(entry: Entry, text: str) -> bool:
-    if text == entry["path"] or (len(text) >= SHORTEST and entry["name"].startswith(text)):
+def _is_meant(entry: ImageEntry, text: str) -> bool:
+    if text == entry.path or (len(text) >= SHORTEST and entry.name.startswith(text)):
         return True
     try:
-        return bool(text == entry["digest"] or parse(text).canonical() == entry["reference"])
+        return text == entry.digest or parse(text).canonical() == entry.reference
     except ImageReferenceInvalid:
         return False

@@ -6,18 +6,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
+from typing import NamedTuple
 
 import click
 
 from warmstart.audit import events
-from warmstart.entry.image_store import NOT_DONE, Entry, Store, changed, opened
+from warmstart.entry.image_store import LISTING_S, NOT_DONE, Store, changed, opened
 from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn, working
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import flight, production, publishing, space, validity
-from warmstart.images.asked import NOBODY, Obtained, Site
+from warmstart.images import flight, production
+from warmstart.images.asked import Obtained, Site
+from warmstart.images.inventory import ImageEntry
+from warmstart.images.lookup import NOBODY
 from warmstart.images.progress import size
+from warmstart.images.quarantine import QuarantinedImage
 from warmstart.images.reference import Reference
 from warmstart.paths import Installation
 from warmstart.steps.image import tell
@@ -27,6 +30,14 @@ HASHING_S = 6 * 3600.0
 OWNER = "people"
 COLUMNS = ("image", "reference", "size", "importer", "last use (UTC)", "nodes", "kept", "private")
 QUARANTINE_COLUMNS = ("name", "reference", "size", "since (UTC)", "reason", "private")
+
+
+class Verified(NamedTuple):
+    """What the reading of an image has found."""
+
+    name: str
+    problem: str  # "" for a whole image
+    how: str
 
 
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,15 +59,17 @@ def list_images(installation: Installation, quarantined: bool, as_json: bool) ->
     Exit status: 0; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
-        found = store.quarantined() if quarantined else store.inventory()
+        damaged = store.quarantined() if quarantined else []
+        images = [] if quarantined else store.inventory()
+    found: list[ImageEntry | QuarantinedImage] = [*damaged, *images]
     if as_json:
-        show_json(found)
+        show_json([entry._asdict() for entry in found])
         return
     if quarantined:
-        show_table(QUARANTINE_COLUMNS, (_quarantined(entry) for entry in found))
+        show_table(QUARANTINE_COLUMNS, map(_quarantined, damaged))
     else:
-        show_table(COLUMNS, (_row(entry) for entry in found))
-    say(f"{len(found)} images, {size(sum(entry['bytes'] for entry in found))}")
+        show_table(COLUMNS, map(_row, images))
+    say(f"{len(found)} images, {size(sum(entry.bytes for entry in found))}")
 
 
 @images.command()
@@ -68,7 +81,7 @@ def show(installation: Installation, image: str, as_json: bool) -> None:
     Exit status: 0; 1 there is none, or more than one; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
-        found = store.the(image)
+        found = store.the(image)._asdict()
     if as_json:
         show_json(found)
     else:
@@ -121,14 +134,12 @@ def verify(installation: Installation, image: tuple[str, ...], again: bool, as_j
     """
     with changed(installation) as store:
         chosen = [store.the(name) for name in image] or store.inventory()
-        results = [
-            _verify(store.at(entry), entry["name"], again) for entry in progress(chosen, "reading", quiet=as_json)
-        ]
+        results = [_verify(store, entry, again) for entry in progress(chosen, "reading", quiet=as_json)]
     if as_json:
-        show_json(results)
+        show_json([row._asdict() for row in results])
     else:
-        show_table(("image", "result"), [(row["name"], row["problem"] or row["how"]) for row in results])
-    if any(row["problem"] for row in results):
+        show_table(("image", "result"), [(row.name, row.problem or row.how) for row in results])
+    if any(row.problem for row in results):
         raise click.exceptions.Exit(NOT_DONE)
 
 
@@ -142,10 +153,9 @@ def pin(installation: Installation, image: str) -> None:
     """
     with changed(installation) as store:
         entry = store.the(image)
-        name = entry["name"]
-        store.at(entry).call(space.pin, name, OWNER)
-        store.tell(events.IMAGE_PINNED, name=name)
-    say(f"{name}: pinned")
+        store.images.at(entry.store).pin(entry.name, OWNER, after(LISTING_S))
+        store.tell(events.IMAGE_PINNED, name=entry.name)
+    say(f"{entry.name}: pinned")
 
 
 @images.command()
@@ -158,11 +168,10 @@ def unpin(installation: Installation, image: str) -> None:
     """
     with changed(installation) as store:
         entry = store.the(image)
-        name = entry["name"]
-        done = store.at(entry).call(space.unpin, name)
+        done = store.images.at(entry.store).unpin(entry.name, after(LISTING_S))
         if done:
-            store.tell(events.IMAGE_UNPINNED, name=name)
-    say(f"{name}: {'not pinned any more' if done else 'was not pinned'}")
+            store.tell(events.IMAGE_UNPINNED, name=entry.name)
+    say(f"{entry.name}: {'not pinned any more' if done else 'was not pinned'}")
     if not done:
         raise click.exceptions.Exit(NOT_DONE)
 
@@ -179,13 +188,16 @@ def evict(installation: Installation, image: tuple[str, ...], force: bool, as_js
     with changed(installation) as store:
         rules = store.policy.images
         if not image:
-            gone, kept = _make_room(store), list[str]()
+            gone, kept = store.images.make_room(0, rules, NOBODY, after(LISTING_S)), list[str]()
         else:
             chosen = [store.the(name) for name in image]
-            arguments = (rules.keep.lease, rules.names, force)
-            done = [entry for entry in chosen if store.at(entry).call(space.evict, entry["name"], *arguments)]
-            gone = [entry["name"] for entry in done]
-            kept = [entry["name"] for entry in chosen if entry not in done]
+            done = [
+                entry
+                for entry in chosen
+                if store.images.at(entry.store).evict(entry.name, rules, after(LISTING_S), forced=force)
+            ]
+            gone = [entry.name for entry in done]
+            kept = [entry.name for entry in chosen if entry not in done]
         for name in gone:
             store.tell(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
     if as_json:
@@ -226,37 +238,30 @@ def _report(image: Obtained, as_json: bool) -> None:
         say(f"{image.how}: {image.path}")
 
 
-def _verify(store: Store, name: str, again: bool) -> Entry:
-    found = store.call(validity.check_bytes, name, OWNER, again, seconds=HASHING_S)
-    if found["problem"]:
-        store.call(publishing.quarantine, name, found["problem"], found["inode"])
-        store.tell(events.IMAGE_QUARANTINED, image=name, digest="", reason=found["problem"])
-    how = "whole, as it was when it was last read" if found["remembered"] else "whole"
-    return {"name": name, "problem": found["problem"], "how": "quarantined" if found["problem"] else how}
+def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
+    images, name = store.images.at(entry.store), entry.name
+    found = images.check_bytes(name, OWNER, after(HASHING_S), again=again)
+    if found.problem:
+        images.quarantine(name, found.problem, after(LISTING_S), inode=found.inode)
+        store.tell(events.IMAGE_QUARANTINED, image=name, digest="", reason=found.problem)
+        return Verified(name, found.problem, "quarantined")
+    return Verified(name, "", "whole, as it was when it was last read" if found.remembered else "whole")
 
 
-def _make_room(store: Store) -> list[str]:
-    rules = store.policy.images
-    evicted: list[str] = store.call(space.make_room, 0, rules.keep._asdict(), NOBODY._asdict(), rules.names)
-    return evicted
-
-
-def _row(entry: Entry) -> tuple[object, ...]:
-    name = entry["name"].partition(".")[0]
+def _row(entry: ImageEntry) -> tuple[object, ...]:
+    name = entry.name.partition(".")[0]
     short = f"{name[:20]}…" if len(name) > 20 else name
-    nodes = len(entry["nodes"]) or None
-    when = _time(entry["last_use"])
-    told = (short, entry["reference"], size(entry["bytes"]), entry["importer"], when, nodes, entry["protected"])
-    return (*told, entry["private"])
+    nodes = len(entry.nodes) or None
+    told = (short, entry.reference, size(entry.bytes), entry.importer, _time(entry.last_use), nodes, entry.protected)
+    return (*told, entry.private)
 
 
-def _quarantined(entry: Entry) -> tuple[object, ...]:
-    when = _time(entry["at"])
-    return (entry["name"], entry["reference"], size(entry["bytes"]), when, entry["reason"], entry["private"])
+def _quarantined(entry: QuarantinedImage) -> tuple[object, ...]:
+    return (entry.name, entry.reference, size(entry.bytes), _time(entry.at), entry.reason, entry.private)
 
 
-def _shown(key: str, value: Any) -> object:  # noqa: ANN401 - what an inventory has
-    if key in ("published", "last_use"):
+def _shown(key: str, value: object) -> object:
+    if key in ("published", "last_use") and isinstance(value, float):
         return _time(value)
     return ", ".join(value) if isinstance(value, list) else value
 

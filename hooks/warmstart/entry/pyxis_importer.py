@@ -110,7 +110,7 @@ def in_store(reference: Reference, policy: Policy) -> str:
     except OSError as error:
         _say(f"the image store does not answer: {error.strerror}")
         return ""
-    return str(found["path"]) if found and not found["invalid"] else ""
+    return found.path if found is not None and not found.invalid else ""
 
 
 def _served(installation: Installation, reference: Reference, policy: Policy) -> str:

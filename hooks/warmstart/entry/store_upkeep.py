@@ -14,11 +14,11 @@ from warmstart.audit import events
 from warmstart.entry.tend import NodeBusy
 from warmstart.entry.upkeep_run import Run
 from warmstart.errors import WarmstartError
-from warmstart.images import quarantine, space
-from warmstart.images.asked import NOBODY
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.lookup import NOBODY
 from warmstart.store import compact, gc, scrub, upkeep
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
-from warmstart.store.layout import Namespace, store_errors
+from warmstart.store.layout import Namespace
 from warmstart.store.upkeep import Bundle, Merger
 
 STEP = "store"
@@ -114,12 +114,9 @@ class StoreUpkeep:
 
     def evict_images(self) -> None:
         """Bring images below the policy's watermarks, and remove what dead producers left."""
-        rules = self._run.policy.images
-        for store in self._run.store.worker.call(space.stores, self._store, deadline=self._run.store_deadline()):
+        for store in self._image_stores():
             try:
-                with store_errors(f"the images in {store}"):
-                    asked = (store, 0, rules.keep._asdict(), NOBODY._asdict(), rules.names)
-                    gone = self._run.store.worker.call(space.make_room, *asked, deadline=self._run.store_deadline())
+                gone = store.make_room(0, self._run.policy.images, NOBODY, self._run.store_deadline())
             except WarmstartError as error:
                 self._failed(error)
                 continue
@@ -130,17 +127,19 @@ class StoreUpkeep:
     def empty_quarantines(self) -> None:
         """Remove damaged images that nobody has looked at for long, or that are too many."""
         lease = self._run.policy.images.keep.lease
-        for store in self._run.store.worker.call(space.stores, self._store, deadline=self._run.store_deadline()):
+        for store in self._image_stores():
             try:
-                with store_errors(f"the quarantine in {store}"):
-                    asked = (store, time.time(), lease)
-                    gone = self._run.store.worker.call(quarantine.empty, *asked, deadline=self._run.store_deadline())
+                gone = store.empty_quarantine(time.time(), lease, self._run.store_deadline())
             except WarmstartError as error:
                 self._failed(error)
                 continue
             for name in gone:
-                self._run.audit.emit(events.IMAGE_DISCARDED, name=name, store=store)
+                self._run.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
             self._count(discarded=len(gone))
+
+    def _image_stores(self) -> list[ImageStoreClient]:
+        shared = ImageStoreClient(self._run.store.worker, self._store)
+        return [shared.at(path) for path in shared.stores(self._run.store_deadline())]
 
     def _sweep_top(self) -> None:
         swept = self._run.store.sweep_top(time.time(), self._run.store_deadline())

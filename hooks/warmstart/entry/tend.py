@@ -22,6 +22,7 @@ from warmstart.host import children
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY, opened_dir
 from warmstart.images import scratch, served
+from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
 from warmstart.slurm import live
 from warmstart.steps import spool
@@ -140,12 +141,12 @@ class _Tending:
     def _served(self) -> int:
         """Mark the images that steps were served without a hook (images/served.py)."""
         run, marked = self._run, 0
-        here = {"node": run.node, "store": run.policy.paths.store}
+        store = ImageStoreClient(run.store.worker, run.policy.paths.store)
         with suppress(FileNotFoundError), opened_dir(f"{run.policy.paths.workspace}/{run.node}") as node_fd:
             for name in os.listdir(node_fd):
                 with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, node_fd) as fd:
                     marked += served.collect(
-                        fd, run.paths.uses, **here, worker=run.store.worker, deadline=after(STORE_SECONDS)
+                        fd, run.paths.uses, node=run.node, store=store, deadline=after(STORE_SECONDS)
                     )
         return marked
 

@@ -12,36 +12,45 @@ import errno
 import hashlib
 import os
 import stat
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from warmstart.host.files import open_regular, opened_dir, write_all
 from warmstart.images.beside import IMAGE
+from warmstart.policy.form import Adopt
 
 CHUNK = 1 << 20
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def fetch(target: int, places: list[list[Any]], names: list[str], not_before: float) -> dict[str, Any]:
+class Taken(NamedTuple):
+    """A launcher's image that was copied."""
+
+    path: str
+    sha256: str
+    changed: float  # its mtime, seconds since the epoch
+
+
+def fetch(target: int, places: Sequence[Adopt], names: Sequence[str], not_before: float) -> Taken | str:
     """Copy the first image that may be taken into the descriptor `target`.
 
-    `places` are pairs of a directory and its owners' uids; a file counts if it was last changed at `not_before`
-    (seconds since the epoch) or later. Returns `path`, `sha256`, `bytes`, `changed`, {} if there is none; or
-    `problem` for one that is there and may not be taken.
+    A file counts if it was last changed at `not_before` (seconds since the epoch) or later. Returns a string if none
+    was taken: why one that is there may not be, "" if there is none.
     """
     problem = ""
     for directory, owners in places:
         for name in names:
             try:
-                return _fetch(target, directory, name + IMAGE, [0, os.geteuid(), *owners], not_before)
+                return _fetch(target, directory, name + IMAGE, (0, os.geteuid(), *owners), not_before)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 problem = f"{directory}/{name}{IMAGE}: {error.strerror}"
                 os.ftruncate(target, 0)
-    return {"problem": problem} if problem else {}
+    return problem
 
 
-def _fetch(target: int, directory: str, name: str, owners: list[int], not_before: float) -> dict[str, Any]:
+def _fetch(target: int, directory: str, name: str, owners: tuple[int, ...], not_before: float) -> Taken:
     with opened_dir(directory) as folder:
         fd = open_regular(name, folder)
         try:
@@ -56,11 +65,10 @@ def _fetch(target: int, directory: str, name: str, owners: list[int], not_before
                 raise _refusal("changed while it was read")
         finally:
             os.close(fd)
-    path = os.path.join(directory, name)
-    return {"path": path, "sha256": sha256, "bytes": status.st_size, "changed": status.st_mtime}
+    return Taken(os.path.join(directory, name), sha256, status.st_mtime)
 
 
-def _check_directories(directory: str, folder: int, owners: list[int]) -> None:
+def _check_directories(directory: str, folder: int, owners: tuple[int, ...]) -> None:
     status = os.fstat(folder)
     if status.st_uid not in owners or status.st_mode & _OTHERS:
         raise _refusal("is in a directory that others can write")

@@ -8,28 +8,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
-from warmstart.images import lookup
+from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.choice import choose, is_per_machine, recipe
+from warmstart.images.lookup import NOBODY, Charged, Found, TagTimes, Wanted, key_of
 from warmstart.images.reference import Reference
 from warmstart.policy.compiled import Images, Policy
-from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
     from warmstart.images.importers.contract import Importer
-
-
-class Charged(NamedTuple):
-    """Whose quotas an import counts in; nobody's if the policy's own rules name the image."""
-
-    user: str = ""
-    uid: int = -1
-    account: str = ""
-
-
-NOBODY = Charged()
 
 
 class Run(NamedTuple):
@@ -43,8 +30,7 @@ class Run(NamedTuple):
 class Site(NamedTuple):
     """What is the same for all images of one hook run."""
 
-    store: str
-    worker: Worker  # as the store's owner
+    store: ImageStoreClient
     importer: Callable[[], Importer]  # called when an image is missing: a warm hook does not load it
     validator: Identity
     rules: Images  # the policy's
@@ -57,11 +43,10 @@ class Site(NamedTuple):
     charged: Charged = NOBODY
 
     @classmethod
-    def of(cls, policy: Policy, worker: Worker, uses: str, run: Run) -> Site:
-        """Return what the policy says, for whoever asks; `worker` is the store's owner."""
+    def of(cls, policy: Policy, store: ImageStoreClient, uses: str, run: Run) -> Site:
+        """Return what the policy says, for whoever asks."""
         return cls(
-            store=policy.paths.store,
-            worker=worker,
+            store=store,
             importer=partial(choose, policy.images, policy.import_user),
             validator=policy.validate_user,
             rules=policy.images,
@@ -72,6 +57,10 @@ class Site(NamedTuple):
             run_id=run.run_id,
             job_id=run.job_id,
         )
+
+    def about(self, reference: Reference) -> Site:
+        """Return this site with errors of the store that name the image."""
+        return self._replace(store=self.store.about(f"image {reference.canonical()}"))
 
 
 class Missing(NamedTuple):
@@ -94,41 +83,18 @@ class Obtained(NamedTuple):
     missing: Missing = Missing()
 
 
-class Wanted(NamedTuple):
-    """A reference, and the names that stand for it in the store."""
-
-    reference: Reference
-    kind: str  # uname's machine, and the importer's recipe
-    key: str  # of the tag
-    lock: str  # of the import: each kind is imported for itself
-    times: list[float]  # seconds since the epoch: from when on a registry's answer, and its silence, count
-
-
-def wanted(reference: Reference, site: Site) -> Wanted:
-    """Name what a reference stands for, now and on this node."""
-    return named(reference, site.rules, site.recipe)
-
-
 def named(reference: Reference, rules: Images, made_by: str) -> Wanted:
-    """Name what a reference stands for, by the policy's rules and the recipe of its importer."""
-    machine, name = os.uname().machine, lookup.key_of(reference.canonical())
+    """Name what a reference stands for now, by the policy's rules and the recipe of its importer, on this node."""
+    machine, name = os.uname().machine, key_of(reference.canonical())
     # enroot says the digest of the manifest for this CPU, others that of the list: "~" is in no reference.
     key, kind = f"{name}~{machine}" if is_per_machine(made_by) else name, f"{machine}.{made_by}"
     now = time.time()
-    times = [now - rules.tag_ttl, now - rules.remember_failures]
+    times = TagTimes(now - rules.tag_ttl, now - rules.remember_failures)
     return Wanted(reference, kind, key, f"{name}.{kind}", times)
 
 
-def find(wanted: Wanted, site: Site, deadline: Deadline, digest: str = "") -> lookup.Found:
-    """Look the image up, by `digest` if it is given; {} if it is not there."""
-    digest = digest or wanted.reference.digest
-    with store_errors(f"look-up of {wanted.reference.canonical()}"):
-        arguments = (site.store, wanted.key, digest, wanted.kind, wanted.times)
-        return site.worker.call(lookup.find, *arguments, deadline=deadline) or {}
-
-
-def obtained(found: lookup.Found, how: str) -> Obtained | None:
+def obtained(found: Found | None, how: str) -> Obtained | None:
     """Return what was found as an answer; None if nothing was, or nothing whole."""
-    if not found or found["invalid"]:
+    if found is None or found.invalid:
         return None
-    return Obtained(found["path"], found["digest"], found["size"], "stale" if found["stale"] else how, 0.0)
+    return Obtained(found.path, found.digest, found.size, "stale" if found.stale else how, 0.0)

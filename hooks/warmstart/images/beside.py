@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 
 from warmstart.host.files import opened_dir, unlink_if_there
@@ -67,7 +68,7 @@ def give_back(name: str) -> None:
         os.close(fd)
 
 
-def link(directory: str, names: list[str], path: str) -> int:
+def link(directory: str, names: Sequence[str], path: str) -> int:
     """Keep links to an image under these names; returns how many there are.
 
     None where anybody but this account and root could put another file in a link's place, and none in the place of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import NamedTuple
 
 from warmstart.host.files import read_small, unlink_if_there
 from warmstart.images.lookup import IMAGES
@@ -20,14 +20,25 @@ from warmstart.store.publish import replace
 LOCKS = "locks"
 PRODUCER = ".producer"
 LONGEST = 4096
+LONGEST_WORD = 80
 
 _held: dict[str, Held] = {}
 
 
-def begin(store: str, key: str, producer: dict[str, Any], owner: str) -> dict[str, str] | None:
-    """Become the producer, if nobody is; `producer` says host, pid, job and since when.
+class Producer(NamedTuple):
+    """What a producer says of itself."""
 
-    The answer's `lockless` says why there is no lock, "" if there is one; None when somebody else has it.
+    host: str
+    pid: int
+    job: int
+    since: str  # UTC, ISO 8601
+    doing: str = ""  # "" when it has just begun
+
+
+def begin(store: str, key: str, producer: Producer, owner: str) -> str | None:
+    """Become the producer, if nobody is; None when somebody else has the lock.
+
+    Returns why there is no lock although this is the producer, "" if there is one.
     """
     with opened_folder(store, LOCKS, 0o700) as folder:
         held = try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
@@ -39,10 +50,10 @@ def begin(store: str, key: str, producer: dict[str, Any], owner: str) -> dict[st
         except OSError:
             _held.pop(key).release()
             raise
-    return {"lockless": held.lockless}
+    return held.lockless
 
 
-def announce(store: str, key: str, producer: dict[str, Any], owner: str) -> None:
+def announce(store: str, key: str, producer: Producer, owner: str) -> None:
     """Say what the producer does now: its `doing`."""
     with opened_folder(store, LOCKS, 0o700) as folder:
         _write(folder, key, producer, owner)
@@ -73,15 +84,20 @@ def forget_dead(store: str) -> None:
                 held.release()
 
 
-def producer_of(store: str, key: str) -> dict[str, Any]:
-    """Return what the producer said of itself; {} when nobody knows."""
+def producer_of(store: str, key: str) -> Producer | None:
+    """Return what the producer said of itself; None when nobody knows."""
     try:
         with opened_folder(store, LOCKS, 0o700) as folder:
             data = json.loads(read_small(key + PRODUCER, LONGEST, folder))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+        words = (str(word)[:LONGEST_WORD] for word in (data["host"], data["since"], data.get("doing", "")))
+        host, since, doing = words
+        return Producer(host, int(data["pid"]), int(data["job"]), since, doing)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
-def _write(folder: int, key: str, producer: dict[str, Any], owner: str) -> None:
-    replace(folder, owner, key + PRODUCER, json.dumps(producer).encode(), 0o600)
+def _write(folder: int, key: str, producer: Producer, owner: str) -> None:
+    said = producer._asdict()
+    if not producer.doing:
+        del said["doing"]
+    replace(folder, owner, key + PRODUCER, json.dumps(said).encode(), 0o600)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import NamedTuple
 
 from warmstart.errors import UserError, by_code
 from warmstart.host.files import read_small
@@ -25,27 +25,35 @@ DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"}
 LONGEST = 16384
 
 
-def remember(store: str, key: str, code: str, fields: dict[str, str], owner: str) -> None:
-    """Keep a failure by its error's code and fields."""
-    data = json.dumps({"at": time.time(), "code": code, "fields": fields})
+class RememberedFailure(NamedTuple):
+    """A `UserError` by its code and fields."""
+
+    code: str
+    fields: dict[str, str]
+
+
+def remember(store: str, key: str, failure: RememberedFailure, owner: str) -> None:
+    """Keep a failure."""
+    data = json.dumps({"at": time.time(), **failure._asdict()})
     with opened_folder(store, FAILED) as folder:
         replace(folder, owner, key + META, data.encode())
 
 
-def recall(store: str, key: str, kept_s: float) -> dict[str, Any] | None:
-    """Return `code` and `fields` of a failure that is at most `kept_s` seconds old, or None."""
+def recall(store: str, key: str, kept_s: float) -> RememberedFailure | None:
+    """Return a failure that is at most `kept_s` seconds old, or None."""
     try:
         with opened_folder(store, FAILED) as folder:
             data = json.loads(read_small(key + META, LONGEST, folder))
         age = time.time() - float(data["at"])
         if -CLOCK_SKEW <= age < kept_s:
-            return {"code": str(data["code"]), "fields": dict(data["fields"])}
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+            fields = {str(name): str(value) for name, value in data["fields"].items()}
+            return RememberedFailure(str(data["code"]), fields)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         pass  # none, or not what `remember` wrote: as good as none
     return None
 
 
-def as_error(failure: dict[str, Any]) -> UserError | None:
+def as_error(failure: RememberedFailure) -> UserError | None:
     """Return the error that a kept failure stands for; None if this version does not know it."""
-    kind = by_code(failure["code"])
-    return kind(**failure["fields"]) if kind is not None and issubclass(kind, UserError) else None
+    kind = by_code(failure.code)
+    return kind(**failure.fields) if kind is not None and issubclass(kind, UserError) else None

@@ -23,8 +23,8 @@ from contextlib import suppress
 from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
 from warmstart.images import uses
-from warmstart.images.asked import Obtained, Site, Wanted, find, obtained, wanted
-from warmstart.images.lookup import image_name
+from warmstart.images.asked import Obtained, Site, named, obtained
+from warmstart.images.lookup import Wanted, image_name
 from warmstart.images.reference import Reference
 
 FIRST_PAUSE_S = 0.05
@@ -48,32 +48,23 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     `StoreFailed`, `WorkerSilent`, `ScratchUnusable`, `ScratchBroken`, `ProgramMissing`, `ProgramTooSlow`.
     """
     started = time.monotonic()
-    want = wanted(reference, site)
-    image = obtained(find(want, site, deadline), "reused")
+    want, site = named(reference, site.rules, site.recipe), site.about(reference)
+    image = obtained(site.store.find(want, deadline), "reused")
     if image and site.rules.verify == "full":
-        image = _proved(image, want, site, deadline)
+        from warmstart.images import production
+
+        image = None if production.discard_damaged(image, want, site, deadline) else image
     image = image or _wait_or_import(want, site, deadline, started)
     name = image_name(image.digest, want.kind)
     if uses.is_noted(site.uses, name):
         return image
-    _mark(name, site, deadline)
+    with suppress(OSError, StoreError):  # a store that takes no mark still serves the image
+        site.store.mark(name, site.node, deadline)
+        uses.note(site.uses, name)
     # Somebody may have evicted it before the mark was there.
-    if find(want, site, deadline, image.digest):
+    if site.store.find(want, deadline, image.digest):
         return image
     return _wait_or_import(want, site, deadline, started)
-
-
-def _proved(image: Obtained, want: Wanted, site: Site, deadline: Deadline) -> Obtained | None:
-    from warmstart.images import production
-
-    return None if production.discard_damaged(image, want, site, deadline) else image
-
-
-def _mark(name: str, site: Site, deadline: Deadline) -> None:
-    """Tell the store that this node uses the image; a store that takes no mark still serves it."""
-    with suppress(OSError, StoreError):
-        site.worker.call(uses.mark, site.store, name, site.node, deadline=deadline)
-        uses.note(site.uses, name)
 
 
 def _wait_or_import(want: Wanted, site: Site, deadline: Deadline, started: float) -> Obtained:
@@ -93,7 +84,7 @@ def _wait_or_import(want: Wanted, site: Site, deadline: Deadline, started: float
         time.sleep(min(pause * (0.5 + random.random()), last_look.left()))  # noqa: S311
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
         how, waited_s = "waited", round(time.monotonic() - started, 3)
-        if image := obtained(find(want, site, deadline), how):
+        if image := obtained(site.store.find(want, deadline), how):
             return image._replace(waited_s=waited_s)
 
 

@@ -4,7 +4,7 @@
         <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
         <hex64>.<machine>.<recipe>.json       what is known of it (publishing.py)
         adopted-<hex64>.<machine>.<recipe>.*  an image that another launcher made; <hex64> is its own SHA-256
-        tags/<key>[~<machine>].json           the digest that a tag had, and when (asked.py)
+        tags/<key>[~<machine>].json           the digest that a tag had, and when (publishing.py)
         used/<name>/<node>                    when a node last used it, to the day (uses.py)
         pinned/<name>                         never evicted (space.py)
         checked/<name>.json                   the last reading of all its bytes (validity.py)
@@ -23,23 +23,72 @@ import json
 import os
 import stat
 import time
-from typing import Any
+from typing import NamedTuple
 
 from warmstart.host.files import REGULAR, open_regular
 from warmstart.images import superblock
-from warmstart.images.reference import is_digest
+from warmstart.images.reference import Reference, is_digest
 
 IMAGES = "images"
 TAGS = "tags"
 IMAGE = ".sqsh"
 META = ".json"
+PRIVATE_STORES = "private"  # directory of the stores of private images (private.py)
 ADOPTED = "adopted:"  # in front of the SHA-256 of an image that no registry's digest stands for
 LONGEST_KEY = 150
 LONGEST_POINTER = 4096
 CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is one that would never get old
 
 _ESCAPES = str.maketrans({"/": "+", ":": "="})  # neither is in a canonical reference
-Found = dict[str, Any]
+
+
+class TagTimes(NamedTuple):
+    """When a tag's pointer counts, in seconds since the epoch.
+
+    Use a tag resolved after `fresh_after`; fall back to an older one if the registry failed after `outage_after`.
+    """
+
+    fresh_after: float
+    outage_after: float
+
+
+class Wanted(NamedTuple):
+    """A reference, and the names that stand for it in the store."""
+
+    reference: Reference
+    kind: str  # uname's machine, and the importer's recipe
+    key: str  # of the tag
+    lock: str  # of the import: each kind is imported for itself
+    times: TagTimes
+
+
+class Charged(NamedTuple):
+    """Whose quotas an import counts in; nobody's if the policy's own rules name the image."""
+
+    user: str = ""
+    uid: int = -1
+    account: str = ""
+
+
+NOBODY = Charged()
+
+
+class Pointer(NamedTuple):
+    """What `tags/<key>.json` says; times in seconds since the epoch."""
+
+    digest: str
+    resolved: float
+    unanswered: float = 0.0  # when the registry was last asked in vain
+
+
+class Found(NamedTuple):
+    """An image file in the store."""
+
+    path: str
+    digest: str
+    size: int
+    stale: bool  # the registry did not confirm the tag lately, because it does not answer
+    invalid: str  # what is wrong with the file, "" if nothing
 
 
 def key_of(canonical: str) -> str:
@@ -60,14 +109,11 @@ def image_name(digest: str, kind: str) -> str:
     return f"{digest.removeprefix('sha256:').replace(':', '-')}.{kind}"
 
 
-def find(store: str, key: str, digest: str, kind: str, times: list[float]) -> Found | None:
+def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found | None:
     """Return the image of a reference, if it is in the store; None if it has to be imported.
 
-    `digest` is the reference's own, or "" for a tag: then `tags/<key>.json` says it. `times`, seconds since the
-    epoch: an answer of the registry counts if it is not older than the first; an older one counts, too, if the
-    registry was asked in vain since the second. The answer has `path`, `digest`, `size`, `stale` (whether it is of the
-    second kind), and `invalid`: what is wrong with the file, "" if nothing. Raises `OSError` for a store that does
-    not answer.
+    `digest` is the reference's own, or "" for a tag: then `tags/<key>.json` says it. Raises `OSError` for a store that
+    does not answer.
     """
     stale = False
     if not digest:
@@ -84,7 +130,7 @@ def find(store: str, key: str, digest: str, kind: str, times: list[float]) -> Fo
         problem = what_is_wrong(fd, status)
     finally:
         os.close(fd)
-    return {"path": path, "digest": digest, "size": status.st_size, "stale": stale, "invalid": problem}
+    return Found(path, digest, status.st_size, stale, problem)
 
 
 def what_is_wrong(fd: int, status: os.stat_result) -> str:
@@ -98,7 +144,16 @@ def what_is_wrong(fd: int, status: os.stat_result) -> str:
     return ""
 
 
-def _tag_digest(path: str, times: list[float]) -> tuple[str, bool]:
+def parse_pointer(data: bytes) -> Pointer | None:
+    """Return what a tag's file says; None if it is damaged."""
+    try:
+        pointer = json.loads(data)
+        return Pointer(str(pointer["digest"]), float(pointer["resolved"]), float(pointer.get("unanswered", 0)))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _tag_digest(path: str, times: TagTimes) -> tuple[str, bool]:
     """Return what a tag's pointer says, and whether that is stale; "" if it is none, too old, or damaged."""
     try:
         fd = open_regular(path)
@@ -108,15 +163,13 @@ def _tag_digest(path: str, times: list[float]) -> tuple[str, bool]:
         data = os.read(fd, LONGEST_POINTER)
     finally:
         os.close(fd)
-    try:
-        pointer = json.loads(data)
-        digest, resolved = str(pointer["digest"]), float(pointer["resolved"])
-        unanswered = float(pointer.get("unanswered", 0))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    pointer = parse_pointer(data)
+    if pointer is None:
         return "", False
+    digest, resolved, unanswered = pointer
     latest = time.time() + CLOCK_SKEW
-    fresh = times[0] <= resolved <= latest
-    counts = fresh or (resolved <= latest and times[1] <= unanswered <= latest)
+    fresh = times.fresh_after <= resolved <= latest
+    counts = fresh or (resolved <= latest and times.outage_after <= unanswered <= latest)
     good = counts and (is_digest(digest) or is_adopted(digest))
     return (digest, not fresh) if good else ("", False)
 

@@ -16,15 +16,10 @@ from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ensure_dir, open_regular, opened_dir, unlink_if_there, write_all
-from warmstart.host.worker import Worker
+from warmstart.host.files import opened_dir, unlink_if_there
 from warmstart.images.asked import Obtained, Site
 from warmstart.images.lookup import IMAGE, key_of
 from warmstart.images.reference import Reference
-from warmstart.store.layout import store_errors
-
-PRIVATE = "private"
-CHUNK = 1 << 20
 
 
 class ImageCopyFailed(ResourceError):
@@ -45,21 +40,8 @@ class Heir(NamedTuple):
 
 def site_of(site: Site, name: str, deadline: Deadline) -> Site:
     """Return the site of the private images `name`: a store of their own, with nothing of other launchers."""
-    with store_errors("the store of private images"):
-        site.worker.call(ensure, site.store, name, deadline=deadline)
     rules = site.rules._replace(lock="private", names="", adopt=())
-    return site._replace(store=f"{site.store}/{PRIVATE}/{name}", uses=f"{site.uses}-{PRIVATE}-{name}", rules=rules)
-
-
-def ensure(store: str, name: str) -> None:
-    """Make the store of `name`; the store itself is never made. Runs as the store's owner."""
-    fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        ensure_dir(PRIVATE, 0o700, fd)
-        with opened_dir(PRIVATE, fd) as private:
-            ensure_dir(name, 0o700, private)
-    finally:
-        os.close(fd)
+    return site._replace(store=site.store.private(name, deadline), uses=f"{site.uses}-private-{name}", rules=rules)
 
 
 def hand_over(image: Obtained, reference: Reference, heir: Heir, site: Site, deadline: Deadline) -> str:
@@ -70,10 +52,7 @@ def hand_over(image: Obtained, reference: Reference, heir: Heir, site: Site, dea
             unlink_if_there(name, directory)
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
             try:
-                # A worker of its own: the other one was forked before this descriptor was there.
-                with store_errors("a private image"), Worker(site.worker.identity, keep=[fd]) as copier:
-                    problem = copier.call(copy, image.path, fd, deadline=deadline)
-                if problem:
+                if problem := site.store.copy_out(image.path, fd, deadline):
                     raise ImageCopyFailed(image=reference.canonical(), problem=problem)
                 os.fchown(fd, heir.uid, heir.gid)
                 os.fchmod(fd, 0o400)
@@ -86,17 +65,3 @@ def hand_over(image: Obtained, reference: Reference, heir: Heir, site: Site, dea
     except OSError as error:
         raise ImageCopyFailed(image=reference.canonical(), problem=error.strerror) from error
     return f"{heir.run}/{name}"
-
-
-def copy(path: str, target: int) -> str:
-    """Copy a file into an open one; returns what is wrong with the target's disk. Runs as the store's owner."""
-    source = open_regular(path)
-    try:
-        while data := os.read(source, CHUNK):
-            try:
-                write_all(target, data)
-            except OSError as error:
-                return error.strerror or "write failed"
-    finally:
-        os.close(source)
-    return ""

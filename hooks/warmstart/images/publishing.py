@@ -14,28 +14,61 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import NamedTuple
 
 from warmstart.host.files import (
     DIRECTORY,
     REGULAR,
     ensure_dir,
+    open_regular,
     opened_dir,
     read_small,
     unlink_if_there,
     write_all,
 )
-from warmstart.images.lookup import IMAGE, IMAGES, LONGEST_POINTER, META, TAGS, what_is_wrong
+from warmstart.images.lookup import (
+    IMAGE,
+    IMAGES,
+    LONGEST_POINTER,
+    META,
+    PRIVATE_STORES,
+    TAGS,
+    Charged,
+    Pointer,
+    parse_pointer,
+    what_is_wrong,
+)
 from warmstart.images.superblock import ImageInvalid
 from warmstart.store.publish import TEMP_PREFIX, publish, replace, temp_file
 
 QUARANTINE = "quarantine"
 FOLDERS = (TAGS, "locks", "failed", "pinned", "checked", QUARANTINE)
-PRIVATE = frozenset({"locks", QUARANTINE})
+OWNERS_ALONE = frozenset({"locks", QUARANTINE})
 FORMAT = 1
 CHUNK = 1 << 20
 # A temp of a live producer is written to all the time; where two mounts share no locks, an age protects it.
 ABANDONED_S = 60.0
+
+
+class Draft(NamedTuple):
+    """What is known of an image before it is published."""
+
+    digest: str
+    reference: str  # canonical
+    kind: str  # machine and recipe
+    importer: str
+    published: float  # seconds since the epoch
+    node: str
+    job_id: int
+    charged: Charged
+
+
+class Published(NamedTuple):
+    """What publishing has found out."""
+
+    size: int
+    sha256: str
+    first: bool  # False: another publisher was faster, and its image stays
 
 
 @contextmanager
@@ -61,13 +94,12 @@ def opened_folder(store: str, name: str = "", mode: int = 0o755) -> Iterator[int
         os.close(images)
 
 
-def publish_image(store: str, fd: int, name: str, owner: str, meta: dict[str, Any]) -> dict[str, Any]:
+def publish_image(store: str, fd: int, name: str, draft: Draft, owner: str) -> Published:
     """Copy an open local image to an inode of the store's own, and make that one visible.
 
     `fd` is inherited, and nobody else can write its inode any more (possession.py); `name` is `image_name`'s.
-    `meta` is kept beside the image, with `size` and `sha256` added; `owner` names the temp (`temp_owner`).
-    Returns size, sha256, and whether this was the first to be published. `OSError` when the store is full, and
-    nothing is left there then.
+    `draft` is kept beside the image, with `size` and `sha256` added; `owner` names the temp (`temp_owner`).
+    `OSError` when the store is full, and nothing is left there then.
     """
     size = os.fstat(fd).st_size
     with opened_folder(store) as images:
@@ -78,30 +110,32 @@ def publish_image(store: str, fd: int, name: str, owner: str, meta: dict[str, An
             if problem:
                 raise ImageInvalid(problem=problem)
             first = publish(images, temp, copy, name + IMAGE)
-        known = {"size": size, "sha256": sha256}
         if first:
-            replace(images, owner, name + META, json.dumps({"format": FORMAT, **meta, **known}).encode())
-    return {**known, "first": first}
+            known = {"format": FORMAT, **draft._asdict(), **draft.charged._asdict(), "size": size, "sha256": sha256}
+            del known["charged"]
+            replace(images, owner, name + META, json.dumps(known).encode())
+    return Published(size, sha256, first)
 
 
 def point(store: str, key: str, digest: str, resolved: float, owner: str) -> None:
     """Write down which digest a tag had at `resolved`, seconds since the epoch."""
-    _point(store, key, {"digest": digest, "resolved": resolved}, owner)
+    _point(store, key, Pointer(digest, resolved), owner)
 
 
 def point_unanswered(store: str, key: str, owner: str) -> None:
     """Write down that the registry was asked about a tag just now, in vain."""
-    _point(store, key, {**last_pointer(store, key), "unanswered": time.time()}, owner)
+    known = last_pointer(store, key)
+    if known is not None:
+        _point(store, key, known._replace(unanswered=time.time()), owner)
 
 
-def last_pointer(store: str, key: str) -> dict[str, Any]:
-    """Return what is known of a tag, however old: `digest` and `resolved`; {} if nothing is."""
+def last_pointer(store: str, key: str) -> Pointer | None:
+    """Return what is known of a tag, however old; None if nothing is."""
     with opened_folder(store, TAGS) as tags:
         try:
-            found = json.loads(read_small(key + META, LONGEST_POINTER, tags))
-            return {"digest": str(found["digest"]), "resolved": float(found["resolved"])}
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return {}
+            return parse_pointer(read_small(key + META, LONGEST_POINTER, tags))
+        except (FileNotFoundError, ValueError):
+            return None
 
 
 def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
@@ -127,6 +161,31 @@ def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
     return True
 
 
+def ensure_private(store: str, name: str) -> None:
+    """Make the store of the private images `name` (private.py); the store itself is never made."""
+    fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ensure_dir(PRIVATE_STORES, 0o700, fd)
+        with opened_dir(PRIVATE_STORES, fd) as private:
+            ensure_dir(name, 0o700, private)
+    finally:
+        os.close(fd)
+
+
+def copy_out(path: str, target: int) -> str:
+    """Copy an image into an open file; returns what is wrong with the target's disk, "" if nothing."""
+    source = open_regular(path)
+    try:
+        while data := os.read(source, CHUNK):
+            try:
+                write_all(target, data)
+            except OSError as error:
+                return error.strerror or "write failed"
+    finally:
+        os.close(source)
+    return ""
+
+
 def temp_owner(key: str, node: str, run_id: str) -> str:
     """Return the part of a temp's name that tells for which reference, and by whom, it is made."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.{node}.{run_id}"
@@ -147,16 +206,19 @@ def sweep_all(store: str) -> int:
     """Remove every temp that no live producer writes to any more; returns how many there were."""
     swept = 0
     for folder in ("", *FOLDERS):
-        with opened_folder(store, folder, 0o700 if folder in PRIVATE else 0o755) as opened:
+        with opened_folder(store, folder, 0o700 if folder in OWNERS_ALONE else 0o755) as opened:
             for name in os.listdir(opened):
                 if name.startswith(TEMP_PREFIX) and _age(opened, name) > ABANDONED_S:
                     swept += unlink_if_there(name, opened)
     return swept
 
 
-def _point(store: str, key: str, pointer: dict[str, Any], owner: str) -> None:
+def _point(store: str, key: str, pointer: Pointer, owner: str) -> None:
+    said = {"format": FORMAT, **pointer._asdict()}
+    if not pointer.unanswered:
+        del said["unanswered"]
     with opened_folder(store, TAGS) as tags:
-        replace(tags, owner, key + META, json.dumps({"format": FORMAT, **pointer}).encode())
+        replace(tags, owner, key + META, json.dumps(said).encode())
 
 
 def _copy(source: int, target: int, size: int) -> str:

@@ -10,7 +10,7 @@ one open when it was moved still has it, so nothing goes before the policy's lea
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import NamedTuple
 
 from warmstart.host.files import read_small, unlink_if_there
 from warmstart.images.inventory import known_of
@@ -22,11 +22,23 @@ MOST = 8
 REASON = ".reason"
 LONGEST_REASON = 4096
 ENDINGS = (IMAGE, META, REASON)
-Entry = dict[str, Any]
 
 
-def quarantined(store: str) -> list[Entry]:
-    """Return what lies there, the oldest first: `name`, `path`, `bytes`, `at` (seconds), `reason`, `reference`.
+class QuarantinedImage(NamedTuple):
+    """A damaged image that was moved aside."""
+
+    name: str
+    path: str
+    bytes: int
+    at: float  # seconds since the epoch
+    reason: str
+    reference: str
+    private: str  # set by whoever lists all stores: the name of its store of private images, "" for the shared one
+    store: str
+
+
+def quarantined(store: str) -> list[QuarantinedImage]:
+    """Return what lies there, the oldest first.
 
     `PermissionError` for anybody but the store's owner.
     """
@@ -35,8 +47,8 @@ def quarantined(store: str) -> list[Entry]:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    found = (_describe(folder, name) for name in {_stem(name) for name in names} if name)
-    return sorted((entry for entry in found if entry), key=lambda entry: float(entry["at"]))
+    found = (_describe(store, folder, name) for name in {_stem(name) for name in names} if name)
+    return sorted(found, key=lambda entry: entry.at)
 
 
 def empty(store: str, now: float, lease: float) -> list[str]:
@@ -46,7 +58,7 @@ def empty(store: str, now: float, lease: float) -> list[str]:
     """
     found = quarantined(store)
     last = found[-MOST:]
-    going = [entry["name"] for entry in found if now - entry["at"] > (max(KEPT_S, lease) if entry in last else lease)]
+    going = [entry.name for entry in found if now - entry.at > (max(KEPT_S, lease) if entry in last else lease)]
     with opened_folder(store, QUARANTINE, 0o700) as folder:
         for name in going:
             for ending in ENDINGS:
@@ -60,7 +72,7 @@ def _stem(name: str) -> str:
     return stem if stem.rpartition(".")[2].isdecimal() and not stem.startswith(".") else ""
 
 
-def _describe(folder: str, name: str) -> Entry:
+def _describe(store: str, folder: str, name: str) -> QuarantinedImage:
     path = os.path.join(folder, name)
     size = 0
     for ending in ENDINGS:
@@ -72,11 +84,6 @@ def _describe(folder: str, name: str) -> Entry:
         reason = read_small(path + REASON, LONGEST_REASON).decode("utf-8", "replace")
     except FileNotFoundError:
         reason = ""
-    return {
-        "name": name,
-        "path": path + IMAGE,
-        "bytes": size,
-        "at": int(name.rpartition(".")[2]) / 1e9,
-        "reason": reason,
-        "reference": str(known_of(path + META).get("reference", "")),
-    }
+    at = int(name.rpartition(".")[2]) / 1e9
+    reference = str(known_of(path + META).get("reference", ""))
+    return QuarantinedImage(name, path + IMAGE, size, at, reason, reference, "", store)

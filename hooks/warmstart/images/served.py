@@ -21,10 +21,10 @@ from contextlib import contextmanager, suppress
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import mount_id, opened_dir
-from warmstart.host.worker import Worker
 from warmstart.images import uses
+from warmstart.images.client import ImageStoreClient
 from warmstart.images.inventory import PINNED
-from warmstart.images.lookup import IMAGE, IMAGES
+from warmstart.images.lookup import IMAGES
 
 FOLDER = "warmstart-images"
 NOTE = ".served-"
@@ -56,26 +56,18 @@ def note(job_tmp: str, name: str) -> None:
         os.close(os.open(NOTE + name, flags, 0o600, dir_fd=fd))
 
 
-def collect(run: int, notes: str, *, node: str, store: str, worker: Worker, deadline: Deadline) -> int:
+def collect(run: int, notes: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
     """Mark what a job's notes say; returns how many marks were made.
 
-    `run` is the open directory of a job's run, `notes` that of this node's own memory (uses.py), `worker` the store's
-    owner. Raises `StoreError`, and `OSError` for a store that fails.
+    `run` is the open directory of a job's run, `notes` that of this node's own memory (uses.py). Raises `StoreError`,
+    and `OSError` for a local disk that fails.
     """
     made = 0
     for name in _notes(run):
-        if not uses.is_noted(notes, name) and worker.call(mark, store, name, node, deadline=deadline):
+        if not uses.is_noted(notes, name) and store.mark_served(name, node, deadline):
             uses.note(notes, name)
             made += 1
     return made
-
-
-def mark(store: str, name: str, node: str) -> bool:
-    """Mark an image; False if the store has none of that name. Runs as the store's owner, in the worker."""
-    if not os.path.exists(os.path.join(store, IMAGES, name + IMAGE)):
-        return False
-    uses.mark(store, name, node)
-    return True
 
 
 def _notes(run: int) -> Iterator[str]:

@@ -12,21 +12,21 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.errors import UserError
 from warmstart.host.files import unlink_if_there
 from warmstart.images import beside, election, uses
-from warmstart.images.inventory import PINNED, Entry, describe, inventory
-from warmstart.images.lookup import IMAGE, IMAGES, META
+from warmstart.images.inventory import PINNED, ImageEntry, describe, inventory
+from warmstart.images.lookup import IMAGE, IMAGES, META, PRIVATE_STORES, Charged
 from warmstart.images.publishing import opened_folder, sweep_all
+from warmstart.policy.form import Keep
 from warmstart.store.locks import try_lock
 from warmstart.store.publish import replace
 
 OUT_OF_SIGHT = ".evicted-"
 CHECKED = "checked"
 LOCK = "evict.lock"
-Keep = dict[str, int]
 
 
 class ImageQuotaExceeded(UserError):
@@ -45,32 +45,33 @@ class Room(NamedTuple):
     names: str  # directory of the launchers' links, "" for none
 
 
-def make_room(store: str, need: int, keep: Keep, charged: dict[str, Any], names: str) -> list[str]:
+def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str) -> list[str]:
     """Evict what has to go before `need` bytes come; returns the names of the images that went.
 
-    `keep` is the policy's, `charged` has `uid`, `user` and `account` (-1 and "" for nobody). Raises
-    `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less than the floor would be left.
+    Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less than the floor would be left.
     """
-    room = Room(store, keep["lease"], names)
+    room = Room(store, keep.lease, names)
     with opened_folder(store, "locks", 0o700):
         held = try_lock(f"{store}/{IMAGES}/locks", LOCK)
     gone: list[str] = []
     if held is not None:  # else somebody else is making room
         try:
             _finish(room)
-            for key in ("uid", "account"):
-                limit = keep["user" if key == "uid" else "account"]
-                gone += _within_quota(room, need, limit, key, charged)
+            if keep.user and charged.uid != -1:
+                gone += _within_quota(room, need, keep.user, charged.user, lambda image: image.uid == charged.uid)
+            if keep.account and charged.account:
+                whose = f"account {charged.account}"
+                gone += _within_quota(room, need, keep.account, whose, lambda image: image.account == charged.account)
             gone += _below_watermark(room, need, keep)
         finally:
             held.release()
-    check_floor(store, need, keep["floor"])
+    check_floor(store, need, keep.floor)
     return gone
 
 
 def stores(store: str) -> list[str]:
     """Return the store and, below it, those of private images (private.py), where images lie."""
-    private = os.path.join(store, "private")
+    private = os.path.join(store, PRIVATE_STORES)
     names = sorted(os.listdir(private)) if os.path.isdir(private) else []
     return [place for place in (store, *(os.path.join(private, name) for name in names)) if _has_images(place)]
 
@@ -78,7 +79,7 @@ def stores(store: str) -> list[str]:
 def evict(store: str, name: str, lease: float, names: str, forced: bool = False) -> bool:
     """Remove one image; False if it is not there, or protected and not `forced`."""
     found = describe(store, name, lease)
-    if not found or (found["protected"] and not forced):
+    if found is None or (found.protected and not forced):
         return False
     with opened_folder(store) as images:
         try:
@@ -107,52 +108,49 @@ def check_floor(store: str, need: int, floor: int) -> None:
         raise OSError(errno.ENOSPC, f"{free} bytes are free, {need} are needed and {floor}% of {capacity} stay free")
 
 
-def _within_quota(room: Room, need: int, limit: int, key: str, charged: dict[str, Any]) -> list[str]:
-    whose = charged[key]
-    if not limit or whose in (-1, ""):
-        return []
-    theirs = [image for image in inventory(room.store, room.lease) if image[key] == whose]
-    taken = sum(image["bytes"] for image in theirs)
+def _within_quota(room: Room, need: int, limit: int, whose: str, is_theirs: Callable[[ImageEntry], bool]) -> list[str]:
+    theirs = [image for image in inventory(room.store, room.lease) if is_theirs(image)]
+    taken = sum(image.bytes for image in theirs)
     gone, freed = _evict_until(room, theirs, taken + need - limit)
     if taken + need - freed > limit:
-        said = charged["user"] if key == "uid" else f"account {whose}"
-        raise ImageQuotaExceeded(bytes=need, whose=said, taken=taken - freed, quota=limit)
+        raise ImageQuotaExceeded(bytes=need, whose=whose, taken=taken - freed, quota=limit)
     return gone
 
 
 def _below_watermark(room: Room, need: int, keep: Keep) -> list[str]:
     capacity, free = _space(room.store)
     used = capacity - free + need
-    if used <= capacity * keep["high"] // 100:
+    if used <= capacity * keep.high // 100:
         return []
     images = inventory(room.store, room.lease)
     order = sorted(images, key=_over_quota(images, keep), reverse=True)  # stable: least recently used first
-    return _evict_until(room, order, used - capacity * keep["low"] // 100)[0]
+    return _evict_until(room, order, used - capacity * keep.low // 100)[0]
 
 
-def _over_quota(images: Iterable[Entry], keep: Keep) -> Callable[[Entry], bool]:
-    totals: dict[tuple[str, Any], int] = {}
+def _over_quota(images: Iterable[ImageEntry], keep: Keep) -> Callable[[ImageEntry], bool]:
+    users: dict[int, int] = {}
+    accounts: dict[str, int] = {}
     for image in images:
-        for key in ("uid", "account"):
-            totals[key, image[key]] = totals.get((key, image[key]), 0) + image["bytes"]
+        users[image.uid] = users.get(image.uid, 0) + image.bytes
+        accounts[image.account] = accounts.get(image.account, 0) + image.bytes
 
-    def is_over(image: Entry) -> bool:
-        by_user = image["uid"] != -1 and 0 < keep["user"] < totals["uid", image["uid"]]
-        by_account = image["account"] != "" and 0 < keep["account"] < totals["account", image["account"]]
+    def is_over(image: ImageEntry) -> bool:
+        by_user = image.uid != -1 and 0 < keep.user < users[image.uid]
+        by_account = image.account != "" and 0 < keep.account < accounts[image.account]
         return by_user or by_account
 
     return is_over
 
 
-def _evict_until(room: Room, images: Iterable[Entry], wanted: int) -> tuple[list[str], int]:
+def _evict_until(room: Room, images: Iterable[ImageEntry], wanted: int) -> tuple[list[str], int]:
     gone: list[str] = []
     freed = 0
     for image in images:
         if freed >= wanted:
             break
-        if not image["protected"] and evict(room.store, image["name"], room.lease, room.names):
-            gone.append(image["name"])
-            freed += image["bytes"]
+        if not image.protected and evict(room.store, image.name, room.lease, room.names):
+            gone.append(image.name)
+            freed += image.bytes
     return gone, freed
 
 

@@ -45,6 +45,16 @@ def mark(store: str, name: str, node: str) -> None:
             _touch(node, folder)
 
 
+def mark_served(store: str, name: str, node: str) -> bool:
+    """Mark an image that a step was served (served.py); False if the store has none of that name. As `mark`."""
+    from warmstart.images.lookup import IMAGE
+
+    if not os.path.exists(os.path.join(store, "images", name + IMAGE)):
+        return False
+    mark(store, name, node)
+    return True
+
+
 def last(store: str, name: str) -> dict[str, float]:
     """Return the nodes that used the image, and when (seconds since the epoch)."""
     folder = os.path.join(store, "images", USED, name)

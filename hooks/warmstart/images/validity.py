@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from typing import Any
+from typing import NamedTuple
 
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
@@ -30,6 +30,14 @@ MOST_MEMORY = 4 << 30
 CHECKED = "checked"
 CHUNK = 1 << 20
 LONGEST = 4096
+
+
+class ByteCheck(NamedTuple):
+    """What the depth `full` has found."""
+
+    problem: str  # "" for a whole image
+    inode: int
+    remembered: bool  # nothing was read: the file is the one that was read before
 
 
 def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
@@ -52,31 +60,30 @@ def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
         raise ImageInvalid(problem=f"unsquashfs can't list it: {ended.complaint()}")
 
 
-def check_bytes(store: str, name: str, owner: str, again: bool = False) -> dict[str, Any]:
+def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteCheck:
     """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
 
-    A good result is remembered by inode, size, mtime and ctime, and read again only if `again`. Returns `problem`
-    ("" for a whole image), `inode`, and `remembered`. An image whose producer died before it wrote down the hash
-    gets it now. `FileNotFoundError` if there is no such image.
+    A good result is remembered by inode, size, mtime and ctime, and read again only if `again`. An image whose
+    producer died before it wrote down the hash gets it now. `FileNotFoundError` if there is no such image.
     """
     with opened_folder(store) as images:
         fd = open_regular(name + IMAGE, images)
         try:
             status = os.fstat(fd)
-            answer = {"problem": what_is_wrong(fd, status), "inode": status.st_ino, "remembered": False}
-            if not answer["problem"] and not again and _is_checked(store, name, status):
-                return {**answer, "remembered": True}
-            sha256 = "" if answer["problem"] else _sha256(fd)
+            answer = ByteCheck(what_is_wrong(fd, status), status.st_ino, remembered=False)
+            if answer.problem:
+                return answer
+            if not again and _is_checked(store, name, status):
+                return answer._replace(remembered=True)
+            sha256 = _sha256(fd)
         finally:
             os.close(fd)
-        if answer["problem"]:
-            return answer
         known = known_of(os.path.join(store, IMAGES, name + META))
         if "sha256" not in known:
             late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
             replace(images, owner, name + META, json.dumps(late).encode())
         elif known["sha256"] != sha256:
-            return {**answer, "problem": f"its SHA-256 is {sha256} and not {known['sha256']}"}
+            return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
     with opened_folder(store, CHECKED) as folder:
         data = {"stamp": _stamp(status), "at": time.time()}
         replace(folder, owner, name + META, json.dumps(data).encode())

@@ -10,8 +10,10 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
 from warmstart.images import flight
-from warmstart.images.asked import NOBODY, Charged, Obtained, Run, Site
+from warmstart.images.asked import Obtained, Run, Site
+from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.choice import choose
+from warmstart.images.lookup import NOBODY, Charged
 from warmstart.images.reference import Reference
 from warmstart.steps.contract import Context, Outcome
 
@@ -119,4 +121,5 @@ def _charged(context: Context) -> Charged:
 def _site(context: Context) -> Site:
     record = context.record
     run = Run(record.node, record.run_id, record.job_id)
-    return Site.of(context.policy, context.store.worker, context.paths.uses, run)
+    store = ImageStoreClient(context.store.worker, context.policy.paths.store)
+    return Site.of(context.policy, store, context.paths.uses, run)

@@ -114,11 +114,12 @@ def _mark_served(context: Context) -> None:
     if not record.workspace:
         return
     from warmstart.images import served
+    from warmstart.images.client import ImageStoreClient
 
-    here = {"node": record.node, "store": context.policy.paths.store}
+    store = ImageStoreClient(context.store.worker, context.policy.paths.store)
     with suppress(OSError, StoreError), opened_dir(record.run_directory) as run_fd:
         deadline = after(SECONDS_FOR_STORE)
-        served.collect(run_fd, context.paths.uses, **here, worker=context.store.worker, deadline=deadline)
+        served.collect(run_fd, context.paths.uses, node=record.node, store=store, deadline=deadline)
 
 
 def _set_aside(context: Context) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.images.asked import Site
+from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.contract import Importer
 from warmstart.images.sized import Caps
 from warmstart.policy.compiled import Images, Keep
@@ -32,6 +35,8 @@ RULES = Images(
 CAPS = Caps(1 << 30, 100_000)
 KIND = f"{os.uname().machine}.none1"
 NOBODY = Identity("nobody", 65534, 65534)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class InlineWorker:
@@ -46,6 +51,16 @@ class InlineWorker:
         self.calls.append(function.__name__)
         return function(*args)
 
+    def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call it; arguments and result pass through JSON and are checked, as a real worker's are."""
+        assert isinstance(deadline, Deadline)
+        self.calls.append(function.__name__)
+        sent, named = json.loads(json.dumps([args, kwargs]))
+        positional, keywords = wire.arguments(function, sent, named)
+        answer = json.loads(json.dumps(function(*positional, **keywords)))
+        result: R = wire.decode(wire.hints(function)["return"], answer)
+        return result
+
     def close(self) -> None:
         """Close nothing."""
 
@@ -57,11 +72,15 @@ class NoImporter:
     identity = NOBODY
 
 
+def client(store: Path, worker: InlineWorker | None = None) -> ImageStoreClient:
+    """Return the client of a store in a directory."""
+    return ImageStoreClient(cast(Worker, worker or InlineWorker()), str(store))
+
+
 def site(store: Path, workspace: Path) -> Site:
     """Return a site with a store in a directory and no programs."""
     return Site(
-        store=str(store),
-        worker=cast(Worker, InlineWorker()),
+        store=client(store),
         importer=lambda: cast(Importer, NoImporter()),
         validator=NOBODY,
         rules=RULES,

@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.unit.images.sample import image
 from warmstart.images import adoption
+from warmstart.images.adoption import Taken
+from warmstart.policy.form import Adopt
 
 ME = os.geteuid()
 
@@ -35,27 +36,26 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-def fetch(target: int, shared: Path, not_before: float = 0.0) -> dict[str, Any]:
+def fetch(target: int, shared: Path, not_before: float = 0.0, owner: int = ME) -> Taken | str:
     """Take the image `a`, or `b` before it, of our own uid over."""
-    return adoption.fetch(target, [[str(shared), [ME]]], ["b", "a"], not_before)
+    return adoption.fetch(target, [Adopt(str(shared), (owner,))], ["b", "a"], not_before)
 
 
 def test_copies_bytes_to_an_own_inode(target: int, shared: Path) -> None:
     """The answer has the hash of the copied bytes, and the launcher's file is left as it was."""
     before = (shared / "a.sqsh").stat()
     taken = fetch(target, shared)
-    assert taken["sha256"] == hashlib.sha256(image()).hexdigest()
-    assert (taken["path"], taken["changed"]) == (str(shared / "a.sqsh"), before.st_mtime)
+    assert taken == Taken(str(shared / "a.sqsh"), hashlib.sha256(image()).hexdigest(), before.st_mtime)
     assert os.pread(target, 1 << 20, 0) == image()
     assert os.fstat(target).st_ino != before.st_ino
 
 
 def test_nothing_there_is_no_problem(target: int, shared: Path) -> None:
     """A missing file, or one older than a tag may be, is none."""
-    assert fetch(target, shared, time.time() + 60) == {}
+    assert fetch(target, shared, time.time() + 60) == ""
     (shared / "a.sqsh").unlink()
-    assert fetch(target, shared) == {}
-    assert fetch(target, shared / "nowhere") == {}
+    assert fetch(target, shared) == ""
+    assert fetch(target, shared / "nowhere") == ""
 
 
 def swap_for_link(folder: Path) -> None:
@@ -85,9 +85,9 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 def test_what_others_could_have_put_there_is_refused(target: int, shared: Path, change: str) -> None:
     """Anything that somebody else could write, or that is no plain file, is not taken, and why is said."""
     CHANGES[change](shared)
-    taken = fetch(target, shared)
-    assert list(taken) == ["problem"]
-    assert str(shared / "a.sqsh") in taken["problem"]
+    problem = fetch(target, shared)
+    assert isinstance(problem, str)
+    assert str(shared / "a.sqsh") in problem
     assert os.fstat(target).st_size == 0
 
 
@@ -95,8 +95,10 @@ def test_what_others_could_have_put_there_is_refused(target: int, shared: Path, 
 def test_a_strangers_file_is_refused(target: int, shared: Path) -> None:
     """Its owner could still rewrite it."""
     os.chown(shared / "a.sqsh", 12345, -1)
-    assert "uid 12345" in fetch(target, shared)["problem"]
-    assert "sha256" in adoption.fetch(target, [[str(shared), [12345]]], ["a"], 0.0)
+    problem = fetch(target, shared)
+    assert isinstance(problem, str)
+    assert "uid 12345" in problem
+    assert isinstance(fetch(target, shared, owner=12345), Taken)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(
@@ -110,4 +112,6 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         return ""
 
     monkeypatch.setattr(adoption, "_copy", slow)
-    assert "changed while" in fetch(target, shared)["problem"]
+    problem = fetch(target, shared)
+    assert isinstance(problem, str)
+    assert "changed while" in problem

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.images.inline import RULES
-from warmstart.images.asked import Wanted, named
+from warmstart.images.asked import named
+from warmstart.images.lookup import Wanted
 from warmstart.images.reference import parse
 
 

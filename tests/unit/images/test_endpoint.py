@@ -17,6 +17,7 @@ from warmstart.images.importers.contract import (
     RedirectRefused,
     RegistryUnreachable,
 )
+from warmstart.images.reference import Reference
 
 DIGEST = f"sha256:{'cd' * 32}"
 
@@ -71,7 +72,7 @@ def registry() -> Iterator[str]:
 
 def ask(registry: str, name: str, *hosts: str) -> str:
     """Ask for the digest of NAME:1; `hosts` are the policy's."""
-    return endpoint.ask([registry, name, "1", ""], plain=True, hosts=list(hosts), seconds=5.0)
+    return endpoint.ask(Reference(registry, name, "1", ""), plain=True, hosts=hosts, seconds=5.0)
 
 
 def test_the_digest_is_in_a_header(registry: str) -> None:
@@ -126,4 +127,5 @@ def test_nobody_there_is_an_outage(registry: str) -> None:
     """A closed port is the registry's outage, not a bug."""
     port = int(registry.rpartition(":")[2])
     with pytest.raises(RegistryUnreachable):
-        endpoint.ask([f"127.0.0.1:{port}", "a", "1", ""], plain=False, hosts=[], seconds=5.0)  # TLS to what speaks none
+        # TLS to what speaks none
+        endpoint.ask(Reference(f"127.0.0.1:{port}", "a", "1", ""), plain=False, hosts=(), seconds=5.0)

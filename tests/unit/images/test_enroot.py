@@ -14,10 +14,12 @@ from warmstart.host import children
 from warmstart.host.children import Ended
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
-from warmstart.images.importers import choice, endpoint, enroot, oci
+from warmstart.images.importers import choice, enroot, oci
+from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.enroot import Enroot
-from warmstart.images.reference import parse
+from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch, ScratchUnusable
 
 DIGEST = f"sha256:{'ab' * 32}"
@@ -144,14 +146,15 @@ def test_and_else_through_the_registrys_own_endpoint(
     programs.version = "3.4.1"
     out = [RegistryUnreachable(image="a", problem="p")]
 
-    def ask(*asked: object) -> str:
-        assert asked[1:4] == (IDENTITY, ("reg.io:5000",), IMPORTER.reach)
+    def ask(client: ImportUserClient, reference: Reference, *, plain: bool, reach: Reach, deadline: Deadline) -> str:
+        assert (client.identity, plain, reach) == (IDENTITY, False, IMPORTER.reach)
+        assert reference == parse("reg.io/a:1")
         if out:
             raise out.pop()
         return DIGEST
 
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(endpoint, "resolve", ask)
+    monkeypatch.setattr(ImportUserClient, "ask_endpoint", ask)
     assert IMPORTER.resolve(parse("reg.io/a:1"), scratch, after(9)) == DIGEST
     assert programs.started == []
 

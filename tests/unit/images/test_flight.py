@@ -15,9 +15,11 @@ from tests.unit.images import inline
 from tests.unit.images.sample import image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import election, failures, flight, production, uses
-from warmstart.images.asked import Obtained, Site, Wanted, find, obtained
+from warmstart.images.asked import Obtained, Site, obtained
+from warmstart.images.election import Producer
+from warmstart.images.failures import RememberedFailure
 from warmstart.images.importers.contract import ImageNotFound, RegistryUnreachable
-from warmstart.images.lookup import key_of
+from warmstart.images.lookup import Wanted, key_of
 from warmstart.images.producer import Flight
 from warmstart.images.reference import parse
 from warmstart.images.space import ImageQuotaExceeded
@@ -27,6 +29,8 @@ from warmstart.store.locks import Held, try_lock
 HEX = "ab" * 32
 BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
 LOCK = f"{key_of(BY_DIGEST.canonical())}.{inline.KIND}"
+OTHER = Producer("n9", 99, 8, "2026-01-01T00:00:00Z")
+NOT_FOUND = RememberedFailure("image-not-found", {"image": "reg.io/a"})
 
 
 @pytest.fixture
@@ -39,15 +43,14 @@ def site(tmp_path: Path) -> Site:
 @pytest.fixture
 def others_lock(site: Site) -> Iterator[None]:
     """Let somebody else be the producer, as job 8 on node n9."""
-    who = {"host": "n9", "pid": 99, "job": 8, "since": "2026-01-01T00:00:00Z"}
-    assert election.begin(site.store, LOCK, who, "test")
+    assert election.begin(site.store.path, LOCK, OTHER, "test") == ""
     yield
-    election.end(site.store, LOCK)
+    election.end(site.store.path, LOCK)
 
 
 def put_image(site: Site) -> None:
     """Publish the sample image."""
-    images = Path(site.store) / "images"
+    images = Path(site.store.path) / "images"
     images.mkdir(exist_ok=True)
     (images / f"{HEX}.{inline.KIND}.sqsh").write_bytes(image())
 
@@ -62,9 +65,9 @@ def test_a_warm_image_costs_one_call(site: Site) -> None:
     put_image(site)
     found = flight.obtain(BY_DIGEST, site, after(5))
     assert (found.how, found.digest, found.size, found.waited_s) == ("reused", f"sha256:{HEX}", 4096, 0.0)
-    assert site.worker.calls == ["find", "mark", "find"]  # type: ignore[attr-defined]
+    assert site.store.worker.calls == ["find", "mark", "find"]  # type: ignore[attr-defined]
     flight.obtain(BY_DIGEST, site, after(5))
-    assert site.worker.calls[3:] == ["find"]  # type: ignore[attr-defined]
+    assert site.store.worker.calls[3:] == ["find"]  # type: ignore[attr-defined]
 
 
 def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,18 +75,18 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
 
     def make(producer: Flight) -> Obtained:
         want, site, deadline = producer[:3]
-        assert try_lock(f"{site.store}/images/locks", f"{LOCK}.lock") is None
+        assert try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock") is None
         put_image(site)
-        image = obtained(find(want, site, deadline), "imported")
+        image = obtained(site.store.find(want, deadline), "imported")
         assert image
         return image
 
     monkeypatch.setattr(production, "_import", make)
     assert flight.obtain(BY_DIGEST, site, after(5)).how == "imported"
-    held = try_lock(f"{site.store}/images/locks", f"{LOCK}.lock")
+    held = try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock")
     assert held is not None
     held.release()
-    assert election.producer_of(site.store, LOCK) == {}
+    assert election.producer_of(site.store.path, LOCK) is None
 
 
 @pytest.mark.usefixtures("others_lock")
@@ -150,22 +153,22 @@ def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch
 
 def test_failures_are_forgotten(site: Site) -> None:
     """A failure counts for half a minute; one from far in the future, or a damaged one, does not."""
-    failures.remember(site.store, LOCK, "image-not-found", {"image": "x"}, "test")
-    assert failures.recall(site.store, LOCK, 30) == {"code": "image-not-found", "fields": {"image": "x"}}
-    path = Path(site.store) / "images" / "failed" / f"{LOCK}.json"
+    failures.remember(site.store.path, LOCK, NOT_FOUND, "test")
+    assert failures.recall(site.store.path, LOCK, 30) == NOT_FOUND
+    path = Path(site.store.path) / "images" / "failed" / f"{LOCK}.json"
     for content in ("[]", "{", json.dumps({"at": time.time() - 31, "code": "c", "fields": {}}),
                     json.dumps({"at": time.time() + 9999, "code": "c", "fields": {}})):  # fmt: skip
         path.chmod(0o644)
         path.write_text(content)
-        assert failures.recall(site.store, LOCK, 30) is None
+        assert failures.recall(site.store.path, LOCK, 30) is None
 
 
 def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
     """An unmounted store is neither the user's nor the node's fault."""
-    Path(site.store).rmdir()
+    Path(site.store.path).rmdir()
     with pytest.raises(StoreFailed):
         flight.obtain(BY_DIGEST, site, after(5))
-    assert not Path(site.store).exists()
+    assert not Path(site.store.path).exists()
 
 
 def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,12 +180,12 @@ def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr(production, "_import", refused)
     with pytest.raises(ImageQuotaExceeded):
         flight.obtain(BY_DIGEST, site, after(5))
-    assert failures.recall(site.store, LOCK, 30) is None
+    assert failures.recall(site.store.path, LOCK, 30) is None
 
 
 def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `remember_failures` over, the registry is asked again."""
-    failures.remember(site.store, LOCK, "image-not-found", {"image": "reg.io/a"}, "test")
+    failures.remember(site.store.path, LOCK, NOT_FOUND, "test")
     with pytest.raises(ImageNotFound):
         flight.obtain(BY_DIGEST, site, after(5))
     monkeypatch.setattr(production, "_import", nothing_to_import)
@@ -193,8 +196,7 @@ def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: 
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
     """What the producer announced last stands in the error."""
-    who = {"host": "n9", "pid": 99, "job": 8, "since": "x", "doing": "checking 3 MiB"}
-    election.announce(site.store, LOCK, who, "test")
+    election.announce(site.store.path, LOCK, OTHER._replace(since="x", doing="checking 3 MiB"), "test")
     with pytest.raises(flight.ImageWaitExpired) as raised:
         flight.obtain(BY_DIGEST, site, after(0.01))
     assert str(raised.value.fields["producer"]).endswith("since x, now checking 3 MiB")
@@ -219,7 +221,7 @@ def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.Monk
 
 def found_by(producer: Flight) -> Obtained:
     """Look the image up as an import does at its end."""
-    image = obtained(find(producer.want, producer.site, producer.deadline), "imported")
+    image = obtained(producer.site.store.find(producer.want, producer.deadline), "imported")
     assert image
     return image
 
@@ -230,12 +232,12 @@ def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(
     """With `verify: full` a byte that the superblock does not tell of is enough to import again."""
     put_image(site)
     name = f"{HEX}.{inline.KIND}"
-    (Path(site.store) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
+    (Path(site.store.path) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
     monkeypatch.setattr(production, "_import", nothing_to_import)
     assert flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
     with pytest.raises(AssertionError, match="imported"):
         flight.obtain(BY_DIGEST, site._replace(rules=inline.RULES._replace(verify="full")), after(5))
-    (reason,) = (Path(site.store) / "images" / "quarantine").glob("*.reason")
+    (reason,) = (Path(site.store.path) / "images" / "quarantine").glob("*.reason")
     assert "SHA-256" in reason.read_text()
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.images.sample import image
 from warmstart.images import lookup
+from warmstart.images.lookup import Found, TagTimes
 from warmstart.images.reference import ImageReferenceInvalid, parse
 
 HEX = "ab" * 32
@@ -34,15 +35,15 @@ def point(store: Path, pointer: object) -> None:
     (store / "images" / "tags" / f"{KEY}.json").write_text(json.dumps(pointer))
 
 
-def find(store: Path, digest: str = "", machine: str = "x86_64", age: float = 600) -> lookup.Found | None:
+def find(store: Path, digest: str = "", machine: str = "x86_64", age: float = 600) -> Found | None:
     """Look the sample image up, accepting pointers up to `age` seconds old."""
-    return lookup.find(str(store), KEY, digest, machine, [time.time() - age, time.time() - 30])
+    return lookup.find(str(store), KEY, digest, machine, TagTimes(time.time() - age, time.time() - 30))
 
 
 def test_finds_by_tag_and_by_digest(store: Path) -> None:
     """Both ways lead to the same file, with its size."""
     path = f"{store}/images/{HEX}.x86_64.sqsh"
-    expected = {"path": path, "digest": DIGEST, "size": 4096, "stale": False, "invalid": ""}
+    expected = Found(path, DIGEST, 4096, stale=False, invalid="")
     assert find(store) == expected
     assert find(store, DIGEST) == expected
 
@@ -88,18 +89,12 @@ def test_tells_what_is_wrong_with_an_image(store: Path) -> None:
     """A truncated image, and what is no file, are found as invalid."""
     path = store / "images" / f"{HEX}.x86_64.sqsh"
     os.truncate(path, 2048)
-    assert find(store) == {
-        "path": str(path),
-        "digest": DIGEST,
-        "size": 2048,
-        "stale": False,
-        "invalid": "cut short: 2048 of 3000 bytes",
-    }
+    assert find(store) == Found(str(path), DIGEST, 2048, stale=False, invalid="cut short: 2048 of 3000 bytes")
     path.unlink()
     path.mkdir()
     found = find(store)
     assert found is not None
-    assert found["invalid"] == "not a regular file"
+    assert found.invalid == "not a regular file"
 
 
 def test_follows_no_links(store: Path) -> None:
@@ -138,7 +133,7 @@ def test_an_old_answer_counts_while_the_registry_is_silent(store: Path) -> None:
     point(store, {"digest": DIGEST, "resolved": now - 1000, "unanswered": now - 10})
     found = find(store)
     assert found is not None
-    assert found["stale"] is True
+    assert found.stale is True
     point(store, {"digest": DIGEST, "resolved": now - 1000, "unanswered": now - 40})
     assert find(store) is None
     point(store, {"digest": DIGEST, "resolved": now + 10_000, "unanswered": now})
@@ -151,7 +146,7 @@ def test_an_adopted_image_answers_tags_only(store: Path) -> None:
     point(store, {"digest": f"adopted:{HEX}", "resolved": time.time()})
     found = find(store)
     assert found is not None
-    assert found["path"].endswith(f"/adopted-{HEX}.x86_64.sqsh")
+    assert found.path.endswith(f"/adopted-{HEX}.x86_64.sqsh")
     assert find(store, DIGEST) is None
     point(store, {"digest": "adopted:../../x", "resolved": time.time()})
     assert find(store) is None

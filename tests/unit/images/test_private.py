@@ -12,9 +12,9 @@ import pytest
 from tests.unit.images import inline
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker
 from warmstart.images import private
 from warmstart.images.asked import Obtained, Site
+from warmstart.images.client import ImageStoreClient
 from warmstart.images.private import Heir, ImageCopyFailed
 from warmstart.images.reference import parse
 from warmstart.store.layout import StoreFailed
@@ -27,8 +27,8 @@ NAME = "reg.io+team+a=1.sqsh"
 def site(tmp_path: Path) -> Iterator[Site]:
     """Return a site whose store's owner is whoever runs the test."""
     (tmp_path / "store").mkdir()
-    with Worker(Identity("me", os.getuid(), os.getgid())) as worker:
-        yield inline.site(tmp_path / "store", tmp_path / "workspace")._replace(worker=worker)
+    with ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(tmp_path / "store")) as store:
+        yield inline.site(tmp_path / "store", tmp_path / "workspace")._replace(store=store)
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def stored(tmp_path: Path, data: bytes) -> Obtained:
 def test_has_a_store_of_its_own(site: Site) -> None:
     """Made for the owner alone, and only its path is another: nothing of other launchers goes in or out."""
     apart = private.site_of(site, "team", after(9))
-    assert apart.store == f"{site.store}/private/team"
+    assert apart.store.path == f"{site.store.path}/private/team"
     assert (apart.rules.lock, apart.rules.names, apart.rules.adopt) == ("private", "", ())
-    for path in (apart.store, os.path.dirname(apart.store)):
+    for path in (apart.store.path, os.path.dirname(apart.store.path)):
         assert os.stat(path).st_mode & 0o7777 == 0o700
     assert private.site_of(site, "team", after(9)) == apart
 
@@ -57,7 +57,7 @@ def test_has_a_store_of_its_own(site: Site) -> None:
 def test_a_store_that_is_not_mounted_is_not_made(site: Site, tmp_path: Path) -> None:
     """Nothing is created where the store should be."""
     with pytest.raises(StoreFailed):
-        private.site_of(site._replace(store=str(tmp_path / "absent")), "team", after(9))
+        private.site_of(site._replace(store=site.store.at(str(tmp_path / "absent"))), "team", after(9))
     assert not (tmp_path / "absent").exists()
 
 

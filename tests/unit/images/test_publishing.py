@@ -14,10 +14,22 @@ import pytest
 
 from tests.unit.images.sample import image
 from warmstart.images import publishing
-from warmstart.images.lookup import image_name
+from warmstart.images.lookup import NOBODY, Pointer, image_name
+from warmstart.images.publishing import Draft, Published
 from warmstart.images.superblock import ImageInvalid
 
-NAME = image_name(f"sha256:{'ab' * 32}", "x86_64")
+DIGEST = f"sha256:{'ab' * 32}"
+NAME = image_name(DIGEST, "x86_64")
+DRAFT = Draft(
+    digest=DIGEST,
+    reference="reg.io/a:1",
+    kind="x86_64",
+    importer="none",
+    published=1e9,
+    node="n1",
+    job_id=7,
+    charged=NOBODY._replace(user="alice"),
+)
 
 
 @pytest.fixture
@@ -42,33 +54,42 @@ def names(store: Path) -> list[str]:
     return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
 
 
-def publish(store: Path, fd: int) -> dict[str, object]:
+def publish(store: Path, fd: int) -> Published:
     """Publish the sample image as node n1's run r1."""
-    return publishing.publish_image(str(store), fd, NAME, publishing.temp_owner("k", "n1", "r1"), {"job_id": 7})
+    return publishing.publish_image(str(store), fd, NAME, DRAFT, publishing.temp_owner("k", "n1", "r1"))
 
 
 def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None:
     """The image is read-only, and its hash and producer stand beside it."""
     done = publish(store, source)
     sha256 = hashlib.sha256(image()).hexdigest()
-    assert done == {"size": 4096, "sha256": sha256, "first": True}
+    assert done == Published(4096, sha256, first=True)
     assert names(store) == [f"images/{NAME}.json", f"images/{NAME}.sqsh"]
     path = store / "images" / f"{NAME}.sqsh"
     assert path.read_bytes() == image()
     assert path.stat().st_mode & 0o7777 == 0o444
-    assert json.loads((store / "images" / f"{NAME}.json").read_text()) == {
-        "format": 1,
-        "job_id": 7,
-        "size": 4096,
-        "sha256": sha256,
-    }
+    assert list(json.loads((store / "images" / f"{NAME}.json").read_text()).items()) == [
+        ("format", 1),
+        ("digest", DIGEST),
+        ("reference", "reg.io/a:1"),
+        ("kind", "x86_64"),
+        ("importer", "none"),
+        ("published", 1e9),
+        ("node", "n1"),
+        ("job_id", 7),
+        ("user", "alice"),
+        ("uid", -1),
+        ("account", ""),
+        ("size", 4096),
+        ("sha256", sha256),
+    ]
 
 
 def test_the_first_one_stays(store: Path, source: int) -> None:
     """A second publisher changes neither the image nor what is known of it."""
     publish(store, source)
     before = {name: (store / name).stat().st_ino for name in names(store)}
-    assert publish(store, source)["first"] is False
+    assert publish(store, source).first is False
     assert {name: (store / name).stat().st_ino for name in names(store)} == before
 
 
@@ -122,6 +143,21 @@ def test_a_good_image_is_not_moved_aside(store: Path, source: int) -> None:
     assert publishing.quarantine(str(store), NAME, "cut short") is False
     assert (store / "images" / f"{NAME}.sqsh").stat().st_ino == before
     assert len(names(store)) == 2
+
+
+def test_a_silent_registry_leaves_what_the_tag_meant(store: Path) -> None:
+    """The pointer's digest and time stay; what was never known stays unknown."""
+    publishing.point_unanswered(str(store), "k", "t")
+    assert publishing.last_pointer(str(store), "k") is None
+    publishing.point(str(store), "k", DIGEST, 1e9, "t")
+    file = store / "images" / "tags" / "k.json"
+    assert file.read_text() == json.dumps({"format": 1, "digest": DIGEST, "resolved": 1e9})
+    before = time.time()
+    publishing.point_unanswered(str(store), "k", "t")
+    known = publishing.last_pointer(str(store), "k")
+    assert known is not None
+    assert known == Pointer(DIGEST, 1e9, known.unanswered)
+    assert known.unanswered >= before
 
 
 def test_sweeps_only_old_temps_of_its_own_reference(store: Path, source: int) -> None:

@@ -37,11 +37,11 @@ def test_shows_what_lies_there(store: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert quarantine.quarantined(str(store)) == []
     younger, older = damaged(store, 1, monkeypatch), damaged(store, 2, monkeypatch, 100.0)
     found = quarantine.quarantined(str(store))
-    assert [entry["name"] for entry in found] == [older, younger]
-    assert [entry["reason"] for entry in found] == ["reason 2", "reason 1"]
-    assert found[0]["reference"] == "reg.io/a:1"
-    assert found[0]["bytes"] > 100
-    assert os.path.exists(found[0]["path"])
+    assert [entry.name for entry in found] == [older, younger]
+    assert [entry.reason for entry in found] == ["reason 2", "reason 1"]
+    assert found[0].reference == "reg.io/a:1"
+    assert found[0].bytes > 100
+    assert os.path.exists(found[0].path)
 
 
 def test_empties_what_is_old_and_what_is_too_much(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +64,6 @@ def test_what_a_dead_mover_left_goes_too(store: Path, monkeypatch: pytest.Monkey
     folder = store / "images" / "quarantine"
     (folder / f"{name}.reason").unlink()
     (folder / "notes.txt").touch()
-    assert [entry["reason"] for entry in quarantine.quarantined(str(store))] == [""]
+    assert [entry.reason for entry in quarantine.quarantined(str(store))] == [""]
     assert quarantine.empty(str(store), time.time(), 0.0) == [name]
     assert os.listdir(folder) == ["notes.txt"]

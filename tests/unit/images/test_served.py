@@ -6,13 +6,11 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from tests.unit.images.inline import InlineWorker
+from tests.unit.images.inline import InlineWorker, client
 from warmstart.host.deadline import after
-from warmstart.host.worker import Worker
 from warmstart.images import served, space, uses
 
 NAME = f"{'ab' * 32}.x86_64.oci1"
@@ -40,10 +38,7 @@ def collect(store: Path, run: Path) -> int:
     """Collect a run's notes as node n1's upkeep does."""
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        worker = cast(Worker, InlineWorker())
-        return served.collect(
-            fd, str(store.parent / "uses"), node="n1", store=str(store), worker=worker, deadline=after(9)
-        )
+        return served.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
     finally:
         os.close(fd)
 
@@ -98,8 +93,7 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     worker = InlineWorker()
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        asked = cast(Worker, worker)
-        served.collect(fd, str(tmp_path / "uses"), node="n1", store=str(store), worker=asked, deadline=after(9))
+        served.collect(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
     finally:
         os.close(fd)
     assert len(worker.calls) == served.MOST

@@ -12,10 +12,11 @@ import pytest
 from tests.unit.images.sample import image
 from warmstart.images import space, uses
 from warmstart.images.inventory import inventory
+from warmstart.images.lookup import NOBODY, Charged
+from warmstart.policy.form import Keep
 
 LEASE = 1000
-KEEP = {"high": 80, "low": 50, "floor": 5, "lease": LEASE, "user": 0, "account": 0}
-NOBODY = {"uid": -1, "user": "", "account": ""}
+KEEP = Keep(high=80, low=50, floor=5, lease=LEASE, user=0, account=0)
 SIZE = len(image())
 
 
@@ -51,7 +52,7 @@ def fill(monkeypatch: pytest.MonkeyPatch, store: Path, capacity: int) -> None:
 
 def make_room(store: Path, need: int = 0, **keep: int) -> list[str]:
     """Make room as a producer whose import counts for nobody."""
-    return space.make_room(str(store), need, {**KEEP, **keep}, NOBODY, "")
+    return space.make_room(str(store), need, KEEP._replace(**keep), NOBODY, "")
 
 
 def test_nothing_goes_below_the_high_mark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +85,8 @@ def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.Mo
     put(store, "idle", 9000)
     fill(monkeypatch, store, 4)
     assert make_room(store, floor=0) == ["idle"]
-    assert [entry["protected"] for entry in inventory(str(store), LEASE)] == ["pinned", "in use", "new"]
-    assert [entry["nodes"] for entry in inventory(str(store), LEASE)] == [[], ["n7"], []]
+    assert [entry.protected for entry in inventory(str(store), LEASE)] == ["pinned", "in use", "new"]
+    assert [entry.nodes for entry in inventory(str(store), LEASE)] == [[], ["n7"], []]
     assert space.unpin(str(store), "pinned") is True
     assert space.unpin(str(store), "pinned") is False
     assert space.evict(str(store), "pinned", LEASE, "") is True
@@ -106,8 +107,8 @@ def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.Mo
     put(store, "mine-old", 8000, uid=1)
     put(store, "mine-new", 7000, uid=1)
     fill(monkeypatch, store, 100)
-    charged = {"uid": 1, "user": "alice", "account": "a"}
-    keep = {**KEEP, "user": 2 * SIZE}
+    charged = Charged("alice", 1, "a")
+    keep = KEEP._replace(user=2 * SIZE)
     assert space.make_room(str(store), SIZE, keep, charged, "") == ["mine-old"]
     uses.mark(str(store), "mine-new", "n1")
     with pytest.raises(space.ImageQuotaExceeded) as raised:
@@ -122,8 +123,8 @@ def test_an_account_has_a_quota_too(store: Path, monkeypatch: pytest.MonkeyPatch
     put(store, "two", 8000, uid=2, account="ml")
     put(store, "other", 9500, uid=2, account="hpc")
     fill(monkeypatch, store, 100)
-    charged = {"uid": 3, "user": "carol", "account": "ml"}
-    assert space.make_room(str(store), SIZE, {**KEEP, "account": 2 * SIZE}, charged, "") == ["one"]
+    charged = Charged("carol", 3, "ml")
+    assert space.make_room(str(store), SIZE, KEEP._replace(account=2 * SIZE), charged, "") == ["one"]
 
 
 def test_the_images_of_an_owner_over_its_quota_go_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

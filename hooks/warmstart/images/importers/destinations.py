@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warmstart.images.reference import DOCKER_HUB, Reference
 
@@ -115,7 +115,7 @@ def is_public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-def _is_elsewhere(family: int, address: tuple[Any, ...]) -> bool:
+def _is_elsewhere(family: int, address: tuple[str | int | bytes, ...]) -> bool:
     """Tell whether a socket's address is public and not this node's own, which may be public as well."""
     if not is_public(str(address[0])):
         return False

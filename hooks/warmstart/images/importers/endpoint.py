@@ -15,9 +15,6 @@ import ssl
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker, WorkerSilent
 from warmstart.images.importers.contract import (
     ImageForbidden,
     ImageNotFound,
@@ -55,23 +52,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def resolve(
-    reference: Reference, identity: Identity, insecure: tuple[str, ...], reach: Reach, deadline: Deadline
-) -> str:
-    """Return the digest of a tag; raises what `Importer.resolve` raises."""
-    plain = reference.registry in insecure
-    try:
-        with Worker(identity) as worker:
-            arguments = (list(reference), plain, list(reach.hosts), max(deadline.left(), 0.1))
-            return str(worker.call(ask, *arguments, deadline=deadline))
-    except WorkerSilent as error:
-        raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
-
-
-def ask(fields: list[str], plain: bool, hosts: list[str], seconds: float) -> str:
-    """Ask the registry of a reference, `plain`: without TLS; `hosts`: the policy's; in the worker."""
-    reference = Reference(*fields)
-    registry = Peer(host_of(reference), plain, seconds, Destinations.of(reference, Reach(tuple(hosts))))
+def ask(reference: Reference, *, plain: bool, hosts: tuple[str, ...], seconds: float) -> str:
+    """Return the digest of a tag by its registry, `plain`: without TLS; `hosts`: the policy's; in the worker."""
+    registry = Peer(host_of(reference), plain, seconds, Destinations.of(reference, Reach(hosts)))
     try:
         answer = _manifest(reference, registry, {})
         if answer.status == http.client.UNAUTHORIZED and (token := _token(answer, registry)):

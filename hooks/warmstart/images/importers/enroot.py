@@ -81,10 +81,13 @@ class Enroot(NamedTuple):
     def _resolve_without(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
         if os.access(oci.SKOPEO, os.X_OK):
             return oci.Oci(self.identity, self.insecure, self.login, self.reach).resolve(reference, scratch, deadline)
-        from warmstart.images.importers import endpoint
+        from warmstart.images.importers.client import ImportUserClient
+
+        plain = reference.registry in self.insecure
 
         def ask() -> str:
-            return endpoint.resolve(reference, self.identity, self.insecure, self.reach, deadline.within(QUICK_S))
+            client = ImportUserClient(self.identity)
+            return client.ask_endpoint(reference, plain=plain, reach=self.reach, deadline=deadline.within(QUICK_S))
 
         return patiently(ask, deadline, PAUSES_S)
 

@@ -1,0 +1,284 @@
+"""The image store's operations, one method each; every one runs as the store's owner, in a worker.
+
+Hot path: what a warm look-up does not need is imported in the methods.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
+
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
+from warmstart.images import lookup, uses
+from warmstart.images.lookup import PRIVATE_STORES, Charged, Found, Pointer, Wanted
+from warmstart.store.layout import store_errors
+
+if TYPE_CHECKING:
+    from warmstart.images.adoption import Taken
+    from warmstart.images.election import Producer
+    from warmstart.images.failures import RememberedFailure
+    from warmstart.images.inventory import ImageEntry
+    from warmstart.images.publishing import Draft, Published
+    from warmstart.images.quarantine import QuarantinedImage
+    from warmstart.images.validity import ByteCheck
+    from warmstart.policy.form import Adopt, Images
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ImageStoreClient(NamedTuple):
+    """The images in one directory of the store.
+
+    Each method raises `StoreFull` or `StoreFailed` for an `OSError` of the store, `WorkerSilent` at its deadline, and
+    the errors of the function that it is named after. `name` is an image's file name without its ending
+    (`lookup.image_name`); `owner` names temporary files (`publishing.temp_owner`).
+    """
+
+    worker: Worker  # as the store's owner; it holds the locks, and clients of other directories share it
+    path: str  # the store, or below it a store of private images (private.py)
+    what: str = ""  # what errors are about, "" for this store
+
+    @classmethod
+    def of(cls, identity: Identity, path: str) -> ImageStoreClient:
+        """Return a client with a worker of its own; close it."""
+        return cls(Worker(identity), path)
+
+    def __enter__(self) -> ImageStoreClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def identity(self) -> Identity:
+        """The store's owner."""
+        return self.worker.identity
+
+    def about(self, what: str) -> ImageStoreClient:
+        """Return this client with errors that are about `what`."""
+        return self._replace(what=what)
+
+    def at(self, path: str) -> ImageStoreClient:
+        """Return the client of another store."""
+        return self._replace(path=path)
+
+    def separate(self) -> ImageStoreClient:
+        """Return a client with a worker of its own, for another process."""
+        return self._replace(worker=Worker(self.identity))
+
+    def close(self) -> None:
+        """End the worker, and with it the locks that it holds."""
+        self.worker.close()
+
+    # Looking up, and saying that an image is used
+
+    def find(self, want: Wanted, deadline: Deadline, digest: str = "") -> Found | None:
+        """Look an image up, by `digest` if it is given; None if it is not there."""
+        digest = digest or want.reference.digest
+        return self._run(deadline, lookup.find, self.path, want.key, digest, want.kind, want.times)
+
+    def mark(self, name: str, node: str, deadline: Deadline) -> None:
+        """Write down that a node uses an image."""
+        self._run(deadline, uses.mark, self.path, name, node)
+
+    def mark_served(self, name: str, node: str, deadline: Deadline) -> bool:
+        """Write down that a node uses an image, if the store has it; tells whether it has."""
+        return self._run(deadline, uses.mark_served, self.path, name, node)
+
+    # Who imports
+
+    def begin(self, want: Wanted, producer: Producer, owner: str, deadline: Deadline) -> str | None:
+        """Become the producer; None if somebody else is, else why there is no lock ("" if there is)."""
+        from warmstart.images import election
+
+        return self._run(deadline, election.begin, self.path, want.lock, producer, owner)
+
+    def announce(self, want: Wanted, producer: Producer, owner: str, deadline: Deadline) -> None:
+        """Write down what the producer does now."""
+        from warmstart.images import election
+
+        self._run(deadline, election.announce, self.path, want.lock, producer, owner)
+
+    def end(self, want: Wanted, deadline: Deadline) -> None:
+        """Give the producer's lock back, if need be by ending the worker; raises nothing."""
+        from warmstart.images import election
+
+        try:
+            self._run(deadline, election.end, self.path, want.lock)
+        except WarmstartError:
+            self.close()
+
+    def producer_of(self, want: Wanted, deadline: Deadline) -> Producer | None:
+        """Return what the producer says of itself."""
+        from warmstart.images import election
+
+        return self._run(deadline, election.producer_of, self.path, want.lock)
+
+    def remember(self, want: Wanted, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
+        """Keep a definitive failure for those who come next."""
+        from warmstart.images import failures
+
+        self._run(deadline, failures.remember, self.path, want.lock, failure, owner)
+
+    def recall(self, want: Wanted, kept_s: float, deadline: Deadline) -> RememberedFailure | None:
+        """Return a failure that is at most `kept_s` seconds old."""
+        from warmstart.images import failures
+
+        return self._run(deadline, failures.recall, self.path, want.lock, kept_s)
+
+    # Tags
+
+    def last_pointer(self, want: Wanted, deadline: Deadline) -> Pointer | None:
+        """Return what the tag meant when that was last known."""
+        from warmstart.images import publishing
+
+        return self._run(deadline, publishing.last_pointer, self.path, want.key)
+
+    def point(self, want: Wanted, digest: str, resolved: float, owner: str, deadline: Deadline) -> None:
+        """Write down which digest the tag had at `resolved` (seconds since the epoch)."""
+        from warmstart.images import publishing
+
+        self._run(deadline, publishing.point, self.path, want.key, digest, resolved, owner)
+
+    def point_unanswered(self, want: Wanted, owner: str, deadline: Deadline) -> None:
+        """Write down that the registry does not answer for the tag now."""
+        from warmstart.images import publishing
+
+        self._run(deadline, publishing.point_unanswered, self.path, want.key, owner)
+
+    # Images come and go
+
+    def publish_image(self, fd: int, name: str, draft: Draft, owner: str, deadline: Deadline) -> Published:
+        """Copy an open local image into the store, check it, and make it visible."""
+        from warmstart.images import publishing
+
+        return self._run_with(fd, deadline, publishing.publish_image, self.path, fd, name, draft, owner)
+
+    def copy_out(self, path: str, fd: int, deadline: Deadline) -> str:
+        """Copy an image into an open local file; returns what is wrong with the file's disk."""
+        from warmstart.images import publishing
+
+        return self._run_with(fd, deadline, publishing.copy_out, path, fd)
+
+    def sweep(self, want: Wanted, deadline: Deadline) -> int:
+        """Remove what dead producers of an image left half copied."""
+        from warmstart.images import publishing
+
+        return self._run(deadline, publishing.sweep, self.path, want.lock)
+
+    def make_room(self, need: int, rules: Images, charged: Charged, deadline: Deadline) -> list[str]:
+        """Evict what has to go before `need` bytes come; returns the names of the images that went."""
+        from warmstart.images import space
+
+        return self._run(deadline, space.make_room, self.path, need, rules.keep, charged, rules.names)
+
+    def evict(self, name: str, rules: Images, deadline: Deadline, *, forced: bool = False) -> bool:
+        """Remove an image; False if it is not there, or protected and not `forced`."""
+        from warmstart.images import space
+
+        return self._run(deadline, space.evict, self.path, name, rules.keep.lease, rules.names, forced)
+
+    def pin(self, name: str, owner: str, deadline: Deadline) -> None:
+        """Keep an image until `unpin`."""
+        from warmstart.images import space
+
+        self._run(deadline, space.pin, self.path, name, owner)
+
+    def unpin(self, name: str, deadline: Deadline) -> bool:
+        """Let a pinned image go when its time comes; False if it was not pinned."""
+        from warmstart.images import space
+
+        return self._run(deadline, space.unpin, self.path, name)
+
+    # Damaged images
+
+    def check_bytes(self, name: str, owner: str, deadline: Deadline, *, again: bool = False) -> ByteCheck:
+        """Compare an image with its recorded SHA-256, unless that has been done (then only if `again`)."""
+        from warmstart.images import validity
+
+        return self._run(deadline, validity.check_bytes, self.path, name, owner, again)
+
+    def quarantine(self, name: str, reason: str, deadline: Deadline, *, inode: int = 0) -> bool:
+        """Move a damaged image aside; False if it is gone, or has been replaced by another inode than `inode`."""
+        from warmstart.images import publishing
+
+        return self._run(deadline, publishing.quarantine, self.path, name, reason, inode)
+
+    def empty_quarantine(self, now: float, lease: float, deadline: Deadline) -> list[str]:
+        """Remove damaged images that are old or too many; returns their names there. Times in seconds."""
+        from warmstart.images import quarantine
+
+        return self._run(deadline, quarantine.empty, self.path, now, lease)
+
+    # What is there
+
+    def inventory(self, lease: float, deadline: Deadline) -> list[ImageEntry]:
+        """Return all images, the least recently used first; `lease` in seconds."""
+        from warmstart.images import inventory
+
+        return self._run(deadline, inventory.inventory, self.path, lease)
+
+    def quarantined(self, deadline: Deadline) -> list[QuarantinedImage]:
+        """Return all damaged images, the oldest first."""
+        from warmstart.images import quarantine
+
+        return self._run(deadline, quarantine.quarantined, self.path)
+
+    def stores(self, deadline: Deadline) -> list[str]:
+        """Return the paths of this store and of the stores of private images in it, where they have images."""
+        from warmstart.images import space
+
+        return self._run(deadline, space.stores, self.path)
+
+    def private(self, name: str, deadline: Deadline) -> ImageStoreClient:
+        """Return the client of a store of private images, which is made if it is not there."""
+        from warmstart.images import publishing
+
+        self._run(deadline, publishing.ensure_private, self.path, name)
+        return self.at(os.path.join(self.path, PRIVATE_STORES, name))
+
+    # Other launchers
+
+    def take_launchers_lock(self, directory: str, name: str, deadline: Deadline) -> str:
+        """Take the launchers' lock of an image; returns "", `beside.BUSY`, or why there is none."""
+        from warmstart.images import beside
+
+        return self._run(deadline, beside.take, directory, name)
+
+    def give_back_launchers_lock(self, name: str, deadline: Deadline) -> None:
+        """Give the launchers' lock of an image back."""
+        from warmstart.images import beside
+
+        self._run(deadline, beside.give_back, name)
+
+    def link_for_launchers(self, directory: str, names: Sequence[str], path: str, deadline: Deadline) -> int:
+        """Keep links to an image where launchers look for it; returns how many there are."""
+        from warmstart.images import beside
+
+        return self._run(deadline, beside.link, directory, names, path)
+
+    def adopt(
+        self, fd: int, places: Sequence[Adopt], names: Sequence[str], not_before: float, deadline: Deadline
+    ) -> Taken | str:
+        """Copy a launcher's image into an open local file; or return why none is taken, "" if there is none."""
+        from warmstart.images import adoption
+
+        return self._run_with(fd, deadline, adoption.fetch, fd, places, names, not_before)
+
+    @property
+    def _subject(self) -> str:
+        return self.what or f"the image store of {self.path}"
+
+    def _run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        with store_errors(self._subject):
+            return self.worker.run(deadline, function, *args, **kwargs)
+
+    def _run_with(self, fd: int, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that needs a descriptor: in a new worker, for the other one was forked before it was open."""
+        with store_errors(self._subject), Worker(self.identity, keep=[fd]) as child:
+            return child.run(deadline, function, *args, **kwargs)

@@ -1,0 +1,30 @@
+"""What runs as the import account in a worker: the question for a tag's digest. Its programs are run by `programs`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker, WorkerSilent
+from warmstart.images.importers import endpoint
+from warmstart.images.importers.contract import RegistryUnreachable
+from warmstart.images.importers.destinations import Reach
+from warmstart.images.reference import Reference
+
+SHORTEST_S = 0.1
+
+
+class ImportUserClient(NamedTuple):
+    """The account that imports; each call has a worker of its own."""
+
+    identity: Identity
+
+    def ask_endpoint(self, reference: Reference, *, plain: bool, reach: Reach, deadline: Deadline) -> str:
+        """Return the digest of a tag; raises what `Importer.resolve` raises. `plain`: without TLS."""
+        seconds = max(deadline.left(), SHORTEST_S)
+        try:
+            with Worker(self.identity) as worker:
+                return worker.run(deadline, endpoint.ask, reference, plain=plain, hosts=reach.hosts, seconds=seconds)
+        except WorkerSilent as error:
+            raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
