@@ -109,10 +109,10 @@ def test_nothing_is_left_of_a_run(runs: Runs, way: str) -> None:
 
 @pytest.mark.parametrize(("way", "keep"), [("release", False), ("release", True), ("supersede", False), ("undo", True)])
 def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str, keep: bool) -> None:
-    """Killed before or after any call: the record names what is left, and whoever comes next finishes."""
+    """Killed before any call: the record names what is left, and whoever comes next finishes."""
     for turn in count(1):
         ending = runs.make(run_id=f"{turn:08x}", keep=keep)
-        died = vanishes(lambda ending=ending: WAYS[way](ending), turn // 2 + 1, ("before", "after")[turn % 2])  # type: ignore[misc]
+        died = vanishes(lambda ending=ending: WAYS[way](ending), turn, "before")  # type: ignore[misc]
         there = os.path.exists(f"{ending.record.run_directory}/cache") or os.path.exists(f"{runs.paths.view}/7")
         assert not there or runs.recorded() == ending.record
         WAYS[way](ending)
@@ -250,7 +250,7 @@ def test_deferring_that_dies_leaves_the_run_known(runs: Runs) -> None:
     """By its record, or as one to finish; a repeated epilog that has time harvests it, and nothing is left."""
     for turn in count(1):
         ending = runs.make(run_id=f"{turn:08x}", aside=["numba"])
-        died = vanishes(lambda ending=ending: released(ending), turn // 2 + 1, ("before", "after")[turn % 2])  # type: ignore[misc]
+        died = vanishes(lambda ending=ending: released(ending), turn, "before")  # type: ignore[misc]
         assert runs.recorded() == ending.record or ending.record.run_name in runs.deferred()
         released(ending._replace(record=ending.record._replace(aside=[])))
         assert (runs.left(), runs.recorded()) == ([], None)
