@@ -15,11 +15,11 @@ from tests.cluster.entries import numba_entries
 from tests.cluster.late_node import BOOT, LateNode
 from tests.cluster.upkeep_site import UpkeepSite
 from tests.crash.vanish import VANISHED, vanishes
+from warmstart import run_end
 from warmstart.entry import tend_command, unfinished
 from warmstart.entry.upkeep_run import upkeep_run
 from warmstart.host.deadline import after
 from warmstart.host.worker import WorkerSilent
-from warmstart.steps import release
 from warmstart.store import arrivals, aside, exports
 from warmstart.store.arrivals import Desk
 from warmstart.store.unpack import Bench
@@ -112,7 +112,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         def drop() -> None:
             with upkeep_run(node.site.installation, "tend", "n1") as run:
                 for item in aside.waiting(node.paths.aside):
-                    release.drop_aside(node.paths, item, aside.NO_ROOM, run.audit, after(30))
+                    run_end.drop_deferred(node.paths, item, aside.NO_ROOM, run.audit, after(30))
 
         died = vanishes(drop, call, when)
         assert record.run_name in node.waiting() or not os.path.exists(record.run_directory)

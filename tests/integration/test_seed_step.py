@@ -16,6 +16,7 @@ import pytest
 
 from tests.unit.samples import a_context, a_policy, a_record
 from tests.unit.store.samples import draft
+from warmstart import run_end
 from warmstart.host import mounts
 from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
@@ -245,6 +246,6 @@ def test_a_harvest_that_is_set_aside_keeps_its_view(root: Path) -> None:
     record = context.record._replace(aside=["numba"])
     release.run(context._replace(record=record), release.Options())
     assert sorted(path.name for path in view.iterdir()) == ["k.nbi", "new.nbi"]
-    assert release.remove_run(context.paths, record, after(20)) == []
+    assert run_end.finish_deferred(context.paths, record, after(20)) == []
     assert context.record.run_directory not in Path("/proc/self/mountinfo").read_text()
     assert not view.exists()

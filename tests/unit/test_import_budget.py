@@ -23,7 +23,8 @@ WARM = {
     "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
     "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.sharing"),
     "an epilog without a record": ("warmstart.entry.epilog",),
-    "a run that is over": ("warmstart.steps.release",),  # in every epilog, and in the prolog of a requeued job
+    "a run that is over": ("warmstart.steps.release",),  # in every epilog
+    "an earlier run": ("warmstart.run_end",),  # in the prolog of a requeued job
 }
 
 
@@ -50,7 +51,8 @@ def test_a_job_without_profiles_loads_no_hashing() -> None:
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
     """That is every job but a requeued one."""
     first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_record=lambda: None))"
-    assert "warmstart.steps.release" not in imported(then=first)
+    for case in ("a warm image", "a job's spec", "seeding", "a rendezvous"):
+        assert "warmstart.run_end" not in imported(*WARM[case], then=first)
 
 
 def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:

@@ -48,6 +48,6 @@ def _free_ports(hook: Hook) -> None:
 
     if not held_by(hook.paths.ports, hook.job.node, hook.job.id):
         return
-    from warmstart.steps import release  # slow to import: an epilog without a record seldom comes here
+    from warmstart import run_end  # slow to import: an epilog without a record seldom comes here
 
-    release.free_ports(hook.paths, hook.job.node, hook.job.id, hook.audit)
+    run_end.release_ports(hook.paths, hook.job.node, hook.job.id, hook.audit)

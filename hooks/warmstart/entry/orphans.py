@@ -1,33 +1,27 @@
-"""What jobs left on a node that are not there any more: finished as their epilog would have, or removed.
+"""Find what jobs left on a node that are not there any more, and have it ended: as their epilog would, or by `run_end`.
 
-Judged by the job's own record, this boot's id, the step daemons and the controller (`slurm.live`), never by user or by
-pattern; every removal is by descriptor and ends at a mount (design, rules 8 and 9). A job's state directory is locked
-meanwhile, so no hook of the same job is at work.
+Runs are judged by the job's own record, this boot's id, the step daemons and the controller (`slurm.live`), never by
+user or by pattern. A job's state directory is locked meanwhile, so no hook of the same job is at work.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from warmstart import plan
+from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.epilog import SECONDS_BESIDES
 from warmstart.entry.upkeep_run import Run
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
 from warmstart.record import JobBusy, Record, RecordUnreadable
+from warmstart.run_end import Orphan, WorkspaceBusy
 from warmstart.runner import run_epilog
 from warmstart.steps.contract import Context
-from warmstart.steps.release import WorkspaceBusy
-from warmstart.store import aside, kept
 
-REMOVAL_SECONDS = 300.0
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
 
 
@@ -59,7 +53,7 @@ class Orphans:
     def _finish(self, job_id: int) -> None:
         if not self._may_be_finished(job_id):
             return
-        with self._locked(job_id):
+        with records.locked(self._run.paths.state, job_id, after(0)):
             record = self._record(job_id)
             if record is None or not (record.boot_id != self._boot_id or self._is_over(job_id)):
                 return
@@ -90,45 +84,27 @@ class Orphans:
     def _remove_stages(self) -> None:
         for name in _names(self._run.paths.stage):
             if match := _RUN.match(name):
-                self._remove_run("stage", self._run.paths.stage, name, match)
+                self._end(Orphan("stage", self._run.paths.stage, name, int(match["job"]), match["run"]))
 
     def _remove_workspaces(self) -> None:
         directory = os.path.join(self._run.policy.paths.workspace, self._run.node)
         matches = [match for name in _names(directory) if (match := _RUN.fullmatch(name))]
         for match in sorted(matches, key=lambda match: int(match["job"])):  # where space is short, the oldest go first
-            self._remove_run("workspace", directory, match["run"], match)
+            self._end(Orphan("workspace", directory, match["run"], int(match["job"]), match["run"]))
 
-    def _remove_run(self, kind: str, directory: str, name: str, match: re.Match[str]) -> None:
-        """Remove a tree of one run, unless the job's record is of that run, or the job may be there."""
-        job_id = int(match["job"])
-        with suppress(JobBusy), self._locked(job_id):
-            try:
-                record = records.load(self._run.paths.state, job_id)
-            except RecordUnreadable:
-                return
-            if aside.holds(self._run.paths.aside, match["run"]):
-                return
-            if record and record.run_name == match["run"]:
-                return
-            ended = self._kept_since(directory, name) if kind == "workspace" else None
-            if ended is not None:
-                over = time.time() >= ended + (self._run.policy.limits.keep or 0)
-                if over or aside.is_short_of_space(directory):
-                    self._remove("kept", directory, name)
-            # A record of another run of the job: this one is over, whatever the job does now.
-            elif record or self._is_over(job_id):
-                self._remove(kind, directory, name)
-
-    def _kept_since(self, directory: str, name: str) -> float | None:
-        with opened_dir(directory) as node:
-            return kept.since(node, name)
+    def _end(self, orphan: Orphan) -> None:
+        run = self._run
+        with suppress(JobBusy), self._reported():
+            self.removed += run_end.end_orphan(run.paths, orphan, run.policy.limits.keep or 0, self._is_over, run.audit)
 
     def _remove_views(self) -> None:
         directory = self._run.paths.view
         for name in _names(directory):
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
             if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._views():
-                self._remove("view", directory, name)
+                with self._reported():
+                    run_end.remove_orphan("view", directory, name, self._run.audit)
+                    self.removed += 1
 
     def _views(self) -> set[int]:
         """Return the ids under which the records' jobs find their views."""
@@ -140,20 +116,12 @@ class Orphans:
                     found.add(record.view_id)
         return found
 
-    def _remove(self, kind: str, directory: str, name: str) -> None:
-        try:
-            with opened_dir(directory) as fd:
-                remove_tree(fd, name, after(REMOVAL_SECONDS))
-        except OSError as error:
-            self._run.failed("tend", WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror))
-            return
-        self.removed += 1
-        self._run.audit.emit(events.ORPHAN_REMOVED, kind=kind, path=f"{directory}/{name}")
-
     @contextmanager
-    def _locked(self, job_id: int) -> Iterator[None]:
-        with records.locked(self._run.paths.state, job_id, after(0)):
+    def _reported(self) -> Iterator[None]:
+        try:
             yield
+        except WorkspaceBusy as error:
+            self._run.failed("tend", error)
 
 
 def _names(directory: str) -> list[str]:

@@ -19,7 +19,6 @@ from warmstart.slurm.hostlist import first
 # seed.fetch_budget (10s) included, stays below the PrologEpilogTimeout that packaging/slurm sets.
 SECONDS_BESIDES = 20.0
 SECONDS_FOR_LOCK = 5.0
-SECONDS_TO_UNDO = 5.0
 
 
 def main(prefix: str) -> int:
@@ -117,15 +116,10 @@ def _supersede(hook: Hook) -> None:
     earlier = hook.earlier_record()
     if earlier is None:
         return
-    from warmstart.steps import release
+    from warmstart import run_end
 
-    hook.audit.emit(events.RUN_SUPERSEDED, earlier_run=earlier.run_id, rebooted=earlier.boot_id != _boot_id())
-    try:
-        release.free_ports(hook.paths, earlier.node, earlier.job_id, hook.audit)
-        release.release(hook.paths, earlier, after(SECONDS_TO_UNDO))
-        release.withdraw(hook.store, earlier)
-    except WarmstartError as error:  # busy: the new run has a directory of its own
-        hook.audit.emit(events.STEP_FAILED, step=release.NAME, error=error.as_audit())
+    ending = run_end.Ending(hook.policy, hook.paths, earlier, hook.audit, hook.store)
+    run_end.supersede(ending, rebooted=earlier.boot_id != _boot_id())
 
 
 def _tell(hook: Hook, record: Record, error: UserError) -> None:
@@ -145,15 +139,10 @@ def _refuse_for_bug(hook: Hook, record: Record) -> None:
 
 def _undo(hook: Hook, record: Record) -> None:
     """Leave nothing half-applied: the job finds either all of its preparation or none."""
-    from warmstart.steps import release
+    from warmstart import run_end
 
-    made = _so_far(hook, record)._replace(workspace=hook.policy.paths.workspace, keep=False)
-    try:
-        # Ports stay reserved until the epilog: another node may have been told them.
-        release.release(hook.paths, made, after(SECONDS_TO_UNDO))
-        release.withdraw(hook.store, made)
-    except (WarmstartError, OSError) as error:  # the failure that brought us here matters more
-        hook.audit.emit(events.STEP_FAILED, step=release.NAME, error={"reason": str(error)})
+    made = _so_far(hook, record)._replace(workspace=hook.policy.paths.workspace)
+    run_end.undo(run_end.Ending(hook.policy, hook.paths, made, hook.audit, hook.store))
 
 
 def _so_far(hook: Hook, record: Record) -> Record:

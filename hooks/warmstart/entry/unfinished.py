@@ -10,19 +10,19 @@ import time
 from functools import partial
 from typing import NamedTuple
 
+from warmstart import run_end
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.entry.upkeep_run import Run
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.record import Record
-from warmstart.steps import harvest, release
+from warmstart.steps import harvest
 from warmstart.steps.contract import Context
 from warmstart.store import aside
 from warmstart.store.aside import Waiting
 
 RUN_SECONDS = 600.0  # for one run's harvest; what is not done then is the next run's
-REMOVAL_SECONDS = 300.0
 
 
 class Finished(NamedTuple):
@@ -47,7 +47,7 @@ def finish_all(run: Run, boot_id: str) -> Finished:
 
 def _finish(run: Run, waiting: Waiting, boot_id: str, failures: list[WarmstartError]) -> bool:
     """Harvest one run and remove it; False where there is more to do. Adds what failed of it to `failures`."""
-    drop = partial(release.drop_aside, run.paths, waiting, deadline=after(REMOVAL_SECONDS))
+    drop = partial(run_end.drop_deferred, run.paths, waiting, deadline=after(run_end.MAINTENANCE_SECONDS))
     record = waiting.record
     if record is None:
         drop(aside.DAMAGED, run.audit)
@@ -61,7 +61,7 @@ def _finish(run: Run, waiting: Waiting, boot_id: str, failures: list[WarmstartEr
         aside.keep(run.paths.aside, record._replace(aside=left), waiting.since)
         return False
     else:
-        release.remove_run(run.paths, record, after(REMOVAL_SECONDS))
+        run_end.finish_deferred(run.paths, record, after(run_end.MAINTENANCE_SECONDS))
     return True
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from tests.unit.samples import a_context, a_job, a_policy
-from warmstart import plan
+from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.host import ports
-from warmstart.host.deadline import after
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Rendezvous
 from warmstart.policy.match import Grant
+from warmstart.run_end import Ending
 from warmstart.runner import Step
 from warmstart.steps import environment, release
 from warmstart.steps.contract import Context
@@ -383,8 +383,7 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     context = nodes.context(TWO)
     record = records.load(context.paths.state, 7)
     assert record is not None
-    release.release(context.paths, record._replace(workspace=""), after(5))
-    release.withdraw(context.store, record)
+    run_end.undo(Ending(context.policy, context.paths, record._replace(workspace=""), context.audit, context.store))
     assert (len(nodes.ledger), nodes.answers) == (1, [])
-    release.free_ports(context.paths, "n1", 7, context.audit)
+    run_end.release_ports(context.paths, "n1", 7, context.audit)
     assert nodes.ledger == []

@@ -14,11 +14,9 @@ import pytest
 
 from tests.unit.samples import CACHE, a_context
 from warmstart.host import sockets
-from warmstart.host.files import opened_dir
-from warmstart.steps import release, workspace
+from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull, WorkspaceUnusable
-from warmstart.store import kept
 
 OPTIONS = Options(("numba", "inductor"))
 JOB = 64201 if os.getuid() == 0 else os.getuid()
@@ -129,43 +127,6 @@ def journals(context: Context) -> list[Path]:
     return list(Path(context.paths.journal).iterdir())
 
 
-def test_what_a_job_keeps_is_left_and_nothing_else(short: tuple[Context, Path]) -> None:
-    """Its tmp, for its user to reach; again, and the mark's time is that of the first call."""
-    context = short[0]._replace(record=short[0].record._replace(keep=True))
-    workspace.run(context, OPTIONS)
-    run = short[1] / "n1" / context.record.run_name
-    (run / "tmp" / "mine").write_text("x")
-    (run / "cache" / "numba" / "code").write_text("x")
-    (run / "left").mkdir()
-    release.run(context, release.Options())
-    os.utime(run / ".kept", (1, 1))
-    run.chmod(0o700)
-    outcome = release.run(context, release.Options())
-    assert (tree(run), stat.S_IMODE(run.stat().st_mode)) == ([".kept", "tmp", "tmp/mine"], 0o711)
-    assert outcome.detail == {"kept": str(run)}
-    with opened_dir(str(run.parent)) as node:
-        assert (kept.since(node, run.name), kept.since(node, "7.ffffffff")) == (1.0, None)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_on_a_full_disk_nothing_is_kept(
-    short: tuple[Context, Path], monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """Without room for a mark nobody would know when its time is over."""
-    context = short[0]._replace(record=short[0].record._replace(keep=True))
-    workspace.run(context, OPTIONS)
-    real = os.open
-
-    def full(path: str, flags: int, *args: int, **kwargs: int) -> int:
-        if path == kept.MARK:
-            raise OSError(number, os.strerror(number))
-        return real(path, flags, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", full)
-    release.run(context, release.Options())
-    assert os.listdir(short[1] / "n1") == []
-
-
 def test_the_job_is_told_the_constant_path(short: tuple[Context, Path]) -> None:
     """Where the node has one; the tree is the same, and so is TMPDIR."""
     context, base = short
@@ -180,13 +141,3 @@ def test_a_place_that_somebody_else_owns_never_drains(context: Context, tmp_path
     (tmp_path / "workspace").symlink_to(tmp_path)
     with pytest.raises(WorkspaceFull):
         workspace.run(context, OPTIONS)
-
-
-def test_release_removes_only_this_run(context: Context, tmp_path: Path) -> None:
-    """Another run of the same job, and everything beside it, stays."""
-    other = context._replace(record=context.record._replace(run_id="ffffffff"))
-    workspace.run(context, OPTIONS)
-    workspace.run(other, OPTIONS)
-    release.run(context, release.Options())
-    release.run(context, release.Options())
-    assert os.listdir(tmp_path / "workspace" / "n1") == ["7.ffffffff"]

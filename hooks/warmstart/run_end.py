@@ -1,0 +1,371 @@
+"""How a job's run on a node ends: every way there is, and the order in which its things are removed.
+
+| a run ends by                      | called by                       | what stays on the node                        |
+|------------------------------------|---------------------------------|-----------------------------------------------|
+| `release`                          | the epilog                      | TMPDIR, if the job asked for it (`retain`)    |
+| `defer`                            | `release`, harvest not finished | the cache, and TMPDIR if the job asked for it |
+| `supersede`                        | the prolog of a requeued job    | as with `release`                             |
+| `undo`                             | a prolog that failed            | its ports, until the epilog                   |
+| `finish_deferred`, `drop_deferred` | maintenance                     | as with `release`                             |
+| `end_orphan`                       | maintenance                     | a retained TMPDIR until `limits.keep` is over |
+
+The order of removal:
+
+1. The reserved ports. They are the job's, not the run's, and depend on nothing else.
+2. The view (`view/<jobid>`), so that no task starts with variables that point at what is about to go.
+3. The mounts below the run's directory. Each becomes read-only first, so that a process that outlived the job changes
+   nothing any more. Removing a tree detaches what is mounted in it, too, but does not tell who used it.
+4. The run's directory, or all of it but TMPDIR; then what the run's imports left beside it.
+5. The note of a deferred harvest, once the cache that it names is gone.
+6. The record, last of what is on this node.
+7. The rendezvous in the store. The store may be away, and what is on the node goes without it.
+
+Whoever dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record or the note of a
+deferred harvest names the run, and a repeated epilog, the prolog of a requeued job, or maintenance begins again. Only a
+rendezvous can outlive both, and maintenance of the store drops those that are old. `defer` writes its note first and
+forgets the record last, so at least one of them names the run at every moment. A tree that neither names is an orphan.
+After `undo`, which leaves the ports, the epilog gives them back without a record.
+
+Every part accepts that its thing is gone already, so a run may be ended twice. Two processes never end one run at once:
+hooks hold the lock on the job's state (`record.locked`), maintenance holds that or the lock on the deferred harvests
+(`aside.turn`).
+
+Every path is computed from the record's job and run id, never found by user or by pattern. What a process or a mount
+holds is left, audited, and removed by whoever comes next; it never drains the node.
+
+Never on a warm prolog's path.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from warmstart import record as records
+from warmstart import view
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.errors import ResourceError, StoreError, WarmstartError
+from warmstart.host import ports
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import opened_dir
+from warmstart.host.trees import remove_tree
+from warmstart.images import scratch
+from warmstart.paths import SEED, NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.record import Record, RecordUnreadable
+from warmstart.store import aside
+from warmstart.store.client import StoreClient
+
+STEP = "release"  # the step's name in the audit, whoever ends the run
+RETAINED = ".kept"  # in the run's directory, root's, 0600: its mtime is when the job ended
+MAINTENANCE_SECONDS = 300.0  # for removing one run or tree
+
+_TMP = "tmp"
+_PROLOG_SECONDS = 5.0
+_LEDGER_SECONDS = 5.0
+_STORE_SECONDS = 5.0
+
+
+class WorkspaceBusy(ResourceError):
+    """Something under the workspace could not be removed."""
+
+    code = "workspace-busy"
+    template = "workspace {path} is not all removed: {problem}"
+    hint = "which process or mount holds it (fuser -vm, findmnt)? remove the directory by hand afterwards"
+
+
+class Ending(NamedTuple):
+    """A run that ends, and what ending it needs."""
+
+    policy: Policy
+    paths: NodePaths
+    record: Record
+    audit: Journal
+    store: StoreClient
+
+
+class Orphan(NamedTuple):
+    """A tree of a run, as maintenance found it: `<directory>/<name>`."""
+
+    kind: str  # "workspace" or "stage"
+    directory: str
+    name: str
+    job_id: int
+    run_name: str
+
+    @property
+    def path(self) -> str:
+        """The tree's absolute path."""
+        return f"{self.directory}/{self.name}"
+
+
+def release(ending: Ending, deadline: Deadline) -> StoreError | None:
+    """End a run after its job: remove it, or leave its cache to maintenance where the record says so (`aside`).
+
+    Returns what kept the store from forgetting the rendezvous; everything else is done then. Raises `WorkspaceBusy`,
+    and `CacheInUse` after everything on the node is done.
+    """
+    release_ports(ending.paths, ending.record.node, ending.record.job_id, ending.audit)
+    _mark_images(ending)
+    if ending.record.aside:
+        defer(ending, deadline)
+    else:
+        _remove(ending, deadline)
+    try:
+        _withdraw(ending)
+    except StoreError as error:
+        return error
+    return None
+
+
+def supersede(ending: Ending, *, rebooted: bool) -> None:
+    """End an earlier run of a job that a prolog prepares again: it was requeued, or its epilog never came.
+
+    What fails is audited and left: the new run has a directory of its own.
+    """
+    record, audit = ending.record, ending.audit
+    audit.emit(events.RUN_SUPERSEDED, earlier_run=record.run_id, rebooted=rebooted)
+    try:
+        release_ports(ending.paths, record.node, record.job_id, audit)
+        _remove(ending, after(_PROLOG_SECONDS))
+        _withdraw(ending)
+    except WarmstartError as error:
+        audit.emit(events.STEP_FAILED, step=STEP, error=error.as_audit())
+
+
+def undo(ending: Ending) -> None:
+    """End a run whose prolog failed: the job finds all of its preparation or none, and nothing is retained.
+
+    Ports stay reserved until the epilog, since another node may have been told them. Failures are audited and not
+    raised: the one that the caller handles matters more.
+    """
+    ending = ending._replace(record=ending.record._replace(keep=False))
+    try:
+        _remove(ending, after(_PROLOG_SECONDS))
+        _withdraw(ending)
+    except (WarmstartError, OSError) as error:
+        ending.audit.emit(events.STEP_FAILED, step=STEP, error={"reason": str(error)})
+
+
+def defer(ending: Ending, deadline: Deadline) -> None:
+    """Leave a run's cache to maintenance, which finishes its harvest, and remove the rest of the run.
+
+    Drops the oldest deferred harvests where there are too many. Raises `StateUnusable`, `StateFull`, `WorkspaceBusy`.
+    """
+    record, paths = ending.record, ending.paths
+    aside.keep(paths.aside, record, time.time())
+    ending.audit.emit(events.HARVEST_SET_ASIDE, run=record.run_name, profiles=record.aside)
+    view.remove(paths.view, record)
+    _close_to_user(record, deadline)
+    records.forget(paths.state, record.job_id)
+    with aside.turn(paths.aside) as is_ours:
+        if is_ours:
+            _make_room(ending, deadline)
+
+
+def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
+    """Remove what is left of a run whose deferred harvest is done; the caller has the `turn`.
+
+    The job's view and record are not touched: they may be a later run's. Returns the directories of the cache that a
+    process still used; they were detached. Raises `WorkspaceBusy`.
+    """
+    return _remove_run(paths, record, deadline)
+
+
+def drop_deferred(paths: NodePaths, waiting: aside.Waiting, reason: str, audit: Journal, deadline: Deadline) -> None:
+    """Give up a deferred harvest and remove its run; the caller has the `turn`. What is lost is audited."""
+    if waiting.record:
+        _remove_run(paths, waiting.record, deadline)
+    aside.forget(paths.aside, waiting.name)
+    profiles = waiting.record.aside if waiting.record else []
+    audit.emit(events.HARVEST_DROPPED, run=waiting.name, profiles=profiles, reason=reason)
+
+
+def end_orphan(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool], audit: Journal) -> bool:
+    """Remove a tree of a run that neither a record nor a deferred harvest names; return whether it was removed.
+
+    `keep`: seconds for which a retained TMPDIR stays after its job. `is_over` tells whether a job has left the cluster
+    for sure. Raises `JobBusy` while a hook of the job is at work, and `WorkspaceBusy`.
+    """
+    with records.locked(paths.state, orphan.job_id, after(0)):
+        kind = _removable_as(paths, orphan, keep, is_over)
+        if kind is None:
+            return False
+        remove_orphan(kind, orphan.directory, orphan.name, audit)
+        return True
+
+
+def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
+    """Remove a tree and audit that; `WorkspaceBusy`."""
+    try:
+        with opened_dir(directory) as fd:
+            remove_tree(fd, name, after(MAINTENANCE_SECONDS))
+    except OSError as error:
+        raise WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror) from error
+    audit.emit(events.ORPHAN_REMOVED, kind=kind, path=f"{directory}/{name}")
+
+
+def release_ports(paths: NodePaths, node: str, job_id: int, audit: Journal) -> None:
+    """Give back a job's ports on this node, also those of a prolog that died before it wrote them down."""
+    held = ports.held_by(paths.ports, node, job_id)
+    if held:
+        audit.emit(events.RENDEZVOUS_RELEASED, ports=held)  # first: the next holder's event then comes later
+        ports.release(paths.ports, node, job_id, after(_LEDGER_SECONDS))
+
+
+def retain(node: int, run_name: str, deadline: Deadline) -> bool:
+    """Remove all of a run's directory but its TMPDIR, and mark it with the time at which the job ended.
+
+    `node` is the descriptor of the parent directory. The cache is never retained: it is code, and what is good of it
+    was harvested. The mark comes last, so until then the record names the run; a second call goes on and keeps the
+    time of the first. The run's directory is root's, so only root can have made a mark.
+
+    Returns False where the disk has no room for a mark, so nothing can be retained. Raises `OSError` as `remove_tree`.
+    """
+    with opened_dir(run_name, node) as run:
+        for name in os.listdir(run):
+            if name not in (_TMP, RETAINED):
+                remove_tree(run, name, deadline)
+        try:
+            with suppress(FileExistsError):
+                os.close(os.open(RETAINED, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=run))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return False
+            raise
+        os.fchmod(run, 0o711)
+    return True
+
+
+def retained_since(node: int, run_name: str) -> float | None:
+    """Return when the job of a retained run ended, in seconds since the epoch; None if nothing of it is retained."""
+    try:
+        with opened_dir(run_name, node) as run:
+            found = os.stat(RETAINED, dir_fd=run, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_mtime if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
+
+
+def _remove(ending: Ending, deadline: Deadline) -> None:
+    """Remove a run from this node: 2 to 6 of the order above."""
+    record, paths = ending.record, ending.paths
+    view.remove(paths.view, record)
+    in_use = _remove_run(paths, record, deadline)
+    records.forget(paths.state, record.job_id)
+    if in_use:
+        from warmstart.store.overlay import CacheInUse
+
+        raise CacheInUse(path=f"{record.run_directory}/cache", subdirs=", ".join(in_use))
+
+
+def _remove_run(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
+    """Remove what is the run's alone: 3 to 5. Returns the directories of the cache that a process still used."""
+    in_use = _remove_workspace(record, deadline) if record.workspace else []
+    aside.forget(paths.aside, record.run_name)
+    return in_use
+
+
+def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
+    """Remove or retain the run's directory: 3 and 4. Returns the directories of the cache that a process still used."""
+    try:
+        with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
+            in_use = _unmount(node, record.run_name)
+            if not (record.keep and retain(node, record.run_name, deadline)):
+                remove_tree(node, record.run_name, deadline)
+            scratch.remove_left(node, record.run_id, deadline)
+            return in_use
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            return []  # nothing was written there, and nothing can be removed
+        raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
+
+
+def _unmount(node: int, run_name: str) -> list[str]:
+    """Unmount the overlays below the run's directory; return those that a process still used."""
+    try:
+        with opened_dir(run_name, node) as run:
+            if SEED not in os.listdir(run):
+                return []
+            from warmstart.store import overlay
+
+            return overlay.take_down(run)
+    except FileNotFoundError:
+        return []
+
+
+def _withdraw(ending: Ending) -> None:
+    """Remove what this node told the job's other nodes; a `StoreError` leaves it to maintenance of the store."""
+    if ending.record.meeting:
+        ending.store.withdraw_rendezvous(ending.record.meeting, after(_STORE_SECONDS))
+
+
+def _mark_images(ending: Ending) -> None:
+    """Tell the store which images the job's steps were served without a hook; maintenance does it while the job lives.
+
+    Before anything is removed: the notes of that are in the run's TMPDIR.
+    """
+    record = ending.record
+    if not record.workspace:
+        return
+    from warmstart.images import served
+    from warmstart.images.client import ImageStoreClient
+
+    store = ImageStoreClient(ending.store.worker, ending.policy.paths.store)
+    with suppress(OSError, StoreError), opened_dir(record.run_directory) as run:
+        served.collect(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
+
+
+def _close_to_user(record: Record, deadline: Deadline) -> None:
+    """Close the run's directory to the job's user, and remove what is neither harvested nor retained."""
+    try:
+        with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
+            with opened_dir(record.run_name, node) as run:
+                os.fchmod(run, 0o700)
+                if not record.keep:
+                    remove_tree(run, _TMP, deadline)
+            scratch.remove_left(node, record.run_id, deadline)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
+
+
+def _make_room(ending: Ending, deadline: Deadline) -> None:
+    """Drop the oldest deferred harvests beyond the policy's number, and while the disk is short of space."""
+    waiting = aside.waiting(ending.paths.aside)
+    beyond = len(waiting) - ending.policy.harvest.aside
+    for number, item in enumerate(waiting):
+        if number >= beyond and not aside.is_short_of_space(ending.record.workspace):
+            return
+        reason = aside.NO_ROOM if number < beyond else aside.NO_SPACE
+        drop_deferred(ending.paths, item, reason, ending.audit, deadline)
+
+
+def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool]) -> str | None:
+    """Return as what the tree may be removed, in the audit's words; None if it has to stay."""
+    try:
+        record = records.load(paths.state, orphan.job_id)
+    except RecordUnreadable:
+        return None
+    if aside.holds(paths.aside, orphan.run_name) or (record and record.run_name == orphan.run_name):
+        return None
+    ended = _retained_since(orphan) if orphan.kind == "workspace" else None
+    if ended is not None:
+        is_due = time.time() >= ended + keep or aside.is_short_of_space(orphan.directory)
+        return "kept" if is_due else None
+    # A record of another run of the job: this one is over, whatever the job does now.
+    return orphan.kind if record or is_over(orphan.job_id) else None
+
+
+def _retained_since(orphan: Orphan) -> float | None:
+    with opened_dir(orphan.directory) as node:
+        return retained_since(node, orphan.name)

@@ -1,0 +1,377 @@
+"""Runs end in one order: whoever dies on the way leaves nothing unknown, and ending a run twice changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.crash.vanish import vanishes
+from tests.unit.samples import a_context, a_policy
+from warmstart import record as records
+from warmstart import run_end, view
+from warmstart.errors import StoreError
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.record import JobBusy, Record
+from warmstart.run_end import Ending, Orphan, WorkspaceBusy
+from warmstart.steps import release, workspace
+from warmstart.steps.contract import Context
+from warmstart.store import aside
+
+SOON = 10.0
+LONG_AGO = (1, 1)
+
+
+class Runs:
+    """Runs of one job on a node."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.context: Context = a_context(root)
+        self.paths = self.context.paths
+        self.workspace = root / "workspace" / "n1"
+
+    def make(self, **changes: object) -> Ending:
+        """Make a run with a workspace, a view and a record."""
+        record = self.context.record._replace(**changes)  # type: ignore[arg-type]
+        state = f"{self.paths.state}/{record.job_id}"
+        os.makedirs(state, mode=0o700, exist_ok=True)
+        records.save(self.paths.state, record)
+        workspace.run(self.context._replace(record=record), workspace.Options(("numba",)))
+        for path in ("tmp/mine", "cache/numba/code"):
+            Path(record.run_directory, path).write_text("x")
+        (self.workspace / f"import.{record.run_id}.0123").mkdir()
+        view.publish(self.paths.view, record, {"environment": "x"})
+        return Ending(self.context.policy, self.paths, record, self.context.audit, self.context.store)
+
+    def recorded(self, job_id: int = 7) -> Record | None:
+        """Return the job's record."""
+        return records.load(self.paths.state, job_id)
+
+    def left(self) -> list[str]:
+        """Return what there is of runs on the node."""
+        return sorted([*os.listdir(self.workspace), *os.listdir(self.paths.view), *self.deferred()])
+
+    def deferred(self) -> list[str]:
+        """Return the runs that maintenance is to finish."""
+        return [item.name for item in aside.waiting(self.paths.aside)]
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        """Return the audited events of one name."""
+        lines = [line for path in Path(self.paths.journal).iterdir() for line in path.read_text().splitlines()]
+        return [event for line in lines if (event := json.loads(line))["event"] == name]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    """Give runs below the test's directory, on a disk with space."""
+    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
+    made = Runs(tmp_path)
+    yield made
+    made.context.store.close()
+
+
+def tree(root: str) -> list[str]:
+    """Return every path below a directory."""
+    return sorted(str(path.relative_to(root)) for path in Path(root).rglob("*"))
+
+
+def released(ending: Ending) -> None:
+    """End a run as its epilog does."""
+    assert run_end.release(ending, after(SOON)) is None
+
+
+def superseded(ending: Ending) -> None:
+    """End a run as the prolog of the requeued job does."""
+    run_end.supersede(ending, rebooted=False)
+
+
+WAYS: dict[str, Callable[[Ending], None]] = {"release": released, "supersede": superseded, "undo": run_end.undo}
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_nothing_is_left_of_a_run(runs: Runs, way: str) -> None:
+    """Neither of what it has on the node, nor of what says so; again finds nothing, and that is fine."""
+    ending = runs.make()
+    for _ in range(2):
+        WAYS[way](ending)
+        assert (runs.left(), runs.recorded()) == ([], None)
+    assert runs.events("step.failed") == []
+
+
+@pytest.mark.parametrize(("way", "keep"), [("release", False), ("release", True), ("supersede", False), ("undo", True)])
+def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str, keep: bool) -> None:
+    """Killed before any call: the record names what is left, and whoever comes next finishes."""
+    for turn in count(1):
+        ending = runs.make(run_id=f"{turn:08x}", keep=keep)
+        died = vanishes(lambda ending=ending: WAYS[way](ending), turn, "before")  # type: ignore[misc]
+        there = os.path.exists(f"{ending.record.run_directory}/cache") or os.path.exists(f"{runs.paths.view}/7")
+        assert not there or runs.recorded() == ending.record
+        WAYS[way](ending)
+        stays = [ending.record.run_name] if keep and way != "undo" else []
+        assert (runs.left(), runs.recorded()) == (stays, None)
+        for name in stays:
+            with opened_dir(str(runs.workspace)) as node:
+                assert run_end.retained_since(node, name)
+            (runs.workspace / name / ".kept").unlink()
+            (runs.workspace / name / "tmp" / "mine").unlink()
+            (runs.workspace / name / "tmp").rmdir()
+            (runs.workspace / name).rmdir()
+        if not died:
+            break
+    assert turn > 20
+
+
+def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its view is gone, and its record stays for whoever comes next; a requeued job starts all the same."""
+    ending = runs.make()
+    with monkeypatch.context() as patch:
+        patch.setattr(run_end, "remove_tree", fails)
+        with pytest.raises(WorkspaceBusy):
+            run_end.release(ending, after(SOON))
+        run_end.supersede(ending, rebooted=True)
+        run_end.undo(ending)
+    assert (os.listdir(runs.paths.view), runs.recorded()) == ([], ending.record)
+    assert [event["step"] for event in runs.events("step.failed")] == ["release", "release"]
+    (event,) = runs.events("run.superseded")
+    assert (event["earlier_run"], event["rebooted"]) == (ending.record.run_id, True)
+    released(ending)
+    assert (runs.left(), runs.recorded()) == ([], None)
+
+
+def fails(*_: object) -> None:
+    """Remove nothing, since something is held."""
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+
+def test_a_store_that_is_away_keeps_nothing_on_the_node(runs: Runs) -> None:
+    """The rendezvous is the last thing: its failure is the epilog's to tell, and the prolog goes on."""
+    ending = runs.make(meeting="test.7.0.json")  # the store's directory is not there
+    assert isinstance(run_end.release(ending, after(SOON)), StoreError)
+    assert (runs.left(), runs.recorded()) == ([], None)
+    ending = runs.make(meeting="test.7.0.json")
+    run_end.undo(ending)
+    assert (runs.left(), runs.recorded()) == ([], None)
+    assert len(runs.events("step.failed")) == 1
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_only_this_run_ends(runs: Runs, way: str) -> None:
+    """Another run of the same job, and everything beside it, stays."""
+    other = runs.make(run_id="ffffffff")
+    ending = runs.make()
+    for _ in range(2):
+        WAYS[way](ending)
+    assert sorted(os.listdir(runs.workspace)) == ["7.ffffffff", "import.ffffffff.0123"]
+    assert tree(other.record.run_directory) == ["cache", "cache/numba", "cache/numba/code", "tmp", "tmp/mine"]
+
+
+def test_what_a_job_keeps_is_left_and_nothing_else(runs: Runs) -> None:
+    """Its tmp, for its user to reach; again, and the mark's time is that of the first call."""
+    ending = runs.make(keep=True)
+    run = Path(ending.record.run_directory)
+    (run / "left").mkdir()
+    context = runs.context._replace(record=ending.record)
+    release.run(context, release.Options())
+    os.utime(run / ".kept", LONG_AGO)
+    run.chmod(0o700)
+    outcome = release.run(context, release.Options())
+    assert (tree(str(run)), stat.S_IMODE(run.stat().st_mode)) == ([".kept", "tmp", "tmp/mine"], 0o711)
+    assert outcome.detail == {"kept": str(run)}
+    with opened_dir(str(run.parent)) as node:
+        assert (run_end.retained_since(node, run.name), run_end.retained_since(node, "7.ffffffff")) == (1.0, None)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_on_a_full_disk_nothing_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Without room for a mark nobody would know when its time is over."""
+    ending = runs.make(keep=True)
+    real = os.open
+
+    def full(path: str, flags: int, *args: int, **kwargs: int) -> int:
+        if path == run_end.RETAINED:
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", full)
+    release.run(runs.context._replace(record=ending.record), release.Options())
+    assert os.listdir(runs.workspace) == []
+
+
+def test_a_mark_counts_only_if_it_is_ours(runs: Runs) -> None:
+    """A regular file is one, a directory or a link of that name is not."""
+    ending = runs.make(keep=True)
+    mark = Path(ending.record.run_directory, ".kept")
+    with opened_dir(str(runs.workspace)) as node:
+        mark.mkdir()
+        assert run_end.retained_since(node, ending.record.run_name) is None
+        mark.rmdir()
+        mark.symlink_to("tmp")
+        assert run_end.retained_since(node, ending.record.run_name) is None
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_deferred_harvest_leaves_the_cache(runs: Runs, keep: bool) -> None:
+    """Closed to the job's user, and known without a record; maintenance removes the rest, and twice is fine."""
+    ending = runs.make(aside=["numba"], keep=keep)
+    released(ending)
+    run = Path(ending.record.run_directory)
+    tmp = ["tmp", "tmp/mine"] if keep else []
+    assert (tree(str(run)), stat.S_IMODE(run.stat().st_mode)) == (
+        ["cache", "cache/numba", "cache/numba/code", *tmp],
+        0o700,
+    )
+    assert (runs.left(), runs.recorded()) == ([run.name, run.name], None)
+    for _ in range(2):
+        assert run_end.finish_deferred(runs.paths, ending.record, after(SOON)) == []
+        assert runs.left() == ([run.name] if keep else [])
+    assert (tree(str(run)) if keep else []) == ([".kept", *tmp] if keep else [])
+
+
+def test_finishing_leaves_the_jobs_next_run_alone(runs: Runs) -> None:
+    """The job was requeued meanwhile: its view and its record are of another run."""
+    first = runs.make(aside=["numba"])
+    released(first)
+    second = runs.make(run_id="ffffffff")
+    run_end.finish_deferred(runs.paths, first.record, after(SOON))
+    assert runs.left() == ["7", "7.ffffffff", "import.ffffffff.0123"]
+    assert runs.recorded() == second.record
+
+
+def test_deferring_that_dies_leaves_the_run_known(runs: Runs) -> None:
+    """By its record, or as one to finish; a repeated epilog that has time harvests it, and nothing is left."""
+    for turn in count(1):
+        ending = runs.make(run_id=f"{turn:08x}", aside=["numba"])
+        died = vanishes(lambda ending=ending: released(ending), turn, "before")  # type: ignore[misc]
+        assert runs.recorded() == ending.record or ending.record.run_name in runs.deferred()
+        released(ending._replace(record=ending.record._replace(aside=[])))
+        assert (runs.left(), runs.recorded()) == ([], None)
+        if not died:
+            break
+    assert turn > 20
+
+
+def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the policy's number, and on a disk without space; what is dropped is gone from the node, and audited."""
+    policy = a_policy(runs.root)
+    policy = policy._replace(harvest=policy.harvest._replace(aside=2))
+    for number in (1, 2, 3):
+        released(
+            runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", aside=["numba"])._replace(policy=policy)
+        )
+    assert sorted(os.listdir(runs.workspace)) == runs.deferred() == ["2.00000002", "3.00000003"]
+    answers = iter([True, False])
+    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: next(answers))
+    Path(runs.paths.aside, "9.00000009.json").write_text("{")  # damaged: nobody can tell since when
+    run_end.defer(runs.make(aside=["numba"])._replace(policy=policy), after(SOON))
+    assert [(event["run"], event["reason"], event["profiles"]) for event in runs.events("harvest.dropped")] == [
+        ("1.00000001", aside.NO_ROOM, ["numba"]),
+        ("9.00000009", aside.NO_ROOM, []),
+        ("2.00000002", aside.NO_ROOM, ["numba"]),
+        ("3.00000003", aside.NO_SPACE, ["numba"]),
+    ]
+    assert runs.left() == ["7.0a1b2c3d", "7.0a1b2c3d"]
+
+
+def test_nothing_is_dropped_while_maintenance_is_at_it(runs: Runs) -> None:
+    """Whoever has the lock may be harvesting what would be removed."""
+    policy = a_policy(runs.root)
+    policy = policy._replace(harvest=policy.harvest._replace(aside=0))
+    os.makedirs(runs.paths.aside, mode=0o700)
+    with aside.turn(runs.paths.aside) as is_ours:
+        assert is_ours
+        released(runs.make(aside=["numba"])._replace(policy=policy))
+    assert runs.deferred() == ["7.0a1b2c3d"]
+
+
+class Orphans:
+    """A run's directory that maintenance found."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+        self.record = runs.make().record
+        records.forget(runs.paths.state, 7)
+
+    def end(self, *, is_over: bool, keep: float = 0, kind: str = "workspace") -> bool:
+        """End it; return whether it was removed."""
+        record = self.record
+        orphan = Orphan(kind, str(self.runs.workspace), record.run_name, record.job_id, record.run_name)
+        removed = run_end.end_orphan(self.runs.paths, orphan, keep, lambda _job_id: is_over, self.runs.context.audit)
+        assert removed is not os.path.exists(orphan.path)
+        return removed
+
+    def kinds(self) -> list[object]:
+        """Return as what it was removed."""
+        return [event["kind"] for event in self.runs.events("orphan.removed")]
+
+
+@pytest.fixture
+def orphan(runs: Runs) -> Orphans:
+    """Give a run without a record."""
+    return Orphans(runs)
+
+
+def test_an_orphan_goes_when_its_job_is_over_for_sure(orphan: Orphans) -> None:
+    """Not before, and then with an event; nothing of the job's state stays for it."""
+    assert not orphan.end(is_over=False)
+    assert orphan.end(is_over=True, kind="stage")
+    assert orphan.kinds() == ["stage"]
+    assert orphan.runs.recorded() is None
+
+
+def test_an_orphan_of_an_earlier_run_goes_while_the_job_runs(orphan: Orphans) -> None:
+    """The record is of another run, so this one is over."""
+    orphan.runs.make(run_id="ffffffff")
+    assert orphan.end(is_over=False)
+
+
+def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
+    """The record, a record that can't be read, or a deferred harvest; nor while a hook of the job is at work."""
+    paths, record = orphan.runs.paths, orphan.record
+    state = Path(paths.state, "7")
+    state.mkdir(mode=0o700, exist_ok=True)
+    records.save(paths.state, record)
+    assert not orphan.end(is_over=True)
+    (state / records.NAME).write_text("{")
+    assert not orphan.end(is_over=True)
+    records.forget(paths.state, 7)
+    aside.keep(paths.aside, record, time.time())
+    assert not orphan.end(is_over=True)
+    aside.forget(paths.aside, record.run_name)
+    with records.locked(paths.state, 7, after(0)), pytest.raises(JobBusy):
+        orphan.end(is_over=True)
+    assert orphan.end(is_over=True)
+
+
+def test_a_retained_tmpdir_goes_when_its_time_is_over(orphan: Orphans) -> None:
+    """Its time alone counts, and not whether the controller still knows the job."""
+    mark = Path(orphan.record.run_directory, ".kept")
+    mark.touch(mode=0o600)
+    assert not orphan.end(is_over=True, keep=60)
+    os.utime(mark, (time.time() - 61,) * 2)
+    assert orphan.end(is_over=False, keep=60)
+    assert orphan.kinds() == ["kept"]
+
+
+def test_a_retained_tmpdir_goes_first_on_a_full_disk(orphan: Orphans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next jobs need the space."""
+    Path(orphan.record.run_directory, ".kept").touch(mode=0o600)
+    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: True)
+    assert orphan.end(is_over=False, keep=60)
+    assert orphan.kinds() == ["kept"]
+
+
+def test_an_orphan_that_is_held_stays(orphan: Orphans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names it, and it is not audited as removed."""
+    monkeypatch.setattr(run_end, "remove_tree", fails)
+    with pytest.raises(WorkspaceBusy, match=orphan.record.run_name):
+        orphan.end(is_over=True)
+    assert orphan.kinds() == []
