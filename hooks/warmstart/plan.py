@@ -22,6 +22,7 @@ from warmstart.policy.match import Grant, combine, matching, private_repository
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
+from warmstart.request import Request
 from warmstart.runner import Prepared, Step
 from warmstart.slurm import hostlist
 
@@ -61,14 +62,19 @@ def groups(job: Job) -> list[str]:
     return names
 
 
-def profiles(policy: Policy, job: Job, grant: Grant) -> list[str]:
+def requested(job: Job, grant: Grant) -> Request:
+    """Parse what the job asks for, once per hook; a job that gets nothing asks for nothing. `RequestInvalid`."""
+    return request.NOTHING if grant.reason else request.of(job)
+
+
+def profiles(policy: Policy, grant: Grant, asked: Request) -> list[str]:
     """Return the job's profiles, those of the policy first; `ProfileNotOffered` for a wish that can't be met."""
-    return [name for name in _wanted(policy, job, grant) if not _misplaced(policy, name)]
+    return [name for name in _wanted(policy, grant, asked) if not _misplaced(policy, name)]
 
 
-def left_out(policy: Policy, job: Job, grant: Grant) -> list[str]:
+def left_out(policy: Policy, grant: Grant, asked: Request) -> list[str]:
     """Return the profiles that the job would have if its caches were at a constant path on this node."""
-    return [name for name in _wanted(policy, job, grant) if _misplaced(policy, name)]
+    return [name for name in _wanted(policy, grant, asked) if _misplaced(policy, name)]
 
 
 def _misplaced(policy: Policy, profile: str) -> bool:
@@ -78,10 +84,7 @@ def _misplaced(policy: Policy, profile: str) -> bool:
     return not policy.cache_place or (found.follows_links and policy.constant_path == "link")
 
 
-def _wanted(policy: Policy, job: Job, grant: Grant) -> list[str]:
-    if grant.reason:
-        return []
-    asked = request.of(job)
+def _wanted(policy: Policy, grant: Grant, asked: Request) -> list[str]:
     known = registry.names(policy.profiles)
     for name in asked.profiles:
         if name not in known or name == FILES:
@@ -91,30 +94,24 @@ def _wanted(policy: Policy, job: Job, grant: Grant) -> list[str]:
     return list(dict.fromkeys([*grant.profiles, *asked.profiles, *declared]))
 
 
-def images(policy: Policy, job: Job, grant: Grant) -> list[Reference]:
+def images(policy: Policy, grant: Grant, asked: Request) -> list[Reference]:
     """Return the job's images: its own wish first, then the policy's; raises the verdict on a refused one."""
-    if grant.reason:
-        return []
-    wanted = [references.parse(text) for text in request.of(job).images]
+    wanted = [references.parse(text) for text in asked.images]
     for reference in wanted:
         references.check_allowed(reference, policy.images.registries)
     return list(dict.fromkeys([*wanted, *(references.parse(text) for text in grant.images)]))
 
 
-def keeps(policy: Policy, job: Job, grant: Grant) -> bool:
+def keeps(policy: Policy, asked: Request) -> bool:
     """Tell whether the job's TMPDIR stays after it."""
-    return policy.limits.keep is not None and _asks_to_keep(job, grant)
+    return policy.limits.keep is not None and asked.keep
 
 
-def _asks_to_keep(job: Job, grant: Grant) -> bool:
-    return not grant.reason and request.of(job).keep
-
-
-def prolog(policy: Policy, job: Job, grant: Grant) -> list[Step]:
+def prolog(policy: Policy, job: Job, grant: Grant, asked: Request) -> list[Step]:
     """Return the steps before `environment`, which `environment()` makes of what they found out."""
-    names, wanted = profiles(policy, job, grant), images(policy, job, grant)
-    meeting = _rendezvous(job, grant)
-    if not (names or wanted or grant.env or meeting or _asks_to_keep(job, grant)):
+    names, wanted = profiles(policy, grant, asked), images(policy, grant, asked)
+    meeting = _rendezvous(job, grant, asked)
+    if not (names or wanted or grant.env or meeting or asked.keep):
         return []
     from warmstart.steps import workspace
 
@@ -134,7 +131,7 @@ def prolog(policy: Policy, job: Job, grant: Grant) -> list[Step]:
         steps.append(
             Step(
                 seed.NAME,
-                partial(seed.run, options=seed.Options(tuple(names), request.of(job).files)),
+                partial(seed.run, options=seed.Options(tuple(names), asked.files)),
                 in_workspace=True,
             )
         )
@@ -151,14 +148,13 @@ def private_images(policy: Policy, job: Job, wanted: list[Reference]) -> tuple[t
     return tuple(private)
 
 
-def _rendezvous(job: Job, grant: Grant) -> Step | None:
+def _rendezvous(job: Job, grant: Grant, asked: Request) -> Step | None:
     """Return the step for jobs of several nodes, and for any that asks; `PortsNotOffered`."""
     rule = grant.rendezvous
-    asked = None if grant.reason else request.of(job).ports
-    if asked is not None and (rule is None or asked > rule.per_job):
-        raise PortsNotOffered(asked=asked, most=rule.per_job if rule else "none")
+    if asked.ports is not None and (rule is None or asked.ports > rule.per_job):
+        raise PortsNotOffered(asked=asked.ports, most=rule.per_job if rule else "none")
     several = job.het_id is not None or hostlist.has_several(job.nodelist)
-    if rule is None or not (several or asked is not None):
+    if rule is None or not (several or asked.ports is not None):
         return None
     from warmstart.slurm.sharing import has_first_node_alone
     from warmstart.steps import rendezvous as step
@@ -169,7 +165,7 @@ def _rendezvous(job: Job, grant: Grant) -> Step | None:
     address = (hostlist.first(job.nodelist) or job.node) if leading else ""
     options = step.Options(
         rule=rule,
-        further=asked or 0,
+        further=asked.ports or 0,
         name=name_of(job.cluster, job.view_id, job.restarts),
         restarts=job.restarts,
         head=address == job.node,
@@ -181,15 +177,15 @@ def _rendezvous(job: Job, grant: Grant) -> Step | None:
     return Step(step.NAME, partial(step.run, options=options))
 
 
-def environment(policy: Policy, job: Job, grant: Grant, prepared: Prepared) -> Step:
+def environment(policy: Policy, grant: Grant, asked: Request, prepared: Prepared) -> Step:
     """Return the last step of a prolog."""
     from warmstart.steps import environment as step
 
-    cache = prepared.context.record.environment.get("WARMSTART_CACHE", "")
+    cache = prepared.context.record.cache
     variables: dict[str, str] = {}
-    for name in profiles(policy, job, grant) if cache else ():
+    for name in profiles(policy, grant, asked) if cache else ():
         variables.update(registry.get(name, policy.profiles).environment(cache))
-    notices = [*prepared.notices, *([NOT_KEPT] if _asks_to_keep(job, grant) and policy.limits.keep is None else [])]
+    notices = [*prepared.notices, *([NOT_KEPT] if asked.keep and policy.limits.keep is None else [])]
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
 
@@ -201,7 +197,7 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
     steps = []
     # The head node harvests all, the job's other nodes what its ranks write for themselves.
     wanted = None if record.head else _of_kind(policy, record, "per_rank")
-    brings_back = record.seeded and record.publish_scope and record.environment.get("WARMSTART_CACHE")
+    brings_back = record.seeded and record.publish_scope and record.cache
     if wanted != frozenset() and brings_back:
         from warmstart.steps import harvest
 

@@ -106,7 +106,8 @@ class Record(NamedTuple):
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
     publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
     read_scopes: list[str] = []  # noqa: RUF012
-    environment: dict[str, str] = {}  # noqa: RUF012 - what the job will see
+    cache: str = ""  # the path at which the job sees its cache; "": it has none
+    environment: dict[str, str] = {}  # noqa: RUF012 - what else the job will see
     verdict: str = ""
     meeting: str = ""  # the store's file in which this node told the job's others the rendezvous
     keep: bool = False  # whether the job's TMPDIR stays after it
@@ -126,6 +127,7 @@ class Record(NamedTuple):
 class RecordChange(TypedDict, total=False):
     """Fields of `Record` that steps set."""
 
+    cache: str
     image: str
     images: dict[str, str]
     facts: dict[str, str]

@@ -42,6 +42,9 @@ class Request(NamedTuple):
     keep: bool = False  # whether its TMPDIR is to stay after it
 
 
+NOTHING = Request((), ())
+
+
 def of(job: Job) -> Request:
     """Return the job's wishes; `RequestInvalid` names the word that is wrong."""
     # pyxis takes the path of a squashfs file, too: that is nothing to import.

@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
     name: str
     run: Callable[[Context], Outcome]
-    in_workspace: bool = False  # left out where the job got no workspace
+    in_workspace: bool = False  # left out where the job got no cache
 
 
 class Prepared(NamedTuple):
@@ -44,7 +44,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
     """Run the steps in order; raises the `UserError` of a verdict or the `NodeError` of a drain."""
     notices: list[str] = []
     for step in steps:
-        if step.in_workspace and not context.record.environment.get("WARMSTART_CACHE"):
+        if step.in_workspace and not context.record.cache:
             continue
         degraded: list[WarmstartError] = []
         try:

@@ -50,7 +50,7 @@ class LateNode:
             workspace=str(self.base / "workspace"),
             publish_scope="user-1-a",
             seeded={"numba": Seeded("ns", [])},
-            environment={"WARMSTART_CACHE": "/x"},
+            cache="/x",
         )
         os.makedirs(f"{self.paths.state}/{number}", mode=0o700, exist_ok=True)
         records.save(self.paths.state, record)

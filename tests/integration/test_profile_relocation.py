@@ -49,7 +49,7 @@ def a_run(base: Path, run_id: str) -> Context:
     policy = a_policy(base, validate_user=Identity("nobody", 65534, 65534))
     context = a_context(base, record=record, policy=policy)
     outcome = workspace.run(context, workspace.Options(("triton",)))
-    return context._replace(record=record._replace(environment=outcome.environment))
+    return context._replace(record=record._replace(**outcome.record))
 
 
 def seeded(context: Context) -> tuple[Context, Outcome]:
@@ -60,7 +60,7 @@ def seeded(context: Context) -> tuple[Context, Outcome]:
 
 def cache_of(context: Context) -> Path:
     """Return Triton's directory in the job's cache."""
-    return Path(context.record.environment["WARMSTART_CACHE"]) / "triton"
+    return Path(context.record.cache) / "triton"
 
 
 def published(base: Path) -> None:

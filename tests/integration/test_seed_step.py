@@ -77,7 +77,7 @@ def a_run(root: Path, run_id: str, profile: str = "numba", **policy: object) -> 
     """Return the context of a run whose workspace is made."""
     context = a_new_context(root, run_id, **policy)
     outcome = workspace.run(context, workspace.Options((registry.get(profile).subdir,)))
-    return context._replace(record=context.record._replace(environment=outcome.environment))
+    return context._replace(record=context.record._replace(**outcome.record))
 
 
 def seeded(context: Context, profile: str = "numba") -> tuple[dict[str, bytes], Outcome]:
@@ -219,7 +219,7 @@ def test_a_cache_that_cannot_be_given_away_is_not_named(root: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fchown", over_quota)
     _, outcome = seeded(context)
-    assert outcome.environment == {"WARMSTART_CACHE": ""}
+    assert (outcome.record, outcome.environment) == ({"cache": ""}, {"WARMSTART_CACHE": ""})
     assert [error.code for error in outcome.degraded] == ["cache-withheld"]
 
 

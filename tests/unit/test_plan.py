@@ -11,6 +11,7 @@ from warmstart.policy.match import Grant
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded
+from warmstart.request import Request, RequestInvalid
 
 GRANT = Grant(["docker://reg.example.com/a:1"], ["numba"], {}, "user", ["user-1-a"], "user-1-a", "")
 
@@ -41,19 +42,38 @@ def test_profiles_bound_to_one_path_need_it(
     profile = numba.PROFILE._replace(relocation=relocation, follows_links=follows_links)  # type: ignore[arg-type]
     monkeypatch.setattr(registry, "get", lambda name, _defined: {"numba": profile}[name])
     policy = a_policy(tmp_path, constant_path=constant_path)
-    job = a_job(comment="warmstart: profiles=numba")
-    assert plan.profiles(policy, job, GRANT) == (["numba"] if used else [])
-    assert plan.left_out(policy, job, GRANT) == ([] if used else ["numba"])
+    asked = plan.requested(a_job(comment="warmstart: profiles=numba"), GRANT)
+    assert plan.profiles(policy, GRANT, asked) == (["numba"] if used else [])
+    assert plan.left_out(policy, GRANT, asked) == ([] if used else ["numba"])
 
 
 def test_files_are_declared_by_name(tmp_path: Path) -> None:
     """`files=NAME` brings the profile; no rule and no other word does."""
     files = DefinedProfile("files", {"WARMSTART_FILES": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
     policy = a_policy(tmp_path, profiles=(files,))
-    assert plan.profiles(policy, a_job(comment="warmstart: files=llama-70b"), GRANT) == ["numba", "files"]
-    assert plan.profiles(policy, a_job(), GRANT) == ["numba"]
+
+    def profiles(comment: str) -> list[str]:
+        return plan.profiles(policy, GRANT, plan.requested(a_job(comment=comment), GRANT))
+
+    assert profiles("warmstart: files=llama-70b") == ["numba", "files"]
+    assert profiles("") == ["numba"]
     with pytest.raises(plan.ProfileNotOffered):
-        plan.profiles(policy, a_job(comment="warmstart: profiles=files"), GRANT)
+        profiles("warmstart: profiles=files")
+
+
+def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:
+    """Its request is not even parsed."""
+    job = a_job(comment="warmstart: nonsense")
+    with pytest.raises(RequestInvalid):
+        plan.requested(job, GRANT)
+    assert plan.requested(job, GRANT._replace(reason="uid 7 is below")) == Request((), ())
+
+
+def test_the_preview_of_a_request_that_nobody_understands(tmp_path: Path) -> None:
+    """The verdict, no steps, and of the job's own images none."""
+    shown = preview(a_policy(tmp_path), a_job(comment="warmstart: image=reg.example.com/a:1 nonsense"))
+    assert shown["verdict"]["code"] == "request-invalid"  # type: ignore[index]
+    assert (shown["steps"], shown["images"], shown["keep"]) == ({"prolog": [], "epilog": []}, [], None)
 
 
 def test_the_preview_knows_the_sites_own_profiles(tmp_path: Path) -> None:
@@ -68,7 +88,7 @@ def test_the_preview_knows_the_sites_own_profiles(tmp_path: Path) -> None:
 def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     """The controller is asked only where a profile, or the policy, wants to know."""
     seeded = {name: Seeded("ns", []) for name in ("numba", "cuda-computecache", "gone")}
-    record = a_record(head=True, publish_scope="user-1-a", environment={"WARMSTART_CACHE": "/c"}, seeded=seeded)
+    record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded=seeded)
     (step, *_) = plan.epilog(a_policy(tmp_path), record)
     assert step.name == "harvest"
     options = step.run.keywords["options"]  # type: ignore[attr-defined]
@@ -83,7 +103,7 @@ def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
 
 def test_a_job_without_profiles_loads_no_harvest(tmp_path: Path) -> None:
     """An image is all that it wanted."""
-    record = a_record(head=True, publish_scope="user-1-a", environment={"WARMSTART_CACHE": "/c"}, seeded={})
+    record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded={})
     assert [step.name for step in plan.epilog(a_policy(tmp_path), record)] == ["release", "spool"]
 
 
@@ -97,7 +117,7 @@ def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
 def test_only_the_head_node_harvests_but_for_what_each_rank_writes(tmp_path: Path) -> None:
     """Other nodes harvest the profiles whose ranks have entries of their own, and nothing else."""
     seeded = {"numba": Seeded("n", []), "vllm": Seeded("v", [])}
-    record = a_record(publish_scope="user-1-a", environment={"WARMSTART_CACHE": "/x"}, seeded=seeded)
+    record = a_record(publish_scope="user-1-a", cache="/x", seeded=seeded)
     policy = a_policy(tmp_path)
 
     def wanted(changes: dict[str, object]) -> list[object]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import a_record
+from tests.unit.samples import a_policy, a_record
+from warmstart import plan
 from warmstart import record as records
 from warmstart.host.deadline import after
 from warmstart.record import JobBusy, RecordUnreadable, Seeded, StateFull
@@ -22,6 +23,16 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert records.load(str(tmp_path), 7) == written
     assert (tmp_path / "7").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "7" / "record.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_record_of_an_earlier_release_has_no_cache(tmp_path: Path) -> None:
+    """It lacks the field: its run is released as ever, and nothing of it is harvested."""
+    written = json.loads(records.encode(a_record(cache="/c", seeded={"numba": Seeded("ab12", ["x"])})))
+    del written["cache"]
+    found = records.decode("record.json", json.dumps(written).encode())
+    assert found == a_record(seeded={"numba": Seeded("ab12", ["x"])})
+    found = found._replace(head=True, publish_scope="user-1-a")
+    assert [step.name for step in plan.epilog(a_policy(tmp_path), found)] == ["release", "spool"]
 
 
 def test_no_record_is_none_and_leaves_nothing(tmp_path: Path) -> None:

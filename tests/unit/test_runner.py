@@ -135,6 +135,17 @@ def test_steps_for_a_workspace_are_left_out_where_there_is_none(context: Context
     assert ran == ["workspace"]
 
 
+def test_no_variable_decides_which_steps_run(context: Context) -> None:
+    """The record's `cache` does; what the job will find in its environment is output."""
+    ran: list[str] = []
+    named = step("workspace", ran, environment={"WARMSTART_CACHE": "/c"})
+    in_cache = step("seed", ran)._replace(in_workspace=True)
+    run_prolog(context, [named, in_cache])
+    assert ran == ["workspace"]
+    run_prolog(context, [step("workspace", ran, record={"cache": "/c"}), in_cache])
+    assert ran == ["workspace", "workspace", "seed"]
+
+
 @pytest.mark.parametrize("order", [(OfNode, OfStore), (OfStore, OfNode)])
 def test_an_epilog_runs_every_step_and_reports_the_worst(
     context: Context, order: tuple[Callable[[], WarmstartError], ...]

@@ -38,7 +38,7 @@ def _show(hook: Hook) -> None:
     record, namespace = hook.earlier_record(), os.environ.get("SLURM_NS")
     if hook.policy.constant_path != "job_container" or namespace is None:
         return
-    if record is None or record.uid != hook.job.uid or not record.environment.get("WARMSTART_CACHE"):
+    if record is None or record.uid != hook.job.uid or not record.cache:
         return  # nothing for this job
     target = hook.policy.paths.cache
     try:

@@ -10,7 +10,7 @@ import os
 from functools import partial
 from typing import TypedDict
 
-from warmstart import plan, request
+from warmstart import plan
 from warmstart.errors import Fields, UserError, WarmstartError
 from warmstart.images import reference as references
 from warmstart.job import Job
@@ -18,8 +18,10 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant, Matched, combine, matching
 from warmstart.profiles import registry
 from warmstart.record import Record, Seeded
+from warmstart.request import NOTHING, Request
 
 CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known when the job has a run id
+NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
 
 
 class Described(TypedDict):
@@ -81,7 +83,10 @@ def preview(policy: Policy, job: Job) -> Preview:
     """Return rules, images, profiles, scopes, environment, limits and steps for the job."""
     matches = matching(policy, job, partial(plan.groups, job))
     grant = combine(policy, matches, job)
-    steps, verdict = _steps(policy, job, grant)
+    asked, invalid = _requested(job, grant)
+    steps, verdict = _steps(policy, job, grant, asked)
+    if invalid:
+        steps, verdict = NO_STEPS, invalid
     return {
         "job": {
             "user": job.user,
@@ -98,14 +103,14 @@ def preview(policy: Policy, job: Job) -> Preview:
         "nothing_because": grant.reason,
         "verdict": verdict.as_audit() if verdict else None,
         "rules": [_rule(match) for match in matches],
-        "images": _images(policy, job, grant),
-        "profiles": _profiles(policy, job, grant),
-        "left_out": _left_out(policy, job, grant),
+        "images": _images(policy, job, grant, asked),
+        "profiles": _profiles(policy, grant, asked),
+        "left_out": _left_out(policy, grant, asked),
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
         "override": sorted(grant.override),
         "rendezvous": grant.rendezvous._asdict() if grant.rendezvous else None,
-        "keep": policy.limits.keep if verdict is None and plan.keeps(policy, job, grant) else None,
+        "keep": policy.limits.keep if verdict is None and plan.keeps(policy, asked) else None,
         "limits": {
             "images.wait": policy.images.wait,
             **{f"seed.{key}": value for key, value in policy.seed._asdict().items()},
@@ -120,18 +125,23 @@ def _rule(match: Matched) -> RuleShown:
     return {"name": rule.name, "place": rule.place, "matched": match.matched, "reason": match.reason}
 
 
-def _steps(policy: Policy, job: Job, grant: Grant) -> tuple[dict[str, list[str]], UserError | None]:
+def _requested(job: Job, grant: Grant) -> tuple[Request, UserError | None]:
+    try:
+        return plan.requested(job, grant), None
+    except UserError as error:
+        return NOTHING, error
+
+
+def _steps(policy: Policy, job: Job, grant: Grant, asked: Request) -> tuple[dict[str, list[str]], UserError | None]:
     """Return the names of the steps per hook, and the verdict that would take their place."""
     try:
-        prolog = [step.name for step in plan.prolog(policy, job, grant)]
+        prolog = [step.name for step in plan.prolog(policy, job, grant, asked)]
     except UserError as error:
-        return {"prolog": [], "epilog": []}, error
+        return NO_STEPS, error
     if not prolog:
-        return {"prolog": [], "epilog": []}, None
-    seeded = {name: Seeded("", []) for name in plan.profiles(policy, job, grant)}
-    record = _record(job)._replace(
-        publish_scope=grant.publish_scope, seeded=seeded, environment={"WARMSTART_CACHE": CACHE}
-    )
+        return NO_STEPS, None
+    seeded = {name: Seeded("", []) for name in plan.profiles(policy, grant, asked)}
+    record = _record(job)._replace(publish_scope=grant.publish_scope, seeded=seeded, cache=CACHE)
     epilog = [step.name for step in plan.epilog(policy, record)]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
 
@@ -143,14 +153,10 @@ def _record(job: Job) -> Record:
     )  # fmt: skip
 
 
-def _images(policy: Policy, job: Job, grant: Grant) -> list[ImageShown]:
+def _images(policy: Policy, job: Job, grant: Grant, asked: Request) -> list[ImageShown]:
     """Return every image, the job's own first, each allowed or refused and why."""
-    try:
-        wanted = () if grant.reason else request.of(job).images
-    except UserError:
-        wanted = ()  # it is the verdict
     return [
-        *(_image(policy, job, text, "job") for text in wanted),
+        *(_image(policy, job, text, "job") for text in asked.images),
         *(_image(policy, job, text, "policy") for text in grant.images),
     ]
 
@@ -168,9 +174,9 @@ def _image(policy: Policy, job: Job, text: str, source: str) -> ImageShown:
     return {"image": shown, "from": source, "private": private, "allowed": not problem, "reason": problem}
 
 
-def _profiles(policy: Policy, job: Job, grant: Grant) -> list[ProfileShown]:
+def _profiles(policy: Policy, grant: Grant, asked: Request) -> list[ProfileShown]:
     try:
-        names = plan.profiles(policy, job, grant)
+        names = plan.profiles(policy, grant, asked)
     except UserError:
         names = grant.profiles  # the job's wish is the verdict
     return [
@@ -183,9 +189,9 @@ def _profiles(policy: Policy, job: Job, grant: Grant) -> list[ProfileShown]:
     ]
 
 
-def _left_out(policy: Policy, job: Job, grant: Grant) -> list[str]:
+def _left_out(policy: Policy, grant: Grant, asked: Request) -> list[str]:
     try:
-        return plan.left_out(policy, job, grant)
+        return plan.left_out(policy, grant, asked)
     except UserError:
         return []  # the job's wish is the verdict
 

@@ -51,8 +51,9 @@ def _prepare(hook: Hook) -> None:
 def _run(hook: Hook, record: Record) -> None:
     hook = _informed(hook)
     grant = plan.grant(hook.policy, hook.job)
-    steps = plan.prolog(hook.policy, hook.job, grant)
-    for name in plan.left_out(hook.policy, hook.job, grant):
+    asked = plan.requested(hook.job, grant)
+    steps = plan.prolog(hook.policy, hook.job, grant, asked)
+    for name in plan.left_out(hook.policy, grant, asked):
         hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason="needs a constant path (policy: constant_path)")
     if not steps:
         records.forget(hook.paths.state, hook.job.id)
@@ -61,11 +62,11 @@ def _run(hook: Hook, record: Record) -> None:
         workspace=hook.policy.paths.workspace,
         read_scopes=list(grant.read_scopes),
         publish_scope=grant.publish_scope,
-        keep=plan.keeps(hook.policy, hook.job, grant),
+        keep=plan.keeps(hook.policy, asked),
     )
     records.save(hook.paths.state, record)
     prepared = run_prolog(hook.context(record, _seconds(hook)), steps)
-    run_prolog(prepared.context, [plan.environment(hook.policy, hook.job, grant, prepared)])
+    run_prolog(prepared.context, [plan.environment(hook.policy, grant, asked, prepared)])
 
 
 def _informed(hook: Hook) -> Hook:

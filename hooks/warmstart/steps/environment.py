@@ -48,7 +48,8 @@ class Options(NamedTuple):
 def run(context: Context, options: Options) -> Outcome:
     """Write the job's view."""
     record = context.record
-    variables = {**record.environment, **options.profiles, **options.policy}
+    cache = {"WARMSTART_CACHE": record.cache} if record.cache else {}
+    variables = {**cache, **record.environment, **options.profiles, **options.policy}
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
     lines = [*paths, *(_line(name, variables[name], options.override) for name in sorted(variables))]
     files = {"environment": "\n".join(lines) + "\n"}

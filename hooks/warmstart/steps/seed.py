@@ -100,7 +100,8 @@ def run(context: Context, options: Options) -> Outcome:
     finally:
         withheld = _give_away(context)
     if withheld:
-        return Outcome("changed", environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
+        # The empty variable takes the place of one that the job inherited.
+        return Outcome("changed", record={"cache": ""}, environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
     seeding.extract()
     warm = any(found.entries for found in seeding.seeded.values())
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded}
@@ -198,7 +199,7 @@ class _Seeding:
 
     def _relocated(self, source: _Source, cache: int) -> None:
         """Whatever goes wrong in a process of the job's uid is never the node's or the store's fault."""
-        path = self._context.record.environment["WARMSTART_CACHE"]
+        path = self._context.record.cache
         try:
             self._job.relocate(source.tool, cache, path, source.entries, self._budget.extracting)
         except (WarmstartError, OSError) as error:

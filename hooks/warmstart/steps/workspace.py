@@ -60,12 +60,13 @@ def run(context: Context, options: Options) -> Outcome:
         cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
         raise cls(root=record.workspace, problem=problem) from error
     path = record.run_directory
-    environment = {"WARMSTART_CACHE": context.policy.cache_place or f"{path}/cache"}
+    environment = {}
     if has_room(f"{path}/tmp"):
         environment["TMPDIR"] = f"{path}/tmp"
     else:  # the user's own stays: with a longer one programs fail that bind a socket there
         context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST - ROOM)
-    return Outcome("changed", detail={"path": path}, environment=environment)
+    cache = context.policy.cache_place or f"{path}/cache"
+    return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)
 
 
 def _build(node: int, record: Record, subdirs: tuple[str, ...]) -> None:

@@ -36,7 +36,7 @@ def context(tmp_path: Path) -> Context:
 
 def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: Path) -> None:
     """What steps found out, the profiles' variables and the policy's; the policy wins."""
-    record = context.record._replace(environment={"TMPDIR": "/w/tmp", "WARMSTART_CACHE": "/w/cache"})
+    record = context.record._replace(cache="/w/cache", environment={"TMPDIR": "/w/tmp"})
     options = Options({"NUMBA_CACHE_DIR": "/w/cache/numba", "A": "profile"}, {"A": "policy"}, ("cold today",))
     environment.run(context._replace(record=record), options)
     assert printed(tmp_path) == (
@@ -73,8 +73,9 @@ def test_the_constant_path_is_used_where_the_cache_is_there(context: Context, tm
     constant = tmp_path / "constant"
     policy = context.policy._replace(paths=context.policy.paths._replace(cache=str(constant)), constant_path="spank")
     cache = f"{context.record.run_directory}/cache"
-    options = Options({"A": f"{constant}/numba", "B": f"{constant}x"}, {"WARMSTART_CACHE": str(constant)}, ())
-    environment.run(context._replace(policy=policy), options)
+    options = Options({"A": f"{constant}/numba", "B": f"{constant}x"}, {}, ())
+    record = context.record._replace(cache=str(constant))
+    environment.run(context._replace(policy=policy, record=record), options)
     os.makedirs(cache)
     moved = [f"export A={cache}/numba", f"export B={constant}x", f"export WARMSTART_CACHE={cache}"]
     assert printed(tmp_path)[1] == moved

@@ -38,9 +38,14 @@ def grant(**rule: object) -> Grant:
     return Grant([], [], {}, "user", ["user-1-a"], "user-1-a", "", RULE._replace(**rule))  # type: ignore[arg-type]
 
 
+def planned(policy_root: Path, job: Job, given: Grant) -> list[Step]:
+    """Return the steps that the plan has for the job, whose request is parsed first."""
+    return plan.prolog(a_policy(policy_root), job, given, plan.requested(job, given))
+
+
 def step_of(policy_root: Path, job: Job, **rule: object) -> Step | None:
     """Return the step that the plan has for the job on its node."""
-    steps = plan.prolog(a_policy(policy_root), job, grant(**rule))
+    steps = planned(policy_root, job, grant(**rule))
     return next((step for step in steps if step.name == "rendezvous"), None)
 
 
@@ -126,7 +131,7 @@ def test_jobs_of_several_nodes_have_one_and_those_that_ask(tmp_path: Path, job: 
 def test_the_order_of_steps(tmp_path: Path) -> None:
     """The head node answers before what takes long."""
     given = grant()._replace(images=["docker://reg.example.com/a:1"], profiles=["numba"])
-    names = [step.name for step in plan.prolog(a_policy(tmp_path), TWO, given)]
+    names = [step.name for step in planned(tmp_path, TWO, given)]
     assert names == ["workspace", "rendezvous", "image", "seed"]
 
 
@@ -142,8 +147,8 @@ def test_ports_without_a_rule_are_refused(tmp_path: Path) -> None:
     job = a_job(comment="warmstart: ports=1")
     without = grant()._replace(rendezvous=None)
     with pytest.raises(plan.PortsNotOffered, match="it may have none"):
-        plan.prolog(a_policy(tmp_path), job, without)
-    assert plan.prolog(a_policy(tmp_path), job, without._replace(reason="uid 7 is below")) == []
+        planned(tmp_path, job, without)
+    assert planned(tmp_path, job, without._replace(reason="uid 7 is below")) == []
 
 
 def test_every_node_gets_what_the_head_reserved(nodes: Nodes) -> None:

@@ -63,7 +63,8 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
     for path in run.rglob("*"):
         owner = os.getuid() if "cache" in path.parts else JOB
         assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (0o700, owner)
-    assert outcome.environment == {"WARMSTART_CACHE": f"{run}/cache", "TMPDIR": f"{run}/tmp"}
+    assert outcome.record == {"cache": f"{run}/cache"}
+    assert outcome.environment == {"TMPDIR": f"{run}/tmp"}
 
 
 @pytest.mark.parametrize(
@@ -130,9 +131,9 @@ def journals(context: Context) -> list[Path]:
 def test_the_job_is_told_the_constant_path(short: tuple[Context, Path]) -> None:
     """Where the node has one; the tree is the same, and so is TMPDIR."""
     context, base = short
-    told = workspace.run(context._replace(policy=context.policy._replace(constant_path="spank")), OPTIONS).environment
+    outcome = workspace.run(context._replace(policy=context.policy._replace(constant_path="spank")), OPTIONS)
     own = base / "n1" / "7.0a1b2c3d"
-    assert told == {"WARMSTART_CACHE": CACHE, "TMPDIR": f"{own}/tmp"}
+    assert (outcome.record, outcome.environment) == ({"cache": CACHE}, {"TMPDIR": f"{own}/tmp"})
     assert (own / "cache" / "numba").is_dir()
 
 
