@@ -8,21 +8,20 @@ work that it names, so that whoever finds it after a crash knows what there may 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypedDict
 
 from warmstart.errors import NodeError, ResourceError
-from warmstart.host import wire
+from warmstart.host import flocks, wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import (
     DIRECTORY,
     NODE_FAULTS,
     ensure_dir,
+    is_at,
     opened_dir,
     read_small,
     replace_file,
@@ -162,33 +161,14 @@ def _locked_directory(path: str, job_id: int, deadline: Deadline) -> int:
         except FileNotFoundError:  # removed between the two calls
             continue
         try:
-            _take(fd, job_id, deadline)
+            if not flocks.take(fd, deadline):
+                raise JobBusy(job_id=job_id)
         except BaseException:
             os.close(fd)
             raise
-        if _same(fd, path):
+        if is_at(fd, path):
             return fd
         os.close(fd)
-
-
-def _take(fd: int, job_id: int, deadline: Deadline) -> None:
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if deadline.expired():
-                raise JobBusy(job_id=job_id) from None
-            time.sleep(0.02)
-        else:
-            return
-
-
-def _same(fd: int, path: str) -> bool:
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return (there.st_dev, there.st_ino) == (os.fstat(fd).st_dev, os.fstat(fd).st_ino)
 
 
 def save(state: str, record: Record) -> None:

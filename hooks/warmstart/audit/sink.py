@@ -11,12 +11,10 @@ The log is opened at every drain, so logrotate may move it at any time (docs/aud
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import select
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import structlog
 from structlog.typing import EventDict
@@ -24,6 +22,7 @@ from structlog.typing import EventDict
 from warmstart.audit.line import SCHEMA, bounded, escaped, ordered
 from warmstart.audit.waiting import Waiting, events, journals
 from warmstart.errors import ResourceError
+from warmstart.host import flocks
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, ensure_path, opened_dir, unlink_if_there
 
@@ -51,7 +50,8 @@ def drain(journal_dir: str, audit_path: str) -> int:
                 return 0
             deadline = after(BUDGET)
             with _opened_log(audit_path) as log:
-                _take_turn(log, deadline.within(TURN))
+                with suppress(OSError):  # a file system without locks
+                    flocks.take(log, deadline.within(TURN))
                 return _move_all(directory, _Appender(log), deadline)
     except FileNotFoundError as error:
         if error.filename == journal_dir:
@@ -130,19 +130,6 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
 
 def _movable(directory: int) -> list[Waiting]:
     return [journal for journal in journals(directory) if journal.state != "running"]
-
-
-def _take_turn(log: int, deadline: Deadline) -> None:
-    while _taken(log) and not deadline.expired():
-        select.select([], [], [], 0.01)
-
-
-def _taken(log: int) -> bool:
-    try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in {errno.EAGAIN, errno.EACCES}  # else a file system without locks
-    return False
 
 
 @contextmanager

@@ -5,7 +5,6 @@ One run for each node at a time; the lock is the node's own directory. Each part
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 import traceback
@@ -18,7 +17,7 @@ from warmstart.entry import unfinished
 from warmstart.entry.orphans import Orphans
 from warmstart.entry.upkeep_run import STORE_SECONDS, Run, upkeep_run
 from warmstart.errors import ResourceError, WarmstartError
-from warmstart.host import children
+from warmstart.host import children, flocks
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY, opened_dir
 from warmstart.images import scratch, served
@@ -180,10 +179,8 @@ def _boot_id() -> str:
 def _alone(directory: str, node: str) -> Iterator[None]:
     fd = os.open(directory, DIRECTORY)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NodeBusy(what=f"on node {node}") from None
+        if not flocks.try_take(fd):
+            raise NodeBusy(what=f"on node {node}")
         yield
     finally:
         os.close(fd)

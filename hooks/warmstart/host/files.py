@@ -54,6 +54,15 @@ def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
         os.close(fd)
 
 
+def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
+    """Tell whether `path`, which is no link, still names the open file: whoever waited for its lock asks."""
+    try:
+        there = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Write all of `data`: a regular file may take less at once when the disk fills up."""
     view = memoryview(data)

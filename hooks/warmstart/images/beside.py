@@ -8,13 +8,13 @@ condition. It is never unlinked. Runs as the store's owner, in the worker, which
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
 
-from warmstart.host.files import opened_dir, unlink_if_there
+from warmstart.host import flocks
+from warmstart.host.files import is_at, opened_dir, unlink_if_there
 from warmstart.images.reference import DOCKER_HUB, Reference
 
 IMAGE = ".sqsh"
@@ -117,16 +117,8 @@ def _lock(fd: int, name: str, folder: int) -> str:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise OSError(errno.EINVAL, "not a plain file with one name")
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return BUSY
     # Some releases of py-filelock unlink the file on release: a lock on the old one would be nobody else's.
-    try:
-        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return BUSY
-    return "" if (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino) else BUSY
+    return "" if flocks.try_take(fd) and is_at(fd, name, folder) else BUSY
 
 
 def _is_link_or_absent(name: str, folder: int) -> bool:

@@ -13,13 +13,13 @@ system can be mounted, the directory is measured while programs run (measured.py
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import NodeError, ResourceError, UserError
+from warmstart.host import flocks
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir
 from warmstart.host.identity import Identity
@@ -148,7 +148,7 @@ def _make_locked(parent: int, run_id: str, gid: int) -> tuple[str, int]:
             fd = os.open(name, DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             continue
-        if _lock(fd) and os.fstat(fd).st_nlink:
+        if flocks.try_take(fd) and os.fstat(fd).st_nlink:
             os.fchown(fd, -1, gid)
             os.fchmod(fd, 0o710)
             return name, fd
@@ -176,18 +176,10 @@ def remove_abandoned(parent: int) -> None:
         with suppress(OSError):
             fd = os.open(name, DIRECTORY, dir_fd=parent)
             try:
-                if _lock(fd):
+                if flocks.try_take(fd):
                     _remove(parent, name, deadline)
             finally:
                 os.close(fd)
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

@@ -10,7 +10,6 @@ drops a run holds the lock, which is the directory itself; nobody waits for it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart import record as records
+from warmstart.host import flocks
 from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.record import Record, RecordUnreadable, writing_state
 
@@ -82,7 +82,7 @@ def turn(directory: str) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _locked(fd)
+        yield flocks.try_take(fd)
     finally:
         os.close(fd)
 
@@ -115,13 +115,3 @@ def _read(directory: str, name: str, fd: int) -> Waiting | None:
 def _longest() -> int:
     # A record within a string: JSON puts a backslash before a quote and a backslash, and changes nothing else of it.
     return 2 * records.LONGEST + 1024
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno != errno.EAGAIN:
-            raise
-        return False
-    return True

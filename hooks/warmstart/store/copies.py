@@ -9,15 +9,14 @@ the kernel drops the lock with the process. What a dead one left is overwritten 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
+from warmstart.host import flocks
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
+from warmstart.host.files import ensure_dir, is_at, open_regular, opened_dir, read_small, replace_file
 from warmstart.host.worker import WorkerSilent
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
@@ -27,7 +26,6 @@ from warmstart.store.layout import Namespace
 _FILES = ".files.json"
 _ORIGIN = ".origin.json"  # where in the store it is from: scope, profile, namespace, bundle
 _LARGEST_FILES = 64 << 20
-_PAUSE = 0.02
 
 
 class FetchOverBudget(ResourceError):
@@ -111,8 +109,10 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
     while True:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
         try:
-            _lock(fd, offer, deadline)
-            if _same(fd, temp, dir_fd):
+            if not flocks.take(fd, deadline):
+                problem = "another job of this node was still fetching it at the deadline"
+                raise FetchOverBudget(bundle=offer.bundle, problem=problem)
+            if is_at(fd, temp, dir_fd):
                 os.ftruncate(fd, 0)
                 return fd
             if _is_there(dir_fd, offer):  # whoever had the lock has finished
@@ -121,30 +121,6 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
             os.close(fd)
             raise
         os.close(fd)
-
-
-def _lock(fd: int, offer: Offer, deadline: Deadline) -> None:
-    while not _try_lock(fd):
-        if deadline.expired():
-            problem = "another job of this node was still fetching it at the deadline"
-            raise FetchOverBudget(bundle=offer.bundle, problem=problem)
-        time.sleep(_PAUSE)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _same(fd: int, name: str, dir_fd: int) -> bool:
-    try:
-        there = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(fd), there)
 
 
 def _fetch(

@@ -9,13 +9,11 @@ Never on a warm hook's path without seeding: ctypes is slow to import.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from warmstart.host import loops, mounts
+from warmstart.host import flocks, loops, mounts
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ensure_dir, mount_id, open_regular, opened_dir
 from warmstart.store.copies import Copy
@@ -79,12 +77,6 @@ def _mount(copy: Copy, target: str) -> None:
 def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
     """Keep others from mounting and unmounting here; the lock is the directory itself."""
     with opened_dir(directory) as fd:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if deadline.expired():
-                    raise OSError(errno.ETIME, "another job of this node is still mounting", directory) from None
-                time.sleep(_PAUSE)
+        if not flocks.take(fd, deadline, _PAUSE):
+            raise OSError(errno.ETIME, "another job of this node is still mounting", directory)
         yield fd

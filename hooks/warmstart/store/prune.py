@@ -6,13 +6,13 @@ may have it in hand. What is removed while it is open, or below a job's overlay,
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from warmstart.host import flocks
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, read_small, unlink_if_there
 from warmstart.store import layers
@@ -111,8 +111,8 @@ def _remove_abandoned(fd: int, now: float) -> None:
                 continue
             file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                unlink_if_there(name, fd)
+                if flocks.try_take(file):
+                    unlink_if_there(name, fd)
             finally:
                 os.close(file)
 

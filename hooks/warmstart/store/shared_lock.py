@@ -7,18 +7,16 @@ link, no FIFO, no other mount, no other uid (threats, row 16).
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from warmstart.host import flocks
 from warmstart.host.deadline import Deadline
 from warmstart.store.beneath import GONE, Tree, TurnedAway
 
 HELD = "its lock is held"
 SECONDS = 2.0
-_PAUSE = 0.02
 
 
 @contextmanager
@@ -44,14 +42,9 @@ def _opened(tree: Tree, path: str) -> int:
 
 
 def _take(fd: int, deadline: Deadline) -> None:
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if deadline.expired():
-                raise TurnedAway(HELD) from None
-            time.sleep(_PAUSE)
-        except OSError as error:  # a file system without locks: the tool has none either
-            raise TurnedAway(HELD) from error
-        else:
-            return
+    try:
+        taken = flocks.take(fd, deadline, shared=True)
+    except OSError as error:  # a file system without locks: the tool has none either
+        raise TurnedAway(HELD) from error
+    if not taken:
+        raise TurnedAway(HELD)

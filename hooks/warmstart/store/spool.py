@@ -12,7 +12,6 @@ One process at a time publishes or drops; the lock is the directory itself.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, WarmstartError
-from warmstart.host import wire
+from warmstart.host import flocks, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
 from warmstart.host.trees import remove_tree
@@ -222,14 +221,9 @@ def _disk_errors(path: str) -> Iterator[None]:
 @contextmanager
 def _turn(directory: int) -> Iterator[bool]:
     """Tell whether this process may publish and drop now; for the length of a `with`."""
+    mine = flocks.try_take(directory)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno != errno.EAGAIN:
-            raise
-        yield False
-        return
-    try:
-        yield True
+        yield mine
     finally:
-        fcntl.flock(directory, fcntl.LOCK_UN)
+        if mine:
+            flocks.release(directory)

@@ -72,3 +72,22 @@ def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch
     with files.opened_dir(str(tmp_path)) as fd, pytest.raises(OSError, match="space"):
         replace_file(fd, "file", b"new", 0o600)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
+
+
+def test_a_name_may_lead_to_another_file_by_now(tmp_path: Path) -> None:
+    """Gone, replaced, or a link to the same file: then a lock on the open one keeps nobody out."""
+    path = tmp_path / "lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        with files.opened_dir(str(tmp_path)) as folder:
+            assert files.is_at(fd, str(path))
+            assert files.is_at(fd, "lock", folder)
+            path.rename(tmp_path / "moved")
+            assert not files.is_at(fd, "lock", folder)
+            path.symlink_to("moved")
+            assert not files.is_at(fd, "lock", folder)
+            path.unlink()
+            path.write_text("")
+            assert not files.is_at(fd, str(path))
+    finally:
+        os.close(fd)

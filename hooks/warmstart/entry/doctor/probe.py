@@ -5,13 +5,14 @@ Every function runs in the worker, and may hang as long as the file system does.
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import stat
 import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from warmstart.host import flocks
 from warmstart.host.files import opened_dir
 
 PREFIX = ".doctor-"
@@ -76,7 +77,8 @@ def remove_place(place: str) -> None:
 def hold_lock(place: str) -> None:
     """Take the lock and keep it for as long as this worker lives; `OSError` where there are no locks."""
     fd = os.open(f"{place}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not flocks.try_take(fd):
+        raise OSError(errno.EAGAIN, "somebody else holds the lock of a new file")
     _held.append(fd)
 
 
@@ -84,12 +86,9 @@ def lock_is_free(place: str) -> bool:
     """Tell whether the lock, which another process holds, could be taken all the same."""
     fd = os.open(f"{place}/lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return flocks.try_take(fd)
     finally:
         os.close(fd)
-    return True
 
 
 def link(place: str) -> int:
