@@ -9,12 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO that somebody put there must not hang the open.
 REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+CHUNK = 1 << 20  # bytes, of a copy
 
 # What no user can cause, and no other job will fare better with (design, rule 2): the rest never drains.
 NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
@@ -68,6 +71,67 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+class ReadFailed(OSError):
+    """The source of a copy could not be read; any other `OSError` of a copy is its target's."""
+
+
+class Copied(NamedTuple):
+    """What has been read of a file."""
+
+    size: int  # bytes
+    sha256: str  # of them, in hexadecimal
+
+
+def copy_hashed(
+    source: int,
+    target: int | None = None,
+    *,
+    offset: int = 0,
+    most: int | None = None,
+    watch: Callable[[], object] = lambda: None,
+) -> Copied:
+    """Read a file once, hash it on the way, and write it to `target`, if there is one, from where that stands.
+
+    Reads from `offset` to the end, and at most `most` bytes: one more than there should be shows a file that is longer.
+    `watch` is called before every read; what it raises ends the copy. `ReadFailed` for the source, `OSError` for the
+    target. The position of `source` is neither used nor changed.
+    """
+    import hashlib  # loads OpenSSL, which costs a tenth of a warm prolog
+
+    digest = hashlib.sha256()
+    size = 0
+    for chunk in _chunks(source, offset, most, watch):
+        digest.update(chunk)
+        if target is not None:
+            write_all(target, chunk)
+        size += len(chunk)
+    return Copied(size, digest.hexdigest())
+
+
+def copy(source: int, target: int) -> int:
+    """Copy a file from its start, as `copy_hashed` does; return its size in bytes."""
+    size = 0
+    for chunk in _chunks(source, 0, None, lambda: None):
+        write_all(target, chunk)
+        size += len(chunk)
+    return size
+
+
+def _chunks(source: int, offset: int, most: int | None, watch: Callable[[], object]) -> Iterator[bytes]:
+    left = most
+    while left is None or left > 0:
+        watch()
+        try:
+            chunk = os.pread(source, CHUNK if left is None else min(CHUNK, left), offset)
+        except OSError as error:
+            raise ReadFailed(error.errno, error.strerror) from error
+        if not chunk:
+            return
+        yield chunk
+        offset += len(chunk)
+        left = left and left - len(chunk)
 
 
 def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:

@@ -9,17 +9,15 @@ stands for, so it answers references by tag only.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from warmstart.host.files import open_regular, opened_dir, write_all
+from warmstart.host.files import copy_hashed, open_regular, opened_dir
 from warmstart.images.beside import IMAGE
 from warmstart.policy.form import Adopt
 
-CHUNK = 1 << 20
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -47,6 +45,7 @@ def fetch(target: int, places: Sequence[Adopt], names: Sequence[str], not_before
             except OSError as error:
                 problem = f"{directory}/{name}{IMAGE}: {error.strerror}"
                 os.ftruncate(target, 0)
+                os.lseek(target, 0, os.SEEK_SET)
     return problem
 
 
@@ -60,7 +59,7 @@ def _fetch(target: int, directory: str, name: str, owners: tuple[int, ...], not_
                 raise _refusal(f"is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}")
             if status.st_mtime < not_before:
                 raise FileNotFoundError  # older than a tag may be: as good as none
-            sha256 = _copy(fd, target)
+            sha256 = copy_hashed(fd, target).sha256
             if _stamp(os.fstat(fd)) != _stamp(status):
                 raise _refusal("changed while it was read")
         finally:
@@ -81,14 +80,6 @@ def _check_directories(directory: str, folder: int, owners: tuple[int, ...]) -> 
         if parent == "/":
             return
         parent = os.path.dirname(parent)
-
-
-def _copy(source: int, target: int) -> str:
-    digest = hashlib.sha256()
-    while data := os.read(source, CHUNK):
-        digest.update(data)
-        write_all(target, data)
-    return digest.hexdigest()
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

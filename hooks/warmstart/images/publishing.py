@@ -19,12 +19,14 @@ from typing import NamedTuple
 from warmstart.host.files import (
     DIRECTORY,
     REGULAR,
+    ReadFailed,
+    copy,
+    copy_hashed,
     ensure_dir,
     open_regular,
     opened_dir,
     read_small,
     unlink_if_there,
-    write_all,
 )
 from warmstart.images.lookup import (
     IMAGE,
@@ -45,7 +47,6 @@ QUARANTINE = "quarantine"
 FOLDERS = (TAGS, "locks", "failed", "pinned", "checked", QUARANTINE)
 OWNERS_ALONE = frozenset({"locks", QUARANTINE})
 FORMAT = 1
-CHUNK = 1 << 20
 # A temp of a live producer is written to all the time; where two mounts share no locks, an age protects it.
 ABANDONED_S = 60.0
 
@@ -176,11 +177,11 @@ def copy_out(path: str, target: int) -> str:
     """Copy an image into an open file; returns what is wrong with the target's disk, "" if nothing."""
     source = open_regular(path)
     try:
-        while data := os.read(source, CHUNK):
-            try:
-                write_all(target, data)
-            except OSError as error:
-                return error.strerror or "write failed"
+        copy(source, target)
+    except ReadFailed:
+        raise
+    except OSError as error:
+        return error.strerror or "write failed"
     finally:
         os.close(source)
     return ""
@@ -222,15 +223,10 @@ def _point(store: str, key: str, pointer: Pointer, owner: str) -> None:
 
 
 def _copy(source: int, target: int, size: int) -> str:
-    digest = hashlib.sha256()
-    copied = 0
-    while data := os.pread(source, CHUNK, copied):
-        digest.update(data)
-        write_all(target, data)
-        copied += len(data)
-    if copied != size:
-        raise ImageInvalid(problem=f"{copied} bytes were there where {size} should be")
-    return digest.hexdigest()
+    copied = copy_hashed(source, target)
+    if copied.size != size:
+        raise ImageInvalid(problem=f"{copied.size} bytes were there where {size} should be")
+    return copied.sha256
 
 
 def _check_space(images: int, size: int) -> None:

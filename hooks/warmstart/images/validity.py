@@ -8,7 +8,6 @@ account, without network, privileges or files of its own, on a descriptor of the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import open_regular, read_small
+from warmstart.host.files import copy_hashed, open_regular, read_small
 from warmstart.host.identity import Identity
 from warmstart.images.inventory import known_of
 from warmstart.images.lookup import IMAGE, IMAGES, META, what_is_wrong
@@ -28,7 +27,6 @@ UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
 MOST_MEMORY = 4 << 30
 CHECKED = "checked"
-CHUNK = 1 << 20
 LONGEST = 4096
 
 
@@ -75,7 +73,7 @@ def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteC
                 return answer
             if not again and _is_checked(store, name, status):
                 return answer._replace(remembered=True)
-            sha256 = _sha256(fd)
+            sha256 = copy_hashed(fd).sha256
         finally:
             os.close(fd)
         known = known_of(os.path.join(store, IMAGES, name + META))
@@ -101,12 +99,3 @@ def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
 
 def _stamp(status: os.stat_result) -> list[int]:
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def _sha256(fd: int) -> str:
-    digest = hashlib.sha256()
-    at = 0
-    while data := os.pread(fd, CHUNK, at):
-        digest.update(data)
-        at += len(data)
-    return digest.hexdigest()

@@ -14,14 +14,12 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
-from warmstart.host.files import open_regular, opened_dir, write_all
+from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_dir, write_all
 from warmstart.store import blocks, index, layout, manifest, precedence, usage
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, store_errors
 from warmstart.store.locks import locked
 from warmstart.store.manifest import Draft, Manifest
 from warmstart.store.publish import publish, temp_file
-
-_CHUNK = 1 << 20
 
 
 class BundleDamaged(StoreError):
@@ -200,19 +198,13 @@ def read_manifest(where: Namespace, bundle: str) -> Manifest:
 
 
 def _fetch_bytes(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
-    import hashlib
-
-    digest = hashlib.sha256()
-    total = 0
-    # One byte more than there should be shows a file that is longer.
-    while chunk := os.read(source, min(_CHUNK, size + 1 - total)):
-        digest.update(chunk)
-        total += len(chunk)
-        try:
-            write_all(fd, chunk)
-        except OSError as error:
-            raise CopyFailed(bundle=bundle, problem=error.strerror) from error
-    if total != size or digest.hexdigest() != sha256:
+    try:
+        copied = copy_hashed(source, fd, most=size + 1)
+    except ReadFailed:
+        raise
+    except OSError as error:
+        raise CopyFailed(bundle=bundle, problem=error.strerror) from error
+    if copied != (size, sha256):
         raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
 
 
@@ -267,16 +259,9 @@ def _publish(
 
 def _copy_in(source: int, out: int) -> tuple[str, int]:
     """Copy all of `source`, from its start, into a file of the store; return SHA-256 and size."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    total = 0
-    while chunk := os.pread(source, _CHUNK, total):
-        digest.update(chunk)
-        total += len(chunk)
-        write_all(out, chunk)
+    copied = copy_hashed(source, out)
     os.fsync(out)  # before the lock is taken: it is the slow part
-    return digest.hexdigest(), total
+    return copied.sha256, copied.size
 
 
 def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:

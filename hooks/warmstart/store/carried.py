@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from warmstart.host.files import ensure_dir, open_regular, opened_dir, unlink_if_there, write_all
-
-_CHUNK = 1 << 20
+from warmstart.host.files import copy_hashed, ensure_dir, open_regular, opened_dir, unlink_if_there
 
 
 def put(top: int, name: str, source: int, sha256: str) -> None:
@@ -66,14 +63,7 @@ def open_below(top: int, name: str) -> int:
 
 def copy(source: int, offset: int, size: int, out: int | None) -> str:
     """Copy bytes, if there is where to, and return their SHA-256; `EIO` where there are fewer."""
-    digest = hashlib.sha256()
-    end = offset + size
-    while offset < end:
-        chunk = os.pread(source, min(_CHUNK, end - offset), offset)
-        if not chunk:
-            raise OSError(errno.EIO, "it ended early")
-        digest.update(chunk)
-        if out is not None:
-            write_all(out, chunk)
-        offset += len(chunk)
-    return digest.hexdigest()
+    copied = copy_hashed(source, out, offset=offset, most=size)
+    if copied.size != size:
+        raise OSError(errno.EIO, "it ended early")
+    return copied.sha256

@@ -12,7 +12,6 @@ One process at a time publishes or drops; the lock is the directory itself.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import time
@@ -24,7 +23,7 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import flocks, wire
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, open_regular, opened_dir, read_small, replace_file
+from warmstart.host.files import copy_hashed, ensure_dir, open_regular, opened_dir, read_small, replace_file
 from warmstart.host.trees import remove_tree
 from warmstart.host.wire import Json
 from warmstart.policy.form import Tend
@@ -40,7 +39,6 @@ NO_ROOM = "harvest.spool is used up"
 DAMAGED = "damaged"
 
 _REMOVAL = 10.0  # seconds
-_CHUNK = 1 << 20
 
 
 class SpoolFailed(ResourceError):
@@ -116,7 +114,7 @@ def _deliver_one(parent: int, name: str, publish: Callable[[int, Spooled], Publi
             spooled = _load(item)
             bundle = open_regular(BUNDLE, item)
             try:
-                if _sha256(bundle) != spooled.sha256:
+                if copy_hashed(bundle).sha256 != spooled.sha256:
                     raise ValueError(DAMAGED)
                 published = publish(bundle, spooled)
             finally:
@@ -140,7 +138,7 @@ def _prepare(stage: int, spooled: Spooled) -> None:
         bundle = open_regular(BUNDLE, item)
         try:
             os.fsync(bundle)
-            known = spooled._replace(sha256=_sha256(bundle))
+            known = spooled._replace(sha256=copy_hashed(bundle).sha256)
         finally:
             os.close(bundle)
         replace_file(item, DRAFT, _encode(known), 0o600)
@@ -199,15 +197,6 @@ def _decode(data: bytes) -> Spooled:
         return Spooled(**texts, draft=draft)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(DAMAGED) from error
-
-
-def _sha256(fd: int) -> str:
-    digest = hashlib.sha256()
-    offset = 0
-    while chunk := os.pread(fd, _CHUNK, offset):
-        digest.update(chunk)
-        offset += len(chunk)
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -6,19 +6,15 @@ Each file is read once, hashed on the way, and bounded by what its size was when
 
 from __future__ import annotations
 
-import hashlib
 import os
 import posixpath
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import write_all
+from warmstart.host.files import ReadFailed, copy_hashed
 from warmstart.store.beneath import UNREADABLE, TurnedAway
 from warmstart.store.manifest import LATEST_NS, File
 
 CHANGED = "changed while it was read"
-
-_CHUNK = 1 << 20
-
 
 _LEFT_FREE = 1 << 30  # bytes, or a twentieth of the disk where that is less
 
@@ -93,21 +89,17 @@ class Stage:
 
 
 def _copy(source: int, out: int, size: int, deadline: Deadline) -> str:
-    digest = hashlib.sha256()
-    left = size
-    while left:
+    def in_time() -> None:
         if deadline.expired():
             raise OutOfTime
-        try:
-            chunk = os.read(source, min(_CHUNK, left))
-        except OSError as error:
-            raise TurnedAway(UNREADABLE) from error
-        if not chunk:
-            raise TurnedAway(CHANGED)
-        digest.update(chunk)
-        write_all(out, chunk)
-        left -= len(chunk)
-    return digest.hexdigest()
+
+    try:
+        copied = copy_hashed(source, out, most=size, watch=in_time)
+    except ReadFailed as error:
+        raise TurnedAway(UNREADABLE) from error
+    if copied.size != size:
+        raise TurnedAway(CHANGED)
+    return copied.sha256
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:

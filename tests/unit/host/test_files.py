@@ -1,14 +1,26 @@
 """Directories and files of root's in places that others can write."""
 
 import errno
+import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from warmstart.host import files
-from warmstart.host.files import ensure_dir, ensure_path, open_regular, read_small, replace_file
+from warmstart.host.files import (
+    Copied,
+    ReadFailed,
+    copy,
+    copy_hashed,
+    ensure_dir,
+    ensure_path,
+    open_regular,
+    read_small,
+    replace_file,
+)
 
 
 def test_a_sites_own_directory_keeps_its_mode(tmp_path: Path) -> None:
@@ -91,3 +103,84 @@ def test_a_name_may_lead_to_another_file_by_now(tmp_path: Path) -> None:
             assert not files.is_at(fd, str(path))
     finally:
         os.close(fd)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[int]:
+    """Give an open file of 2.5 chunks, whose position is somewhere in it."""
+    (tmp_path / "source").write_bytes(CONTENT)
+    fd = os.open(tmp_path / "source", os.O_RDONLY)
+    os.lseek(fd, 17, os.SEEK_SET)
+    yield fd
+    assert os.lseek(fd, 0, os.SEEK_CUR) == 17
+    os.close(fd)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[int]:
+    """Give an empty open file."""
+    fd = os.open(tmp_path / "target", os.O_RDWR | os.O_CREAT)
+    yield fd
+    os.close(fd)
+
+
+CONTENT = os.urandom(5 * files.CHUNK // 2)
+
+
+def known(data: bytes) -> Copied:
+    """Return what a copy of these bytes answers."""
+    return Copied(len(data), hashlib.sha256(data).hexdigest())
+
+
+def test_a_copy_is_hashed_on_the_way(source: int, target: int) -> None:
+    """All of it, whatever the source's position is."""
+    assert copy_hashed(source, target) == known(CONTENT)
+    assert os.pread(target, len(CONTENT) + 1, 0) == CONTENT
+    assert copy_hashed(source) == known(CONTENT)
+
+
+def test_a_copy_without_a_hash(source: int, target: int) -> None:
+    """The same bytes."""
+    assert copy(source, target) == len(CONTENT)
+    assert os.pread(target, len(CONTENT) + 1, 0) == CONTENT
+
+
+@pytest.mark.parametrize("most", [0, 1, files.CHUNK, files.CHUNK + 1, len(CONTENT), len(CONTENT) + 1])
+def test_a_copy_has_bounds(source: int, target: int, most: int) -> None:
+    """From the offset, and at most so many bytes; a target is written from where it stands."""
+    os.write(target, b"before")
+    part = CONTENT[5 : 5 + most]
+    assert copy_hashed(source, target, offset=5, most=most) == known(part)
+    assert os.pread(target, len(CONTENT) + 10, 0) == b"before" + part
+
+
+def test_a_copy_tells_whose_error_it_is(source: int, target: int, tmp_path: Path) -> None:
+    """`ReadFailed` is the source's; what the target says passes as it is."""
+    with files.opened_dir(str(tmp_path)) as directory:
+        with pytest.raises(ReadFailed) as caught:
+            copy_hashed(directory, target)
+        assert (caught.value.errno, caught.value.strerror) == (errno.EISDIR, os.strerror(errno.EISDIR))
+        with pytest.raises(ReadFailed):
+            copy(directory, target)
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        for copying in (copy, copy_hashed):
+            with pytest.raises(OSError, match="No space left") as refused:
+                copying(source, full)
+            assert not isinstance(refused.value, ReadFailed)
+    finally:
+        os.close(full)
+
+
+def test_a_copy_can_be_ended(source: int, target: int) -> None:
+    """`watch` is asked before every read, and what it raises is what the copy raises."""
+    asked: list[int] = []
+
+    def watch() -> None:
+        asked.append(os.fstat(target).st_size)
+        if len(asked) == 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        copy_hashed(source, target, watch=watch)
+    assert asked == [0, files.CHUNK, 2 * files.CHUNK]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.images.sample import image
+from warmstart.host.files import Copied, copy_hashed
 from warmstart.images import adoption
 from warmstart.images.adoption import Taken
 from warmstart.policy.form import Adopt
@@ -106,12 +107,31 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 ) -> None:
     """A launcher that is still writing has not finished an image."""
 
-    def slow(source: int, into: int) -> str:
+    def slow(source: int, into: int) -> Copied:
         with (shared / "a.sqsh").open("ab") as stream:
             stream.write(b"more")
-        return ""
+        return Copied(0, "")
 
-    monkeypatch.setattr(adoption, "_copy", slow)
+    monkeypatch.setattr(adoption, "copy_hashed", slow)
     problem = fetch(target, shared)
     assert isinstance(problem, str)
     assert "changed while" in problem
+
+
+def test_what_follows_a_refused_file_is_copied_from_the_start(
+    target: int, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of the first are gone, and so is the place in the file that they took."""
+    (shared / "b.sqsh").write_bytes(b"another launcher is still writing this")
+
+    def slow(source: int, into: int) -> Copied:
+        if os.fstat(source).st_ino == (shared / "b.sqsh").stat().st_ino:
+            with (shared / "b.sqsh").open("ab") as stream:
+                stream.write(b"more")
+        return copy_hashed(source, into)
+
+    monkeypatch.setattr(adoption, "copy_hashed", slow)
+    taken = fetch(target, shared)
+    assert isinstance(taken, Taken)
+    assert taken.path == str(shared / "a.sqsh")
+    assert os.pread(target, 1 << 20, 0) == image()

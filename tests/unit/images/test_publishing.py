@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.images.sample import image
+from warmstart.host import files
 from warmstart.images import publishing
 from warmstart.images.lookup import NOBODY, Pointer, image_name
 from warmstart.images.publishing import Draft, Published
@@ -112,7 +113,7 @@ def test_a_disk_that_fills_up_leaves_nothing(store: Path, source: int, monkeypat
         os.write(fd, data[:10])
         raise OSError(errno.EDQUOT, "quota")
 
-    monkeypatch.setattr(publishing, "write_all", full)
+    monkeypatch.setattr(files, "write_all", full)
     with pytest.raises(OSError, match="quota"):
         publish(store, source)
     assert names(store) == []

@@ -268,7 +268,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
             else:
                 os.truncate(path, 11 if change == "grow" else 3)
 
-    monkeypatch.setattr(stage, "write_all", write_all)
+    monkeypatch.setattr(files, "write_all", write_all)
     found = harvest.collect()
     assert (list(found.entries), found.rejected) == (["b"], {stage.CHANGED: 1})
     assert harvest.staged() == {"b.1": b"y"}
@@ -284,7 +284,7 @@ def test_a_full_stage_keeps_what_fits(harvest: Harvest, monkeypatch: pytest.Monk
             raise OSError(28, "No space left on device")
         real(fd, data)
 
-    monkeypatch.setattr(stage, "write_all", write_all)
+    monkeypatch.setattr(files, "write_all", write_all)
     found = harvest.collect()
     assert (list(found.entries), found.truncated) == (["a"], collect.STAGE_FULL)
     assert harvest.staged() == {"a.1": b"x"}

@@ -11,27 +11,27 @@ import base64
 import hashlib
 from collections.abc import Iterable
 
+from warmstart.host.files import Copied, copy_hashed
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
-_PIECE = 1 << 20
 LARGEST_SOURCE = 64 << 20
 
 
 def check_content(files: EntryFiles, name: str) -> None:
     """Require a base name that is the hash of all bytes (fxgraph, aotautograd)."""
-    if _letters(_digest(files, name)[1]) != name.rpartition("/")[2]:
+    if _letters(bytes.fromhex(size_and_sha256(files, name).sha256)) != name.rpartition("/")[2]:
         raise EntryInvalid("name-not-hash")
 
 
-def size_and_sha256(files: EntryFiles, name: str) -> tuple[int, str]:
+def size_and_sha256(files: EntryFiles, name: str) -> Copied:
     """Return how many bytes a file has, and their SHA-256 in hexadecimal."""
-    size, digest = _digest(files, name)
-    return size, digest.hex()
+    with files.open(name) as (file, _):
+        return copy_hashed(file.fileno())
 
 
 def check_hex_name(files: EntryFiles, name: str) -> None:
     """Require a base name that begins with the SHA-256 of all bytes in hexadecimal."""
-    if not name.rpartition("/")[2].startswith(_digest(files, name)[1].hex()):
+    if not name.rpartition("/")[2].startswith(size_and_sha256(files, name).sha256):
         raise EntryInvalid("name-not-hash")
 
 
@@ -41,16 +41,6 @@ def of_parts(parts: Iterable[object]) -> str:
     for part in parts:
         digest.update(repr(part).encode() + b"\0")
     return digest.hexdigest()[:16]
-
-
-def _digest(files: EntryFiles, name: str) -> tuple[int, bytes]:
-    digest = hashlib.sha256()
-    size = 0
-    with files.open(name) as (file, _):
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-            size += len(piece)
-    return size, digest.digest()
 
 
 def check_source(files: EntryFiles, name: str) -> None:
