@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -17,7 +17,10 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO that somebody put there must not hang the open.
 REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
+PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no right to list, and asks no file system
+
 CHUNK = 1 << 20  # bytes, of a copy
+ROOT = frozenset({0})
 
 # What no user can cause, and no other job will fare better with (design, rule 2): the rest never drains.
 NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
@@ -202,41 +205,73 @@ def ensure_path(path: str, mode: int) -> None:
         ensure_dir(path, mode)
     with opened_dir(path) as fd:
         status = os.fstat(fd)
-    if status.st_uid != os.geteuid():
-        raise OSError(errno.EPERM, f"is owned by uid {status.st_uid}", path)
-    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
-        raise OSError(errno.EPERM, "can be written by others and is not sticky", path)
+    if problem := weakness(status, (os.geteuid(),), sticky=True):
+        raise Untrusted(errno.EPERM, problem, path)
+
+
+def weakness(status: os.stat_result, owners: Collection[int] = ROOT, *, sticky: bool = False) -> str:
+    """Return how others than `owners` could change a file or directory; "" if they can't.
+
+    `sticky` accepts a sticky directory that others can write: there nobody can move or remove what is an owner's, but
+    anybody can add a name.
+    """
+    if status.st_uid not in owners:
+        return f"belongs to uid {status.st_uid}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (sticky and status.st_mode & stat.S_ISVTX):
+        return "can be written by others" + (" and is not sticky" if sticky else "")
+    return ""
+
+
+class Untrusted(PermissionError):
+    """Others could change what has to be its owners' alone: `filename` can be changed, and `strerror` says how."""
 
 
 @contextmanager
-def opened_own(path: str, mode: int) -> Iterator[int]:
-    """Open an absolute directory path on which everything is ours; what is missing is made, the last one with `mode`.
+def opened_trusted(
+    path: str,
+    owners: Collection[int] = ROOT,
+    *,
+    sticky: bool = False,
+    make: int | None = None,
+    flags: int = DIRECTORY,
+) -> Iterator[int]:
+    """Open an absolute directory path on which nobody but `owners` can change anything, from `/` down.
 
-    Name by name, through no link: whoever owned a directory on the way could lead us anywhere. `EPERM`; `ENOTDIR` for
-    a link. A sticky directory that all may write (/tmp) does.
+    Name by name, through no link: whoever owned a directory on the way could lead us anywhere. Directories above it may
+    be sticky (/tmp), and with `sticky` so may the directory itself. With `make` what is missing is made, the directory
+    itself with that mode. `Untrusted`; `ENOTDIR` for a link; an error's `filename` is the directory at fault.
     """
     names = [name for name in path.split("/") if name]
-    fd = os.open("/", DIRECTORY)
+    at = "/"
+    fd = os.open(at, flags)
     try:
+        _require_trust(fd, at, owners, sticky=sticky or bool(names))
         for number, name in enumerate(names, 1):
-            below = _own(name, fd, mode if number == len(names) else 0o755)
+            is_last = number == len(names)
+            at = os.path.join(at, name)
+            below = _opened_below(fd, at, flags, None if make is None else make if is_last else 0o755)
             os.close(fd)
             fd = below
+            _require_trust(fd, at, owners, sticky=sticky or not is_last)
         yield fd
     finally:
         os.close(fd)
 
 
-def _own(name: str, parent: int, mode: int) -> int:
-    with suppress(FileExistsError):
-        os.mkdir(name, mode, dir_fd=parent)
-    fd = os.open(name, DIRECTORY, dir_fd=parent)
-    status = os.fstat(fd)
-    open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
-    if status.st_uid not in (0, os.geteuid()) or open_to_others:
-        os.close(fd)
-        raise OSError(errno.EPERM, "others could change it", name)
-    return fd
+def _opened_below(parent: int, path: str, flags: int, make: int | None) -> int:
+    name = os.path.basename(path)
+    try:
+        if make is not None:
+            with suppress(FileExistsError):
+                os.mkdir(name, make, dir_fd=parent)
+        return os.open(name, flags, dir_fd=parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def _require_trust(fd: int, path: str, owners: Collection[int], *, sticky: bool) -> None:
+    if problem := weakness(os.fstat(fd), owners, sticky=sticky):
+        raise Untrusted(errno.EPERM, problem, path)
 
 
 def mount_id(fd: int) -> str:

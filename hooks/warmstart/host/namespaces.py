@@ -7,15 +7,14 @@ paths are walked again there: name by name, through no link, and only where nobo
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
-import stat
 from contextlib import suppress
 
 from warmstart.host import mounts
+from warmstart.host.files import PATH, opened_trusted, weakness
 
 CLONE_NEWNS = 0x20000
-_PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def show(namespace: str, parent: str, name: str, owner: int, target: str) -> None:
@@ -25,17 +24,24 @@ def show(namespace: str, parent: str, name: str, owner: int, target: str) -> Non
     `PermissionError` where `name` is not the owner's, or somebody but root could change a directory above.
     """
     _join(namespace)
-    source = _beneath(name, _roots(parent), owner)
-    above, place = _roots(os.path.dirname(target)), os.path.basename(target)
+    above, place = os.path.split(target)
+    with (
+        opened_trusted(parent, sticky=True, flags=PATH) as base,
+        opened_trusted(above, sticky=True, flags=PATH) as folder,
+    ):
+        _bind(_beneath(name, base, owner), place, folder, owner)
+
+
+def _bind(source: int, place: str, folder: int, owner: int) -> None:
     with suppress(FileExistsError):
-        os.mkdir(place, 0o755, dir_fd=above)
-    if os.path.samestat(os.fstat(source), os.stat(place, dir_fd=above, follow_symlinks=False)):
+        os.mkdir(place, 0o755, dir_fd=folder)
+    if os.path.samestat(os.fstat(source), os.stat(place, dir_fd=folder, follow_symlinks=False)):
         return
-    mounts.mount(_named(source), _named(_beneath(place, above, 0)), "none", mounts.MS_BIND | mounts.MS_REC)
+    mounts.mount(_named(source), _named(_beneath(place, folder, 0)), "none", mounts.MS_BIND | mounts.MS_REC)
     # A bind mount has its source's flags; ours come to them. What is mounted below has them already.
     flags = mounts.MS_REMOUNT | mounts.MS_BIND | mounts.RESTRICTED
     kept = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)  # the numbers of MS_RDONLY and MS_NOEXEC
-    shown = _beneath(place, above, owner)  # a descriptor from before the mount leads beneath it
+    shown = _beneath(place, folder, owner)  # a descriptor from before the mount leads beneath it
     try:
         mounts.mount("none", _named(shown), "none", flags | kept)
     except OSError:
@@ -57,21 +63,12 @@ def _join(namespace: str) -> None:
     os.chdir("/")
 
 
-def _roots(path: str) -> int:
-    """Open a directory that nobody but root can change, nor any above it; a sticky one counts as such."""
-    fd = os.open("/", _PATH)
-    for name in path.split("/"):
-        if name:
-            fd = _beneath(name, fd, 0)
-    return fd
-
-
 def _beneath(name: str, parent: int, owner: int) -> int:
-    fd = os.open(name, _PATH, dir_fd=parent)
+    fd = os.open(name, PATH, dir_fd=parent)
     found = os.fstat(fd)
-    open_to_others = found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX
-    if found.st_uid != owner or (owner == 0 and open_to_others):
-        raise PermissionError(1, "others could change it", name)
+    # What is the job's own may have any mode: the directory above is root's.
+    if found.st_uid != owner or (owner == 0 and weakness(found, sticky=True)):
+        raise PermissionError(errno.EPERM, "others could change it", name)
     return fd
 
 

@@ -14,11 +14,9 @@ import stat
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from warmstart.host.files import copy_hashed, open_regular, opened_dir
+from warmstart.host.files import PATH, Untrusted, copy_hashed, open_regular, opened_dir, opened_trusted, weakness
 from warmstart.images.beside import IMAGE
 from warmstart.policy.form import Adopt
-
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Taken(NamedTuple):
@@ -55,7 +53,7 @@ def _fetch(target: int, directory: str, name: str, owners: tuple[int, ...], not_
         try:
             _check_directories(directory, folder, owners)
             status = os.fstat(fd)
-            if status.st_uid not in owners or status.st_mode & _OTHERS or status.st_nlink != 1:
+            if weakness(status, owners) or status.st_nlink != 1:
                 raise _refusal(f"is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}")
             if status.st_mtime < not_before:
                 raise FileNotFoundError  # older than a tag may be: as good as none
@@ -68,18 +66,13 @@ def _fetch(target: int, directory: str, name: str, owners: tuple[int, ...], not_
 
 
 def _check_directories(directory: str, folder: int, owners: tuple[int, ...]) -> None:
-    status = os.fstat(folder)
-    if status.st_uid not in owners or status.st_mode & _OTHERS:
-        raise _refusal("is in a directory that others can write")
-    parent = os.path.dirname(directory)
-    while True:
-        status = os.stat(parent, follow_symlinks=False)
-        # In a sticky directory nobody can put another thing in the place of what an owner has there.
-        if status.st_uid not in owners or (status.st_mode & _OTHERS and not status.st_mode & stat.S_ISVTX):
-            raise _refusal(f"is below {parent}, which others can write")
-        if parent == "/":
-            return
-        parent = os.path.dirname(parent)
+    try:
+        with opened_trusted(directory, owners, flags=PATH) as trusted:
+            is_same = os.path.samestat(os.fstat(trusted), os.fstat(folder))
+    except Untrusted as error:
+        raise _refusal(f"is below {error.filename}, which {error.strerror}") from error
+    if not is_same:
+        raise _refusal("was moved while it was read")
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from warmstart.host import flocks
-from warmstart.host.files import is_at, opened_dir, unlink_if_there
+from warmstart.host.files import is_at, opened_dir, unlink_if_there, weakness
 from warmstart.images.reference import DOCKER_HUB, Reference
 
 IMAGE = ".sqsh"
@@ -77,7 +77,7 @@ def link(directory: str, names: Sequence[str], path: str) -> int:
     kept = 0
     with opened_dir(directory) as folder:
         status = os.fstat(folder)
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if weakness(status, (0, os.geteuid())):
             return 0
         for name in names:
             temp = f".{name[:200]}.{os.getpid()}"

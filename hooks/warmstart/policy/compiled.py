@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 
 from warmstart.host import files
@@ -113,7 +112,7 @@ def read_own_json(path: str) -> Json:
         return None
     try:
         found = os.fstat(fd)
-        if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if files.weakness(found, (0, os.geteuid())):
             return None
         data = b""
         while chunk := os.read(fd, LARGEST + 1 - len(data)):

@@ -6,6 +6,7 @@ import fnmatch
 import re
 from collections.abc import Collection, Sequence
 
+from warmstart.host import files
 from warmstart.host.identity import Identity
 from warmstart.policy import checks, definitions, form, source
 from warmstart.policy.document import Document, Place
@@ -20,7 +21,7 @@ OF_THE_SPEC = ("qos", "job_name", "array")  # what a node may have to learn from
 def compile_policy(
     policy: str,
     *,
-    owners: Collection[int] = source.ROOT,
+    owners: Collection[int] = files.ROOT,
     profiles: Sequence[str] | None = None,
     find_user: checks.FindUser | None = None,
 ) -> Policy:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Collection
 
 from warmstart.host import files
@@ -17,8 +16,6 @@ from warmstart.policy.invalid import PolicyUnreadable, PolicyUntrusted
 
 LARGEST = 256 << 10
 MOST_FILES = 64
-ROOT = frozenset({0})
-MINE_ALONE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def conf_d(policy: str) -> str:
@@ -35,19 +32,20 @@ def signature(policy: str) -> Signature:
     return tuple(stamp(path) for path in (policy, extra, *(f"{extra}/{name}" for name in _names(extra))))
 
 
-def read(policy: str, owners: Collection[int] = ROOT) -> list[tuple[str, str]]:
+def read(policy: str, owners: Collection[int] = files.ROOT) -> list[tuple[str, str]]:
     """Return (path, text) of policy.yaml and then of conf.d/*.yaml in the order of their names.
 
     Raises `PolicyUnreadable`, or `PolicyUntrusted` where another uid than `owners` could change a byte.
     """
     directory = os.path.dirname(policy)
-    with files.opened_dir("/") as root:
-        fd = _descend(root, directory, owners)
     try:
-        texts = [(policy, _text(fd, directory, os.path.basename(policy), owners))]
-        return texts + _additions(fd, directory, owners)
-    finally:
-        os.close(fd)
+        with files.opened_trusted(directory, owners) as fd:
+            texts = [(policy, _text(fd, directory, os.path.basename(policy), owners))]
+            return texts + _additions(fd, directory, owners)
+    except files.Untrusted as error:
+        raise PolicyUntrusted(path=error.filename, problem=error.strerror) from error
+    except OSError as error:
+        raise _refused(error.filename, error) from error
 
 
 def _names(directory: str | int) -> list[str]:
@@ -67,34 +65,13 @@ def _additions(fd: int, directory: str, owners: Collection[int]) -> list[tuple[s
     except OSError as error:
         raise _refused(path, error) from error
     try:
-        _require_trust(os.fstat(extra), path, owners)
+        _require_trust(extra, path, owners)
         names = _names(extra)
         if len(names) > MOST_FILES:
             raise PolicyUnreadable(path=path, problem=f"more than {MOST_FILES} *.yaml files")
         return [(f"{path}/{name}", _text(extra, path, name, owners)) for name in names]
     finally:
         os.close(extra)
-
-
-def _descend(root: int, directory: str, owners: Collection[int]) -> int:
-    """Return a descriptor of `directory`, having checked each directory on the way down to it."""
-    fd, path = os.dup(root), ""
-    try:
-        _require_trust(os.fstat(fd), "/", owners, above=True)
-        parts = [part for part in directory.split("/") if part]
-        for part in parts:
-            path = f"{path}/{part}"
-            below = os.open(part, files.DIRECTORY, dir_fd=fd)
-            os.close(fd)
-            fd = below
-            _require_trust(os.fstat(fd), path, owners, above=path != directory)
-    except OSError as error:
-        os.close(fd)
-        raise _refused(path, error) from error
-    except PolicyUntrusted:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _text(dir_fd: int, directory: str, name: str, owners: Collection[int]) -> str:
@@ -104,7 +81,7 @@ def _text(dir_fd: int, directory: str, name: str, owners: Collection[int]) -> st
     except OSError as error:
         raise _refused(path, error) from error
     try:
-        _require_trust(os.fstat(fd), path, owners)
+        _require_trust(fd, path, owners)
         data = b""
         while chunk := os.read(fd, LARGEST + 1 - len(data)):
             data += chunk
@@ -118,13 +95,10 @@ def _text(dir_fd: int, directory: str, name: str, owners: Collection[int]) -> st
     return data.decode("utf-8", "surrogateescape")
 
 
-def _require_trust(status: os.stat_result, path: str, owners: Collection[int], *, above: bool = False) -> None:
-    if status.st_uid not in owners:
-        raise PolicyUntrusted(path=path, problem=f"belongs to uid {status.st_uid}")
-    # In a sticky directory of root's nobody can move what is root's; but anybody can add a name,
-    # so the policy's own directory may not be one.
-    if status.st_mode & MINE_ALONE and not (above and status.st_mode & stat.S_ISVTX):
-        raise PolicyUntrusted(path=path, problem="can be written by its group or by others (chmod go-w)")
+def _require_trust(fd: int, path: str, owners: Collection[int]) -> None:
+    # Not even a sticky directory: anybody could add a file to it.
+    if problem := files.weakness(os.fstat(fd), owners):
+        raise PolicyUntrusted(path=path, problem=problem)
 
 
 def _refused(path: str, error: OSError) -> PolicyUnreadable | PolicyUntrusted:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from warmstart.errors import StoreError
 from warmstart.host import wire
-from warmstart.host.files import DIRECTORY, REGULAR
+from warmstart.host.files import REGULAR, Untrusted, opened_trusted, weakness
 from warmstart.job import Job
 
 FORMAT = 1
@@ -26,7 +26,6 @@ LONGEST = 64 << 10
 # Between PrologSlurmctld and a node's prolog nodes may boot (ResumeTimeout); clocks may differ a little.
 STALE = 3600.0
 SKEW = 300.0
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _IN_CLUSTER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -93,8 +92,8 @@ def _read(path: str, owner: int) -> bytes:
             raise _refusal(f"has {status.st_nlink} links")
         if status.st_uid != owner:
             raise _refusal(f"belongs to uid {status.st_uid}, not to slurmctld.user")
-        if status.st_mode & _OTHERS:
-            raise _refusal("can be written by others")
+        if problem := weakness(status, (owner,)):
+            raise _refusal(problem)
         if status.st_size > LONGEST:
             raise _refusal(f"is larger than {LONGEST} bytes")
         return os.read(fd, LONGEST)
@@ -105,31 +104,16 @@ def _read(path: str, owner: int) -> bytes:
 @contextmanager
 def opened(directory: str, owner: int) -> Iterator[int]:
     """Open the directory of specs; `OSError` where a link leads to it or others can write it or one above it."""
-    fd = os.open("/", DIRECTORY)
     try:
-        parts = [part for part in directory.split("/") if part]
-        _require_ours(os.fstat(fd), owner, "/", above=True)
-        for number, part in enumerate(parts, 1):
-            below = os.open(part, DIRECTORY, dir_fd=fd)
-            os.close(fd)
-            fd = below
-            _require_ours(os.fstat(fd), owner, part, above=number < len(parts))
-        yield fd
-    finally:
-        os.close(fd)
+        with opened_trusted(directory, (0, owner)) as fd:
+            yield fd
+    except Untrusted as error:
+        raise _refusal(f"its directory {error.filename} {error.strerror}") from error
 
 
 def as_json(spec: Spec) -> str:
     """Return the file's content."""
     return json.dumps({"format": FORMAT, **spec._asdict()})
-
-
-def _require_ours(status: os.stat_result, owner: int, name: str, *, above: bool) -> None:
-    if status.st_uid not in (0, owner):
-        raise _refusal(f"its directory {name} belongs to uid {status.st_uid}")
-    # In a sticky directory above nobody can move what is ours; into the specs' own one nobody else may put a name.
-    if status.st_mode & _OTHERS and not (above and status.st_mode & stat.S_ISVTX):
-        raise _refusal(f"its directory {name} can be written by others")
 
 
 def _decode(data: bytes) -> Spec:

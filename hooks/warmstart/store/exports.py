@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import open_regular, opened_dir, opened_own, unlink_if_there, write_all
+from warmstart.host.files import open_regular, opened_dir, opened_trusted, unlink_if_there, write_all
 from warmstart.host.identity import Identity
 from warmstart.host.tar import Member
 from warmstart.profiles.client import Validator
@@ -115,7 +115,9 @@ def writing(path: str) -> Iterator[Writer]:
     archived = name.endswith(".tar")
     with ExitStack() as opened:
         try:
-            fd = opened.enter_context(opened_own(folder if archived else path, 0o700))
+            fd = opened.enter_context(
+                opened_trusted(folder if archived else path, (0, os.geteuid()), sticky=True, make=0o700)
+            )
         except (PermissionError, NotADirectoryError) as error:
             raise ExportRefused(path=path, problem=f"{error.filename or ''} {error.strerror}".strip()) from error
         if not archived:

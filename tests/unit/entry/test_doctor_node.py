@@ -25,7 +25,6 @@ from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
 from warmstart.images.importers import choice
 from warmstart.paths import Installation
-from warmstart.policy import source
 from warmstart.policy.refresh import current
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
@@ -34,7 +33,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     """Return an installation with a compiled policy; who runs the tests stands for root."""
-    monkeypatch.setattr(source, "ROOT", frozenset({0, os.getuid()}))
+    monkeypatch.setattr(site_policy, "ROOT", frozenset({0, os.getuid()}))
     installation = installed(tmp_path / "prefix")
     current(installation)
     return installation

@@ -5,6 +5,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from warmstart.host import files
 from warmstart.host.files import (
     Copied,
     ReadFailed,
+    Untrusted,
     copy,
     copy_hashed,
     ensure_dir,
     ensure_path,
     open_regular,
+    opened_trusted,
     read_small,
     replace_file,
 )
@@ -184,3 +187,121 @@ def test_a_copy_can_be_ended(source: int, target: int) -> None:
     with pytest.raises(TimeoutError):
         copy_hashed(source, target, watch=watch)
     assert asked == [0, files.CHUNK, 2 * files.CHUNK]
+
+
+MINE = frozenset({0, os.geteuid()})
+
+
+@pytest.mark.parametrize(
+    ("mode", "strict", "lenient"),
+    [
+        (0o755, "", ""),
+        (0o700, "", ""),
+        (0o775, "can be written by others", "can be written by others and is not sticky"),
+        (0o757, "can be written by others", "can be written by others and is not sticky"),
+        (0o1777, "can be written by others", ""),
+    ],
+)
+def test_what_others_could_change(tmp_path: Path, mode: int, strict: str, lenient: str) -> None:
+    """The group and the world count alike; a sticky directory does where that is said."""
+    tmp_path.chmod(mode)
+    status = tmp_path.stat()
+    assert files.weakness(status, MINE) == strict
+    assert files.weakness(status, MINE, sticky=True) == lenient
+    assert files.weakness(status, {status.st_uid + 1}) == f"belongs to uid {status.st_uid}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory `b` in one `a`."""
+    (tmp_path / "a").mkdir(mode=0o755)
+    (tmp_path / "a" / "b").mkdir(mode=0o755)
+    return tmp_path / "a" / "b"
+
+
+@pytest.mark.parametrize("flags", [files.DIRECTORY, files.PATH])
+def test_a_path_that_is_the_owners_all_the_way(place: Path, flags: int) -> None:
+    """Its descriptor is that of the directory; `/` is a path, too."""
+    with opened_trusted(str(place), MINE, flags=flags) as fd:
+        assert os.path.samestat(os.fstat(fd), place.stat())
+    with opened_trusted("/", MINE, flags=flags) as fd:
+        assert os.path.samestat(os.fstat(fd), os.stat("/"))
+
+
+@pytest.mark.parametrize("name", ["a", "a/b"])
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_directory_on_the_way_that_others_can_write(place: Path, name: str, mode: int) -> None:
+    """The error names it, whether it is the last one or one above."""
+    weak = place.parents[1] / name
+    weak.chmod(mode)
+    for sticky in (False, True):
+        with pytest.raises(Untrusted, match="can be written by others") as caught, opened(place, sticky=sticky):
+            pass
+        assert (caught.value.errno, caught.value.filename) == (errno.EPERM, str(weak))
+
+
+def test_a_sticky_directory_may_be_above(place: Path) -> None:
+    """At the end of the path only where the caller says so: names can be added there."""
+    place.parent.chmod(0o1777)
+    with opened(place):
+        pass
+    place.chmod(0o1777)
+    with opened(place, sticky=True):
+        pass
+    with pytest.raises(Untrusted), opened(place):
+        pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: gives directories away")
+@pytest.mark.parametrize("name", ["a", "a/b"])
+def test_a_strangers_directory_on_the_way(place: Path, name: str) -> None:
+    """Its owner could put another in the place of what is below."""
+    os.chown(place.parents[1] / name, 65534, 65534)
+    with pytest.raises(Untrusted, match="belongs to uid 65534") as caught, opened(place):
+        pass
+    assert caught.value.filename == str(place.parents[1] / name)
+    with opened_trusted(str(place), {0, 65534}):
+        pass
+
+
+@pytest.mark.parametrize("name", ["a", "a/b"])
+def test_a_link_on_the_way_is_not_followed(place: Path, name: str) -> None:
+    """Not even to a directory that would do; the error names the link."""
+    path = place.parents[1] / name
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+    for flags in (files.DIRECTORY, files.PATH):
+        with pytest.raises(NotADirectoryError) as caught, opened_trusted(str(place), MINE, flags=flags):
+            pass
+        assert caught.value.filename == str(path)
+
+
+def test_what_is_missing_is_made_if_that_is_wanted(place: Path) -> None:
+    """Directories above 0755, the last one as asked; one that is there keeps its mode."""
+    wanted = place / "c" / "d"
+    with pytest.raises(FileNotFoundError) as caught, opened(wanted):
+        pass
+    assert caught.value.filename == str(wanted.parent)
+    for _ in range(2):
+        with opened_trusted(str(wanted), MINE, make=0o700):
+            assert stat.S_IMODE(wanted.parent.stat().st_mode) == 0o755
+            assert stat.S_IMODE(wanted.stat().st_mode) == 0o700
+    with opened_trusted(str(place), MINE, make=0o700):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o755
+
+
+def opened(path: Path, *, sticky: bool = False) -> AbstractContextManager[int]:
+    """Open a path that is to be ours, or root's."""
+    return opened_trusted(str(path), MINE, sticky=sticky)
+
+
+@pytest.mark.parametrize("failing", ["nothing", "a directory on the way", "the caller"])
+def test_no_descriptor_is_left(place: Path, failing: str) -> None:
+    """Whatever happens."""
+    before = os.listdir("/proc/self/fd")
+    if failing == "a directory on the way":
+        place.chmod(0o777)
+    with suppress(OSError), opened(place):
+        if failing == "the caller":
+            raise OSError
+    assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -7,7 +7,6 @@ dies here takes the namespace along, and with it all mounts and loop devices; th
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
@@ -16,7 +15,7 @@ from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, OK, UNKNOWN, WRONG, 
 from warmstart.entry.doctor.node import Node
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
+from warmstart.host.files import opened_dir, weakness
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.namespaces import enter_new
 from warmstart.host.trees import remove_tree
@@ -89,7 +88,7 @@ def _hindered(node: Node) -> Finding | None:
     if not os.path.isdir(parent):
         return Finding(UNKNOWN, f"{parent} is not there yet", "run a job first")
     found = os.stat(parent)
-    if os.geteuid() != 0 or found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if os.geteuid() != 0 or weakness(found):
         return Finding(UNKNOWN, "not tried: only root does, in a directory of root's", AS_ROOT)
     return None
 

@@ -16,7 +16,7 @@ from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOW
 from warmstart.errors import WarmstartError
 from warmstart.host import children, sockets
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
+from warmstart.host.files import opened_dir, weakness
 from warmstart.images import validity
 from warmstart.images.importers import choice, oci, programs
 from warmstart.images.progress import size
@@ -206,8 +206,7 @@ def _roots_own(path: str, status: str, otherwise: str) -> Iterator[Finding]:
     there = place == path
     while True:
         seen = os.stat(place, follow_symlinks=False)
-        open_to_all = seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not seen.st_mode & stat.S_ISVTX
-        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != 0 or open_to_all:
+        if not stat.S_ISDIR(seen.st_mode) or weakness(seen, sticky=True):
             bad.append(f"{place} (uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o})")
         if place == "/":
             break
