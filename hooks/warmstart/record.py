@@ -135,6 +135,12 @@ class RecordChange(TypedDict, total=False):
     aside: list[str]
 
 
+def boot_id() -> str:
+    """Return the id of the node's running kernel: what a record of another boot names is gone, but for files."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
 @contextmanager
 def locked(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
     """Keep other hooks of the job on this node out; `JobBusy` at the deadline.

@@ -13,13 +13,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import structlog
 from structlog.typing import EventDict
 
-from warmstart.audit.line import SCHEMA, bounded, escaped, ordered
+from warmstart.audit.line import shaped
 from warmstart.audit.waiting import Waiting, events, journals
 from warmstart.errors import ResourceError
 from warmstart.host import flocks
@@ -87,22 +87,12 @@ class _Logger(structlog.BoundLoggerBase):
         self._proxy_to_logger("append", event, fields=fields)
 
 
-def _flatten(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
-    return {**event_dict["fields"], "schema": SCHEMA, "event": event_dict["event"]}
-
-
-def _processor(change: Callable[[dict[str, object]], dict[str, object]]) -> structlog.typing.Processor:
-    def process(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
-        return change(dict(event_dict))
-
-    return process
+def _shape(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+    return shaped({**event_dict["fields"], "event": event_dict["event"]})
 
 
 PROCESSORS: list[structlog.typing.Processor] = [
-    _flatten,
-    _processor(ordered),
-    _processor(bounded),
-    _processor(escaped),
+    _shape,
     structlog.processors.JSONRenderer(separators=(",", ":")),
 ]
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from warmstart.audit.events import HOOK_CRASHED, HOOK_FINISHED, JOURNAL_DAMAGED
 from warmstart.audit.journal import DONE, OPEN
 from warmstart.audit.line import Line, decoded, timestamp
-from warmstart.host.files import open_regular
+from warmstart.host.files import open_regular, read_up_to
 
 GRACE = 60.0
 LONGEST_JOURNAL = 64 << 20
@@ -92,10 +92,8 @@ def events(directory: int, journal: Waiting) -> list[Line]:
 def _content(directory: int, name: str) -> tuple[bytes, int]:
     fd = open_regular(name, directory)
     try:
-        data = bytearray()
-        while len(data) < LONGEST_JOURNAL and (chunk := os.read(fd, LONGEST_JOURNAL - len(data))):
-            data += chunk
-        return bytes(data), os.fstat(fd).st_size - len(data)
+        data = read_up_to(fd, LONGEST_JOURNAL)
+        return data, os.fstat(fd).st_size - len(data)
     finally:
         os.close(fd)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -28,9 +28,18 @@ from warmstart.store.upkeep import Bundle
 
 NO = 1
 COLUMNS = ("scope", "profile", "namespace", "bundle", "entries", "size", "user", "last used (UTC)")
-scope_option = click.option("--scope", help="Only this scope: user-UID-NAME, account-NAME, site.")
-profile_option = click.option("--profile", help="Only this profile.")
-namespace_option = click.option("--namespace", help="Only this namespace.")
+_PLACE = (
+    click.option("--scope", help="Only this scope: user-UID-NAME, account-NAME, site."),
+    click.option("--profile", help="Only this profile."),
+    click.option("--namespace", help="Only this namespace."),
+)
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that `Place` is made of."""
+    for option in reversed(_PLACE):
+        command = option(command)
+    return command
 
 
 class Place(NamedTuple):
@@ -70,9 +79,7 @@ def cache() -> None:
 
 
 @cache.command()
-@scope_option
-@profile_option
-@namespace_option
+@place_options
 @json_option
 @click.pass_obj
 def ls(installation: Installation, /, as_json: bool, **options: str | None) -> None:
@@ -126,9 +133,7 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
 
 @cache.command()
 @click.argument("wanted", nargs=-1, metavar="[BUNDLE]...")
-@scope_option
-@profile_option
-@namespace_option
+@place_options
 @json_option
 @click.pass_obj
 def verify(installation: Installation, /, wanted: tuple[str, ...], as_json: bool, **options: str | None) -> None:
@@ -153,9 +158,7 @@ def verify(installation: Installation, /, wanted: tuple[str, ...], as_json: bool
 
 
 @cache.command()
-@scope_option
-@profile_option
-@namespace_option
+@place_options
 @click.option("--fewest", type=click.IntRange(min=2), default=2, show_default=True, help="Bundles worth the work.")
 @json_option
 @click.pass_obj
@@ -188,9 +191,7 @@ def gc(installation: Installation, as_json: bool) -> None:
 
 
 @cache.command()
-@scope_option
-@profile_option
-@namespace_option
+@place_options
 @json_option
 @click.pass_obj
 def reindex(installation: Installation, /, as_json: bool, **options: str | None) -> None:

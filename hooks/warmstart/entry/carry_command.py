@@ -12,10 +12,8 @@ from warmstart.entry.cache_command import (
     NO,
     Place,
     administrator,
-    namespace_option,
-    profile_option,
+    place_options,
     run_as_root,
-    scope_option,
     store_at_work,
 )
 from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn
@@ -50,9 +48,7 @@ class _Row(NamedTuple):
 @click.command("export")
 @click.argument("target", metavar="DIRECTORY|FILE.tar")
 @click.argument("wanted", nargs=-1, metavar="[BUNDLE]...")
-@scope_option
-@profile_option
-@namespace_option
+@place_options
 @json_option
 @click.pass_obj
 def export_command(
@@ -88,9 +84,7 @@ def export_command(
 @click.command("import")
 @click.argument("source", metavar="DIRECTORY|FILE.tar")
 @click.argument("wanted", nargs=-1, metavar="[BUNDLE]...")
-@scope_option
-@profile_option
-@namespace_option
+@place_options
 @click.option("--to", help="The scope to publish in; without it users' own, where the cluster has that user and uid.")
 @click.option("--to-namespace", help="The namespace to publish in, for bundles of one profile and namespace.")
 @json_option

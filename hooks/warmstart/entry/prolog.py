@@ -93,7 +93,7 @@ def _record(hook: Hook) -> Record:
     job = hook.job
     return Record(
         run_id=hook.run_id,
-        boot_id=_boot_id(),
+        boot_id=records.boot_id(),
         job_id=job.id,
         view_id=job.view_id,
         uid=job.uid,
@@ -107,11 +107,6 @@ def _record(hook: Hook) -> Record:
     )
 
 
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
-
-
 def _supersede(hook: Hook) -> None:
     """Remove what an earlier run of this job left: it was requeued, or its epilog never came."""
     earlier = hook.earlier_record()
@@ -120,7 +115,7 @@ def _supersede(hook: Hook) -> None:
     from warmstart import run_end
 
     ending = run_end.Ending(hook.policy, hook.paths, earlier, hook.audit, hook.store)
-    run_end.supersede(ending, rebooted=earlier.boot_id != _boot_id())
+    run_end.supersede(ending, rebooted=earlier.boot_id != records.boot_id())
 
 
 def _tell(hook: Hook, record: Record, error: UserError) -> None:

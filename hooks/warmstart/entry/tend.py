@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry import unfinished
 from warmstart.entry.orphans import Orphans
@@ -86,7 +87,7 @@ def tend(installation: Installation, node: str, slurm_conf: str) -> Report:
 class _Tending:
     def __init__(self, run: Run, is_over: Callable[[int], bool], slurm_conf: str) -> None:
         self._run = run
-        self._orphans = Orphans(run, _boot_id(), is_over, slurm_conf)
+        self._orphans = Orphans(run, records.boot_id(), is_over, slurm_conf)
         self._failed: list[str] = []
 
     def all(self) -> Report:
@@ -119,7 +120,7 @@ class _Tending:
         return 0
 
     def _harvests(self) -> int:
-        finished = unfinished.finish_all(self._run, _boot_id())
+        finished = unfinished.finish_all(self._run, records.boot_id())
         self._failed += [str(failure) for failure in finished.failures]
         return finished.runs
 
@@ -168,11 +169,6 @@ def _over(run: Run, slurm_conf: str) -> Callable[[int], bool]:
         return answers[job_id] is True
 
     return is_over
-
-
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
 
 
 @contextmanager

@@ -50,14 +50,20 @@ def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
     fd = open_regular(name, dir_fd)
     try:
         size = os.fstat(fd).st_size
-        data = os.read(fd, limit + 1) if size <= limit else b""
+        data = read_up_to(fd, limit + 1) if size <= limit else b""
         if size > limit or len(data) > limit:
             raise OSError(errno.EFBIG, f"larger than {limit} bytes", name)
-        while chunk := os.read(fd, limit + 1 - len(data)):
-            data += chunk
         return data
     finally:
         os.close(fd)
+
+
+def read_up_to(fd: int, most: int) -> bytes:
+    """Read on to the end of the file, and `most` bytes at the most: one more than allowed shows a file too long."""
+    data = b""
+    while len(data) < most and (chunk := os.read(fd, most - len(data))):
+        data += chunk
+    return data
 
 
 def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:

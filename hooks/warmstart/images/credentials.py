@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart.errors import StoreError
-from warmstart.host.files import open_regular, unlink_if_there, write_all
+from warmstart.host.files import open_regular, read_up_to, unlink_if_there, write_all
 from warmstart.host.identity import Identity
 from warmstart.images.reference import DOCKER_HUB
 from warmstart.images.scratch import Scratch
@@ -90,7 +90,7 @@ def _read(path: str, registry: str) -> dict[str, object]:
             status = os.fstat(fd)
             if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise CredentialsUnusable(registry=registry, problem=f"{path} is not root's alone (0600)")
-            data = json.loads(os.read(fd, LONGEST))
+            data = json.loads(read_up_to(fd, LONGEST))
         finally:
             os.close(fd)
         auths = data["auths"]

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import mount_id, opened_dir
+from warmstart.host.files import PATH, mount_id, opened_dir
 from warmstart.images import uses
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.inventory import PINNED
@@ -87,7 +87,7 @@ def _beneath(name: str, parent: int) -> Iterator[int]:
 
     O_PATH asks nobody.
     """
-    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    path = os.open(name, PATH, dir_fd=parent)
     try:
         if mount_id(path) != mount_id(parent):
             raise OSError(errno.EXDEV, "something is mounted there", name)

@@ -114,10 +114,7 @@ def read_own_json(path: str) -> Json:
         found = os.fstat(fd)
         if files.weakness(found, (0, os.geteuid())):
             return None
-        data = b""
-        while chunk := os.read(fd, LARGEST + 1 - len(data)):
-            data += chunk
-        return json.loads(data)
+        return json.loads(files.read_up_to(fd, LARGEST + 1))
     except (OSError, ValueError):
         return None
     finally:

@@ -82,9 +82,7 @@ def _text(dir_fd: int, directory: str, name: str, owners: Collection[int]) -> st
         raise _refused(path, error) from error
     try:
         _require_trust(fd, path, owners)
-        data = b""
-        while chunk := os.read(fd, LARGEST + 1 - len(data)):
-            data += chunk
+        data = files.read_up_to(fd, LARGEST + 1)
     except OSError as error:
         raise _refused(path, error) from error
     finally:

@@ -74,3 +74,17 @@ class Profile(NamedTuple):
         """Return the variables with their values for a job whose cache root is `cache_root`."""
         directory = f"{cache_root}/{self.subdir}"
         return {name: value.replace("{dir}", directory) for name, value in self.variables.items()}
+
+
+def named_by(*patterns: str) -> Callable[[str], str | None]:
+    """Return an `entry_of` that answers with group 1 of the first pattern that matches the whole path."""
+
+    def entry_of(path: str) -> str | None:
+        import re  # whoever only wants the variables does without
+
+        for pattern in patterns:
+            if match := re.fullmatch(pattern, path):
+                return match[1]
+        return None
+
+    return entry_of

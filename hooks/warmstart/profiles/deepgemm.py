@@ -10,21 +10,14 @@ namespace has the image, which decides both.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 _FILE = r"(cache/kernel\.[A-Za-z0-9_]{1,150}\.[0-9a-f]{8,64})/kernel\.(?:cu|cubin|ptx|sass)"
-
-
-def entry_of(path: str) -> str | None:
-    """Return `cache/kernel.<name>.<hex>` for the files of one kernel."""
-    match = re.fullmatch(_FILE, path)
-    return match[1] if match else None
 
 
 def validate(files: EntryFiles) -> None:
@@ -51,6 +44,6 @@ PROFILE = Profile(
     variables={"DG_JIT_CACHE_DIR": "{dir}"},
     relocation="relocatable",
     facts=("image", "gpu"),
-    entry_of=entry_of,
+    entry_of=named_by(_FILE),  # `cache/kernel.<name>.<hex>` for the files of one kernel
     validate=validate,
 )

@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
@@ -36,15 +36,6 @@ _CODE = rf"(([a-z2-7]{{2}})/c(?=\2){_HASH})\.(?:py|cpp|so|main\.cpp|main\.so|mai
 _ALONE = rf"([a-z2-7]{{2}}/(?:c{_HASH}\.optimized\.o|[0-9a-f]{{64}}\.best_config))"
 # A source, and what must be there when its build has ended.
 _RESULTS = {".py": ".py", ".cpp": ".so", ".main.cpp": ".main.so"}
-
-
-def entry_of(path: str) -> str | None:
-    """Return the graph's key directory, the stem of generated code, or the path of a file alone."""
-    for pattern in (_CODE, _GRAPH, _ALONE):
-        match = re.fullmatch(pattern, path)
-        if match:
-            return match[1]
-    return None
 
 
 def validate(files: EntryFiles) -> None:
@@ -87,6 +78,7 @@ PROFILE = Profile(
     variables={"TORCHINDUCTOR_CACHE_DIR": "{dir}"},
     relocation="relocatable",
     facts=("image", "cpu"),
-    entry_of=entry_of,
+    # The stem of generated code, the graph's key directory, or the path of a file alone.
+    entry_of=named_by(_CODE, _GRAPH, _ALONE),
     validate=validate,
 )

@@ -14,10 +14,9 @@ switches them on again.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
 _FILE = r"([A-Za-z0-9_.<>+-]{1,180}-[0-9a-f]{64}-cache)"
 # Decompressed: the compile time in four bytes, then the executable.
 _LEAST = 5
-
-
-def entry_of(path: str) -> str | None:
-    """Return the path of one executable, which is an entry of its own."""
-    match = re.fullmatch(_FILE, path)
-    return match[1] if match else None
 
 
 def validate(files: EntryFiles) -> None:
@@ -50,6 +43,6 @@ PROFILE = Profile(
     variables={"JAX_COMPILATION_CACHE_DIR": "{dir}", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"},
     relocation="relocatable",
     facts=("image", "cpu", "gpu"),
-    entry_of=entry_of,
+    entry_of=named_by(_FILE),  # the path of one executable, which is an entry of its own
     validate=validate,
 )

@@ -11,10 +11,9 @@ first publisher's would otherwise keep every other CPU model cold.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
 _DIRECTORY = r"[A-Za-z0-9_.+-]{0,200}_[0-9a-f]{40}"
 _FUNCTION = r"[A-Za-z0-9_.+-]{1,200}-[0-9]{1,9}\.py[0-9]{2,4}[a-z]{0,3}"
 _FILE = rf"({_DIRECTORY}/{_FUNCTION})\.(?:nbi|[0-9]{{1,9}}\.nbc)"
-
-
-def entry_of(path: str) -> str | None:
-    """Return `<directory>/<module>.<function>-<line>.py<abi>` for an index or a data file."""
-    match = re.fullmatch(_FILE, path)
-    return match[1] if match else None
 
 
 def validate(files: EntryFiles) -> None:
@@ -62,6 +55,6 @@ PROFILE = Profile(
     variables={"NUMBA_CACHE_DIR": "{dir}"},
     relocation="relocatable",
     facts=("image", "cpu"),
-    entry_of=entry_of,
+    entry_of=named_by(_FILE),  # `<directory>/<module>.<function>-<line>.py<abi>` for an index or a data file
     validate=validate,
 )

@@ -9,10 +9,9 @@ older releases left without a manifest.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
@@ -21,12 +20,6 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}"
 _KEY = r"[0-9][A-Za-z0-9_.+-]{0,60}/linux-[a-z0-9_]{1,20}/kernels/[0-9a-f]{64}"
 _FILE = rf"({_KEY})/{_NAME}\.(?:cu|c|cpp|so|cubin|json|py)"
 _MANIFEST = "manifest.json"
-
-
-def entry_of(path: str) -> str | None:
-    """Return `<version>/<platform>/kernels/<sha256>` for the files of one kernel."""
-    match = re.fullmatch(_FILE, path)
-    return match[1] if match else None
 
 
 def validate(files: EntryFiles) -> None:
@@ -69,6 +62,6 @@ PROFILE = Profile(
     variables={"TILELANG_CACHE_DIR": "{dir}"},
     relocation="relocatable",
     facts=("image", "gpu", "cpu"),
-    entry_of=entry_of,
+    entry_of=named_by(_FILE),  # `<version>/<platform>/kernels/<sha256>` for the files of one kernel
     validate=validate,
 )

@@ -12,19 +12,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}"
 _FILE = rf"({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|{_NAME}\.(?:so|o|cpp|cu|cuh|h|hpp))"
-
-
-def entry_of(path: str) -> str | None:
-    """Return the extension's directory for what a build needs to be found up to date."""
-    match = re.fullmatch(_FILE, path)
-    return match[1] if match else None
 
 
 def validate(files: EntryFiles) -> None:
@@ -53,7 +47,7 @@ PROFILE = Profile(
     variables={"TORCH_EXTENSIONS_DIR": "{dir}"},
     relocation="constant-path",
     facts=("image", "cpu", "gpu"),
-    entry_of=entry_of,
+    entry_of=named_by(_FILE),  # the extension's directory for what a build needs to be found up to date
     validate=validate,
     exact_times=True,
 )

@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from warmstart.host.files import opened_dir, read_small, replace_file
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
@@ -37,12 +37,6 @@ _MODULE = rf"{_NAME}\.cpython-[0-9]{{2,4}}[a-z]{{0,3}}-[a-z0-9_]{{1,30}}-linux-g
 _FILE = rf"({_KEY})/(?:{_KERNEL}|{_MODULE}|{_NAME}\.autotune\.json)"
 _GROUP = "__grp__"
 _LARGEST_GROUP = 1 << 20
-
-
-def entry_of(path: str) -> str | None:
-    """Return the key directory of a kernel's, a module's or an autotuner's file."""
-    match = re.fullmatch(_FILE, path)
-    return match[1] if match else None
 
 
 def validate(files: EntryFiles) -> None:
@@ -190,7 +184,7 @@ PROFILE = Profile(
     variables={"TRITON_CACHE_DIR": "{dir}"},
     relocation="rewrite",
     facts=("image", "gpu", "machine"),
-    entry_of=entry_of,
+    entry_of=named_by(_FILE),  # the key directory of a kernel's, a module's or an autotuner's file
     validate=validate,
     relocate=relocate,
 )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from warmstart.errors import StoreError
 from warmstart.host import wire
-from warmstart.host.files import REGULAR, Untrusted, opened_trusted, weakness
+from warmstart.host.files import REGULAR, Untrusted, opened_trusted, read_up_to, weakness
 from warmstart.job import Job
 
 FORMAT = 1
@@ -96,7 +96,7 @@ def _read(path: str, owner: int) -> bytes:
             raise _refusal(problem)
         if status.st_size > LONGEST:
             raise _refusal(f"is larger than {LONGEST} bytes")
-        return os.read(fd, LONGEST)
+        return read_up_to(fd, LONGEST)
     finally:
         os.close(fd)
 

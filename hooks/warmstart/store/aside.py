@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart.host import flocks
-from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
+from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.record import Record, RecordUnreadable, writing_state
 
 LONGEST_SECONDS = 2 * 86400.0
@@ -77,7 +77,7 @@ def waiting(directory: str) -> list[Waiting]:
 def turn(directory: str) -> Iterator[bool]:
     """Tell whether this process may finish and drop runs now; for the length of a `with`."""
     try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(directory, DIRECTORY)
     except FileNotFoundError:
         yield False
         return

@@ -15,11 +15,10 @@ from contextlib import contextmanager, suppress
 
 from warmstart.host import flocks, loops, mounts
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ensure_dir, mount_id, open_regular, opened_dir
+from warmstart.host.files import PATH, ensure_dir, mount_id, open_regular, opened_dir
 from warmstart.store.copies import Copy
 
 _PAUSE = 0.005
-_PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
@@ -32,12 +31,12 @@ def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
     with _alone(directory, deadline) as dir_fd:
         with suppress(FileExistsError):
             os.mkdir(copy.sha256, 0o700, dir_fd=dir_fd)
-        fd = os.open(copy.sha256, _PATH, dir_fd=dir_fd)
+        fd = os.open(copy.sha256, PATH, dir_fd=dir_fd)
         if mount_id(fd) != mount_id(dir_fd):
             return fd
         os.close(fd)
         _mount(copy, os.path.join(directory, copy.sha256))
-        return os.open(copy.sha256, _PATH, dir_fd=dir_fd)
+        return os.open(copy.sha256, PATH, dir_fd=dir_fd)
 
 
 def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable[[], bool] = lambda: False) -> None:

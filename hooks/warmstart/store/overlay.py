@@ -26,7 +26,7 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError
 from warmstart.host import idmap, mounts
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, mount_id, opened_dir
+from warmstart.host.files import PATH, ensure_dir, mount_id, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
 from warmstart.paths import SEED
@@ -261,7 +261,7 @@ def _opened(run_fd: int, subdir: str, opened: ExitStack) -> tuple[int, int] | No
     try:
         seed = opened.enter_context(opened_dir(SEED, run_fd))
         place = opened.enter_context(opened_dir(subdir, seed))
-        merged = os.open("merged", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+        merged = os.open("merged", PATH, dir_fd=place)
     except FileNotFoundError:
         return None
     opened.callback(os.close, merged)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import flocks, wire
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import copy_hashed, ensure_dir, open_regular, opened_dir, read_small, replace_file
+from warmstart.host.files import DIRECTORY, copy_hashed, ensure_dir, open_regular, opened_dir, read_small, replace_file
 from warmstart.host.trees import remove_tree
 from warmstart.host.wire import Json
 from warmstart.policy.form import Tend
@@ -92,7 +92,7 @@ def deliver(directory: str, store: StoreClient, rules: Tend, deadline: Deadline)
     error; what is left stays. Nothing happens while another process is at it.
     """
     try:
-        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        parent = os.open(directory, DIRECTORY)
     except FileNotFoundError:
         return
     try:

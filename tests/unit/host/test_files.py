@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -73,6 +74,20 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="larger than 10"):
         read_small(str(tmp_path / "large"), 10)
     assert read_small(str(tmp_path / "large"), 11) == b"x" * 11
+
+
+def test_reading_is_bounded(tmp_path: Path) -> None:
+    """From where the descriptor stands, to the end or to the bound, however little one read gives."""
+    (tmp_path / "file").write_bytes(b"0123456789")
+    reading, writing = os.pipe()
+    os.write(writing, b"abc")
+    with open(tmp_path / "file", "rb") as file, open(reading, "rb"):
+        assert files.read_up_to(file.fileno(), 4) == b"0123"
+        assert files.read_up_to(file.fileno(), 4) == b"4567"
+        assert files.read_up_to(file.fileno(), 4) == b"89"
+        assert files.read_up_to(file.fileno(), 4) == b""
+        threading.Timer(0.05, lambda: (os.write(writing, b"def"), os.close(writing))).start()
+        assert files.read_up_to(reading, 100) == b"abcdef"
 
 
 def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
