@@ -86,8 +86,11 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
         assert files.read_up_to(file.fileno(), 4) == b"4567"
         assert files.read_up_to(file.fileno(), 4) == b"89"
         assert files.read_up_to(file.fileno(), 4) == b""
-        threading.Timer(0.05, lambda: (os.write(writing, b"def"), os.close(writing))).start()
+        os.write(writing, b"def")
+        late = threading.Timer(0.05, os.close, [writing])
+        late.start()
         assert files.read_up_to(reading, 100) == b"abcdef"
+        late.join()
 
 
 def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
