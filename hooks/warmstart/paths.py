@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from warmstart.host.files import names_in
+
 
 class Installation(NamedTuple):
     """One installed warmstart, known by its prefix."""
@@ -43,6 +45,10 @@ class Installation(NamedTuple):
     def node(self, node: str) -> NodePaths:
         """Return the directories of one node (slurmd) of this host."""
         return NodePaths(f"{self.var}/{node}")
+
+    def nodes(self) -> list[str]:
+        """Return the nodes of this host that have had hooks: there may be several slurmds."""
+        return [name for name in names_in(self.var) if os.path.isdir(self.node(name).state)]
 
 
 class Controller(Installation):

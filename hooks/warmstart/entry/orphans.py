@@ -17,6 +17,7 @@ from warmstart.audit import events
 from warmstart.entry.epilog import SECONDS_BESIDES
 from warmstart.entry.upkeep_run import Run
 from warmstart.host.deadline import after
+from warmstart.host.files import names_in
 from warmstart.record import JobBusy, Record, RecordUnreadable
 from warmstart.run_end import Orphan, WorkspaceBusy
 from warmstart.runner import run_epilog
@@ -39,7 +40,7 @@ class Orphans:
 
     def finish_runs(self) -> None:
         """Harvest and release the runs whose epilog never came, or was killed."""
-        for name in _names(self._run.paths.state):
+        for name in names_in(self._run.paths.state):
             if name.isdigit():
                 with suppress(JobBusy):
                     self._finish(int(name))
@@ -82,13 +83,13 @@ class Orphans:
             return None
 
     def _remove_stages(self) -> None:
-        for name in _names(self._run.paths.stage):
+        for name in names_in(self._run.paths.stage):
             if match := _RUN.match(name):
                 self._end(Orphan("stage", self._run.paths.stage, name, int(match["job"]), match["run"]))
 
     def _remove_workspaces(self) -> None:
         directory = os.path.join(self._run.policy.paths.workspace, self._run.node)
-        matches = [match for name in _names(directory) if (match := _RUN.fullmatch(name))]
+        matches = [match for name in names_in(directory) if (match := _RUN.fullmatch(name))]
         for match in sorted(matches, key=lambda match: int(match["job"])):  # where space is short, the oldest go first
             self._end(Orphan("workspace", directory, match["run"], int(match["job"]), match["run"]))
 
@@ -99,7 +100,7 @@ class Orphans:
 
     def _remove_views(self) -> None:
         directory = self._run.paths.view
-        for name in _names(directory):
+        for name in names_in(directory):
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
             if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._views():
                 with self._reported():
@@ -109,7 +110,7 @@ class Orphans:
     def _views(self) -> set[int]:
         """Return the ids under which the records' jobs find their views."""
         found = set()
-        for name in _names(self._run.paths.state):
+        for name in names_in(self._run.paths.state):
             with suppress(RecordUnreadable):
                 record = records.load(self._run.paths.state, int(name)) if name.isdigit() else None
                 if record:
@@ -122,10 +123,3 @@ class Orphans:
             yield
         except WorkspaceBusy as error:
             self._run.failed("tend", error)
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return []

@@ -69,15 +69,6 @@ def be_idle() -> None:
         children.run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(5))
 
 
-def nodes(installation: Installation) -> list[str]:
-    """Return the nodes of this host that have had hooks."""
-    try:
-        names = sorted(os.listdir(installation.var))
-    except FileNotFoundError:
-        return []
-    return [name for name in names if os.path.isdir(installation.node(name).state)]
-
-
 def tend(installation: Installation, node: str, slurm_conf: str) -> Report:
     """Do it all for one node; `NodeBusy`, and what `upkeep_run` raises. Journals are moved at its end."""
     with _alone(installation.node(node).root, node), upkeep_run(installation, "tend", node) as run:

@@ -8,7 +8,7 @@ import click
 
 from warmstart.entry.preview import switched_off
 from warmstart.entry.store_upkeep import StoreReport, StoreUpkeep
-from warmstart.entry.tend import NodeBusy, Report, be_idle, nodes
+from warmstart.entry.tend import NodeBusy, Report, be_idle
 from warmstart.entry.tend import tend as tend_node
 from warmstart.entry.terminal import fail, json_option, show_json, show_table, warn
 from warmstart.entry.upkeep_run import upkeep_run
@@ -46,7 +46,7 @@ def tend(installation: Installation, only: str | None, of_store: bool, as_json: 
         _tend_store(installation, as_json)
         return
     reports: list[Report] = []
-    for node in [only] if only else nodes(installation):
+    for node in [only] if only else installation.nodes():
         try:
             reports.append(tend_node(installation, node, os.environ.get("SLURM_CONF", "")))
         except NodeBusy as error:

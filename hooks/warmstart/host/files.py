@@ -169,6 +169,14 @@ def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: boo
         os.fsync(dir_fd)
 
 
+def names_in(directory: str) -> list[str]:
+    """Return the names in a directory, sorted; none where there is no directory."""
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
 def unlink_if_there(name: str, dir_fd: int) -> bool:
     """Unlink a name; return whether it was there."""
     try:

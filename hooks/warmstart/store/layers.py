@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from warmstart.host import flocks, loops, mounts
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import PATH, ensure_dir, mount_id, open_regular, opened_dir
+from warmstart.host.files import PATH, ensure_dir, mount_id, names_in, open_regular, opened_dir
 from warmstart.store.copies import Copy
 
 _PAUSE = 0.005
@@ -54,10 +54,7 @@ def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable
 
 def left(directory: str) -> list[str]:
     """Return the SHA-256 of all copies that have a mount point here."""
-    try:
-        return sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return []
+    return names_in(directory)
 
 
 def _mount(copy: Copy, target: str) -> None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from warmstart.host.files import unlink_if_there
+from warmstart.host.files import unlink_if_there, write_all
 
 TEMP_PREFIX = ".tmp-"
 
@@ -53,9 +53,7 @@ def publish(dir_fd: int, temp: str, fd: int, name: str) -> bool:
 def replace(dir_fd: int, owner: str, name: str, data: bytes, mode: int = 0o444) -> None:
     """Replace a pointer or an index (never an image, never a bundle): readers see old or new, whole."""
     with temp_file(dir_fd, owner, mode) as (temp, fd):
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
         os.fsync(fd)
         os.rename(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     _sync_directory(dir_fd)

@@ -323,3 +323,13 @@ def test_no_descriptor_is_left(place: Path, failing: str) -> None:
         if failing == "the caller":
             raise OSError
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_the_names_in_a_directory(tmp_path: Path) -> None:
+    """Sorted, and none of a directory that is not there; another error is not that."""
+    for name in ("b", "a"):
+        (tmp_path / name).touch()
+    assert files.names_in(str(tmp_path)) == ["a", "b"]
+    assert files.names_in(str(tmp_path / "none")) == []
+    with pytest.raises(NotADirectoryError):
+        files.names_in(str(tmp_path / "a"))

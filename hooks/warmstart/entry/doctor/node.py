@@ -48,13 +48,8 @@ class Node(NamedTuple):
     policy: Policy
 
     def nodes(self) -> list[NodePaths]:
-        """Return this host's nodes: there may be several slurmds."""
-        try:
-            names = sorted(os.listdir(self.installation.var))
-        except FileNotFoundError:
-            return []
-        places = [self.installation.node(name) for name in names]
-        return [place for place in places if os.path.isdir(place.state)]
+        """Return the directories of this host's nodes."""
+        return [self.installation.node(name) for name in self.installation.nodes()]
 
 
 def accounts(node: Node) -> Iterator[Finding]:
