@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from warmstart.host.files import names_in
-
 
 class Installation(NamedTuple):
     """One installed warmstart, known by its prefix."""
@@ -48,7 +46,11 @@ class Installation(NamedTuple):
 
     def nodes(self) -> list[str]:
         """Return the nodes of this host that have had hooks: there may be several slurmds."""
-        return [name for name in names_in(self.var) if os.path.isdir(self.node(name).state)]
+        try:
+            names = sorted(os.listdir(self.var))
+        except FileNotFoundError:
+            return []
+        return [name for name in names if os.path.isdir(self.node(name).state)]
 
 
 class Controller(Installation):

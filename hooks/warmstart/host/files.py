@@ -20,7 +20,7 @@ REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEX
 PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no right to list, and asks no file system
 
 CHUNK = 1 << 20  # bytes, of a copy
-ROOT = frozenset({0})
+ROOT_ALONE = frozenset({0})
 
 # What no user can cause, and no other job will fare better with (design, rule 2): the rest never drains.
 NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
@@ -223,7 +223,7 @@ def ensure_path(path: str, mode: int) -> None:
         raise Untrusted(errno.EPERM, problem, path)
 
 
-def weakness(status: os.stat_result, owners: Collection[int] = ROOT, *, sticky: bool = False) -> str:
+def weakness(status: os.stat_result, owners: Collection[int] = ROOT_ALONE, *, sticky: bool = False) -> str:
     """Return how others than `owners` could change a file or directory; "" if they can't.
 
     `sticky` accepts a sticky directory that others can write: there nobody can move or remove what is an owner's, but
@@ -243,7 +243,7 @@ class Untrusted(PermissionError):
 @contextmanager
 def opened_trusted(
     path: str,
-    owners: Collection[int] = ROOT,
+    owners: Collection[int] = ROOT_ALONE,
     *,
     sticky: bool = False,
     make: int | None = None,

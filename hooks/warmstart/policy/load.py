@@ -21,7 +21,7 @@ OF_THE_SPEC = ("qos", "job_name", "array")  # what a node may have to learn from
 def compile_policy(
     policy: str,
     *,
-    owners: Collection[int] = files.ROOT,
+    owners: Collection[int] = files.ROOT_ALONE,
     profiles: Sequence[str] | None = None,
     find_user: checks.FindUser | None = None,
 ) -> Policy:

@@ -32,7 +32,7 @@ def signature(policy: str) -> Signature:
     return tuple(stamp(path) for path in (policy, extra, *(f"{extra}/{name}" for name in _names(extra))))
 
 
-def read(policy: str, owners: Collection[int] = files.ROOT) -> list[tuple[str, str]]:
+def read(policy: str, owners: Collection[int] = files.ROOT_ALONE) -> list[tuple[str, str]]:
     """Return (path, text) of policy.yaml and then of conf.d/*.yaml in the order of their names.
 
     Raises `PolicyUnreadable`, or `PolicyUntrusted` where another uid than `owners` could change a byte.

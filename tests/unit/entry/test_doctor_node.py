@@ -33,7 +33,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     """Return an installation with a compiled policy; who runs the tests stands for root."""
-    monkeypatch.setattr(site_policy, "ROOT", frozenset({0, os.getuid()}))
+    monkeypatch.setattr(site_policy, "ROOT_ALONE", frozenset({0, os.getuid()}))
     installation = installed(tmp_path / "prefix")
     current(installation)
     return installation

@@ -9,7 +9,7 @@ from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOW
 from warmstart.entry.in_force import in_force
 from warmstart.entry.preview import switched_off
 from warmstart.errors import PolicyError
-from warmstart.host.files import ROOT
+from warmstart.host.files import ROOT_ALONE
 from warmstart.paths import Installation
 from warmstart.policy import compiled, source
 from warmstart.policy.invalid import PolicyUntrusted
@@ -38,7 +38,7 @@ def current(installation: Installation) -> Iterator[Finding]:
 def files(installation: Installation) -> Iterator[Finding]:
     """Whoever can write the policy, its conf.d or a directory above them is root on this node."""
     try:
-        texts = source.read(installation.policy, ROOT)
+        texts = source.read(installation.policy, ROOT_ALONE)
     except PolicyUntrusted as error:
         yield Finding(CRITICAL, str(error), error.hint)
         return
