@@ -112,12 +112,12 @@ def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
 def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of the policy holds after every epilog; 0 keeps none."""
     monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
-    node = LateNode(base, "harvest: {aside: 2}")
+    node = LateNode(base, "harvest: {deferred: 2}")
     for number in (1, 2, 3):
         node.epilog(node.run_of(number))
     assert node.left() == node.waiting() == ["2.00000002", "3.00000003"]
     policy = Path(node.site.installation.policy)
-    policy.write_text(policy.read_text().replace("aside: 2", "aside: 0"))
+    policy.write_text(policy.read_text().replace("deferred: 2", "deferred: 0"))
     node.epilog(node.run_of(4))
     assert node.left() == node.waiting() == []
     node.tend()
@@ -191,7 +191,7 @@ def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> N
 
 def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -> None:
     """The epilog says why, and goes on; with room again, the next job's entries are taken."""
-    site = LateNode(base, "tend: {per_user: 10KiB}")  # less than its first bundle
+    site = LateNode(base, "maintenance: {per_user: 10KiB}")  # less than its first bundle
     site.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     site.site.publish(numba_entries(9), scope="site")
     assert site.epilog(site.run_of(1), budget=30.0) == ["cache-quota-exceeded"]
@@ -206,7 +206,7 @@ def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -
 
 def test_what_fails_shows_in_tends_report(base: Path) -> None:
     """A run whose harvest the store refuses is over all the same, and the timer's unit says that something failed."""
-    node = LateNode(base, "tend: {per_user: 10KiB}")
+    node = LateNode(base, "maintenance: {per_user: 10KiB}")
     node.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     node.epilog(node.run_of(1))
     (report,) = node.site.json("tend", "--node", "n1")

@@ -76,7 +76,7 @@ class StoreUpkeep:
     def collect_garbage(self) -> None:
         """Remove what the policy says has to go."""
         going: dict[tuple[Namespace, str], list[str]] = {}
-        for bundle, reason in gc.expired(self.bundles(), self._run.policy.tend, time.time()):
+        for bundle, reason in gc.expired(self.bundles(), self._run.policy.maintenance, time.time()):
             going.setdefault((self._namespace(bundle), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             self._remove(where, names, reason)

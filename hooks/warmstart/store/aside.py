@@ -23,7 +23,7 @@ from warmstart.record import Record, RecordUnreadable, writing_state
 
 LONGEST_SECONDS = 2 * 86400.0
 LEAST_FREE = 0.1  # of the workspace's file system, blocks and inodes: what is set aside must not starve jobs
-NO_ROOM = "harvest.aside is used up"
+NO_ROOM = "harvest.deferred is used up"
 NO_SPACE = "less than a tenth of the workspace's file system is free"
 TOO_OLD = "not finished within two days"
 REBOOTED = "the node was started again"

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from warmstart.errors import UserError
 from warmstart.host.files import opened_dir
-from warmstart.policy.form import Tend
+from warmstart.policy.form import Maintenance
 from warmstart.store.layout import ARTIFACTS, BUNDLE, is_bundle_id, is_component
 
 
@@ -21,10 +21,10 @@ class QuotaExceeded(UserError):
 
     code = "cache-quota-exceeded"
     template = "scope {scope} has {used} bytes of the {quota} that it may have; {more} more are not taken"
-    hint = "`warmstart tend --store` makes room; raise tend.per_user, per_account or per_site if this is usual"
+    hint = "`warmstart tend --store` makes room; raise maintenance.per_user, per_account or per_site if this is usual"
 
 
-def quota(scope: str, rules: Tend) -> int:
+def quota(scope: str, rules: Maintenance) -> int:
     """Return how many bytes of bundles a scope (its directory's name) may have."""
     kind = scope.partition("-")[0]
     return {"user": rules.per_user, "account": rules.per_account}.get(kind, rules.per_site)

@@ -21,7 +21,7 @@ from warmstart.store.index import Listed
 from warmstart.store.layout import bundle_id, microseconds_of
 from warmstart.store.upkeep import Bundle, Use
 
-POLICY = Tend(keep=100, per_user=10, per_account=20, per_site=30)
+POLICY = Maintenance(keep=100, per_user=10, per_account=20, per_site=30)
 
 
 def listed(age: int, *entries: str, user: str = "a", size: int = 1, replaces: tuple[str, ...] = ()) -> Listed:
@@ -91,8 +91,8 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
     going = {one.bundle.bundle: one.reason for one in gc.expired(found, POLICY, 200)}
     assert going == {
         "unused": gc.UNUSED,
-        "older": "its scope is close to tend.per_user",
-        "all": "its scope is close to tend.per_site",
+        "older": "its scope is close to maintenance.per_user",
+        "all": "its scope is close to maintenance.per_site",
     }
 
 
