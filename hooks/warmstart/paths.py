@@ -107,13 +107,13 @@ class NodePaths(NamedTuple):
 
     @property
     def aside(self) -> str:
-        """Records of runs that are over and whose caches `tend` still harvests."""
+        """Records of runs that are over and whose caches maintenance still harvests."""
         return f"{self.root}/aside"
 
     @property
-    def upkeep(self) -> str:
-        """Bundles that upkeep of the store has unpacked, by one process at a time."""
-        return f"{self.root}/upkeep"
+    def maintenance(self) -> str:
+        """Bundles that maintenance of the store has unpacked, by one process at a time."""
+        return f"{self.root}/maintenance"
 
     @property
     def bundles(self) -> str:

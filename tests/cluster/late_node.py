@@ -82,8 +82,8 @@ class LateNode:
         return sorted([*os.listdir(self.workspace), *os.listdir(self.paths.state), *os.listdir(self.paths.stage)])
 
     def tend(self, status: int = 0) -> None:
-        """Tend the node."""
-        assert self.site.command("tend", "--node", "n1") == status
+        """Maintain the node."""
+        assert self.site.command("maintain", "--node", "n1") == status
 
     def dropped(self) -> dict[str, str]:
         """Return which runs were dropped, and why."""

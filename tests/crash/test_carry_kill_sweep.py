@@ -57,7 +57,7 @@ def alone(act: Callable[[], object]) -> Callable[[], object]:
 
 
 def tend_until_nothing_is_left(node: LateNode) -> None:
-    """Tend again while the worker of who vanished holds a lock, for a moment."""
+    """Maintain the node again while the worker of who vanished holds a lock, for a moment."""
     until = after(20)
     while node.left() or node.waiting():
         assert not until.expired(), (node.left(), node.waiting())
@@ -84,8 +84,8 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     node = LateNode(base)
 
     def finish() -> None:
-        with upkeep_run(node.site.installation, "tend", "n1") as run:
-            # What upkeep does besides is not swept here; where nothing was finished, a worker vanished.
+        with upkeep_run(node.site.installation, "maintain", "n1") as run:
+            # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
             os._exit(0 if unfinished.finish_all(run, BOOT).runs else VANISHED)
 
     for number, (call, when) in enumerate(calls(stride=13), 1):
@@ -110,7 +110,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         node.epilog(record)
 
         def drop() -> None:
-            with upkeep_run(node.site.installation, "tend", "n1") as run:
+            with upkeep_run(node.site.installation, "maintain", "n1") as run:
                 for item in aside.waiting(node.paths.aside):
                     run_end.drop_deferred(node.paths, item, aside.NO_ROOM, run.audit, after(30))
 

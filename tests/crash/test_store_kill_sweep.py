@@ -1,4 +1,4 @@
-"""Upkeep and the spool killed at every call: readers see whole bundles, and nothing published is lost.
+"""Maintenance and the spool killed at every call: readers see whole bundles, and nothing published is lost.
 
 What a bundle holds does not matter here; publishing by a harvest is swept in tests/integration/test_bundles.py.
 """

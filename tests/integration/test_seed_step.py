@@ -237,7 +237,7 @@ def test_a_release_that_is_repeated_or_comes_alone(root: Path) -> None:
 
 
 def test_a_harvest_that_is_set_aside_keeps_its_view(root: Path) -> None:
-    """The epilog had no time: the view stays mounted, the job's new file in it, until `tend` is done with the run."""
+    """The epilog had no time: the view stays mounted, the job's new file in it, until maintenance is done with it."""
     published(root, {"k": {"k.nbi": b"k"}})
     context = a_run(root, "aaaaaaaa")
     seeded(context)

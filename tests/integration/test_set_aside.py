@@ -1,4 +1,4 @@
-"""Harvests that an epilog has no time for: set aside, finished by `tend`, bounded, and lost only with a reason."""
+"""Deferred harvests: maintenance finishes what an epilog has no time for, bounded; it is lost only with a reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stored(site: Site) -> int:
 
 
 def test_what_there_is_no_time_for_is_finished_by_tend(site: Site) -> None:
-    """The epilog ends within its bound and says what it left; `tend` publishes all of it, and nothing stays.
+    """The epilog ends within its bound and says what it left; maintenance publishes all of it, and nothing stays.
 
     In a cache that began empty, and in one that the store's bundles are mounted in.
     """
@@ -60,7 +60,7 @@ def test_what_there_is_no_time_for_is_finished_by_tend(site: Site) -> None:
         assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
         assert site.run_hook("epilog", site.variables(job_id)).returncode == 0
         assert run.exists()
-        assert site.command("tend", "--node", "n1").returncode == 0
+        assert site.command("maintain", "--node", "n1").returncode == 0
         assert not run.exists()
         assert str(run) not in Path("/proc/self/mountinfo").read_text()
         assert os.listdir(site.var / "n1" / "aside") == []
@@ -82,7 +82,7 @@ def node(base: Path, monkeypatch: pytest.MonkeyPatch) -> LateNode:
 
 
 def test_orphans_are_told_from_what_is_set_aside(node: LateNode) -> None:
-    """While another process finishes runs, upkeep removes none of them; then it finishes all."""
+    """While another process finishes runs, maintenance removes none of them; then it finishes all."""
     for number in (1, 2):
         node.epilog(node.run_of(number))
     left = node.left()
@@ -98,7 +98,7 @@ def test_orphans_are_told_from_what_is_set_aside(node: LateNode) -> None:
 
 
 def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
-    """What `tend` can't publish is spooled, like an epilog's."""
+    """What maintenance can't publish is spooled, like an epilog's."""
     node.epilog(node.run_of(1))
     node.site.store.rename(node.base / "away")
     node.tend(status=1)
@@ -209,7 +209,7 @@ def test_what_fails_shows_in_tends_report(base: Path) -> None:
     node = LateNode(base, "maintenance: {per_user: 10KiB}")
     node.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     node.epilog(node.run_of(1))
-    (report,) = node.site.json("tend", "--node", "n1")
+    (report,) = node.site.json("maintain", "--node", "n1")
     assert (report["harvested"], len(report["failed"])) == (1, 1)
     assert "user-1-a" in report["failed"][0]
     assert (node.left(), node.waiting()) == ([], [])

@@ -176,7 +176,7 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
 @json_option
 @click.pass_obj
 def gc(installation: Installation, as_json: bool) -> None:
-    """Remove what dead publishers left, what was replaced, and what the policy's tend section says.
+    """Remove what dead publishers left, what was replaced, and what the policy's maintenance section says.
 
     Exit status: 0 done; 2 not root, or the store fails or is at work.
     """

@@ -92,7 +92,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     status = DRAINS if isinstance(failure, NodeError) else 0
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
-    # Importing structlog costs more than a warm prolog: a job starts first, its epilog or upkeep moves the lines.
+    # Importing structlog costs more than a warm prolog: a job starts first, its epilog or maintenance moves the lines.
     if failure or name == "epilog":
         _move_journals(installation, paths)
     return status

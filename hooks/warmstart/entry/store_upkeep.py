@@ -1,4 +1,4 @@
-"""The housekeeping of the store: sweep, compaction, garbage collection, scrub. One host at a time (docs/upkeep.md).
+"""Maintenance of the store: sweep, compaction, garbage collection, scrub. One host at a time (docs/maintenance.md).
 
 Root decides and audits; whatever touches the store is done by its owner in the worker. A namespace that fails is
 audited and left, the others are done.

@@ -1,4 +1,4 @@
-"""Harvests that epilogs had no time for, finished by `tend` at idle priority (docs/upkeep.md).
+"""Harvests that epilogs had no time for, finished by maintenance at idle priority (docs/maintenance.md).
 
 Every act may be the last: what is published is subtracted by the next run, and a run is forgotten only once nothing
 of it is left on the node.

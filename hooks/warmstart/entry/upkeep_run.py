@@ -1,4 +1,4 @@
-"""What every run of upkeep and every change by an administrator has: root, the policy in force, a journal.
+"""What every run of maintenance and every change by an administrator has: root, the policy in force, a journal.
 
 Its events go the way of a hook's: into a journal of this host, and from there into the audit log.
 """
@@ -37,7 +37,7 @@ class NotRoot(UserError):
 
 
 class Run(NamedTuple):
-    """One run of upkeep, for one node's own things or for the store."""
+    """One run of maintenance, for one node's own things or for the store."""
 
     policy: Policy
     paths: NodePaths

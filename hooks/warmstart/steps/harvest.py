@@ -2,7 +2,7 @@
 
 Per profile: root copies the new entries into its stage, a process under the validator's uid judges them there,
 root packs what is valid, the store's owner publishes it. What fails goes nowhere, with a reason in the audit. What
-there is no time for is named in the record's `aside`: `release` then leaves the cache to `tend`.
+there is no time for is named in the record's `aside`: `release` then leaves the cache to maintenance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Harvests that an epilog had no time for: the run's cache stays on the node until `tend` has finished it.
+"""Harvests that an epilog had no time for: the run's cache stays on the node until maintenance has finished it.
 
     <node>/aside/                          root, 0700
         <jobid>.<run>.json                 since when, and the run's record, whose `aside` names the profiles

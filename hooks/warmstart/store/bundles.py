@@ -33,7 +33,7 @@ class BundleDamaged(StoreError):
 
 
 class BundleGone(StoreError):
-    """A bundle that the index names is not there any more: mostly upkeep removed it just now."""
+    """A bundle that the index names is not there any more: mostly maintenance removed it just now."""
 
     code = "bundle-gone"
     template = "bundle {bundle} is not in the store any more"

@@ -2,8 +2,8 @@
 
 The new bundle has those entries of which the user was the first publisher, so it may lie below all that there is: its
 id is a microsecond older than that of its oldest source, and whoever reads the index next takes all from it. Sources
-stay for whoever has read the index before (`upkeep.superseded`). Whoever dies on the way leaves the sources, or the new
-bundle beside them; both are whole. Bundles of different users are never merged: the kill switch works by user.
+stay for whoever has read the index before (`maintenance.superseded`). Whoever dies on the way leaves the sources, or
+the new bundle beside them; both are whole. Bundles of different users are never merged: the kill switch works by user.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which bundles of the store have to go, by last use and by size (threats, row 15: whoever takes most loses first).
 
-Pure decisions; `upkeep.remove` acts on them.
+Pure decisions; `maintenance.remove` acts on them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from warmstart.store.upkeep import Bundle
 
 UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"
-HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, upkeep removes down to the second
+HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, maintenance removes down to the second
 
 
 class Expired(NamedTuple):

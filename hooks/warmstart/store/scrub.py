@@ -16,7 +16,7 @@ DAYS = 30
 
 
 def is_due(bundle: Bundle, day: int) -> bool:
-    """Tell whether a bundle's turn is on this day (`upkeep.today`)."""
+    """Tell whether a bundle's turn is on this day (`maintenance.today`)."""
     return int(bundle.sha256[:8], 16) % DAYS == day % DAYS
 
 

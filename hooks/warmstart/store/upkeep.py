@@ -39,7 +39,7 @@ _held: list[Held] = []  # by this process, until it ends
 
 
 class Bundle(NamedTuple):
-    """One bundle of the store, as lists and upkeep see it."""
+    """One bundle of the store, as lists and maintenance see it."""
 
     scope: str
     profile: str
@@ -71,10 +71,10 @@ class Merger(NamedTuple):
 
 
 def lock(store: str) -> bool:
-    """Take the store's upkeep for as long as this process lives; False when another host has it."""
-    with store_errors("lock the store's upkeep"):
+    """Take the store's maintenance for as long as this process lives; False when another host has it."""
+    with store_errors("lock the store's maintenance"):
         ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
-        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "upkeep")
+        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "maintenance")
     if held is not None:
         _held.append(held)
     return held is not None

@@ -1,4 +1,4 @@
-"""What upkeep decides, without doing it: which bundles are merged, which have to go, which are verified today."""
+"""What maintenance decides, without doing it: which bundles are merged, which have to go, which are verified today."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas of scopes when something is published; what upkeep does about them is in test_upkeep_decisions."""
+"""Quotas of scopes when something is published; what maintenance does about them is in test_upkeep_decisions."""
 
 from __future__ import annotations
 
