@@ -149,12 +149,12 @@ def _drain(policy: Policy | None, job: Job, journal: Journal, error: NodeError) 
 def _move_journals(installation: Installation, paths: NodePaths) -> None:
     """Move what is finished into the audit log; what can't be moved stays, for the next hook."""
     try:
-        from warmstart.audit.sink import drain as move
+        from warmstart.audit.sink import flush
         from warmstart.policy.compiled import read
 
         policy = read(installation.compiled_policy)
         if policy is not None:
-            move(paths.journal, policy.paths.audit)
+            flush(paths.journal, policy.paths.audit)
     except WarmstartError as error:  # journals stay where they are, for the next hook
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
     except Exception:  # noqa: BLE001 - the audit must not fail a job

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.audit.sink import drain
+from warmstart.audit.sink import flush
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path
@@ -85,4 +85,4 @@ def upkeep_run(installation: Installation, hook: str, node: str) -> Iterator[Run
         outcome = "ok"
     finally:
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
-        drain(paths.journal, policy.paths.audit)
+        flush(paths.journal, policy.paths.audit)
