@@ -106,9 +106,9 @@ class NodePaths(NamedTuple):
         return f"{self.root}/spool"
 
     @property
-    def aside(self) -> str:
+    def deferred(self) -> str:
         """Records of runs that are over and whose caches maintenance still harvests."""
-        return f"{self.root}/aside"
+        return f"{self.root}/deferred"
 
     @property
     def maintenance(self) -> str:

@@ -74,8 +74,8 @@ class LateNode:
         return [error.code for error in outcome.degraded]
 
     def waiting(self) -> list[str]:
-        """Return what is set aside."""
-        return [item.name for item in aside.waiting(self.paths.aside)]
+        """Return the deferred harvests."""
+        return [item.name for item in aside.waiting(self.paths.deferred)]
 
     def left(self) -> list[str]:
         """Return the runs' directories, and what there is of jobs' state."""

@@ -1,4 +1,4 @@
-"""Set-aside harvests, exports and imports killed on the way: the next run finishes them, nothing is lost or left."""
+"""Deferred harvests, exports and imports killed on the way: the next run finishes them, nothing is lost or left."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def tend_until_nothing_is_left(node: LateNode) -> None:
         node.tend()
 
 
-def test_setting_aside_killed_on_the_way(base: Path) -> None:
-    """Whatever the epilog came to, the run is known: by its record, or as one that is set aside."""
+def test_deferring_killed_on_the_way(base: Path) -> None:
+    """Whatever the epilog came to, the run is known: by its record, or as one whose harvest is deferred."""
     node = LateNode(base)
     for number, (call, when) in enumerate(calls(stride=6), 1):
         record = node.run_of(number)
@@ -80,7 +80,7 @@ def test_setting_aside_killed_on_the_way(base: Path) -> None:
 
 
 def test_finishing_killed_on_the_way(base: Path) -> None:
-    """The run is set aside until all of it is published and removed."""
+    """The harvest is deferred until all of it is published and removed."""
     node = LateNode(base)
 
     def finish() -> None:

@@ -96,7 +96,7 @@ def test_what_is_unused_or_too_much_goes(site: UpkeepSite) -> None:
 
 
 @pytest.mark.parametrize("damage", ["bundle", "manifest", "content"])
-def test_damage_is_found_and_moved_aside(site: UpkeepSite, damage: str) -> None:
+def test_damage_is_found_and_quarantined(site: UpkeepSite, damage: str) -> None:
     """Flipped bytes, a manifest that tells other files: nobody is given it any more, and the rest stays."""
     whole = site.publish(one("whole"))
     bad = site.publish(one("bad", b"y" * 5000))
@@ -116,7 +116,7 @@ def test_damage_is_found_and_moved_aside(site: UpkeepSite, damage: str) -> None:
     assert site.command("cache", "verify") == 0
 
 
-def test_a_newer_format_is_not_moved_aside(site: UpkeepSite) -> None:
+def test_a_newer_format_is_not_quarantined(site: UpkeepSite) -> None:
     """An old warmstart on one host must not take a newer one's bundles from all the others."""
     bundle = site.publish(one("a"))
     path = site.directory() / f"{bundle}.json"

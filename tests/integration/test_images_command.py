@@ -167,7 +167,7 @@ def test_upkeep_of_the_store_looks_after_images(site: Installation, place: Place
 
 
 def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, store: Store) -> None:
-    """What verify moved aside is listed with its reason; maintenance removes it when it is old, and says so."""
+    """What verify quarantined is listed with its reason; maintenance removes it when it is old, and says so."""
     path = store.file(imported(site, place)["path"])
     with path.open("r+b") as stream:
         stream.seek(200)

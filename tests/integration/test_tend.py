@@ -185,14 +185,14 @@ def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.M
     assert (event["entries"], event["error"]["code"]) == (1, "store-failed")
 
 
-def test_what_a_store_that_is_away_leaves_late_is_set_aside_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a cache was collected in time, and spooled: the other half is not forgotten for it."""
     whole = collect
     monkeypatch.setattr(step, "collect", lambda *args, **rules: whole(*args, **rules)._replace(truncated=OUT_OF_TIME))
     outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     assert len(os.listdir(node.paths.spool)) == 1
-    assert outcome.record["aside"] == ["numba"]
+    assert outcome.record["deferred"] == ["numba"]
 
 
 def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

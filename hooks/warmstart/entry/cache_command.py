@@ -134,7 +134,7 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
 def verify(installation: Installation, /, wanted: tuple[str, ...], as_json: bool, **options: str | None) -> None:
     """Read bundles whole and compare every file with its SHA-256; all bundles, or those that are named.
 
-    What is damaged is moved aside at once; no job is given it any more.
+    What is damaged is quarantined at once; no job is given it any more.
 
     Exit status: 0 all are whole; 1 some were damaged, or could not be read; 2 not root, or the store is at work.
     """

@@ -82,7 +82,7 @@ class StoreUpkeep:
             self._remove(where, names, reason)
 
     def scrub(self, bundles: Iterable[Bundle]) -> dict[str, str]:
-        """Verify bundles and move the damaged ones aside; return what is wrong with them."""
+        """Verify bundles and quarantine the damaged ones; return what is wrong with them."""
         damaged = {}
         for bundle in bundles:
             where = self._namespace(bundle)

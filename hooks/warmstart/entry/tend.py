@@ -55,7 +55,7 @@ class Report(NamedTuple):
     node: str
     spooled: int = 0  # bundles that left the spool
     finished: int = 0  # runs without an epilog
-    harvested: int = 0  # runs that were set aside
+    harvested: int = 0  # deferred harvests that were finished
     removed: int = 0  # stages, workspaces and views of nobody
     pruned: int = 0  # bytes of bundle copies
     noted: int = 0  # uses of bundles, and of images that steps were served, written to the store

@@ -26,17 +26,17 @@ RUN_SECONDS = 600.0  # for one run's harvest; what is not done then is the next 
 
 
 class Finished(NamedTuple):
-    """What became of the runs that were set aside."""
+    """What became of the deferred harvests."""
 
     runs: int  # done with
     failures: list[WarmstartError]  # of profiles, and of whole runs; all are in the audit
 
 
 def finish_all(run: Run, boot_id: str) -> Finished:
-    """Harvest and remove what was set aside, the oldest first; what fails keeps nothing else from being done."""
+    """Finish the deferred harvests, the oldest first; what fails keeps nothing else from being done."""
     done, failures = 0, list[WarmstartError]()
-    with aside.turn(run.paths.aside) as mine:
-        for waiting in aside.waiting(run.paths.aside) if mine else []:
+    with aside.turn(run.paths.deferred) as mine:
+        for waiting in aside.waiting(run.paths.deferred) if mine else []:
             try:
                 done += _finish(run, waiting, boot_id, failures)
             except WarmstartError as error:
@@ -58,7 +58,7 @@ def _finish(run: Run, waiting: Waiting, boot_id: str, failures: list[WarmstartEr
     elif waiting.since < time.time() - aside.LONGEST_SECONDS:
         drop(aside.TOO_OLD, audit)
     elif left := _harvest(run, record, audit, failures):
-        aside.keep(run.paths.aside, record._replace(aside=left), waiting.since)
+        aside.keep(run.paths.deferred, record._replace(deferred=left), waiting.since)
         return False
     else:
         run_end.finish_deferred(run.paths, record, after(run_end.MAINTENANCE_SECONDS))

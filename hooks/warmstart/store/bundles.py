@@ -29,7 +29,7 @@ class BundleDamaged(StoreError):
 
     code = "bundle-damaged"
     template = "bundle {bundle}: {problem}"
-    hint = "`warmstart cache verify` moves it aside; look for errors of the store's disks"
+    hint = "`warmstart cache verify` quarantines it; look for errors of the store's disks"
 
 
 class BundleGone(StoreError):

@@ -1,4 +1,4 @@
-"""Scrub: read bundles again, all of their bytes and all of their files, and move aside what is damaged.
+"""Scrub: read bundles again, all of their bytes and all of their files, and quarantine what is damaged.
 
 A thirtieth of the store each day, chosen by hash and date, so nothing has to be written down about it.
 """
