@@ -131,7 +131,7 @@ class RecordChange(TypedDict, total=False):
     facts: dict[str, str]
     seeded: dict[str, Seeded]
     meeting: str
-    aside: list[str]
+    deferred: list[str]
 
 
 @contextmanager

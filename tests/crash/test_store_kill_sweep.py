@@ -21,7 +21,7 @@ from tests.unit.store.samples import OWNER, draft, namespace, publish
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
-from warmstart.policy.compiled import Tend
+from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocks, bundles, index, spool, upkeep
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient

@@ -433,5 +433,5 @@ def test_the_store_is_tended_by_one(node: Node) -> None:
     assert sorted(path.name for path in directory.glob("*Z-*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
     with node.site.client() as other:
         assert other.lock(after(5))
-        assert node.site.command("tend", "--store") == 1
-    assert node.site.command("tend", "--store") == 0
+        assert node.site.command("maintain", "--store") == 1
+    assert node.site.command("maintain", "--store") == 0

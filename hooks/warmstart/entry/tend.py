@@ -126,7 +126,7 @@ class _Tending:
 
     def _spool(self) -> int:
         run = self._run
-        return spool.publish(run.paths.spool, run.store, run.policy.tend, run.audit, after(SPOOL_SECONDS))
+        return spool.publish(run.paths.spool, run.store, run.policy.maintenance, run.audit, after(SPOOL_SECONDS))
 
     def _copies(self) -> int:
         run = self._run

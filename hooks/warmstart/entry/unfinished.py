@@ -75,4 +75,4 @@ def _harvest(run: Run, record: Record, audit: Journal, failures: list[WarmstartE
         audit.emit(events.STEP_FAILED, step=harvest.NAME, error=failure.as_audit())
     failures += outcome.degraded
     audit.emit(events.STEP_FINISHED, step=harvest.NAME, outcome=outcome.state, **outcome.detail)
-    return outcome.record["aside"]
+    return outcome.record["deferred"]

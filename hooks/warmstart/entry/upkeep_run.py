@@ -49,7 +49,7 @@ class Run(NamedTuple):
     @property
     def bench(self) -> Bench:
         """Where bundles are unpacked, and as whom."""
-        return Bench(self.paths.upkeep, self.store, self.policy.validate_user)
+        return Bench(self.paths.maintenance, self.store, self.policy.validate_user)
 
     def store_deadline(self) -> Deadline:
         """Return the deadline for one question to the store."""

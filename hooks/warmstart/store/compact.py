@@ -35,7 +35,7 @@ def compact(bench: Bench, where: Namespace, merger: Merger, deadline: Deadline) 
 
 
 def publish_stage(bench: Bench, stage: str, where: Namespace, draft: Draft, deadline: Deadline) -> Published:
-    """Pack `entries/` of an upkeep's stage and publish it as the store's owner."""
+    """Pack `entries/` of a maintenance run's stage and publish it as the store's owner."""
     fd = pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)
     try:
         publish = bench.store.publish_compacted if draft.replaces else bench.store.publish

@@ -189,7 +189,7 @@ def test_only_a_link_may_lie_in_tmp(site: Site, compiled_of: Compile) -> None:
     """The job's own /tmp, where job_container gives it one; everything else there is anybody's."""
     text = "version: 1\nconstant_path: {way}\npaths: {{store: /s, cache: /tmp/.ws}}\n"
     assert compiled_of(text.format(way="link")).paths.cache == "/tmp/.ws"
-    assert refusals(site, text.format(way="job_container"))[0].endswith("paths.cache: may not lie below /tmp")
+    assert refusals(site, text.format(way="namespace"))[0].endswith("paths.cache: may not lie below /tmp")
 
 
 def test_neighbours_with_a_common_prefix_are_apart(compiled_of: Compile) -> None:

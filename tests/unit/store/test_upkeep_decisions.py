@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.store.samples import OWNER, draft, namespace, publish
-from warmstart.policy.compiled import Tend
+from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocks, bundles, gc, prune, scrub, upkeep
 from warmstart.store.blocks import Block, BlocksUnreadable
 from warmstart.store.bundles import PublishBlocked
