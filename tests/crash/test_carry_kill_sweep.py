@@ -111,7 +111,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
 
         def drop() -> None:
             with upkeep_run(node.site.installation, "maintain", "n1") as run:
-                for item in aside.waiting(node.paths.aside):
+                for item in aside.waiting(node.paths.deferred):
                     run_end.drop_deferred(node.paths, item, aside.NO_ROOM, run.audit, after(30))
 
         died = vanishes(drop, call, when)

@@ -29,7 +29,8 @@ from warmstart.store.layout import Namespace
 from warmstart.store.spool import Spooled
 
 ME = Identity("me", os.getuid(), os.getgid())
-RULES = Tend(keep=1, per_user=0, per_account=0, per_site=0)  # no quota: measuring it would take more calls each time
+# No quota: measuring it would take more calls each time.
+RULES = Maintenance(keep=1, per_user=0, per_account=0, per_site=0)
 WHENS = pytest.mark.parametrize("when", ["before", "after"])
 
 

@@ -121,7 +121,7 @@ class Orphans:
         try:
             yield
         except WorkspaceBusy as error:
-            self._run.failed("tend", error)
+            self._run.failed("maintenance", error)
 
 
 def _names(directory: str) -> list[str]:
