@@ -114,14 +114,14 @@ class NodePaths(NamedTuple):
         return f"{self.root}/spool"
 
     @property
-    def aside(self) -> str:
-        """Records of runs that are over and whose caches `tend` still harvests."""
-        return f"{self.root}/aside"
+    def deferred(self) -> str:
+        """Records of runs that are over and whose caches maintenance still harvests."""
+        return f"{self.root}/deferred"
 
     @property
-    def upkeep(self) -> str:
-        """Bundles that upkeep of the store has unpacked, by one process at a time."""
-        return f"{self.root}/upkeep"
+    def maintenance(self) -> str:
+        """Bundles that maintenance of the store has unpacked, by one process at a time."""
+        return f"{self.root}/maintenance"
 
     @property
     def bundles(self) -> str:

@@ -110,7 +110,7 @@ class Record(NamedTuple):
     verdict: str = ""
     meeting: str = ""  # the store's file in which this node told the job's others the rendezvous
     keep: bool = False  # whether the job's TMPDIR stays after it
-    aside: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time for
+    deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time for
 
     @property
     def run_name(self) -> str:
@@ -132,7 +132,7 @@ class RecordChange(TypedDict, total=False):
     facts: dict[str, str]
     seeded: dict[str, Seeded]
     meeting: str
-    aside: list[str]
+    deferred: list[str]
 
 
 def boot_id() -> str:

@@ -113,7 +113,7 @@ def release(ending: Ending, deadline: Deadline) -> StoreError | None:
     """
     release_ports(ending.paths, ending.record.node, ending.record.job_id, ending.audit)
     _mark_images(ending)
-    if ending.record.aside:
+    if ending.record.deferred:
         defer(ending, deadline)
     else:
         _remove(ending, deadline)
@@ -159,12 +159,12 @@ def defer(ending: Ending, deadline: Deadline) -> None:
     Drops the oldest deferred harvests where there are too many. Raises `StateUnusable`, `StateFull`, `WorkspaceBusy`.
     """
     record, paths = ending.record, ending.paths
-    aside.keep(paths.aside, record, time.time())
-    ending.audit.emit(events.HARVEST_SET_ASIDE, run=record.run_name, profiles=record.aside)
+    aside.keep(paths.deferred, record, time.time())
+    ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.deferred)
     view.remove(paths.view, record)
     _close_to_user(record, deadline)
     records.forget(paths.state, record.job_id)
-    with aside.turn(paths.aside) as is_ours:
+    with aside.turn(paths.deferred) as is_ours:
         if is_ours:
             _make_room(ending, deadline)
 
@@ -182,8 +182,8 @@ def drop_deferred(paths: NodePaths, waiting: aside.Waiting, reason: str, audit: 
     """Give up a deferred harvest and remove its run; the caller has the `turn`. What is lost is audited."""
     if waiting.record:
         _remove_run(paths, waiting.record, deadline)
-    aside.forget(paths.aside, waiting.name)
-    profiles = waiting.record.aside if waiting.record else []
+    aside.forget(paths.deferred, waiting.name)
+    profiles = waiting.record.deferred if waiting.record else []
     audit.emit(events.HARVEST_DROPPED, run=waiting.name, profiles=profiles, reason=reason)
 
 
@@ -268,7 +268,7 @@ def _remove(ending: Ending, deadline: Deadline) -> None:
 def _remove_run(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
     """Remove what is the run's alone: 3 to 5. Returns the directories of the cache that a process still used."""
     in_use = _remove_workspace(record, deadline) if record.workspace else []
-    aside.forget(paths.aside, record.run_name)
+    aside.forget(paths.deferred, record.run_name)
     return in_use
 
 
@@ -341,8 +341,8 @@ def _close_to_user(record: Record, deadline: Deadline) -> None:
 
 def _make_room(ending: Ending, deadline: Deadline) -> None:
     """Drop the oldest deferred harvests beyond the policy's number, and while the disk is short of space."""
-    waiting = aside.waiting(ending.paths.aside)
-    beyond = len(waiting) - ending.policy.harvest.aside
+    waiting = aside.waiting(ending.paths.deferred)
+    beyond = len(waiting) - ending.policy.harvest.deferred
     for number, item in enumerate(waiting):
         if number >= beyond and not aside.is_short_of_space(ending.record.workspace):
             return
@@ -356,7 +356,7 @@ def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callab
         record = records.load(paths.state, orphan.job_id)
     except RecordUnreadable:
         return None
-    if aside.holds(paths.aside, orphan.run_name) or (record and record.run_name == orphan.run_name):
+    if aside.holds(paths.deferred, orphan.run_name) or (record and record.run_name == orphan.run_name):
         return None
     ended = _retained_since(orphan) if orphan.kind == "workspace" else None
     if ended is not None:

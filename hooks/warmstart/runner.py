@@ -85,8 +85,8 @@ class Refused(UserError):
 
 def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
     if step == "image":
-        return policy.on_error.image == "verdict"
-    return isinstance(error, StoreError) and policy.on_error.store == "verdict"
+        return policy.on_error.image == "fail-job"
+    return isinstance(error, StoreError) and policy.on_error.store == "fail-job"
 
 
 def _run(context: Context, step: Step, degraded: list[WarmstartError]) -> Context:

@@ -74,16 +74,16 @@ class LateNode:
         return [error.code for error in outcome.degraded]
 
     def waiting(self) -> list[str]:
-        """Return what is set aside."""
-        return [item.name for item in aside.waiting(self.paths.aside)]
+        """Return the deferred harvests."""
+        return [item.name for item in aside.waiting(self.paths.deferred)]
 
     def left(self) -> list[str]:
         """Return the runs' directories, and what there is of jobs' state."""
         return sorted([*os.listdir(self.workspace), *os.listdir(self.paths.state), *os.listdir(self.paths.stage)])
 
     def tend(self, status: int = 0) -> None:
-        """Tend the node."""
-        assert self.site.command("tend", "--node", "n1") == status
+        """Maintain the node."""
+        assert self.site.command("maintain", "--node", "n1") == status
 
     def dropped(self) -> dict[str, str]:
         """Return which runs were dropped, and why."""

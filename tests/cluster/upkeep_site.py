@@ -1,4 +1,4 @@
-"""A store with real bundles and an installation in this process, for tests of upkeep: no Slurm, but root."""
+"""A store with real bundles and an installation in this process, for tests of maintenance: no Slurm, but root."""
 
 from __future__ import annotations
 

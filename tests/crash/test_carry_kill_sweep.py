@@ -1,4 +1,4 @@
-"""Set-aside harvests, exports and imports killed on the way: the next run finishes them, nothing is lost or left."""
+"""Deferred harvests, exports and imports killed on the way: the next run finishes them, nothing is lost or left."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def alone(act: Callable[[], object]) -> Callable[[], object]:
 
 
 def tend_until_nothing_is_left(node: LateNode) -> None:
-    """Tend again while the worker of who vanished holds a lock, for a moment."""
+    """Maintain the node again while the worker of who vanished holds a lock, for a moment."""
     until = after(20)
     while node.left() or node.waiting():
         assert not until.expired(), (node.left(), node.waiting())
         node.tend()
 
 
-def test_setting_aside_killed_on_the_way(base: Path) -> None:
-    """Whatever the epilog came to, the run is known: by its record, or as one that is set aside."""
+def test_deferring_killed_on_the_way(base: Path) -> None:
+    """Whatever the epilog came to, the run is known: by its record, or as one whose harvest is deferred."""
     node = LateNode(base)
     for number, (call, when) in enumerate(calls(stride=6), 1):
         record = node.run_of(number)
@@ -80,12 +80,12 @@ def test_setting_aside_killed_on_the_way(base: Path) -> None:
 
 
 def test_finishing_killed_on_the_way(base: Path) -> None:
-    """The run is set aside until all of it is published and removed."""
+    """The harvest is deferred until all of it is published and removed."""
     node = LateNode(base)
 
     def finish() -> None:
-        with upkeep_run(node.site.installation, "tend", "n1") as run:
-            # What upkeep does besides is not swept here; where nothing was finished, a worker vanished.
+        with upkeep_run(node.site.installation, "maintain", "n1") as run:
+            # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
             os._exit(0 if unfinished.finish_all(run, BOOT).runs else VANISHED)
 
     for number, (call, when) in enumerate(calls(stride=13), 1):
@@ -110,8 +110,8 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         node.epilog(record)
 
         def drop() -> None:
-            with upkeep_run(node.site.installation, "tend", "n1") as run:
-                for item in aside.waiting(node.paths.aside):
+            with upkeep_run(node.site.installation, "maintain", "n1") as run:
+                for item in aside.waiting(node.paths.deferred):
                     run_end.drop_deferred(node.paths, item, aside.NO_ROOM, run.audit, after(30))
 
         died = vanishes(drop, call, when)

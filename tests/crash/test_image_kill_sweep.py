@@ -151,7 +151,7 @@ def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
 
 @pytest.mark.parametrize("how", ["imported", "adopted"])
 def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """After each kill the next one has one whole image, and after upkeep nothing of the dead one is left."""
+    """After each kill the next one has one whole image, and after maintenance nothing of the dead one is left."""
     whole = (place.base / "ready.sqsh").read_bytes()
     monkeypatch.setattr(publishing, "ABANDONED_S", -1.0)
     rules = rules_for(place, how)
@@ -173,7 +173,7 @@ def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest
 
 
 def _look_after(place: Place, site: Site, store: Store) -> None:
-    """Do what upkeep does, and read every byte; another import removes the dead one's scratch directory."""
+    """Do what maintenance does, and read every byte; another import removes the dead one's scratch directory."""
     images = store.source / "images"
     site.store.make_room(0, RULES, NOBODY, after(10))
     name = next(images.glob("*.sqsh")).name.removesuffix(".sqsh")

@@ -39,7 +39,7 @@ def publish(store: Path, content: str, based_on: str) -> str | None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_replacement_killed_at_any_step(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is there after a death is what the next job begins with and replaces; upkeep leaves that one alone.
+    """Whatever is there after a death is what the next job begins with and replaces; maintenance leaves that one alone.
 
     A publisher that dies between its manifest and the index has published; the next one finds out, and gives way.
     """

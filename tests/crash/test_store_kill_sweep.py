@@ -1,4 +1,4 @@
-"""Upkeep and the spool killed at every call: readers see whole bundles, and nothing published is lost.
+"""Maintenance and the spool killed at every call: readers see whole bundles, and nothing published is lost.
 
 What a bundle holds does not matter here; publishing by a harvest is swept in tests/integration/test_bundles.py.
 """
@@ -21,7 +21,7 @@ from tests.unit.store.samples import OWNER, draft, namespace, publish
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
-from warmstart.policy.compiled import Tend
+from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocks, bundles, index, spool, upkeep
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
@@ -29,7 +29,8 @@ from warmstart.store.layout import Namespace
 from warmstart.store.spool import Spooled
 
 ME = Identity("me", os.getuid(), os.getgid())
-RULES = Tend(keep=1, per_user=0, per_account=0, per_site=0)  # no quota: measuring it would take more calls each time
+# No quota: measuring it would take more calls each time.
+RULES = Maintenance(keep=1, per_user=0, per_account=0, per_site=0)
 WHENS = pytest.mark.parametrize("when", ["before", "after"])
 
 

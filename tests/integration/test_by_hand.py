@@ -146,7 +146,7 @@ def test_a_bug(site: Site, faulty: Path) -> None:
 def test_a_bug_where_the_site_would_rather_refuse(site: Site, faulty: Path) -> None:
     """The job is told and fails; its epilog removes what told it."""
     policy = (faulty / "etc/warmstart/policy.yaml").read_text()
-    installation.write_policy(faulty, f"{policy}\non_error: {{bug: refuse}}\n")
+    installation.write_policy(faulty, f"{policy}\non_error: {{bug: fail-job}}\n")
     assert site.run_hook("prolog", site.variables(920007), faulty).returncode == 0
     task = task_prolog(site, 920007, faulty)
     assert (task.returncode, task.stdout.startswith("print warmstart: an internal error")) == (1, True)

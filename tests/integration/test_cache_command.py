@@ -81,22 +81,22 @@ def test_replaced_bundles_go_after_the_grace(site: UpkeepSite, monkeypatch: pyte
 
 
 def test_what_is_unused_or_too_much_goes(site: UpkeepSite) -> None:
-    """First what no node has used for `tend.keep`, then of a scope that is too large what was unused for longest."""
+    """First what no node has used for `maintenance.keep`, then the least recently used of a scope that is too large."""
     old, used, new = (site.publish(one(name, os.urandom(3_000_000))) for name in "abc")
     for bundle, days in ((old, 100), (used, 1), (new, 50)):
         at = time.time() - days * 86400
         os.utime(site.directory() / f"{bundle}.sqsh", (at, at))
-    limited = UpkeepSite(site.base, "tend: {keep: 90d, per_user: 4MiB}")
+    limited = UpkeepSite(site.base, "maintenance: {keep: 90d, per_user: 4MiB}")
     assert limited.json("cache", "gc")["removed"] == 2
     assert set(site.seen().values()) == {used}
     assert {event["bundle"]: event["reason"] for event in site.events("bundle.removed")} == {
-        old: "unused for longer than tend.keep",
-        new: "its scope is close to tend.per_user",
+        old: "unused for longer than maintenance.keep",
+        new: "its scope is close to maintenance.per_user",
     }
 
 
 @pytest.mark.parametrize("damage", ["bundle", "manifest", "content"])
-def test_damage_is_found_and_moved_aside(site: UpkeepSite, damage: str) -> None:
+def test_damage_is_found_and_quarantined(site: UpkeepSite, damage: str) -> None:
     """Flipped bytes, a manifest that tells other files: nobody is given it any more, and the rest stays."""
     whole = site.publish(one("whole"))
     bad = site.publish(one("bad", b"y" * 5000))
@@ -116,7 +116,7 @@ def test_damage_is_found_and_moved_aside(site: UpkeepSite, damage: str) -> None:
     assert site.command("cache", "verify") == 0
 
 
-def test_a_newer_format_is_not_moved_aside(site: UpkeepSite) -> None:
+def test_a_newer_format_is_not_quarantined(site: UpkeepSite) -> None:
     """An old warmstart on one host must not take a newer one's bundles from all the others."""
     bundle = site.publish(one("a"))
     path = site.directory() / f"{bundle}.json"

@@ -58,7 +58,7 @@ SETTINGS = {
     "24.11": {
         "`job_container`": Setting(contained=True),
         "the plugin, `job_container`": Setting("spank", contained=True, plugin=True),
-        "CloneNSScript of `job_container`": Setting("job_container", contained=True),
+        "CloneNSScript of `job_container`": Setting("namespace", contained=True),
         "`link`, in one of its `Dirs`": Setting("link", contained=True, cache=f"{PRIVATE}/job"),
     },
 }
@@ -229,7 +229,7 @@ TORCH = "rules:\n  - name: everyone\n    profiles: [numba, torch-extensions]\n"
 # A link is enough for torch: ninja's files name the path that the job was told, not where it leads.
 WITHOUT_PLUGIN = {
     "22.05": ("extension", Setting("link", contained=True, cache=TMP)),
-    "24.11": ("numba", Setting("job_container", contained=True)),
+    "24.11": ("numba", Setting("namespace", contained=True)),
 }
 
 

@@ -155,19 +155,19 @@ def test_every_change_is_audited(site: Installation, place: Place) -> None:
 
 
 def test_upkeep_of_the_store_looks_after_images(site: Installation, place: Place, store: Store) -> None:
-    """`tend --store` evicts above the watermark and removes what a dead producer left; what is in use stays."""
+    """`maintain --store` evicts above the watermark, removes what a dead producer left, keeps what is in use."""
     imported(site, place)
     images = store.source / "images"
     left = images / ".tmp-dead"
     left.touch()
     os.utime(left, (0, 0))
-    assert answer(site, "tend", "--store")["evicted"] == 0
+    assert answer(site, "maintain", "--store")["evicted"] == 0
     assert not left.exists()
     assert len(answer(site, "images", "list")) == 1
 
 
 def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, store: Store) -> None:
-    """What verify moved aside is listed with its reason; upkeep removes it when it is old, and says so."""
+    """What verify quarantined is listed with its reason; maintenance removes it when it is old, and says so."""
     path = store.file(imported(site, place)["path"])
     with path.open("r+b") as stream:
         stream.seek(200)
@@ -176,13 +176,13 @@ def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, s
     (entry,) = answer(site, "images", "list", "--quarantined")
     assert (entry["reference"], "SHA-256" in entry["reason"]) == (f"{place.registry.url}/team/tool:1", True)
     assert "SHA-256" in run(site, "images", "list", "--quarantined").stdout
-    assert answer(site, "tend", "--store")["discarded"] == 0
+    assert answer(site, "maintain", "--store")["discarded"] == 0
     stem, _, at = entry["name"].rpartition(".")
     old = f"{stem}.{int(at) - int(40 * 86400 * 1e9)}"
     folder = store.source / "images" / "quarantine"
     for file in list(folder.iterdir()):
         file.rename(folder / file.name.replace(entry["name"], old))
-    assert answer(site, "tend", "--store")["discarded"] == 1
+    assert answer(site, "maintain", "--store")["discarded"] == 1
     assert list(folder.iterdir()) == []
     lines = [json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines()]
     (told,) = [line for line in lines if line["event"] == "image.discarded"]

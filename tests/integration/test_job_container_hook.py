@@ -24,7 +24,7 @@ def job_id() -> int:
 @pytest.fixture
 def namespace(site: Site, job_id: int) -> Iterator[str]:
     """Give a mount namespace that the job's prolog came before, as job_container makes one; the epilog runs at last."""
-    site.write_policy(constant="job_container")
+    site.write_policy(constant="namespace")
     assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
     holder = subprocess.Popen(
         ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", "echo; read end"],

@@ -24,9 +24,9 @@ LONG_AGO = (1, 1)
 
 
 def tend(site: Site) -> dict[str, Any]:
-    """Tend n1 as the timer does; return the events of what it removed."""
+    """Maintain n1 as the timer does; return the events of what it removed."""
     known = len(site.audit("--event", "orphan.removed"))
-    argv = [f"{site.cluster.prefix}/bin/warmstart", "tend", "--node", "n1"]
+    argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
     conf = {"SLURM_CONF": str(site.cluster.base / "etc" / "slurm.conf")}
     done = subprocess.run(argv, env=conf, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,7 +44,7 @@ def kept(site: Site, output: str) -> Path:
 
 
 def test_a_job_keeps_its_files_for_a_time(site: Site) -> None:
-    """`tend` leaves them until the time is over, or until the policy lets no job keep any more."""
+    """`warmstart maintain` leaves them until the time is over, or until the policy lets no job keep any more."""
     site.write_policy(ALLOWED)
     runs = []
     for job_id in [site.cluster.submit(WRITE, ALICE, "--nodelist=n1", KEEP) for _ in range(2)]:

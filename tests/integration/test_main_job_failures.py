@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.cluster.cluster import JobResult
     from tests.cluster.registry import Registry
 
-BEST_EFFORT = f"{RULES}on_error: {{image: best-effort}}\n"
+RUN_WITHOUT = f"{RULES}on_error: {{image: run-without}}\n"
 SHOW = '#!/bin/sh\necho "image=$WARMSTART_IMAGE cache=$WARMSTART_CACHE"\n'
 
 
@@ -86,9 +86,9 @@ def test_a_registry_that_is_down_refuses_the_job(site: Site, registry_down: str)
     assert "its registry does not serve it now" in said(job)[0]
 
 
-def test_a_registry_that_is_down_with_best_effort(site: Site, registry_down: str) -> None:
+def test_a_registry_that_is_down_with_run_without(site: Site, registry_down: str) -> None:
     """The policy may say that such a job runs without its image; it is told."""
-    site.write_policy(BEST_EFFORT)
+    site.write_policy(RUN_WITHOUT)
     job = wanting(site, registry_down)
     assert job.state == "COMPLETED"
     assert "its registry does not serve it now" in said(job)[0]

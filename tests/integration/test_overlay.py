@@ -329,7 +329,7 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
 
 
 def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
-    """It says that it uses the copy before it asks for the mount; upkeep looks once nobody can ask any more."""
+    """It says that it uses the copy before it asks for the mount; maintenance looks once nobody can ask any more."""
     copy = node.bundle({"file": b"seeded"})
     now = Path(copy.path).stat().st_mtime + 7200
     os.close(layers.mounted(node.layers, copy, after(5)))

@@ -166,7 +166,7 @@ def test_what_the_store_lacks_is_the_jobs_own(
 
 
 def test_an_image_that_a_step_is_served_is_marked(site: Site, in_store: str) -> None:
-    """Upkeep makes a mark of what the step noted. Without a mark that holds, the step gets a copy of its own."""
+    """Maintenance makes a mark of what the step noted. Without a mark that holds, the step gets a copy of its own."""
     path = Path(got(as_pyxis(site, "get", f"docker://{in_store}")))
     name = path.name.removesuffix(".sqsh")
     used = site.store / "images" / "used" / name
@@ -178,14 +178,17 @@ def test_an_image_that_a_step_is_served_is_marked(site: Site, in_store: str) -> 
     assert (own.parent.name, own.owner()) == ("warmstart-images", ALICE)
     assert own.read_bytes() == path.read_bytes()
     done = subprocess.run(
-        [site.cluster.prefix / "bin" / "warmstart", "tend", "--node", "n1"], check=True, capture_output=True, text=True
+        [site.cluster.prefix / "bin" / "warmstart", "maintain", "--node", "n1"],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert [mark.name for mark in used.iterdir()] == ["n1"], done.stdout
     assert Path(got(as_pyxis(site, "get", f"docker://{in_store}"))) == path
 
 
 def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, fresh_image: Callable[[], str]) -> None:
-    """It is over before upkeep has looked."""
+    """It is over before maintenance has looked."""
     image = fresh_image()
     variables = site.variables(7007, SLURM_JOB_COMMENT=f"warmstart: image={image}")
     assert site.run_hook("prolog", variables).returncode == 0

@@ -285,7 +285,7 @@ def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:
     assert meeting.run_hook("epilog", variables).returncode == 0
     assert [event["hook"] for event in meeting.events(920003, "run.unknown")] == ["epilog"]
     assert len(meeting.events(920003, "rendezvous.released")) == 1
-    for lost in (meeting.workspace / "n1").iterdir():  # without a record they are `tend`'s
+    for lost in (meeting.workspace / "n1").iterdir():  # without a record they are `warmstart maintain`'s
         shutil.rmtree(lost)
     shutil.rmtree(meeting.var / "n1" / "view" / "920003")
 

@@ -236,14 +236,14 @@ def test_a_release_that_is_repeated_or_comes_alone(root: Path) -> None:
         assert not Path(context.record.run_directory).exists()
 
 
-def test_a_harvest_that_is_set_aside_keeps_its_view(root: Path) -> None:
-    """The epilog had no time: the view stays mounted, the job's new file in it, until `tend` is done with the run."""
+def test_a_deferred_harvest_keeps_its_view(root: Path) -> None:
+    """The epilog had no time: the view stays mounted, the job's new file in it, until maintenance is done with it."""
     published(root, {"k": {"k.nbi": b"k"}})
     context = a_run(root, "aaaaaaaa")
     seeded(context)
     view = Path(context.record.run_directory) / "cache" / "numba"
     (view / "new.nbi").write_bytes(b"new")
-    record = context.record._replace(aside=["numba"])
+    record = context.record._replace(deferred=["numba"])
     release.run(context._replace(record=record), release.Options())
     assert sorted(path.name for path in view.iterdir()) == ["k.nbi", "new.nbi"]
     assert run_end.finish_deferred(context.paths, record, after(20)) == []

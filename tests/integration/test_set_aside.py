@@ -1,4 +1,4 @@
-"""Harvests that an epilog has no time for: set aside, finished by `tend`, bounded, and lost only with a reason."""
+"""Deferred harvests: maintenance finishes what an epilog has no time for, bounded; it is lost only with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANY = 10_000  # more than can be copied in half a second, on any machine
 
 
 def late_job(site: Site, job_id: int, first: int) -> Path:
-    """Run a job by hand that makes more than its epilog has time for; return its run's directory, set aside."""
+    """Run a job by hand that makes more than its epilog has time for; return the directory of the deferred run."""
     variables = site.variables(job_id)
     assert site.run_hook("prolog", variables).returncode == 0
     (name,) = os.listdir(site.workspace / "n1")
@@ -34,7 +34,7 @@ def late_job(site: Site, job_id: int, first: int) -> Path:
     write_as(alice.uid, alice.gid, run / "cache" / "numba", entries)
     done = site.run_hook("epilog", variables)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (event,) = site.events(job_id, "harvest.set-aside")
+    (event,) = site.events(job_id, "harvest.deferred")
     assert (event["run"], "numba" in event["profiles"]) == (name, True)
     assert (run.stat().st_mode & 0o7777, (run / "tmp").exists()) == (0o700, False)
     assert run_as(alice, ["/bin/ls", str(run / "cache")]).returncode != 0
@@ -49,21 +49,21 @@ def stored(site: Site) -> int:
 
 
 def test_what_there_is_no_time_for_is_finished_by_tend(site: Site) -> None:
-    """The epilog ends within its bound and says what it left; `tend` publishes all of it, and nothing stays.
+    """The epilog ends within its bound and says what it left; maintenance publishes all of it, and nothing stays.
 
     In a cache that began empty, and in one that the store's bundles are mounted in.
     """
-    site.write_policy("harvest: {budget: 1s}\n" + RULES, store=str(site.new_store(site.cluster.base / "store-aside")))
+    site.write_policy("harvest: {budget: 1s}\n" + RULES, store=str(site.new_store(site.cluster.base / "store-later")))
     for turn, job_id in enumerate((930001, 930002)):
         run = late_job(site, job_id, turn * MANY)
         # A requeue of the job is not disturbed by it, nor the other way round.
         assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
         assert site.run_hook("epilog", site.variables(job_id)).returncode == 0
         assert run.exists()
-        assert site.command("tend", "--node", "n1").returncode == 0
+        assert site.command("maintain", "--node", "n1").returncode == 0
         assert not run.exists()
         assert str(run) not in Path("/proc/self/mountinfo").read_text()
-        assert os.listdir(site.var / "n1" / "aside") == []
+        assert os.listdir(site.var / "n1" / "deferred") == []
         assert stored(site) == (turn + 1) * MANY
         assert site.events(job_id, "harvest.dropped") == []
 
@@ -81,13 +81,13 @@ def node(base: Path, monkeypatch: pytest.MonkeyPatch) -> LateNode:
     return LateNode(base)
 
 
-def test_orphans_are_told_from_what_is_set_aside(node: LateNode) -> None:
-    """While another process finishes runs, upkeep removes none of them; then it finishes all."""
+def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
+    """While another process finishes runs, maintenance removes none of them; then it finishes all."""
     for number in (1, 2):
         node.epilog(node.run_of(number))
     left = node.left()
     assert left == node.waiting() == ["1.00000001", "2.00000002"]
-    with aside.turn(node.paths.aside) as mine:
+    with aside.turn(node.paths.deferred) as mine:
         assert mine
         node.tend()
         assert node.left() == left
@@ -98,7 +98,7 @@ def test_orphans_are_told_from_what_is_set_aside(node: LateNode) -> None:
 
 
 def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
-    """What `tend` can't publish is spooled, like an epilog's."""
+    """What maintenance can't publish is spooled, like an epilog's."""
     node.epilog(node.run_of(1))
     node.site.store.rename(node.base / "away")
     node.tend(status=1)
@@ -112,12 +112,12 @@ def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
 def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of the policy holds after every epilog; 0 keeps none."""
     monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
-    node = LateNode(base, "harvest: {aside: 2}")
+    node = LateNode(base, "harvest: {deferred: 2}")
     for number in (1, 2, 3):
         node.epilog(node.run_of(number))
     assert node.left() == node.waiting() == ["2.00000002", "3.00000003"]
     policy = Path(node.site.installation.policy)
-    policy.write_text(policy.read_text().replace("aside: 2", "aside: 0"))
+    policy.write_text(policy.read_text().replace("deferred: 2", "deferred: 0"))
     node.epilog(node.run_of(4))
     assert node.left() == node.waiting() == []
     node.tend()
@@ -125,7 +125,7 @@ def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyP
     assert len(node.dropped()) == 4
 
 
-def test_a_full_disk_takes_what_is_set_aside_first(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_takes_deferred_harvests_first(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """While less than a tenth is free, the oldest go, however few they are."""
     node.epilog(node.run_of(1))
     answers = iter([True, False])
@@ -154,10 +154,10 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
     """What can't be trusted or has waited for two days is dropped; each says why, and nothing is left of it."""
     for number, boot_id in ((1, BOOT), (2, "another boot"), (3, BOOT), (4, BOOT)):
         node.epilog(node.run_of(number, boot_id))
-    old = aside.waiting(node.paths.aside)[0]
+    old = aside.waiting(node.paths.deferred)[0]
     assert old.record
-    aside.keep(node.paths.aside, old.record, time.time() - aside.LONGEST_SECONDS - 60)
-    Path(node.paths.aside, "3.00000003.json").write_text("{")
+    aside.keep(node.paths.deferred, old.record, time.time() - aside.LONGEST_SECONDS - 60)
+    Path(node.paths.deferred, "3.00000003.json").write_text("{")
     node.tend()
     assert node.dropped() == {"1.00000001": aside.TOO_OLD, "2.00000002": aside.REBOOTED, "3.00000003": aside.DAMAGED}
     assert (node.left(), node.waiting()) == ([], [])
@@ -169,10 +169,10 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
     from warmstart.entry import unfinished
 
     node.epilog(node.run_of(1))
-    since = aside.waiting(node.paths.aside)[0].since
+    since = aside.waiting(node.paths.deferred)[0].since
     monkeypatch.setattr(unfinished, "RUN_SECONDS", 0.0)
     node.tend()
-    assert [(item.name, item.since) for item in aside.waiting(node.paths.aside)] == [("1.00000001", since)]
+    assert [(item.name, item.since) for item in aside.waiting(node.paths.deferred)] == [("1.00000001", since)]
     monkeypatch.undo()
     monkeypatch.setattr(tend_command, "be_idle", lambda: None)
     node.tend()
@@ -181,9 +181,9 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
 
 
 def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> None:
-    """Its record names what was left: that is harvested, and nothing is set aside twice."""
-    record = node.run_of(1)._replace(aside=["numba"])
-    aside.keep(node.paths.aside, record, time.time())
+    """Its record names what was left: that is harvested, and nothing is deferred twice."""
+    record = node.run_of(1)._replace(deferred=["numba"])
+    aside.keep(node.paths.deferred, record, time.time())
     node.epilog(record, budget=30.0)
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1))
@@ -191,7 +191,7 @@ def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> N
 
 def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -> None:
     """The epilog says why, and goes on; with room again, the next job's entries are taken."""
-    site = LateNode(base, "tend: {per_user: 10KiB}")  # less than its first bundle
+    site = LateNode(base, "maintenance: {per_user: 10KiB}")  # less than its first bundle
     site.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     site.site.publish(numba_entries(9), scope="site")
     assert site.epilog(site.run_of(1), budget=30.0) == ["cache-quota-exceeded"]
@@ -206,10 +206,10 @@ def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -
 
 def test_what_fails_shows_in_tends_report(base: Path) -> None:
     """A run whose harvest the store refuses is over all the same, and the timer's unit says that something failed."""
-    node = LateNode(base, "tend: {per_user: 10KiB}")
+    node = LateNode(base, "maintenance: {per_user: 10KiB}")
     node.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     node.epilog(node.run_of(1))
-    (report,) = node.site.json("tend", "--node", "n1")
+    (report,) = node.site.json("maintain", "--node", "n1")
     assert (report["harvested"], len(report["failed"])) == (1, 1)
     assert "user-1-a" in report["failed"][0]
     assert (node.left(), node.waiting()) == ([], [])

@@ -1,4 +1,4 @@
-"""`warmstart tend`: the spool, orphans, copies of bundles, and the store's own housekeeping; real tools, as root."""
+"""`warmstart maintain`: the spool, orphans, copies of bundles, and the store's own maintenance; real tools, as root."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Node:
         return sorted(f"{os.path.basename(place)}/{name}" for place in places for name in os.listdir(place))
 
     def tend(self, status: int = 0) -> None:
-        """Tend the node."""
-        assert self.site.command("tend", "--node", "n1") == status
+        """Maintain the node."""
+        assert self.site.command("maintain", "--node", "n1") == status
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
 
 
 def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The epilog spools, says so, and leaves nothing in its stage; upkeep publishes it under its own scope."""
+    """The epilog spools, says so, and leaves nothing in its stage; maintenance publishes it under its own scope."""
     outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     assert len(os.listdir(node.paths.spool)) == 1
@@ -185,14 +185,14 @@ def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.M
     assert (event["entries"], event["error"]["code"]) == (1, "store-failed")
 
 
-def test_what_a_store_that_is_away_leaves_late_is_set_aside_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a cache was collected in time, and spooled: the other half is not forgotten for it."""
     whole = collect
     monkeypatch.setattr(step, "collect", lambda *args, **rules: whole(*args, **rules)._replace(truncated=OUT_OF_TIME))
     outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     assert len(os.listdir(node.paths.spool)) == 1
-    assert outcome.record["aside"] == ["numba"]
+    assert outcome.record["deferred"] == ["numba"]
 
 
 def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.Monk
 
 
 def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one job's things make of our code must not end the housekeeping of the node."""
+    """What one job's things make of our code must not end the maintenance of the node."""
 
     def crash(*_: object) -> None:
         raise KeyError("some job's entry")
@@ -389,7 +389,7 @@ def fetch(node: Node, offer: Offer) -> Path:
 
 
 def test_journals_reach_the_log_and_only_one_tends(node: Node) -> None:
-    """A warm prolog's journal waits for upkeep; a second upkeep of the node has nothing to do."""
+    """A warm prolog's journal waits for maintenance; a second maintenance run of the node has nothing to do."""
     os.makedirs(node.paths.journal, mode=0o700)
     line = {"ts": 1.0, "event": "hook.started", "hook": "prolog", "run_id": "aa", "node": "n1", "job_id": 3}
     Path(node.paths.journal, "prolog-aa-999999.done").write_text(json.dumps(line) + "\n")
@@ -399,7 +399,7 @@ def test_journals_reach_the_log_and_only_one_tends(node: Node) -> None:
     with opened_dir(node.paths.root) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         node.tend(status=1)
-        assert "another upkeep" in node.site.json("tend", "--node", "n1")[0]["failed"][0]
+        assert "another maintenance run" in node.site.json("maintain", "--node", "n1")[0]["failed"][0]
 
 
 def test_the_off_switch_stops_upkeep(node: Node) -> None:
@@ -409,7 +409,7 @@ def test_the_off_switch_stops_upkeep(node: Node) -> None:
     off = Path(node.site.installation.off_switch)
     off.touch()
     node.tend()
-    assert node.site.command("tend", "--store") == 0
+    assert node.site.command("maintain", "--store") == 0
     assert node.left() == before
     assert not os.path.exists(node.site.store / "artifacts")
     off.unlink()
@@ -423,15 +423,15 @@ def test_the_store_is_tended_by_one(node: Node) -> None:
     directory = node.site.directory()
     for name in (".tmp-n9-dead", "20200101T000000.000000Z-0000000000000000.sqsh"):
         (directory / name).write_bytes(b"half")
-    assert node.site.json("tend", "--store")["swept"] == 0
+    assert node.site.json("maintain", "--store")["swept"] == 0
     real = time.time
     time.time = lambda: real() + 100_000
     try:
-        assert node.site.json("tend", "--store")["swept"] == 2
+        assert node.site.json("maintain", "--store")["swept"] == 2
     finally:
         time.time = real
     assert sorted(path.name for path in directory.glob("*Z-*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
     with node.site.client() as other:
         assert other.lock(after(5))
-        assert node.site.command("tend", "--store") == 1
-    assert node.site.command("tend", "--store") == 0
+        assert node.site.command("maintain", "--store") == 1
+    assert node.site.command("maintain", "--store") == 0

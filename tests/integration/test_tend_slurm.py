@@ -1,4 +1,4 @@
-"""`warmstart tend` beside a real slurmd: what lives is left alone, what its epilog never saw is finished."""
+"""`warmstart maintain` beside a real slurmd: what lives is left alone, what its epilog never saw is finished."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SCONTROL = "/usr/bin/scontrol"
 
 
 def tend(site: Site, conf: str) -> None:
-    """Tend n1 with the installed program, which asks this cluster's controller."""
-    argv = [f"{site.cluster.prefix}/bin/warmstart", "tend", "--node", "n1"]
+    """Maintain n1 with the installed program, which asks this cluster's controller."""
+    argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
     done = subprocess.run(argv, env={"SLURM_CONF": conf}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

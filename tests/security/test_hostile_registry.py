@@ -275,7 +275,7 @@ def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Sit
             flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
 
 
-def test_an_import_sees_no_network_but_its_outlet(place: Place) -> None:
+def test_an_import_sees_no_network_but_its_egress(place: Place) -> None:
     """What takes over skopeo finds an empty loopback, no way to an address, and no other process."""
     from warmstart.images.importers import programs
 
@@ -283,7 +283,7 @@ def test_an_import_sees_no_network_but_its_outlet(place: Place) -> None:
         script = (
             f"for host in 127.0.0.1 {own_address()}; do"
             f" (exec 3<>/dev/tcp/$host/{port}) 2>/dev/null && echo reached $host; done;"
-            " ls /proc | grep -c '^[0-9]'; (exec 3<>/dev/tcp/127.0.0.1/3128) && echo outlet"
+            " ls /proc | grep -c '^[0-9]'; (exec 3<>/dev/tcp/127.0.0.1/3128) && echo egress"
         )
         with scratch.opened(
             str(place.base / "workspace"), "n1", "r1", place.identity(IMPORT), CAPS
@@ -293,5 +293,5 @@ def test_an_import_sees_no_network_but_its_outlet(place: Place) -> None:
                 identity=place.identity(IMPORT), env={"PATH": "/usr/bin:/bin"}, reach=NOWHERE,
             )  # fmt: skip
     lines = ended.stdout.decode().split()
-    assert lines[1:] == ["outlet"]
+    assert lines[1:] == ["egress"]
     assert int(lines[0]) <= 6

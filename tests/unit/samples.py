@@ -85,10 +85,10 @@ def a_policy(root: Path, **changes: object) -> Policy:
         images=inline.RULES._replace(registries=("reg.example.com",), tag_ttl=3600),
         seed=compiled.Seed(10, 1 << 30, 1 << 30),
         harvest=compiled.Harvest(30, 1 << 30, 1000, 1 << 30),
-        tend=compiled.Tend(86400, 1 << 30, 1 << 30, 1 << 30),
+        maintenance=compiled.Maintenance(86400, 1 << 30, 1 << 30, 1 << 30),
         limits=compiled.Limits(1000),
         trust=compiled.Trust("claimed"),
-        on_error=compiled.OnError(store="degrade", image="verdict", bug="allow"),
+        on_error=compiled.OnError(store="run-cold", image="fail-job", bug="run-without"),
         rules=(),
     )
     return policy._replace(**changes)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ GRANT = Grant(["docker://reg.example.com/a:1"], ["numba"], {}, "user", ["user-1-
         ("relocatable", False, "spank", True),
         ("constant-path", False, "none", False),
         ("constant-path", True, "spank", True),
-        ("constant-path", True, "job_container", True),
+        ("constant-path", True, "namespace", True),
         ("constant-path", True, "enroot", True),
         ("constant-path", False, "link", True),
         ("constant-path", True, "link", False),

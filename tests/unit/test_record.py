@@ -96,7 +96,7 @@ def test_no_record_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch
             records.load(str(tmp_path), 7)
 
 
-def test_the_longest_record_can_be_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_record_can_be_deferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written down within another file there, and longer for that; a longer one is one damaged run, no more."""
     long = a_record(seeded={"numba": Seeded("ab12", ['"'] * 1000)})
     monkeypatch.setattr(records, "LONGEST", len(records.encode(long)))

@@ -62,7 +62,7 @@ class Runs:
 
     def deferred(self) -> list[str]:
         """Return the runs that maintenance is to finish."""
-        return [item.name for item in aside.waiting(self.paths.aside)]
+        return [item.name for item in aside.waiting(self.paths.deferred)]
 
     def events(self, name: str) -> list[dict[str, object]]:
         """Return the audited events of one name."""
@@ -221,7 +221,7 @@ def test_a_mark_counts_only_if_it_is_ours(runs: Runs) -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_deferred_harvest_leaves_the_cache(runs: Runs, keep: bool) -> None:
     """Closed to the job's user, and known without a record; maintenance removes the rest, and twice is fine."""
-    ending = runs.make(aside=["numba"], keep=keep)
+    ending = runs.make(deferred=["numba"], keep=keep)
     released(ending)
     run = Path(ending.record.run_directory)
     tmp = ["tmp", "tmp/mine"] if keep else []
@@ -238,7 +238,7 @@ def test_a_deferred_harvest_leaves_the_cache(runs: Runs, keep: bool) -> None:
 
 def test_finishing_leaves_the_jobs_next_run_alone(runs: Runs) -> None:
     """The job was requeued meanwhile: its view and its record are of another run."""
-    first = runs.make(aside=["numba"])
+    first = runs.make(deferred=["numba"])
     released(first)
     second = runs.make(run_id="ffffffff")
     run_end.finish_deferred(runs.paths, first.record, after(SOON))
@@ -249,10 +249,10 @@ def test_finishing_leaves_the_jobs_next_run_alone(runs: Runs) -> None:
 def test_deferring_that_dies_leaves_the_run_known(runs: Runs) -> None:
     """By its record, or as one to finish; a repeated epilog that has time harvests it, and nothing is left."""
     for turn in count(1):
-        ending = runs.make(run_id=f"{turn:08x}", aside=["numba"])
+        ending = runs.make(run_id=f"{turn:08x}", deferred=["numba"])
         died = vanishes(lambda ending=ending: released(ending), turn, "before")  # type: ignore[misc]
         assert runs.recorded() == ending.record or ending.record.run_name in runs.deferred()
-        released(ending._replace(record=ending.record._replace(aside=[])))
+        released(ending._replace(record=ending.record._replace(deferred=[])))
         assert (runs.left(), runs.recorded()) == ([], None)
         if not died:
             break
@@ -262,16 +262,16 @@ def test_deferring_that_dies_leaves_the_run_known(runs: Runs) -> None:
 def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the policy's number, and on a disk without space; what is dropped is gone from the node, and audited."""
     policy = a_policy(runs.root)
-    policy = policy._replace(harvest=policy.harvest._replace(aside=2))
+    policy = policy._replace(harvest=policy.harvest._replace(deferred=2))
     for number in (1, 2, 3):
         released(
-            runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", aside=["numba"])._replace(policy=policy)
+            runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", deferred=["numba"])._replace(policy=policy)
         )
     assert sorted(os.listdir(runs.workspace)) == runs.deferred() == ["2.00000002", "3.00000003"]
     answers = iter([True, False])
     monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: next(answers))
-    Path(runs.paths.aside, "9.00000009.json").write_text("{")  # damaged: nobody can tell since when
-    run_end.defer(runs.make(aside=["numba"])._replace(policy=policy), after(SOON))
+    Path(runs.paths.deferred, "9.00000009.json").write_text("{")  # damaged: nobody can tell since when
+    run_end.defer(runs.make(deferred=["numba"])._replace(policy=policy), after(SOON))
     assert [(event["run"], event["reason"], event["profiles"]) for event in runs.events("harvest.dropped")] == [
         ("1.00000001", aside.NO_ROOM, ["numba"]),
         ("9.00000009", aside.NO_ROOM, []),
@@ -284,11 +284,11 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
 def test_nothing_is_dropped_while_maintenance_is_at_it(runs: Runs) -> None:
     """Whoever has the lock may be harvesting what would be removed."""
     policy = a_policy(runs.root)
-    policy = policy._replace(harvest=policy.harvest._replace(aside=0))
-    os.makedirs(runs.paths.aside, mode=0o700)
-    with aside.turn(runs.paths.aside) as is_ours:
+    policy = policy._replace(harvest=policy.harvest._replace(deferred=0))
+    os.makedirs(runs.paths.deferred, mode=0o700)
+    with aside.turn(runs.paths.deferred) as is_ours:
         assert is_ours
-        released(runs.make(aside=["numba"])._replace(policy=policy))
+        released(runs.make(deferred=["numba"])._replace(policy=policy))
     assert runs.deferred() == ["7.0a1b2c3d"]
 
 
@@ -343,9 +343,9 @@ def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
     (state / records.NAME).write_text("{")
     assert not orphan.end(is_over=True)
     records.forget(paths.state, 7)
-    aside.keep(paths.aside, record, time.time())
+    aside.keep(paths.deferred, record, time.time())
     assert not orphan.end(is_over=True)
-    aside.forget(paths.aside, record.run_name)
+    aside.forget(paths.deferred, record.run_name)
     with records.locked(paths.state, 7, after(0)), pytest.raises(JobBusy):
         orphan.end(is_over=True)
     assert orphan.end(is_over=True)

@@ -85,13 +85,13 @@ def test_a_missing_image_is_a_verdict_unless_the_policy_says_otherwise(context: 
     """Or every node of the job would import it on its own."""
     with pytest.raises(Refused, match="the store's fault"):
         run_prolog(context, [step("image", [], OfStore())])
-    lenient = a_policy(tmp_path, on_error=OnError("degrade", "best-effort", "allow"))
+    lenient = a_policy(tmp_path, on_error=OnError("run-cold", "run-without", "run-without"))
     assert run_prolog(context._replace(policy=lenient), [step("image", [], OfStore())]).notices
 
 
 def test_a_site_may_refuse_jobs_while_its_store_is_down(context: Context, tmp_path: Path) -> None:
-    """on_error.store: verdict; a full disk is still no verdict."""
-    strict = context._replace(policy=a_policy(tmp_path, on_error=OnError("verdict", "verdict", "allow")))
+    """on_error.store: fail-job; a full disk still fails none."""
+    strict = context._replace(policy=a_policy(tmp_path, on_error=OnError("fail-job", "fail-job", "run-without")))
     with pytest.raises(Refused):
         run_prolog(strict, [step("seed", [], OfStore())])
     assert run_prolog(strict, [step("seed", [], OfResource())]).notices

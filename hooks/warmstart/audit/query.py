@@ -1,7 +1,7 @@
 """Read the audit log back: a stream of lines, the rotated files first, then the log, then what still waits.
 
 Journals that wait are read before the log and given out after it, so that a line which moves meanwhile is
-neither lost nor shown twice; a line that a drainer wrote again after a crash is shown once. Broken lines
+neither lost nor shown twice; a line that was flushed again after a crash is shown once. Broken lines
 are counted and passed over. No text that comes out holds a character that a terminal would obey.
 """
 

@@ -1,11 +1,11 @@
 """From the journals into the audit log: one structlog JSON line per event. The only user of structlog.
 
-At least once: a journal is unlinked only after the log has been synced, so a drainer that dies leaves
+At least once: a journal is unlinked only after the log has been synced, so a process that dies while it flushes leaves
 journals that the next one moves again; `run_id`, `hook`, `ts` and `event` tell such a repeated line, and
-`audit.query` shows it once. Drainers take turns under a lock on the log, which keeps two of them off the
+`audit.query` shows it once. Flushes take turns under a lock on the log, which keeps two of them off the
 same journals; one that does not get its turn goes on all the same, at the price of such repeats.
 
-The log is opened at every drain, so logrotate may move it at any time (docs/audit.md).
+The log is opened at every flush, so logrotate may move it at any time (docs/audit.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, ensure_path, opened_dir, unlink_if_there
 
 BUDGET = 5.0  # seconds; what is left then waits for the next hook
-TURN = 2.0  # seconds to wait for another drainer
+TURN = 2.0  # seconds to wait for another flush
 LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -39,7 +39,7 @@ class AuditUnwritable(ResourceError):
     hint = "make room or repair the path; the next hook moves what has waited"
 
 
-def drain(journal_dir: str, audit_path: str) -> int:
+def flush(journal_dir: str, audit_path: str) -> int:
     """Move every journal whose hook is not running into the log; return the number of lines written.
 
     Raises `AuditUnwritable`; whatever a journal holds raises nothing. Takes `BUDGET` seconds at most.
@@ -107,7 +107,7 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
             try:
                 lines = events(directory, journal)
             except OSError:
-                continue  # unreadable now, or moved by another drainer; nothing of it has been written
+                continue  # unreadable now, or moved by another flush; nothing of it has been written
             for line in lines:
                 logger.append(str(line.pop("event")), line)
             moved.append(journal.name)

@@ -139,7 +139,7 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
 def verify(installation: Installation, /, wanted: tuple[str, ...], as_json: bool, **options: str | None) -> None:
     """Read bundles whole and compare every file with its SHA-256; all bundles, or those that are named.
 
-    What is damaged is moved aside at once; no job is given it any more.
+    What is damaged is quarantined at once; no job is given it any more.
 
     Exit status: 0 all are whole; 1 some were damaged, or could not be read; 2 not root, or the store is at work.
     """
@@ -179,7 +179,7 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
 @json_option
 @click.pass_obj
 def gc(installation: Installation, as_json: bool) -> None:
-    """Remove what dead publishers left, what was replaced, and what the policy's tend section says.
+    """Remove what dead publishers left, what was replaced, and what the policy's maintenance section says.
 
     Exit status: 0 done; 2 not root, or the store fails or is at work.
     """

@@ -127,8 +127,8 @@ def _exported(run: Run, writer: exports.Writer, bundle: Bundle) -> bool:
     """Add one bundle and its manifest; False where the store does not give it."""
     where = Namespace(run.policy.paths.store, bundle.scope, bundle.profile, bundle.namespace)
     name = Item(*where[1:], bundle.bundle).path
-    ensure_dir(run.paths.upkeep, 0o700)
-    with opened_dir(run.paths.upkeep) as folder:
+    ensure_dir(run.paths.maintenance, 0o700)
+    with opened_dir(run.paths.maintenance) as folder:
         # Without a name, so that nothing is left of whoever dies here.
         fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:

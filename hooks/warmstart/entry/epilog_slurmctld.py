@@ -25,8 +25,8 @@ def _remove(run: Run) -> None:
 
 def _move_journals(installation: Controller) -> None:
     try:
-        from warmstart.audit.sink import drain
+        from warmstart.audit.sink import flush
 
-        drain(installation.journal, installation.audit)
+        flush(installation.journal, installation.audit)
     except WarmstartError as error:  # they stay where they are, for the next one
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it

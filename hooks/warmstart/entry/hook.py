@@ -92,7 +92,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     status = DRAINS if isinstance(failure, NodeError) else 0
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
-    # Importing structlog costs more than a warm prolog: a job starts first, its epilog or upkeep moves the lines.
+    # Importing structlog costs more than a warm prolog: a job starts first, its epilog or maintenance moves the lines.
     if failure or name == "epilog":
         _move_journals(installation, paths)
     return status
@@ -149,12 +149,12 @@ def _drain(policy: Policy | None, job: Job, journal: Journal, error: NodeError) 
 def _move_journals(installation: Installation, paths: NodePaths) -> None:
     """Move what is finished into the audit log; what can't be moved stays, for the next hook."""
     try:
-        from warmstart.audit.sink import drain as move
+        from warmstart.audit.sink import flush
         from warmstart.policy.compiled import read
 
         policy = read(installation.compiled_policy)
         if policy is not None:
-            move(paths.journal, policy.paths.audit)
+            flush(paths.journal, policy.paths.audit)
     except WarmstartError as error:  # journals stay where they are, for the next hook
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
     except Exception:  # noqa: BLE001 - the audit must not fail a job

@@ -51,7 +51,7 @@ def images() -> None:
 
 
 @images.command(name="list")
-@click.option("--quarantined", is_flag=True, help="Show the damaged images that were moved aside instead. For root.")
+@click.option("--quarantined", is_flag=True, help="Show the damaged images, which are quarantined, instead. For root.")
 @_shared
 def list_images(installation: Installation, quarantined: bool, as_json: bool) -> None:
     """List all images, the one that was used least recently first; for root those of private stores, too.

@@ -36,7 +36,7 @@ def main(prefix: str) -> int:
 
 def _show(hook: Hook) -> None:
     record, namespace = hook.earlier_record(), os.environ.get("SLURM_NS")
-    if hook.policy.constant_path != "job_container" or namespace is None:
+    if hook.policy.constant_path != "namespace" or namespace is None:
         return
     if record is None or record.uid != hook.job.uid or not record.cache:
         return  # nothing for this job

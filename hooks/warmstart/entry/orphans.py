@@ -122,4 +122,4 @@ class Orphans:
         try:
             yield
         except WorkspaceBusy as error:
-            self._run.failed("tend", error)
+            self._run.failed("maintenance", error)

@@ -41,7 +41,7 @@ def _prepare(hook: Hook) -> None:
             raise
         except Exception:
             _undo(hook, record)
-            if hook.policy.on_error.bug == "refuse":
+            if hook.policy.on_error.bug == "fail-job":
                 _refuse_for_bug(hook, record)
             raise
         finally:

@@ -1,4 +1,4 @@
-"""The housekeeping of the store: sweep, compaction, garbage collection, scrub. One host at a time (docs/upkeep.md).
+"""Maintenance of the store: sweep, compaction, garbage collection, scrub. One host at a time (docs/maintenance.md).
 
 Root decides and audits; whatever touches the store is done by its owner in the worker. A namespace that fails is
 audited and left, the others are done.
@@ -76,13 +76,13 @@ class StoreUpkeep:
     def collect_garbage(self) -> None:
         """Remove what the policy says has to go."""
         going: dict[tuple[Namespace, str], list[str]] = {}
-        for bundle, reason in gc.expired(self.bundles(), self._run.policy.tend, time.time()):
+        for bundle, reason in gc.expired(self.bundles(), self._run.policy.maintenance, time.time()):
             going.setdefault((self._namespace(bundle), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             self._remove(where, names, reason)
 
     def scrub(self, bundles: Iterable[Bundle]) -> dict[str, str]:
-        """Verify bundles and move the damaged ones aside; return what is wrong with them."""
+        """Verify bundles and quarantine the damaged ones; return what is wrong with them."""
         damaged = {}
         for bundle in bundles:
             where = self._namespace(bundle)

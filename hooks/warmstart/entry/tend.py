@@ -1,4 +1,4 @@
-"""The periodic housekeeping of one node: what its hooks left for later, and what died hooks left (docs/upkeep.md).
+"""Maintenance of one node: finishes what its hooks left for later, and what dead hooks left (docs/maintenance.md).
 
 One run for each node at a time; the lock is the node's own directory. Each part is done whatever became of the others.
 """
@@ -34,17 +34,17 @@ MOST_QUESTIONS = 200  # to the controller, for each node and run
 
 
 class NodeBusy(ResourceError):
-    """Another upkeep is at work on the node."""
+    """Another maintenance run is at work on the node."""
 
-    code = "upkeep-busy"
-    template = "another upkeep is at work: {what}"
+    code = "maintenance-busy"
+    template = "another maintenance run is at work: {what}"
     hint = "nothing; it does the same"
 
 
 class TendFailed(ResourceError):
-    """A part of the housekeeping failed on this node's disk."""
+    """A part of maintenance failed on this node's disk."""
 
-    code = "tend-failed"
+    code = "maintenance-failed"
     template = "{part}: {problem}"
     hint = "read the reason; the next run goes on"
 
@@ -55,7 +55,7 @@ class Report(NamedTuple):
     node: str
     spooled: int = 0  # bundles that left the spool
     finished: int = 0  # runs without an epilog
-    harvested: int = 0  # runs that were set aside
+    harvested: int = 0  # deferred harvests that were finished
     removed: int = 0  # stages, workspaces and views of nobody
     pruned: int = 0  # bytes of bundle copies
     noted: int = 0  # uses of bundles, and of images that steps were served, written to the store
@@ -71,7 +71,7 @@ def be_idle() -> None:
 
 def tend(installation: Installation, node: str, slurm_conf: str) -> Report:
     """Do it all for one node; `NodeBusy`, and what `upkeep_run` raises. Journals are moved at its end."""
-    with _alone(installation.node(node).root, node), upkeep_run(installation, "tend", node) as run:
+    with _alone(installation.node(node).root, node), upkeep_run(installation, "maintain", node) as run:
         return _Tending(run, _over(run, slurm_conf), slurm_conf).all()
 
 
@@ -107,7 +107,7 @@ class _Tending:
             self._run.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
             failure = TendFailed(part=name, problem="a bug in warmstart; its traceback is in the audit, `hook.crashed`")
         self._failed.append(str(failure))
-        self._run.failed("tend", failure)
+        self._run.failed("maintenance", failure)
         return 0
 
     def _harvests(self) -> int:
@@ -117,7 +117,7 @@ class _Tending:
 
     def _spool(self) -> int:
         run = self._run
-        return spool.publish(run.paths.spool, run.store, run.policy.tend, run.audit, after(SPOOL_SECONDS))
+        return spool.publish(run.paths.spool, run.store, run.policy.maintenance, run.audit, after(SPOOL_SECONDS))
 
     def _copies(self) -> int:
         run = self._run

@@ -1,4 +1,4 @@
-"""`warmstart tend`: the housekeeping that a timer starts on every node, and on one host for the store."""
+"""`warmstart maintain`: the maintenance that a timer starts on every node, and on one host for the store."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ PARTLY = 1
 NODE_COLUMNS = ("node", "spool published", "runs finished", "harvests", "orphans removed", "copies pruned", "failed")
 
 
-@click.command()
+@click.command("maintain")
 @click.option("--node", "only", metavar="NAME", help="Only this node of this host; all that have had hooks by default.")
-@click.option("--store", "of_store", is_flag=True, help="Tend the store instead: on one host of the cluster.")
+@click.option("--store", "of_store", is_flag=True, help="Maintain the store instead: on one host of the cluster.")
 @json_option
 @click.pass_obj
 def tend(installation: Installation, only: str | None, of_store: bool, as_json: bool) -> None:
-    """Do this host's housekeeping once, as root, at idle priority.
+    """Do this host's maintenance once, as root, at idle priority.
 
     Of each node: moves journals into the audit log, publishes what the store did not take before, finishes
     harvests that epilogs had no time for, finishes and removes what jobs left that are over, and prunes
     copies of bundles.
 
     With --store: removes what dead publishers left, makes one bundle of many, removes what the policy's
-    tend section says, verifies a thirtieth of all bundles, and evicts images down to images.keep.
+    maintenance section says, verifies a thirtieth of all bundles, and evicts images down to images.keep.
 
     Does nothing while the file `off` lies beside the policy.
 
-    Exit status: 0 all done; 1 a part failed, or another upkeep is at work; 2 not root, or no policy.
+    Exit status: 0 all done; 1 a part failed, or another maintenance run is at work; 2 not root, or no policy.
     """
     if switched_off(installation.off_switch):
         warn(f"switched off by {installation.off_switch}")
@@ -70,7 +70,7 @@ def _show(reports: list[Report], as_json: bool) -> None:
 
 def _tend_store(installation: Installation, as_json: bool) -> None:
     try:
-        with upkeep_run(installation, "tend", os.uname().nodename.partition(".")[0]) as run:
+        with upkeep_run(installation, "maintain", os.uname().nodename.partition(".")[0]) as run:
             report = StoreUpkeep(run).all()
     except NodeBusy as error:
         warn(str(error))

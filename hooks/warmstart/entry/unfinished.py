@@ -1,4 +1,4 @@
-"""Harvests that epilogs had no time for, finished by `tend` at idle priority (docs/upkeep.md).
+"""Harvests that epilogs had no time for, finished by maintenance at idle priority (docs/maintenance.md).
 
 Every act may be the last: what is published is subtracted by the next run, and a run is forgotten only once nothing
 of it is left on the node.
@@ -26,17 +26,17 @@ RUN_SECONDS = 600.0  # for one run's harvest; what is not done then is the next 
 
 
 class Finished(NamedTuple):
-    """What became of the runs that were set aside."""
+    """What became of the deferred harvests."""
 
     runs: int  # done with
     failures: list[WarmstartError]  # of profiles, and of whole runs; all are in the audit
 
 
 def finish_all(run: Run, boot_id: str) -> Finished:
-    """Harvest and remove what was set aside, the oldest first; what fails keeps nothing else from being done."""
+    """Finish the deferred harvests, the oldest first; what fails keeps nothing else from being done."""
     done, failures = 0, list[WarmstartError]()
-    with aside.turn(run.paths.aside) as mine:
-        for waiting in aside.waiting(run.paths.aside) if mine else []:
+    with aside.turn(run.paths.deferred) as mine:
+        for waiting in aside.waiting(run.paths.deferred) if mine else []:
             try:
                 done += _finish(run, waiting, boot_id, failures)
             except WarmstartError as error:
@@ -58,7 +58,7 @@ def _finish(run: Run, waiting: Waiting, boot_id: str, failures: list[WarmstartEr
     elif waiting.since < time.time() - aside.LONGEST_SECONDS:
         drop(aside.TOO_OLD, audit)
     elif left := _harvest(run, record, audit, failures):
-        aside.keep(run.paths.aside, record._replace(aside=left), waiting.since)
+        aside.keep(run.paths.deferred, record._replace(deferred=left), waiting.since)
         return False
     else:
         run_end.finish_deferred(run.paths, record, after(run_end.MAINTENANCE_SECONDS))
@@ -75,4 +75,4 @@ def _harvest(run: Run, record: Record, audit: Journal, failures: list[WarmstartE
         audit.emit(events.STEP_FAILED, step=harvest.NAME, error=failure.as_audit())
     failures += outcome.degraded
     audit.emit(events.STEP_FINISHED, step=harvest.NAME, outcome=outcome.state, **outcome.detail)
-    return outcome.record["aside"]
+    return outcome.record["deferred"]

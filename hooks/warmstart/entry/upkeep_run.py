@@ -1,4 +1,4 @@
-"""What every run of upkeep and every change by an administrator has: root, the policy in force, a journal.
+"""What every run of maintenance and every change by an administrator has: root, the policy in force, a journal.
 
 Its events go the way of a hook's: into a journal of this host, and from there into the audit log.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.audit.sink import drain
+from warmstart.audit.sink import flush
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path
@@ -37,7 +37,7 @@ class NotRoot(UserError):
 
 
 class Run(NamedTuple):
-    """One run of upkeep, for one node's own things or for the store."""
+    """One run of maintenance, for one node's own things or for the store."""
 
     policy: Policy
     paths: NodePaths
@@ -49,7 +49,7 @@ class Run(NamedTuple):
     @property
     def bench(self) -> Bench:
         """Where bundles are unpacked, and as whom."""
-        return Bench(self.paths.upkeep, self.store, self.policy.validate_user)
+        return Bench(self.paths.maintenance, self.store, self.policy.validate_user)
 
     def store_deadline(self) -> Deadline:
         """Return the deadline for one question to the store."""
@@ -85,4 +85,4 @@ def upkeep_run(installation: Installation, hook: str, node: str) -> Iterator[Run
         outcome = "ok"
     finally:
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
-        drain(paths.journal, policy.paths.audit)
+        flush(paths.journal, policy.paths.audit)

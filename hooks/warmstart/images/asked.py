@@ -66,7 +66,7 @@ class Site(NamedTuple):
 class Missing(NamedTuple):
     """How an image that was not there came to be, for the audit."""
 
-    quarantined: str = ""  # what was wrong with the file that was found first and moved aside
+    quarantined: str = ""  # what was wrong with the file that was found first and quarantined
     lockless: str = ""  # why a lock could not be had
     evicted: tuple[str, ...] = ()  # what had to go for it
     left_out: str = ""  # why what another launcher left was not adopted

@@ -204,7 +204,7 @@ class ImageStoreClient(NamedTuple):
         return self._run(deadline, validity.check_bytes, self.path, name, owner, again)
 
     def quarantine(self, name: str, reason: str, deadline: Deadline, *, inode: int = 0) -> bool:
-        """Move a damaged image aside; False if it is gone, or has been replaced by another inode than `inode`."""
+        """Quarantine a damaged image; False if it is gone, or has been replaced by another inode than `inode`."""
         from warmstart.images import publishing
 
         return self._run(deadline, publishing.quarantine, self.path, name, reason, inode)

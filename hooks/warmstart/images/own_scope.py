@@ -42,7 +42,7 @@ PAUSE_S = 0.2
 class OwnScopeUnusable(ResourceError):
     """There is no place on this node that is the user's alone."""
 
-    code = "own-scope-unusable"
+    code = "user-import-unusable"
     template = "no place for an image of your own: {path} {problem}"
     hint = "remove it, or submit the job where warmstart gives it a workspace"
 
@@ -50,7 +50,7 @@ class OwnScopeUnusable(ResourceError):
 class OwnImportBusy(StoreError):
     """Another step of the same user imports the same image, and is not done yet."""
 
-    code = "own-import-busy"
+    code = "user-import-busy"
     template = "image {image}: another step of yours still imports it on this node"
     hint = "submit the job again when that is done"
 

@@ -82,7 +82,7 @@ def describe_producer(want: Wanted, site: Site) -> str:
 
 
 def discard_damaged(image: Obtained, want: Wanted, site: Site, deadline: Deadline) -> str:
-    """Read every byte of an image, unless that has been done; returns what is wrong with it, and moves it aside."""
+    """Read every byte of an image, unless that has been done; returns what is wrong with it, and quarantines it."""
     name = image_name(image.digest, want.kind)
     found = site.store.check_bytes(name, temp_owner(want.lock, site.node, site.run_id), deadline)
     if found.problem:

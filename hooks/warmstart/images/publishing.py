@@ -140,7 +140,7 @@ def last_pointer(store: str, key: str) -> Pointer | None:
 
 
 def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
-    """Move an image aside that is no whole one, for somebody to look at; False if there was none.
+    """Quarantine an image that is not whole, for somebody to look at; False if there was none.
 
     A job that has it open or mounted keeps its inode. If another node had replaced it by a good one
     meanwhile, that one goes back: one with another inode than `inode`, or, without that, with a good superblock.

@@ -25,7 +25,7 @@ ENDINGS = (IMAGE, META, REASON)
 
 
 class QuarantinedImage(NamedTuple):
-    """A damaged image that was moved aside."""
+    """A quarantined image."""
 
     name: str
     path: str

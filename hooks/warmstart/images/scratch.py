@@ -111,7 +111,7 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Cap
             finally:
                 os.close(scratch.fd)
         finally:
-            # What can't be removed now is not this import's failure: the next one, or upkeep, removes it.
+            # What can't be removed now is not this import's failure: the next one, or maintenance, removes it.
             with suppress(OSError):
                 _remove(parent_fd, name, after(REMOVAL_S))
             os.close(outer)

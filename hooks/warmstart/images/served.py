@@ -1,7 +1,7 @@
 """What a step was served from the store by the pyxis importer, and how the store learns of it.
 
 The importer runs as the job's user, who can't mark an image in the store (uses.py). So it leaves a note in the job's
-own directory, which this node's upkeep, and the job's epilog, make a mark of:
+own directory, which this node's maintenance, and the job's epilog, make a mark of:
 
     <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/.served-<image name>     empty, the user's
 

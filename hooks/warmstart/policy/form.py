@@ -99,17 +99,17 @@ class Seed(NamedTuple):
 
 
 class Harvest(NamedTuple):
-    """Seconds, bytes, entries; `aside` in runs."""
+    """Seconds, bytes, entries; `deferred` in runs."""
 
     budget: int
     max_size: int
     max_entries: int
     spool: int
-    aside: int = 8
+    deferred: int = 8
     only_successful: bool = False
 
 
-class Tend(NamedTuple):
+class Maintenance(NamedTuple):
     """Seconds, bytes."""
 
     keep: int
@@ -146,7 +146,7 @@ class Slurmctld(NamedTuple):
 
 
 class OnError(NamedTuple):
-    """`store`: degrade|verdict, `image`: verdict|best-effort, `bug`: allow|refuse."""
+    """`store`: run-cold|fail-job, `image`: fail-job|run-without, `bug`: run-without|fail-job."""
 
     store: str
     image: str
@@ -196,11 +196,11 @@ class Policy(NamedTuple):
     import_user: Identity
     validate_user: Identity
     site_label: str
-    constant_path: str  # none | spank | job_container | link | enroot
+    constant_path: str  # none | spank | namespace | link | enroot
     images: Images
     seed: Seed
     harvest: Harvest
-    tend: Tend
+    maintenance: Maintenance
     limits: Limits
     trust: Trust
     on_error: OnError

@@ -46,7 +46,7 @@ def compile_policy(
         images=_images(model.images, users),
         seed=form.Seed(**model.seed.model_dump()),
         harvest=form.Harvest(**model.harvest.model_dump()),
-        tend=form.Tend(**model.tend.model_dump()),
+        maintenance=form.Maintenance(**model.maintenance.model_dump()),
         limits=form.Limits(**model.limits.model_dump()),
         trust=form.Trust(**model.trust.model_dump()),
         on_error=form.OnError(**model.on_error.model_dump()),

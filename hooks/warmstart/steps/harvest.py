@@ -2,7 +2,7 @@
 
 Per profile: root copies the new entries into its stage, a process under the validator's uid judges them there,
 root packs what is valid, the store's owner publishes it. What fails goes nowhere, with a reason in the audit. What
-there is no time for is named in the record's `aside`: `release` then leaves the cache to `tend`.
+there is no time for is named in the record's `deferred`: `release` then leaves the cache to maintenance.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class _Staged(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Harvest every profile of the record, or those that were set aside before.
+    """Harvest every profile of the record, or those that were deferred before.
 
-    A profile that fails is one error of the outcome's `degraded`; those that are not finished are the record's `aside`.
+    A profile that fails is one error of the outcome's `degraded`; the unfinished are the record's `deferred`.
     """
     deadline = context.deadline.within(options.budget)
     profiles = _wanted(context, options, deadline)
@@ -82,7 +82,7 @@ def run(context: Context, options: Options) -> Outcome:
         return Outcome("skipped")
     entries = 0
     size = 0
-    aside: list[str] = []
+    deferred: list[str] = []
     degraded: list[WarmstartError] = []
     for profile in profiles:
         # One profile's harvest is one bundle: one that no job could fetch would keep its entries from all.
@@ -91,7 +91,7 @@ def run(context: Context, options: Options) -> Outcome:
         try:
             harvested = _harvest(context, profile, limits)
         except Late:
-            aside.append(profile)
+            deferred.append(profile)
         except WarmstartError as error:
             degraded.append(error)
         except OSError as error:
@@ -99,15 +99,15 @@ def run(context: Context, options: Options) -> Outcome:
         else:
             entries += harvested.entries
             size += harvested.size
-            aside += [profile] if harvested.late else []
+            deferred += [profile] if harvested.late else []
             degraded += [harvested.failed] if harvested.failed else []
     state = "changed" if entries else "unchanged"
-    return Outcome(state, detail={"entries": entries}, record={"aside": aside}, degraded=degraded)
+    return Outcome(state, detail={"entries": entries}, record={"deferred": deferred}, degraded=degraded)
 
 
 def _wanted(context: Context, options: Options, deadline: Deadline) -> list[str]:
     """Return the profiles to harvest, without those for which the job had to be a success and was none."""
-    of_run = context.record.aside or context.record.seeded
+    of_run = context.record.deferred or context.record.seeded
     wanted = [profile for profile in of_run if options.wanted is None or profile in options.wanted]
     if options.ended and (reason := options.ended(deadline.within(ASKING_SECONDS))):
         left_out = [profile for profile in wanted if options.careful is None or profile in options.careful]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
-from warmstart.policy.form import Tend
+from warmstart.policy.form import Maintenance
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import spool
 from warmstart.store.client import StoreClient
@@ -22,13 +22,13 @@ class Options(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Publish as much as there is time for; the rest waits for the next epilog, or for upkeep."""
+    """Publish as much as there is time for; the rest waits for the next epilog, or for maintenance."""
     deadline = context.deadline.within(options.seconds)
-    done = publish(context.paths.spool, context.store, context.policy.tend, context.audit, deadline)
+    done = publish(context.paths.spool, context.store, context.policy.maintenance, context.audit, deadline)
     return Outcome("changed" if done else "unchanged", detail={"bundles": done})
 
 
-def publish(directory: str, store: StoreClient, rules: Tend, audit: Journal, deadline: Deadline) -> int:
+def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Journal, deadline: Deadline) -> int:
     """Publish a node's spool; return how many bundles left it. The store's own errors."""
     count = 0
     for delivered in spool.deliver(directory, store, rules, deadline):

@@ -1,7 +1,7 @@
-"""Harvests that an epilog had no time for: the run's cache stays on the node until `tend` has finished it.
+"""Deferred harvests: an epilog had no time for all, and the run's cache stays on the node until maintenance is done.
 
-    <node>/aside/                          root, 0700
-        <jobid>.<run>.json                 since when, and the run's record, whose `aside` names the profiles
+    <node>/deferred/                       root, 0700
+        <jobid>.<run>.json                 since when, and the run's record, whose `deferred` names the profiles
 
 The run's directory keeps its name, which no other run has; the job's state is free for a requeue. Whoever finishes or
 drops a run holds the lock, which is the directory itself; nobody waits for it.
@@ -22,8 +22,8 @@ from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, 
 from warmstart.record import Record, RecordUnreadable, writing_state
 
 LONGEST_SECONDS = 2 * 86400.0
-LEAST_FREE = 0.1  # of the workspace's file system, blocks and inodes: what is set aside must not starve jobs
-NO_ROOM = "harvest.aside is used up"
+LEAST_FREE = 0.1  # of the workspace's file system, blocks and inodes: deferred harvests must not starve jobs
+NO_ROOM = "harvest.deferred is used up"
 NO_SPACE = "less than a tenth of the workspace's file system is free"
 TOO_OLD = "not finished within two days"
 REBOOTED = "the node was started again"

@@ -27,11 +27,11 @@ class BundleDamaged(StoreError):
 
     code = "bundle-damaged"
     template = "bundle {bundle}: {problem}"
-    hint = "`warmstart cache verify` moves it aside; look for errors of the store's disks"
+    hint = "`warmstart cache verify` quarantines it; look for errors of the store's disks"
 
 
 class BundleGone(StoreError):
-    """A bundle that the index names is not there any more: mostly upkeep removed it just now."""
+    """A bundle that the index names is not there any more: mostly maintenance removed it just now."""
 
     code = "bundle-gone"
     template = "bundle {bundle} is not in the store any more"

@@ -2,8 +2,8 @@
 
 The new bundle has those entries of which the user was the first publisher, so it may lie below all that there is: its
 id is a microsecond older than that of its oldest source, and whoever reads the index next takes all from it. Sources
-stay for whoever has read the index before (`upkeep.superseded`). Whoever dies on the way leaves the sources, or the new
-bundle beside them; both are whole. Bundles of different users are never merged: the kill switch works by user.
+stay for whoever has read the index before (`maintenance.superseded`). Whoever dies on the way leaves the sources, or
+the new bundle beside them; both are whole. Bundles of different users are never merged: the kill switch works by user.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compact(bench: Bench, where: Namespace, merger: Merger, deadline: Deadline) 
 
 
 def publish_stage(bench: Bench, stage: str, where: Namespace, draft: Draft, deadline: Deadline) -> Published:
-    """Pack `entries/` of an upkeep's stage and publish it as the store's owner."""
+    """Pack `entries/` of a maintenance run's stage and publish it as the store's owner."""
     fd = pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)
     try:
         publish = bench.store.publish_compacted if draft.replaces else bench.store.publish

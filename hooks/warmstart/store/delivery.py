@@ -61,7 +61,7 @@ class Delivery:
         self._audit = audit
         self._store = store
         self._spool = spool_directory
-        self._quota = usage.quota(record.publish_scope, policy.tend)
+        self._quota = usage.quota(record.publish_scope, policy.maintenance)
 
     def known(self, deadline: Deadline) -> list[str]:
         """Return the entries that need not be collected: the store has them, or the job was seeded with them.
@@ -141,7 +141,7 @@ class Delivery:
         return draft._replace(based_on=begun.bundle if begun and begun.scope == self.place.scope else "")
 
     def _keep(self, stage: str, draft: Draft, error: StoreError) -> None:
-        """Keep on this node what the store did not take; a later epilog, or upkeep, publishes it."""
+        """Keep on this node what the store did not take; a later epilog, or maintenance, publishes it."""
         spooled = Spooled(*self.place[1:], draft, f"{self._record.run_name}.{self.place.profile}")
         dropped = spool.keep(self._spool, stage, spooled, self._spool_limit)
         self._audit.emit(

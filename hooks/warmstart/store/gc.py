@@ -1,6 +1,6 @@
 """Which bundles of the store have to go, by last use and by size (threats, row 15: whoever takes most loses first).
 
-Pure decisions; `upkeep.remove` acts on them.
+Pure decisions; `maintenance.remove` acts on them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from warmstart.policy.form import Tend
+from warmstart.policy.form import Maintenance
 from warmstart.store import usage
 from warmstart.store.upkeep import Bundle
 
-UNUSED = "unused for longer than tend.keep"
-OVER = "its scope is close to tend.{key}"
-HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, upkeep removes down to the second
+UNUSED = "unused for longer than maintenance.keep"
+OVER = "its scope is close to maintenance.{key}"
+HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, maintenance removes down to the second
 
 
 class Expired(NamedTuple):
@@ -24,7 +24,7 @@ class Expired(NamedTuple):
     reason: str
 
 
-def expired(bundles: Iterable[Bundle], policy: Tend, now: float) -> list[Expired]:
+def expired(bundles: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
     """Return what has to go: all that is unused for `keep`, then, scope by scope, what was not used for longest."""
     found = []
     scopes: dict[str, list[Bundle]] = {}

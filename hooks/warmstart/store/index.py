@@ -36,7 +36,7 @@ class Listed(NamedTuple):
     entries: dict[str, int]  # entry → bytes of its files
     user: str  # whose job made it, by name
     uid: int
-    replaces: list[str]  # the bundles that upkeep made it of
+    replaces: list[str]  # the bundles that maintenance made it of
 
 
 class Index(NamedTuple):
@@ -138,7 +138,7 @@ def _covering(dir_fd: int, known: dict[str, Listed]) -> Index:
     bundles, refused = [], {}
     there = _manifests(dir_fd)
     for bundle in sorted(there | known.keys()):
-        with suppress(FileNotFoundError):  # removed by upkeep
+        with suppress(FileNotFoundError):  # removed by maintenance
             if bundle not in there:
                 os.stat(bundle + MANIFEST, dir_fd=dir_fd, follow_symlinks=False)
             listed = known.get(bundle) or _listed(dir_fd, bundle)

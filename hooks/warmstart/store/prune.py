@@ -1,4 +1,4 @@
-"""Keep this node's copies of bundles within `seed.keep`: what was not used for longest goes (docs/upkeep.md).
+"""Keep this node's copies of bundles within `seed.keep`: what was not used for longest goes (docs/maintenance.md).
 
 A copy's mtime is its last use (`copies`). One that was used within the hour stays whatever the limit says: a prolog
 may have it in hand. What is removed while it is open, or below a job's overlay, stays for those who have it.

@@ -1,4 +1,4 @@
-"""Scrub: read bundles again, all of their bytes and all of their files, and move aside what is damaged.
+"""Scrub: read bundles again, all of their bytes and all of their files, and quarantine what is damaged.
 
 A thirtieth of the store each day, chosen by hash and date, so nothing has to be written down about it.
 """
@@ -16,7 +16,7 @@ DAYS = 30
 
 
 def is_due(bundle: Bundle, day: int) -> bool:
-    """Tell whether a bundle's turn is on this day (`upkeep.today`)."""
+    """Tell whether a bundle's turn is on this day (`maintenance.today`)."""
     return int(bundle.sha256[:8], 16) % DAYS == day % DAYS
 
 

@@ -26,7 +26,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, copy_hashed, ensure_dir, open_regular, opened_dir, read_small, replace_file
 from warmstart.host.trees import remove_tree
 from warmstart.host.wire import Json
-from warmstart.policy.form import Tend
+from warmstart.policy.form import Maintenance
 from warmstart.store import bundles, manifest, usage
 from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
@@ -85,7 +85,7 @@ def keep(directory: str, stage: str, spooled: Spooled, limit: int) -> list[str]:
                 return _make_room(parent, limit) if mine else []
 
 
-def deliver(directory: str, store: StoreClient, rules: Tend, deadline: Deadline) -> Iterator[Delivered]:
+def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: Deadline) -> Iterator[Delivered]:
     """Publish what is spooled, the oldest first, and yield each one that has left the spool.
 
     `rules` are the scopes' quotas. Ends at the deadline and where the store fails, with its
@@ -125,7 +125,7 @@ def _deliver_one(parent: int, name: str, publish: Callable[[int, Spooled], Publi
     return Delivered(name, spooled, published, reason)
 
 
-def _publish(store: StoreClient, rules: Tend, deadline: Deadline, bundle: int, spooled: Spooled) -> Published:
+def _publish(store: StoreClient, rules: Maintenance, deadline: Deadline, bundle: int, spooled: Spooled) -> Published:
     place = Namespace(store.path, *spooled[:3])
     return store.publish(place, bundle, spooled.draft, deadline, quota=usage.quota(spooled.scope, rules))
 

@@ -26,21 +26,21 @@ from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Entries, File, Manifest
 from warmstart.store.stage import Stage, room
 
-NAME = "bundles"  # one at a time, by the lock of the store's upkeep; what a dead one left is removed first
+NAME = "bundles"  # one at a time, by the lock of the store's maintenance; what a dead one left is removed first
 _REMOVAL = 60.0  # seconds
 _UNNAMED = 1 << 20  # bytes of a file that no manifest names: such a one is left behind
 
 
 class UnpackFailed(ResourceError):
-    """This node's disk did not take what upkeep unpacks."""
+    """This node's disk did not take what maintenance unpacks."""
 
     code = "unpack-failed"
     template = "{path}: {problem}"
-    hint = "is there space left on the disk of the node's state? upkeep needs a bundle twice and its content twice"
+    hint = "is there space left on the disk of the node's state? maintenance needs a bundle twice and its content twice"
 
 
 class Bench(NamedTuple):
-    """Where upkeep works on this node, and as whom."""
+    """Where maintenance works on this node, and as whom."""
 
     stage: str  # a directory of root's
     store: StoreClient

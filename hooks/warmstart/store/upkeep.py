@@ -1,4 +1,4 @@
-"""What upkeep asks of the store and does in it, in the worker: see docs/upkeep.md.
+"""What maintenance asks of the store and does in it, in the worker: see docs/maintenance.md.
 
 One host does it, under a lock that only saves work: each function leaves the store readable whoever else is at it, and
 wherever it dies (design, rule 1). A bundle is removed with its manifest first, so no reader finds half of one; what
@@ -39,7 +39,7 @@ _held: list[Held] = []  # by this process, until it ends
 
 
 class Bundle(NamedTuple):
-    """One bundle of the store, as lists and upkeep see it."""
+    """One bundle of the store, as lists and maintenance see it."""
 
     scope: str
     profile: str
@@ -71,10 +71,10 @@ class Merger(NamedTuple):
 
 
 def lock(store: str) -> bool:
-    """Take the store's upkeep for as long as this process lives; False when another host has it."""
-    with store_errors("lock the store's upkeep"):
+    """Take the store's maintenance for as long as this process lives; False when another host has it."""
+    with store_errors("lock the store's maintenance"):
         ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
-        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "upkeep")
+        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "maintenance")
     if held is not None:
         _held.append(held)
     return held is not None
@@ -144,7 +144,7 @@ def remove(where: Namespace, bundles: list[str], owner: str) -> list[str]:
 
 
 def quarantine(where: Namespace, bundle: str, owner: str) -> bool:
-    """Move a damaged bundle aside, into `quarantine/`; False where it is not there any more."""
+    """Move a damaged bundle into `quarantine/`; False where it is not there any more."""
     path = where.path
     with store_errors("quarantine a bundle"), opened_dir(path) as fd, _alone(path):
         ensure_dir(QUARANTINE, 0o700, fd)

@@ -1,4 +1,4 @@
-"""How much a scope holds, and how much it may: asked when something is published, held exactly by upkeep (`gc`).
+"""How much a scope holds, and how much it may: asked when something is published, held exactly by maintenance (`gc`).
 
 Nothing is written down about it: a sum that is kept beside the bundles would be wrong after the first publisher that
 died. A scope has few namespaces, and compaction keeps their bundles few.
@@ -12,19 +12,19 @@ from contextlib import suppress
 
 from warmstart.errors import UserError
 from warmstart.host.files import opened_dir
-from warmstart.policy.form import Tend
+from warmstart.policy.form import Maintenance
 from warmstart.store.layout import ARTIFACTS, BUNDLE, is_bundle_id, is_component
 
 
 class QuotaExceeded(UserError):
-    """The scope has what it may have; upkeep makes room by removing what was not used for longest."""
+    """The scope has what it may have; maintenance makes room by removing what was not used for longest."""
 
     code = "cache-quota-exceeded"
     template = "scope {scope} has {used} bytes of the {quota} that it may have; {more} more are not taken"
-    hint = "`warmstart tend --store` makes room; raise tend.per_user, per_account or per_site if this is usual"
+    hint = "`warmstart maintain --store` makes room; raise maintenance.per_user, per_account or per_site if it is usual"
 
 
-def quota(scope: str, rules: Tend) -> int:
+def quota(scope: str, rules: Maintenance) -> int:
     """Return how many bytes of bundles a scope (its directory's name) may have."""
     kind = scope.partition("-")[0]
     return {"user": rules.per_user, "account": rules.per_account}.get(kind, rules.per_site)

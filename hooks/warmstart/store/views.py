@@ -25,7 +25,7 @@ class TooManyLayers(ResourceError):
 
     code = "too-many-layers"
     template = "bundle {bundle}: a job's view has at most {most} bundles"
-    hint = "does `warmstart tend --store` run each night? it makes one bundle of a user's many"
+    hint = "does `warmstart maintain --store` run each night? it makes one bundle of a user's many"
 
 
 class Shown(NamedTuple):

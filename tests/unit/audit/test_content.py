@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from tests.unit.audit.samples import FIELDS, NO_PROCESS, finished, left, lines
 from warmstart.audit import waiting
 from warmstart.audit.line import LONGEST_VALUE, ORDER
-from warmstart.audit.sink import drain
+from warmstart.audit.sink import flush
 
 
 def test_a_half_written_line_is_kept_as_damaged(journal_dir: str, log: Path) -> None:
     """What a full disk cut off is in the log as text, with the job that it belongs to."""
     whole = json.dumps({"ts": 1.5, "event": "hook.started", **FIELDS}).encode()
     left(journal_dir, whole + b'\n{"ts": 2, "event": "image.imp', "epilog-ff-1.done")
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     started, damaged = lines(log)
     assert started["ts"] == "1970-01-01T00:00:01.500Z"
     assert damaged["event"] == "journal.damaged"
@@ -33,7 +33,7 @@ def test_a_half_written_line_is_kept_as_damaged(journal_dir: str, log: Path) -> 
 def test_a_journal_of_zeros_tells_its_hook_from_its_name(journal_dir: str, log: Path) -> None:
     """After a power loss a file may hold zeros; hook and run are still in its name."""
     left(journal_dir, bytes(100), "prolog-slurmctld-ff-1.done")
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     (damaged,) = lines(log)
     assert (damaged["hook"], damaged["run_id"], damaged["bytes"]) == ("prolog-slurmctld", "ff", 100)
 
@@ -41,7 +41,7 @@ def test_a_journal_of_zeros_tells_its_hook_from_its_name(journal_dir: str, log: 
 def test_control_characters_are_visible_and_no_line_can_be_faked(journal_dir: str, log: Path) -> None:
     """Escapes, bidi marks and newlines in users' text reach nobody's terminal, not even by `jq -r`."""
     finished(journal_dir, image="a\x1b[2J\n\u202eb\x9b", **{"k\x07": ["\x7f"]})
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     first = lines(log)[0]
     assert first["image"] == r"a\x1b[2J\n\u202eb\x9b"
     assert first[r"k\x07"] == [r"\x7f"]
@@ -51,7 +51,7 @@ def test_control_characters_are_visible_and_no_line_can_be_faked(journal_dir: st
 def test_a_traceback_keeps_its_lines(journal_dir: str, log: Path) -> None:
     """A bug report is read by people."""
     finished(journal_dir, traceback="Traceback:\n\tboom\x1b")
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     assert lines(log)[0]["traceback"] == "Traceback:\n\tboom\\x1b"
 
 
@@ -59,7 +59,7 @@ def test_long_values_are_cut_with_a_mark(journal_dir: str, log: Path) -> None:
     """No value is longer than 4 KiB or so; a text keeps its beginning and its end."""
     wide = {"names": ["x" * 100] * 1000, "map": {f"{n:0100}": n for n in range(1000)}}
     finished(journal_dir, text="a" * 10**6 + "end", number=10**400, **wide, **{f"key{n}": n for n in range(200)})
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     first = lines(log)[0]
     assert first["text"].startswith("aaa")
     assert first["text"].endswith("end")
@@ -75,7 +75,7 @@ def test_a_journal_of_any_size_is_bounded(journal_dir: str, log: Path, monkeypat
     """What is beyond the largest journal is counted, not read."""
     monkeypatch.setattr(waiting, "LONGEST_JOURNAL", 36)
     left(journal_dir, b'{"ts": 1, "event": "hook.finished"}\n' * 3, "prolog-ab-1.done")
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     kept, damaged = lines(log)
     assert kept["event"] == "hook.finished"
     assert (damaged["event"], damaged["bytes"]) == ("journal.damaged", 72)
@@ -113,7 +113,7 @@ def test_any_bytes_become_valid_lines_and_none_is_lost(scratch: Path, raw: list[
     log, journal_dir = scratch / "audit.jsonl", str(scratch / "journal")
     log.unlink(missing_ok=True)
     left(journal_dir, b"\n".join(raw), f"prolog-ab-{NO_PROCESS}.{state}")
-    count = drain(journal_dir, str(log))
+    count = flush(journal_dir, str(log))
     expected = [line for line in b"\n".join(raw).split(b"\n") if line.strip()]
     found = lines(log)
     crashed = state == "open"  # no example says hook.finished

@@ -16,7 +16,7 @@ from tests.unit.audit.samples import FIELDS, finished, left
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.audit.query import AuditLog, Where
-from warmstart.audit.sink import drain
+from warmstart.audit.sink import flush
 
 ALL = Where()
 A = {"ts": "2026-01-01T00:00:00.000Z", "event": "image.imported", "job_id": 7, "node": "n1", "uid": 5, "user": "a"}
@@ -81,7 +81,7 @@ def test_broken_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_written_again_is_shown_once(tmp_path: Path) -> None:
-    """A drainer that died before it removed a journal leaves its lines to be written again."""
+    """A flush that died before it removed a journal leaves its lines to be written again."""
     log = tmp_path / "audit.jsonl"
     log.write_bytes(written(A, B, A))
     assert found(log) == [A["ts"], B["ts"]]
@@ -93,7 +93,7 @@ def test_what_waits_is_shown_after_the_log_and_not_twice(tmp_path: Path) -> None
     finished(journals)
     (name,) = os.listdir(journals)
     shutil.copy(os.path.join(journals, name), tmp_path)
-    drain(journals, str(log))
+    flush(journals, str(log))
     shutil.copy(tmp_path / name, journals)
     running = Journal(journals, FIELDS)
     running.emit(events.HOOK_STARTED)
@@ -103,7 +103,7 @@ def test_what_waits_is_shown_after_the_log_and_not_twice(tmp_path: Path) -> None
 
 
 def test_without_a_log_what_waits_is_enough(tmp_path: Path) -> None:
-    """The first job of a new installation can be looked at before any drain."""
+    """The first job of a new installation can be looked at before any flush."""
     journals = str(tmp_path / "journal")
     left(journals, b'{"ts": 1, "event": "hook.started"}\n', "prolog-ab-1.done")
     (line,) = AuditLog(str(tmp_path / "none"), [journals]).lines(ALL)

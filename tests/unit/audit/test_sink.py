@@ -17,13 +17,13 @@ from tests.unit.audit.samples import FIELDS, finished, left, lines
 from warmstart.audit import events, sink
 from warmstart.audit.journal import Journal
 from warmstart.audit.line import ORDER
-from warmstart.audit.sink import AuditUnwritable, drain
+from warmstart.audit.sink import AuditUnwritable, flush
 
 
 def test_a_finished_journal_becomes_lines_of_one_shape(journal_dir: str, log: Path) -> None:
     """Each event is one line with the documented keys first, and the journal is gone."""
     finished(journal_dir, image="docker://registry/app:1")
-    assert drain(journal_dir, str(log)) == 2
+    assert flush(journal_dir, str(log)) == 2
     first, last = lines(log)
     assert list(first) == [*ORDER, "image"]
     assert (first["schema"], first["event"], first["job_id"]) == (1, "image.imported", 7)
@@ -38,7 +38,7 @@ def test_log_and_directory_are_made_for_root_and_its_group(journal_dir: str, log
     finished(journal_dir)
     before = os.umask(0o077)
     try:
-        drain(journal_dir, str(log))
+        flush(journal_dir, str(log))
     finally:
         os.umask(before)
     assert [oct(path.stat().st_mode & 0o7777) for path in (log.parent, log)] == ["0o750", "0o640"]
@@ -48,15 +48,15 @@ def test_an_existing_directory_keeps_its_mode(journal_dir: str, tmp_path: Path) 
     """A log in /var/log does not take /var/log away from everybody else."""
     tmp_path.chmod(0o755)
     finished(journal_dir)
-    drain(journal_dir, str(tmp_path / "audit.jsonl"))
+    flush(journal_dir, str(tmp_path / "audit.jsonl"))
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
 def test_nothing_to_move_makes_no_log(journal_dir: str, log: Path) -> None:
     """A node without journals, or without the directory, writes nothing."""
-    assert drain(journal_dir, str(log)) == 0
+    assert flush(journal_dir, str(log)) == 0
     os.makedirs(journal_dir)
-    assert drain(journal_dir, str(log)) == 0
+    assert flush(journal_dir, str(log)) == 0
     assert not log.parent.exists()
 
 
@@ -66,17 +66,17 @@ def test_a_running_hooks_journal_is_left(journal_dir: str, log: Path) -> None:
     journal.emit(events.HOOK_STARTED)
     (name,) = os.listdir(journal_dir)
     os.utime(os.path.join(journal_dir, name), (0, 0))
-    assert drain(journal_dir, str(log)) == 0
+    assert flush(journal_dir, str(log)) == 0
     journal.finish()
-    assert drain(journal_dir, str(log)) == 2
+    assert flush(journal_dir, str(log)) == 2
 
 
 def test_another_process_with_the_same_pid_is_not_the_hook(journal_dir: str, log: Path) -> None:
     """Pids are used again: a process that does not hold the journal open did not write it."""
     path = left(journal_dir, b'{"ts": 1, "event": "hook.started"}\n', f"prolog-0a1b2c3d-{os.getpid()}.open")
-    assert drain(journal_dir, str(log)) == 0  # too fresh to tell
+    assert flush(journal_dir, str(log)) == 0  # too fresh to tell
     os.utime(path, (0, 0))
-    assert drain(journal_dir, str(log)) == 2
+    assert flush(journal_dir, str(log)) == 2
 
 
 def test_a_killed_hooks_journal_is_moved_and_says_so(journal_dir: str, log: Path) -> None:
@@ -89,10 +89,10 @@ def test_a_killed_hooks_journal_is_moved_and_says_so(journal_dir: str, log: Path
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
-        alive = drain(journal_dir, str(log))
+        alive = flush(journal_dir, str(log))
         process.send_signal(signal.SIGKILL)
     assert alive == 0
-    assert drain(journal_dir, str(log)) == 2
+    assert flush(journal_dir, str(log)) == 2
     started, crashed = lines(log)
     assert started["event"] == "hook.started"
     assert (crashed["event"], crashed["reason"], crashed["job_id"]) == ("hook.crashed", "killed", 7)
@@ -101,12 +101,12 @@ def test_a_killed_hooks_journal_is_moved_and_says_so(journal_dir: str, log: Path
 def test_a_hook_killed_after_its_last_event_did_not_crash(journal_dir: str, log: Path) -> None:
     """Between `hook.finished` and the renaming nothing is lost, so nothing is reported."""
     left(journal_dir, b'{"ts": 1, "event": "hook.started"}\n{"ts": 2, "event": "hook.finished"}\n')
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     assert [line["event"] for line in lines(log)] == ["hook.started", "hook.finished"]
 
 
 def test_a_full_disk_keeps_the_journal(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that fails in the middle loses nothing: the next drain mends the line and moves it all."""
+    """A write that fails in the middle loses nothing: the next flush mends the line and moves it all."""
     finished(journal_dir)
     real = os.write
 
@@ -116,9 +116,9 @@ def test_a_full_disk_keeps_the_journal(journal_dir: str, log: Path, monkeypatch:
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         with pytest.raises(AuditUnwritable, match="No space left"):
-            drain(journal_dir, str(log))
+            flush(journal_dir, str(log))
     assert len(os.listdir(journal_dir)) == 1
-    assert drain(journal_dir, str(log)) == 2
+    assert flush(journal_dir, str(log)) == 2
     broken, *whole = log.read_bytes().splitlines()
     assert len(broken) == 10
     assert [json.loads(line)["event"] for line in whole] == ["image.imported", "hook.finished"]
@@ -133,7 +133,7 @@ def test_what_was_moved_before_the_disk_filled_up_is_not_moved_again(
     os.utime(os.path.join(journal_dir, "prolog-aa-1.done"), (0, 0))
     monkeypatch.setattr(os, "write", failing_after(1))
     with pytest.raises(AuditUnwritable):
-        drain(journal_dir, str(log))
+        flush(journal_dir, str(log))
     assert os.listdir(journal_dir) == ["prolog-bb-1.done"]
 
 
@@ -152,7 +152,7 @@ def failing_after(count: int) -> Callable[[int, bytes], int]:
 def test_a_failed_sync_keeps_the_journal(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that may not be on the disk do not count as moved."""
     finished(journal_dir)
-    drain(journal_dir, str(log))  # makes the log and its directory
+    flush(journal_dir, str(log))  # makes the log and its directory
     finished(journal_dir)
 
     def broken(_fd: int) -> None:
@@ -160,7 +160,7 @@ def test_a_failed_sync_keeps_the_journal(journal_dir: str, log: Path, monkeypatc
 
     monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(AuditUnwritable, match="Input/output error"):
-        drain(journal_dir, str(log))
+        flush(journal_dir, str(log))
     assert len(os.listdir(journal_dir)) == 1
 
 
@@ -178,7 +178,7 @@ def test_a_log_that_is_no_plain_file_of_ours_is_refused(journal_dir: str, log: P
     else:
         os.mkfifo(log)
     with pytest.raises(AuditUnwritable):
-        drain(journal_dir, str(log))
+        flush(journal_dir, str(log))
     assert victim.read_bytes() == b""
     assert len(os.listdir(journal_dir)) == 1
 
@@ -190,11 +190,11 @@ def test_other_files_in_the_journal_directory_are_left(journal_dir: str, log: Pa
     os.symlink("/etc/hostname", os.path.join(journal_dir, names[3]))
     for name in names[:2]:
         left(journal_dir, b"x\n", name)
-    assert drain(journal_dir, str(log)) == 0
+    assert flush(journal_dir, str(log)) == 0
     assert sorted(os.listdir(journal_dir)) == sorted(names)
 
 
-def test_another_drainers_lock_delays_but_never_prevents(
+def test_lock_of_another_flush_delays_but_never_prevents(
     journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever holds the log's lock for ever costs the turn's wait, no event."""
@@ -205,16 +205,16 @@ def test_another_drainers_lock_delays_but_never_prevents(
     with open(log, "a") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         finished(journal_dir)
-        assert drain(journal_dir, str(log)) == 2
+        assert flush(journal_dir, str(log)) == 2
 
 
 def test_a_rotated_log_is_no_obstacle(journal_dir: str, log: Path) -> None:
-    """The log is moved away between two drains: the next one makes a new one."""
+    """The log is moved away between two flushes: the next one makes a new one."""
     finished(journal_dir)
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     log.rename(log.with_suffix(".jsonl.1"))
     finished(journal_dir)
-    drain(journal_dir, str(log))
+    flush(journal_dir, str(log))
     assert len(lines(log)) == 2
 
 
@@ -222,5 +222,5 @@ def test_work_that_exceeds_the_budget_waits(journal_dir: str, log: Path, monkeyp
     """A backlog never holds a node: what the budget leaves is the next hook's."""
     finished(journal_dir)
     monkeypatch.setattr(sink, "BUDGET", 0.0)
-    assert drain(journal_dir, str(log)) == 0
+    assert flush(journal_dir, str(log)) == 0
     assert len(os.listdir(journal_dir)) == 1

@@ -97,7 +97,7 @@ def test_without_a_policy_it_says_how_to_go_on(nowhere: Installation) -> None:
 
 
 def test_events_that_wait_are_shown_with_the_policys_log(tmp_path: Path) -> None:
-    """Straight after a job, before any drain, its events are there."""
+    """Straight after a job, before any flush, its events are there."""
     installation = installed(tmp_path, POLICY.replace("/var/log/w/audit.jsonl", "/nonexistent/audit.jsonl"))
     os.makedirs(installation.node("n1").root)
     journal = Journal(installation.node("n1").journal, {"hook": "prolog", "run_id": "ab", "job_id": 7})

@@ -182,7 +182,7 @@ def test_a_policy_that_counts_on_the_plugin(check: Check, site: Installation) ->
 
 def test_a_policy_that_counts_on_the_script(check: Check, site: Installation, tmp_path: Path) -> None:
     """job_container.conf must name ours, it must be there, and the path be one that jobs see."""
-    way(site, "job_container")
+    way(site, "namespace")
     ours = Path(site.prefix, "libexec/warmstart/job-container")
     conf = tmp_path / "job_container.conf"
     conf.write_text("BasePath=/srv/c CloneNSScript=/etc/other\n")
@@ -196,7 +196,7 @@ def test_a_policy_that_counts_on_the_script(check: Check, site: Installation, tm
     assert check()["slurm.constant-path"] == ["wrong"]
     way(site, "none")
     assert check("", TMPFS)["slurm.constant-path"] == ["advice"]
-    way(site, "job_container")
+    way(site, "namespace")
     conf.write_text(f"BasePath=/srv/c CloneNSScript={ours} Dirs=/tmp,/var/cache\n")
     assert check("", TMPFS)["slurm.job-container"] == ["wrong"]
 

@@ -101,7 +101,7 @@ def test_one_imports(store: ImageStoreClient) -> None:
 
 
 def test_a_damaged_image_is_kept_for_a_while(store: ImageStoreClient, local: int) -> None:
-    """Moved aside, shown, and removed in the end."""
+    """Quarantined, shown, and removed in the end."""
     store.publish_image(local, NAME, DRAFT, "t", SOON)
     found = store.check_bytes(NAME, "t", SOON)
     assert not store.quarantine(NAME, "seems odd", SOON, inode=found.inode + 1)

@@ -126,7 +126,7 @@ def test_never_makes_the_store_itself(tmp_path: Path, source: int) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_broken_image_is_moved_aside(store: Path, source: int) -> None:
+def test_a_broken_image_is_quarantined(store: Path, source: int) -> None:
     """It is kept with what is known of it, and its name is free again."""
     publish(store, source)
     path = store / "images" / f"{NAME}.sqsh"
@@ -137,7 +137,7 @@ def test_a_broken_image_is_moved_aside(store: Path, source: int) -> None:
     assert publishing.quarantine(str(store), NAME, "cut short") is False
 
 
-def test_a_good_image_is_not_moved_aside(store: Path, source: int) -> None:
+def test_a_good_image_is_not_quarantined(store: Path, source: int) -> None:
     """If the image was replaced by a whole one meanwhile, that one stays, the same inode under the same name."""
     publish(store, source)
     before = (store / "images" / f"{NAME}.sqsh").stat().st_ino

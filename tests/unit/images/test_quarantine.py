@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def damaged(store: Path, number: int, monkeypatch: pytest.MonkeyPatch, age: float = 0.0) -> str:
-    """Move a damaged image aside, so many seconds ago; return its name there."""
+    """Quarantine a damaged image, so many seconds ago; return its name there."""
     name = f"{number:064x}.{KIND}"
     (store / "images" / f"{name}.sqsh").write_bytes(b"x" * 100)
     (store / "images" / f"{name}.json").write_text('{"reference": "reg.io/a:1"}')

@@ -95,7 +95,7 @@ def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: py
 
 
 def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
-    """The next import, or upkeep, unmounts and removes it."""
+    """The next import, or maintenance, unmounts and removes it."""
     child = os.fork()
     if not child:
         try:

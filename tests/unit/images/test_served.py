@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def collect(store: Path, run: Path) -> int:
-    """Collect a run's notes as node n1's upkeep does."""
+    """Collect a run's notes as node n1's maintenance does."""
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return served.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))

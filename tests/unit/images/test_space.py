@@ -197,7 +197,7 @@ def test_a_use_is_noted_for_a_day(tmp_path: Path) -> None:
 
 
 def test_private_stores_are_looked_after_too(store: Path) -> None:
-    """Upkeep finds the shared images and each place of private ones."""
+    """Maintenance finds the shared images and each place of private ones."""
     (store / "private" / "team" / "images").mkdir(parents=True)
     (store / "private" / "empty").mkdir()
     assert space.stores(str(store)) == [str(store), f"{store}/private/team"]

@@ -51,11 +51,11 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert policy.images[12:] == (100 << 30, 1_000_000, (), "")
     assert policy.seed == (10, 1 << 30, 20 << 30)
     assert policy.harvest == (30, 5 << 30, 50000, 5 << 30, 8, False)
-    assert policy.tend == (90 * 86400, 50 << 30, 500 << 30, 2 << 40)
+    assert policy.maintenance == (90 * 86400, 50 << 30, 500 << 30, 2 << 40)
     assert (policy.limits, policy.trust, policy.on_error) == (
         (1000, None),
         ("claimed", "claimed"),
-        ("degrade", "verdict", "allow"),
+        ("run-cold", "fail-job", "run-without"),
     )
     assert (policy.site_label, policy.constant_path, policy.cache_place, policy.rules) == ("bare", "none", "", ())
     assert [profile.name for profile in policy.profiles] == ["files"]
@@ -94,7 +94,7 @@ images:
         (CREDENTIALS.format("a.org", "{group: t}"), "6:57: images.credentials.repositories[0].repository: write"),
         ("site_label: 9", "3:13: site_label: expected a text, got 9; put it in quotes: '9'"),
         ("site_label: a b", "3:13: site_label: 'a b' is not a name"),
-        ("on_error: {store: ignore}", "3:19: on_error.store: expected 'degrade' or 'verdict'"),
+        ("on_error: {store: ignore}", "3:19: on_error.store: expected 'run-cold' or 'fail-job'"),
         ("images: {registries: [NVCR.io]}", "3:23: images.registries[0]: 'NVCR.io' is not a registry"),
         ("images: {keep: {high: 85}}", "3:23: images.keep.high: 85 is not a share"),
         ("images: {keep: {high: 100%}}", "3:23: images.keep.high: '100%' is not a share"),
@@ -189,7 +189,7 @@ def test_only_a_link_may_lie_in_tmp(site: Site, compiled_of: Compile) -> None:
     """The job's own /tmp, where job_container gives it one; everything else there is anybody's."""
     text = "version: 1\nconstant_path: {way}\npaths: {{store: /s, cache: /tmp/.ws}}\n"
     assert compiled_of(text.format(way="link")).paths.cache == "/tmp/.ws"
-    assert refusals(site, text.format(way="job_container"))[0].endswith("paths.cache: may not lie below /tmp")
+    assert refusals(site, text.format(way="namespace"))[0].endswith("paths.cache: may not lie below /tmp")
 
 
 def test_neighbours_with_a_common_prefix_are_apart(compiled_of: Compile) -> None:

@@ -303,10 +303,10 @@ BARE = Policy(
     images=compiled.Images("auto", (), (), 1, 1, 1, "superblock", "private", "", (), compiled.Keep(85, 70, 2, 1, 0, 0)),
     seed=compiled.Seed(1, 1, 1),
     harvest=compiled.Harvest(1, 1, 1, 1),
-    tend=compiled.Tend(1, 1, 1, 1),
+    maintenance=compiled.Maintenance(1, 1, 1, 1),
     limits=compiled.Limits(1000),
     trust=compiled.Trust("claimed"),
-    on_error=compiled.OnError("degrade", "verdict", "allow"),
+    on_error=compiled.OnError("run-cold", "fail-job", "run-without"),
     rules=(),
 )
 

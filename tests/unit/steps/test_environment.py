@@ -118,7 +118,7 @@ def test_no_link_otherwise(
     if case in ("taken", "dangling"):
         (private / "job").symlink_to(tmp_path if case == "taken" else tmp_path / "none")
     if case == "another policy":
-        context = context._replace(policy=context.policy._replace(constant_path="job_container"))
+        context = context._replace(policy=context.policy._replace(constant_path="namespace"))
     before = os.listdir(private)
     environment.run(context, Options({"A": f"{private}/job/numba"}, {}, ()))
     assert printed(tmp_path)[1] == [f"export A={cache}/numba"]

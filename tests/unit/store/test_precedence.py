@@ -97,7 +97,7 @@ def test_what_a_more_trusted_scope_gave_is_no_news_for_the_users_own(shop: Shop)
 
 
 def test_the_bundle_that_it_grew_from_may_be_gone(shop: Shop) -> None:
-    """Upkeep removed it while the job ran: what is there now decides."""
+    """Maintenance removed it while the job ran: what is there now decides."""
     first = shop.publish("v1", "") or ""
     for path in Path(shop.where().path).glob(f"{first}.*"):
         path.unlink()

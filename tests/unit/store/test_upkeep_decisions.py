@@ -1,4 +1,4 @@
-"""What upkeep decides, without doing it: which bundles are merged, which have to go, which are verified today."""
+"""What maintenance decides, without doing it: which bundles are merged, which have to go, which are verified today."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.store.samples import OWNER, draft, namespace, publish
-from warmstart.policy.compiled import Tend
+from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocks, bundles, gc, prune, scrub, upkeep
 from warmstart.store.blocks import Block, BlocksUnreadable
 from warmstart.store.bundles import PublishBlocked
@@ -21,7 +21,7 @@ from warmstart.store.index import Listed
 from warmstart.store.layout import bundle_id, microseconds_of
 from warmstart.store.upkeep import Bundle, Use
 
-POLICY = Tend(keep=100, per_user=10, per_account=20, per_site=30)
+POLICY = Maintenance(keep=100, per_user=10, per_account=20, per_site=30)
 
 
 def listed(age: int, *entries: str, user: str = "a", size: int = 1, replaces: tuple[str, ...] = ()) -> Listed:
@@ -91,8 +91,8 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
     going = {one.bundle.bundle: one.reason for one in gc.expired(found, POLICY, 200)}
     assert going == {
         "unused": gc.UNUSED,
-        "older": "its scope is close to tend.per_user",
-        "all": "its scope is close to tend.per_site",
+        "older": "its scope is close to maintenance.per_user",
+        "all": "its scope is close to maintenance.per_site",
     }
 
 

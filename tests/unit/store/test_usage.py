@@ -1,4 +1,4 @@
-"""Quotas of scopes when something is published; what upkeep does about them is in test_upkeep_decisions."""
+"""Quotas of scopes when something is published; what maintenance does about them is in test_upkeep_decisions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.store.samples import OWNER, draft, namespace, publish
-from warmstart.policy.form import Tend
+from warmstart.policy.form import Maintenance
 from warmstart.store import bundles, usage
 from warmstart.store.bundles import Published
 from warmstart.store.usage import QuotaExceeded
 
-RULES = Tend(keep=1, per_user=10, per_account=20, per_site=30)
+RULES = Maintenance(keep=1, per_user=10, per_account=20, per_site=30)
 
 
 def publish_within(store: Path, quota: int, *entries: str) -> Published:

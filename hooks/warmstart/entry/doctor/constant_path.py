@@ -36,7 +36,7 @@ def constant_path(seen: Tasks) -> Iterator[Finding]:
 
 
 def _unused(seen: Tasks, policy: Policy) -> Iterator[Finding]:
-    ways = [way for way in ("spank", "job_container", "link") if LACKING[way](seen, policy) is None]
+    ways = [way for way in ("spank", "namespace", "link") if LACKING[way](seen, policy) is None]
     if ways:
         found = f"constant_path is none, though this node has {ways[0]}: profiles that need it are left out"
         yield Finding(ADVICE, found, f"constant_path: {ways[0]}")
@@ -80,7 +80,7 @@ def _lacks_hook(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     return None
 
 
-LACKING = {"spank": _lacks_plugin, "job_container": _lacks_script, "link": _lacks_directory, "enroot": _lacks_hook}
+LACKING = {"spank": _lacks_plugin, "namespace": _lacks_script, "link": _lacks_directory, "enroot": _lacks_hook}
 
 
 def base_path(seen: Tasks) -> Iterator[Finding]:

@@ -124,7 +124,7 @@ def job_container(seen: Tasks) -> Iterator[Finding]:
     dirs = [path for line in lines for path in line.get("dirs", "").split(",") if path]
     policy, installation = seen.slurm.policy, seen.slurm.installation
     ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
-    if policy and policy.constant_path in ("spank", "job_container"):
+    if policy and policy.constant_path in ("spank", "namespace"):
         ours.append(policy.paths.cache)
     bad = [f"BasePath {base} lies below /tmp or /dev/shm" for base in bases if _hides(HIDDEN, base)]
     bad += [

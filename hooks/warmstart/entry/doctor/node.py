@@ -163,7 +163,7 @@ def tools(node: Node) -> Iterator[Finding]:
 
 
 def journals(node: Node) -> Iterator[Finding]:
-    """Events wait in journals until an epilog or tend moves them into the audit log."""
+    """Events wait in journals until an epilog or maintenance moves them into the audit log."""
     left = []
     for place in node.nodes():
         if os.path.isdir(place.journal):
@@ -173,7 +173,7 @@ def journals(node: Node) -> Iterator[Finding]:
     words = f"{len(left)} journals wait for the audit log"
     if age > WAITING_S:
         found = f"{words}, the oldest for {age / 3600:.1f} h"
-        yield Finding(WRONG, found, "is warmstart-tend.timer on, and paths.audit writable? try `warmstart tend`")
+        yield Finding(WRONG, found, "is warmstart-maintain.timer on, paths.audit writable? try `warmstart maintain`")
     else:
         yield Finding(OK, words)
 
@@ -190,7 +190,7 @@ def spool(node: Node) -> Iterator[Finding]:
     words = f"{count} bundles ({size(total)}) wait for the store"
     if time.time() - oldest > WAITING_S:
         found_words = f"{words}, the oldest for {(time.time() - oldest) / 3600:.1f} h"
-        yield Finding(WRONG, found_words, "does the store take writes? is warmstart-tend.timer on?")
+        yield Finding(WRONG, found_words, "does the store take writes? is warmstart-maintain.timer on?")
     else:
         yield Finding(OK, words)
 

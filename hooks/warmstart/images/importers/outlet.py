@@ -27,7 +27,7 @@ LONGEST = 4096
 class OutletUnusable(ResourceError):
     """This node gives an import no network of its own."""
 
-    code = "import-no-outlet"
+    code = "import-no-egress"
     template = "no network namespace for an import on this node: {problem}"
     hint = "does root have CAP_SYS_ADMIN where slurmd runs? user.max_net_namespaces, file-max, memory?"
 

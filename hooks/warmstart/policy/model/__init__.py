@@ -18,7 +18,7 @@ from warmstart.policy.model.match import Match
 from warmstart.policy.model.profiles import DefinedProfile, Files
 from warmstart.policy.model.rules import Rendezvous, Rule
 from warmstart.policy.model.scalars import REFERENCE, REGISTRY, Account, Label, Profile, Section
-from warmstart.policy.model.sections import Harvest, Limits, OnError, Paths, Seed, Slurmctld, Tend, Trust
+from warmstart.policy.model.sections import Harvest, Limits, Maintenance, OnError, Paths, Seed, Slurmctld, Trust
 
 __all__ = [
     "REFERENCE",
@@ -55,17 +55,20 @@ class PolicyModel(Section):
         description="Names the software that jobs without an image run on; change it with the node's "
         "system image, and caches start anew.",
     )
-    constant_path: Literal["none", "spank", "job_container", "link", "enroot"] = Field(
+    constant_path: Literal["none", "spank", "namespace", "link", "enroot"] = Field(
         default="none",
         description="What brings a job's cache to paths.cache on this node: `spank`, the plugin of packaging/spank; "
-        "`job_container`, its CloneNSScript (Slurm 24.11); `link`, a link in a directory that job_container gives to "
-        "each job; `enroot`, its hook alone, for sites whose jobs are containers; `none`: bare jobs have it at a path "
-        "of their own, and profiles that need a constant one are left out.",
+        "`namespace`, a mount in the job's own mount namespace, by Slurm's CloneNSScript (24.11); `link`, a link in a "
+        "directory that job_container gives to each job; `enroot`, its hook alone, for sites whose jobs are "
+        "containers; `none`: bare jobs have it at a path of their own, and profiles that need a constant one are left "
+        "out.",
     )
     images: Images = Field(default_factory=Images, description="Which images, and how.")
     seed: Seed = Field(default_factory=Seed, description="Bounds of a prolog's fetching.")
     harvest: Harvest = Field(default_factory=Harvest, description="Bounds of an epilog's harvest.")
-    tend: Tend = Field(default_factory=Tend, description="Which bundles upkeep leaves in the store.")
+    maintenance: Maintenance = Field(
+        default_factory=Maintenance, description="Which bundles maintenance leaves in the store."
+    )
     limits: Limits = Field(default_factory=Limits, description="Bounds on who is served.")
     trust: Trust = Field(default_factory=Trust, description="What slurmctld makes sure of.")
     slurmctld: Slurmctld = Field(default_factory=Slurmctld, description="The hooks on the controller.")

@@ -30,8 +30,8 @@ class Paths(Section):
     )
     scontrol: Path = Field(
         default="/usr/bin/scontrol",
-        description="Gives a node that must drain a reason that people understand; tells `tend` whether a job is over, "
-        "and on the controller a job's QOS. squeue is looked for beside it.",
+        description="Gives a node that must drain a reason that people understand; tells `warmstart maintain` "
+        "whether a job is over, and on the controller a job's QOS. squeue is looked for beside it.",
     )
 
 
@@ -40,7 +40,7 @@ class Seed(Section):
 
     fetch_budget: Duration = default("10s", "Time for fetching bundles to the node, per job.")
     max_fetch: Size = default("1GiB", "Bytes of bundles fetched to the node, per job.")
-    keep: Size = default("20GiB", "Copies of bundles that upkeep leaves on the node, the last used.")
+    keep: Size = default("20GiB", "Copies of bundles that maintenance leaves on the node, the last used.")
 
 
 class Harvest(Section):
@@ -50,11 +50,11 @@ class Harvest(Section):
     max_size: Size = default("5GiB", "Bytes harvested from one job.")
     max_entries: int = Field(default=50_000, ge=1, description="Entries harvested from one job.")
     spool: Size = default("5GiB", "What the store does not take is kept on the node, up to this much.")
-    aside: int = Field(
+    deferred: int = Field(
         default=8,
         ge=0,
-        description="Runs whose caches stay on the node, because their epilogs had no time, until `warmstart tend` "
-        "has harvested them.",
+        description="Deferred harvests on a node: runs whose epilogs had no time, and whose caches wait there for "
+        "`warmstart maintain`.",
     )
     only_successful: bool = Field(
         default=False,
@@ -62,8 +62,8 @@ class Harvest(Section):
     )
 
 
-class Tend(Section):
-    """Which bundles upkeep leaves in the store."""
+class Maintenance(Section):
+    """Which bundles maintenance leaves in the store."""
 
     keep: Duration = default("90d", "A bundle that no node has used for so long is removed.")
     per_user: Size = default("50GiB", "Bundles in one user's scope; those unused for longest go first.")
@@ -115,15 +115,15 @@ class Slurmctld(Section):
 class OnError(Section):
     """What a failure does to the job; only a fault of the node itself drains it."""
 
-    store: Literal["degrade", "verdict"] = Field(
-        default="degrade",
-        description="The shared store is unwell: the job runs cold (`degrade`), or fails with a reason.",
+    store: Literal["run-cold", "fail-job"] = Field(
+        default="run-cold",
+        description="The shared store does not work: the job runs with a cold cache, or fails with a reason.",
     )
-    image: Literal["verdict", "best-effort"] = Field(
-        default="verdict",
-        description="The image cannot be had: the job fails with a reason, or runs without WARMSTART_IMAGE.",
+    image: Literal["fail-job", "run-without"] = Field(
+        default="fail-job",
+        description="The image is not available: the job fails with a reason, or runs without WARMSTART_IMAGE.",
     )
-    bug: Literal["allow", "refuse"] = Field(
-        default="allow",
-        description="A bug in warmstart: the job runs with nothing from warmstart, or fails with a reason.",
+    bug: Literal["run-without", "fail-job"] = Field(
+        default="run-without",
+        description="A bug in warmstart: the job runs without warmstart, or fails with a reason.",
     )
