@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.crash.vanish import vanishes
-from tests.integration.overlay_place import Node, Run, a_node, content
+from tests.support.overlay_place import Node, Run, a_node, content
+from tests.support.vanish import vanishes
 from warmstart.host import mounts
 from warmstart.store.copies import Copy
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import filelock  # noqa: F401 - so that a sweep does not count what its import does
 import pytest
 
-from tests.crash.vanish import VANISHED, vanishes
-from tests.unit.store.samples import OWNER, draft, namespace, publish
+from tests.support.bundles import OWNER, draft, namespace, publish
+from tests.support.vanish import VANISHED, vanishes
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.accounts import STORE, Accounts
-from tests.unit.store.samples import draft
+from tests.support.bundles import draft
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity

@@ -17,8 +17,8 @@ import pytest
 from tests.cluster import config, processes, teardown
 from tests.cluster.accounts import ALICE, BOB, IMPORT, VALIDATE, Account, Accounts, lookup
 from tests.cluster.registry import Registry, build_image
-from tests.integration import image_place
-from tests.unit.images.inline import CAPS
+from tests.support import image_place
+from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.accounts import STORE, VALIDATE
-from tests.integration.image_place import KIND, Place, Store, opened_place, squashfs
+from tests.support.image_place import KIND, Place, Store, opened_place, squashfs
 from warmstart.host.deadline import after
 from warmstart.images import lookup, reference, validity
 from warmstart.images.client import ImageStoreClient

@@ -16,8 +16,8 @@ import pytest
 
 from tests.cluster import mounts, processes
 from tests.cluster.accounts import IMPORT, STORE
-from tests.integration.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
-from tests.unit.images.inline import RULES
+from tests.support.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
+from tests.support.image_site import RULES
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
 from warmstart.images import flight

@@ -13,9 +13,9 @@ import pytest
 from tests.cluster import config, processes
 from tests.cluster.accounts import IMPORT
 from tests.cluster.registry import build_image
-from tests.integration import stub_registry
-from tests.integration.image_place import Place, Store, files, leftovers, opened_place
-from tests.unit.images.inline import RULES
+from tests.support import stub_registry
+from tests.support.image_place import Place, Store, files, leftovers, opened_place
+from tests.support.image_site import RULES
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import flight, production

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster import config, mounts, processes
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE, lookup
 from tests.cluster.registry import build_image
-from tests.integration.image_place import (
+from tests.support.image_place import (
     KIND,
     Place,
     Store,
@@ -26,7 +26,7 @@ from tests.integration.image_place import (
     processes_of,
     result,
 )
-from tests.unit.images.inline import RULES
+from tests.support.image_site import RULES
 from warmstart.host import children
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity

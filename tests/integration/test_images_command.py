@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
-from tests.integration.image_place import Place, Store, opened_place, squashfs
-from tests.unit.entry.command_line import answer, installed, run
+from tests.support.command_line import answer, installed, run
+from tests.support.image_place import Place, Store, opened_place, squashfs
 from warmstart.paths import Installation
 
 POLICY = """\

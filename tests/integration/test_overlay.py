@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.integration.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content
-from tests.unit.store.mask_samples import PATHS, RULES, grouped, merged
+from tests.support.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content
+from tests.support.whiteouts import PATHS, RULES, grouped, merged
 from warmstart.host import idmap, mounts
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir

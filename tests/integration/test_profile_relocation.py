@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.profiles.samples import TRITON_RELEASES, triton_kernel
-from tests.unit.samples import a_context, a_policy, a_record
+from tests.support.cache_files import TRITON_RELEASES, triton_kernel
+from tests.support.runs import a_context, a_policy, a_record
 from warmstart.host.files import ensure_path
 from warmstart.host.identity import Identity
 from warmstart.profiles import triton

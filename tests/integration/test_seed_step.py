@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import a_context, a_policy, a_record
-from tests.unit.store.samples import draft
+from tests.support.bundles import draft
+from tests.support.runs import a_context, a_policy, a_record
 from warmstart import run_end
 from warmstart.host import mounts
 from warmstart.host.deadline import after

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.accounts import ALICE
-from tests.cluster.entries import DIGEST, numba_entries, write_as
-from tests.cluster.late_node import BOOT, LateNode
 from tests.cluster.processes import run_as
 from tests.cluster.site import RULES, Site
+from tests.support.late_node import BOOT, LateNode
+from tests.support.numba_entries import DIGEST, numba_entries, write_as
 from warmstart.entry import tend_command
 from warmstart.store import aside
 

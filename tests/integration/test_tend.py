@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import mounts
-from tests.cluster.upkeep_site import UpkeepSite, one
-from tests.unit.samples import a_record
+from tests.support.maintenance_site import UpkeepSite, one
+from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
 from warmstart.entry import tend_command

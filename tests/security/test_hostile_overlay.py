@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.overlay_place import JOB, SUBDIR, Node, Run, a_node, content
+from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node, content
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import beneath, overlay

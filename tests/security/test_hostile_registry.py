@@ -19,9 +19,9 @@ import pytest
 from tests.cluster import config, processes
 from tests.cluster.accounts import ALICE, IMPORT
 from tests.cluster.registry import build_image
-from tests.integration import stub_registry
-from tests.integration.image_place import Place, files, in_child, leftovers, opened_place, processes_of, result
-from tests.unit.images.inline import CAPS, RULES
+from tests.support import stub_registry
+from tests.support.image_place import Place, files, in_child, leftovers, opened_place, processes_of, result
+from tests.support.image_site import CAPS, RULES
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import a_record
+from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.host.deadline import after
 from warmstart.record import JobBusy, RecordUnreadable, Seeded, StateFull

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import a_context, a_policy
+from tests.support.runs import a_context, a_policy
 from warmstart import record as records
 from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.policy.compiled import OnError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.sample import image
+from tests.support.superblocks import image
 from warmstart.images import adoption
 from warmstart.images.adoption import Taken
 from warmstart.policy.form import Adopt

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.samples import a_job
+from tests.support.runs import a_job
 from warmstart.policy.compiled import Policy
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.runs import a_job
 from tests.unit.policy.conftest import Site
-from tests.unit.samples import a_job
 from warmstart.host import ports
 from warmstart.policy.compiled import Policy, Rendezvous
 from warmstart.policy.invalid import PolicyInvalid

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.cache_files import relocatable, shared
 from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import relocatable, shared
 
 SHARED = shared()
 LOG = b"# ninja log v5\n0\t36721\t1795207062665183497\tmain.o\te8c90a8ab269e656\n"

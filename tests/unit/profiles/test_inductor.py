@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.cache_files import STEM, letters, relocatable, shared
 from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import STEM, letters, relocatable, shared
 from warmstart.profiles.entry_files import REASONS
 
 SOURCE = b"// AOT ID\n#include <Python.h>\nextern void kernel();\n"

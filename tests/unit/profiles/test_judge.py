@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cache_files import NUMBA_BASE, numba_files
 from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import NUMBA_BASE, numba_files
 from warmstart.profiles.judge import judge
 
 INDEX = f"{NUMBA_BASE}.nbi"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.cache_files import cubin, shared
 from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import cubin, shared
 from warmstart.profiles.entry_files import REASONS
 
 SAME_STAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.profiles.mutations import MUTATIONS
-from tests.unit.profiles.samples import cubin, torch_artifact
+from tests.support.cache_files import cubin, torch_artifact
+from tests.support.mutations import MUTATIONS
 from tests.unit.profiles.test_built import BUILT, OPS, operation
 from tests.unit.profiles.test_kernel_caches import KERNEL, SOURCES, TILE, tile
 from tests.unit.profiles.test_serving import ARTIFACT, LEAF, PART, SGLANG, VLLM

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.cache_files import NUMBA_BASE, numba_files, relocatable
 from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import NUMBA_BASE, numba_files, relocatable
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.formats import pickle_framing
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.cache_files import STEM, cubin, relocatable, shared, torch_artifact, triton_kernel
 from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import STEM, cubin, relocatable, shared, torch_artifact, triton_kernel
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.relocation import relocate
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import spank
-from tests.unit.samples import a_job
+from tests.support.runs import a_job
 from warmstart import request
 
 if TYPE_CHECKING:

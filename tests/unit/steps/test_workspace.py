@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import CACHE, a_context
+from tests.support.runs import CACHE, a_context
 from warmstart.host import sockets
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context

@@ -6,7 +6,7 @@ import os
 import pickle
 from pathlib import Path
 
-from tests.unit.profiles.samples import relocatable
+from tests.support.cache_files import relocatable
 
 DIGEST = "0ff860c1" * 5
 FOLDER = f"src_{DIGEST}"
