@@ -17,7 +17,7 @@ import filelock  # noqa: F401 - so that a sweep does not count what its import d
 import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
-from tests.support.vanish import VANISHED, vanishes
+from tests.support.vanish import VANISHED, WHENS, vanishes
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
@@ -30,7 +30,6 @@ from warmstart.store.spool import Spooled
 
 ME = Identity("me", os.getuid(), os.getgid())
 RULES = Tend(keep=1, per_user=0, per_account=0, per_site=0)  # no quota: measuring it would take more calls each time
-WHENS = pytest.mark.parametrize("when", ["before", "after"])
 
 
 def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:

@@ -51,13 +51,6 @@ def place(capable_host: None) -> Iterator[Place]:
         yield made
 
 
-@pytest.fixture
-def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """Return an empty store that refuses every uid but its owner's."""
-    with place.squashed(request.node.name) as made:
-        yield made
-
-
 def site_of(place: Place, store: Path, number: int, **rules: object) -> Site:
     """Return the view of one of several nodes, with the slow importer."""
     importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"), SLOW_S)

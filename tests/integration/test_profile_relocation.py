@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cache_files import TRITON_RELEASES, triton_kernel
+from tests.support.requirements import need_root_and_mksquashfs
 from tests.support.runs import a_context, a_policy, a_record
 from warmstart.host.files import ensure_path
 from warmstart.host.identity import Identity
@@ -29,10 +30,7 @@ MTIME = 1_700_000_000_000_000_000
 @pytest.fixture(autouse=True)
 def capable() -> None:
     """Skip, or fail in CI, where this can't be tried."""
-    if os.geteuid() != 0 or not shutil.which("mksquashfs"):
-        if os.environ.get("CI") == "true":
-            pytest.fail("needs root and squashfs-tools")
-        pytest.skip("needs root and squashfs-tools")
+    need_root_and_mksquashfs()
 
 
 def a_run(base: Path, run_id: str) -> Context:

@@ -40,12 +40,6 @@ def failing(nth: int, number: int, call: Callable[..., object], count: "itertool
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
-    """Give a context below the test's directory."""
-    return a_context(tmp_path)
-
-
-@pytest.fixture
 def short(tmp_path: Path) -> Iterator[tuple[Context, Path]]:
     """Give a context whose workspace has a short path, as nodes have, and that path."""
     with tempfile.TemporaryDirectory(prefix="ws-", dir="/var/tmp") as base:
