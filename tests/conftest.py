@@ -18,6 +18,7 @@ from tests.cluster import host
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
+from tests.support.requirements import unavailable
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.trees import remove_tree
@@ -36,12 +37,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def capable_host() -> None:
     """Skip, or fail in CI, where the host cannot run a cluster."""
-    wanting = host.missing()
-    if wanting:
-        reason = f"a cluster needs: {', '.join(wanting)}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    if wanting := host.missing():
+        unavailable(f"a cluster needs: {', '.join(wanting)}")
 
 
 @pytest.fixture

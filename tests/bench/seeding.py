@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.integration.overlay_place import JOB, SUBDIR, Node, Run, a_node
+from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import overlay

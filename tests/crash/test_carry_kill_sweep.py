@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.entries import numba_entries
-from tests.cluster.late_node import BOOT, LateNode
-from tests.cluster.upkeep_site import UpkeepSite
-from tests.crash.vanish import VANISHED, vanishes
+from tests.support.late_node import BOOT, LateNode
+from tests.support.maintenance_site import UpkeepSite
+from tests.support.numba_entries import numba_entries
+from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
 from warmstart.entry import tend_command, unfinished
 from warmstart.entry.upkeep_run import upkeep_run

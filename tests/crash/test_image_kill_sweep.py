@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.accounts import IMPORT, STORE
-from tests.integration.image_place import (
+from tests.support.image_place import (
     Place,
     Ready,
     Store,
@@ -30,7 +30,7 @@ from tests.integration.image_place import (
     result,
     squashfs,
 )
-from tests.unit.images.inline import RULES
+from tests.support.image_site import RULES
 from warmstart.host.deadline import after
 from warmstart.images import flight, publishing
 from warmstart.images.asked import Site

@@ -10,8 +10,8 @@ from pathlib import Path
 import filelock  # noqa: F401 - so that a sweep does not count what its import does
 import pytest
 
-from tests.crash.vanish import vanishes
-from tests.unit.store.samples import OWNER, draft, namespace
+from tests.support.bundles import OWNER, draft, namespace
+from tests.support.vanish import vanishes
 from warmstart.store import bundles, upkeep
 
 

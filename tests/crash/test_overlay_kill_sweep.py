@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.crash.vanish import vanishes
-from tests.integration.overlay_place import Node, Run, a_node, content
+from tests.support.overlay_place import Node, Run, a_node, content
+from tests.support.vanish import WHENS, vanishes
 from warmstart.host import mounts
 from warmstart.store.copies import Copy
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
-WHENS = pytest.mark.parametrize("when", ["before", "after"])
 CALLS = ("clone", "map_ids", "attach", "mount", "make_private", "make_read_only", "bind", "unmount", "detach")
 SEEDED = {"k/one": b"1", "k/two": b"2", "top": b"t"}
 

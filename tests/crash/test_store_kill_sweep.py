@@ -16,8 +16,8 @@ from pathlib import Path
 import filelock  # noqa: F401 - so that a sweep does not count what its import does
 import pytest
 
-from tests.crash.vanish import VANISHED, vanishes
-from tests.unit.store.samples import OWNER, draft, namespace, publish
+from tests.support.bundles import OWNER, draft, namespace, publish
+from tests.support.vanish import VANISHED, WHENS, vanishes
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
@@ -31,7 +31,6 @@ from warmstart.store.spool import Spooled
 ME = Identity("me", os.getuid(), os.getgid())
 # No quota: measuring it would take more calls each time.
 RULES = Maintenance(keep=1, per_user=0, per_account=0, per_site=0)
-WHENS = pytest.mark.parametrize("when", ["before", "after"])
 
 
 def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:

@@ -15,7 +15,8 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.accounts import STORE, Accounts
-from tests.unit.store.samples import draft
+from tests.support.bundles import draft
+from tests.support.vanish import VANISHED, WHENS, count_down
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
@@ -364,7 +365,7 @@ def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.M
 SWEPT = ("open", "write", "fsync", "fchmod", "link", "unlink", "rename", "mkdir", "close", "listdir", "pread")
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@WHENS
 def test_a_publisher_killed_at_any_step(local: Place, when: str) -> None:
     """Readers see its bundle whole or not at all, and whoever publishes next lists all that is there."""
     call = 0
@@ -399,30 +400,8 @@ def publish_and_die(place: Place, entry: str, call: int, when: str) -> bool:
             os.setresuid(OWNER.uid, OWNER.uid, OWNER.uid)
             fd = os.memfd_create("bundle")
             os.write(fd, entry.encode())
-            count_down(call, when)
+            count_down(call, when, SWEPT)
             bundles.publish_bundle(place.namespace(), fd, draft(entry), "n1-dies")
         finally:
             os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
-
-
-def count_down(calls: int, when: str) -> None:
-    """Make this process vanish before or after its n-th call of the functions that publishing uses."""
-    left = calls
-
-    def vanishing(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kw: Any) -> Any:  # noqa: ANN401
-            nonlocal left
-            left -= 1
-            if left == 0 and when == "before":
-                os._exit(9)
-            try:
-                return real(*args, **kw)
-            finally:
-                if left == 0:
-                    os._exit(9)
-
-        return call
-
-    for name in SWEPT:
-        setattr(os, name, vanishing(getattr(os, name)))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == VANISHED

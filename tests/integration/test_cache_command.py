@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.upkeep_site import UpkeepSite, one
+from tests.support.maintenance_site import UpkeepSite, one
 from warmstart.store import manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import processes
-from tests.unit.entry.command_line import installed
+from tests.support.command_line import installed
 from warmstart.entry.doctor import kernel
 from warmstart.entry.doctor.finding import Result
 from warmstart.entry.doctor.finding import run as run_checks

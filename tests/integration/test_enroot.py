@@ -15,10 +15,11 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster import config, processes, teardown
-from tests.cluster.accounts import ALICE, BOB, IMPORT, VALIDATE, Account, Accounts, lookup
+from tests.cluster.accounts import ALICE, BOB, IMPORT, VALIDATE, Account, Accounts
 from tests.cluster.registry import Registry, build_image
-from tests.integration import image_place
-from tests.unit.images.inline import CAPS
+from tests.support import image_place, registries
+from tests.support.image_site import CAPS
+from tests.support.registries import PASSWORD
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -31,8 +32,6 @@ from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.reference import Reference, parse
 
-PASSWORD = "open-sesame"
-HTPASSWD = "carol:$2y$05$abcdefghijklmnopqrstuutXu9KzOt.1yBoZUeFWoT/914/JfszCO\n"  # bcrypt of it
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
 VERSIONS = ("3.4.1", "4.1.2")
 
@@ -257,30 +256,9 @@ def test_nothing_survives_a_killed_import(place: Place) -> None:
 @pytest.fixture(scope="module")
 def private(place: Place) -> Iterator[Reference]:
     """Return an image of a registry that demands a user and a password."""
-    port = config.free_ports(1)[0]
-    home = place.base / "private"
-    account = lookup("docker-registry", home)
-    home.mkdir()
-    (home / "htpasswd").write_text(HTPASSWD)
-    (home / "data").mkdir()
-    os.chown(home / "data", account.uid, account.gid)
-    (home / "config.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {home}/data}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\nauth: {{htpasswd: {{realm: r, path: {home}/htpasswd}}}}\n"
-    )
-    argv = ["/usr/bin/docker-registry", "serve", str(home / "config.yml")]
-    server = processes.start(place.base, "private", argv, account=account)
-    try:
-        processes.wait_until("the private registry", lambda: config.listening(port), 30)
-        subprocess.run(
-            ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--dest-tls-verify=false",
-             f"--dest-creds=carol:{PASSWORD}", f"docker://{place.image().canonical()}",
-             f"docker://127.0.0.1:{port}/team/secret:1"],
-            check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
-        yield parse(f"127.0.0.1:{port}/team/secret:1")
-    finally:
-        processes.stop(server)
+    with registries.private(place.base) as host:
+        registries.push_private(host, f"docker://{place.image().canonical()}", "team/secret:1")
+        yield parse(f"{host}/team/secret:1")
 
 
 def _as_user(place: Place, user: str, reference: Reference, login: str = "", version: str = "4.1.2") -> str:

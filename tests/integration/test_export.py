@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.entries import FOLDER, numba_entries, numba_entry
-from tests.cluster.upkeep_site import UpkeepSite, one
+from tests.support.maintenance_site import UpkeepSite, one
+from tests.support.numba_entries import FOLDER, numba_entries, numba_entry
 from warmstart.host.deadline import after
 from warmstart.store import exports
 from warmstart.store.exports import ExportDamaged, ExportRefused, Item

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.entries import numba_entries
-from tests.cluster.late_node import LateNode
+from tests.support.late_node import LateNode
+from tests.support.numba_entries import numba_entries
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.accounts import STORE, VALIDATE
-from tests.integration.image_place import KIND, Place, Store, opened_place, squashfs
+from tests.support.image_place import KIND, Place, Store, squashfs
 from warmstart.host.deadline import after
 from warmstart.images import lookup, reference, validity
 from warmstart.images.client import ImageStoreClient
@@ -29,13 +29,6 @@ DOCUMENTED = Path(__file__).parents[2] / "docs" / "images.md"
 TABLE = re.compile(r"^<!-- made by tests/integration/test_image_depths.py -->\n\|.*\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)
 HTML = b"<!DOCTYPE html><html><head><title>429 Too Many Requests</title></head><body>slow down</body></html>\n"
 Catches = Callable[[bytes], bool]
-
-
-@pytest.fixture(scope="module")
-def place(capable_host: None) -> Iterator[Place]:
-    """Return accounts and a directory for this module."""
-    with opened_place() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import pytest
 
 from tests.cluster import mounts, processes
 from tests.cluster.accounts import IMPORT, STORE
-from tests.integration.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
-from tests.unit.images.inline import RULES
+from tests.support.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
+from tests.support.image_site import RULES
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
 from warmstart.images import flight
@@ -48,13 +48,6 @@ def place(capable_host: None) -> Iterator[Place]:
     """Return accounts and a directory for this module, with a squashfs to import."""
     with opened_place() as made:
         squashfs(made.base / "ready.sqsh", 400_000)
-        yield made
-
-
-@pytest.fixture
-def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """Return an empty store that refuses every uid but its owner's."""
-    with place.squashed(request.node.name) as made:
         yield made
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
-from tests.cluster import config, processes
 from tests.cluster.accounts import IMPORT
 from tests.cluster.registry import build_image
-from tests.integration import stub_registry
-from tests.integration.image_place import Place, Store, files, leftovers, opened_place
-from tests.unit.images.inline import RULES
+from tests.support.image_place import Place, Store, files, leftovers
+from tests.support.image_site import RULES
+from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import flight, production
@@ -26,39 +22,12 @@ from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
 
 
-@pytest.fixture(scope="module")
-def place(capable_host: None) -> Iterator[Place]:
-    """Return a registry, accounts and a directory for this module."""
-    with opened_place() as made:
-        yield made
-
-
-@pytest.fixture
-def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """Return an empty store that refuses every uid but its owner's."""
-    with place.squashed(request.node.name) as made:
-        yield made
-
-
 @pytest.fixture
 def site(place: Place, store: Store) -> Iterator[Site]:
     """Return node n1's view of the test's store."""
     made = place.site(store.path)
     with made.store:
         yield made
-
-
-@contextmanager
-def stub(how: str) -> Iterator[str]:
-    """Give HOST:PORT of a registry that answers everything in one way."""
-    port = config.free_ports(1)[0]
-    server = subprocess.Popen([sys.executable, stub_registry.__file__, str(port), how])
-    try:
-        processes.wait_until("the stub registry", lambda: config.listening(port), 10)
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +47,8 @@ def test_each_failure_has_its_class(
     place: Place, site: Site, store: Store, how: str, kind: type[WarmstartError]
 ) -> None:
     """The user's mistake, the registry's outage, or nonsense; nothing but a remembered refusal is in the store."""
-    with stub(how) as registry:
+    with stub(how) as port:
+        registry = f"127.0.0.1:{port}"
         importer = partial(Oci, place.identity(IMPORT), (registry,))
         with pytest.raises(kind):
             flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), after(3))

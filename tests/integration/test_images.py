@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import config, mounts, processes
-from tests.cluster.accounts import IMPORT, STORE, VALIDATE, lookup
+from tests.cluster.accounts import IMPORT, STORE, VALIDATE
 from tests.cluster.registry import build_image
-from tests.integration.image_place import (
+from tests.support import registries
+from tests.support.image_place import (
     KIND,
     Place,
     Store,
     files,
     in_child,
     leftovers,
-    opened_place,
     processes_of,
     result,
 )
-from tests.unit.images.inline import RULES
+from tests.support.image_site import RULES
 from warmstart.host import children
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
@@ -38,13 +38,6 @@ from warmstart.images.importers.oci import RESULT, Oci
 from warmstart.images.possession import ImageNotOurs
 from warmstart.images.reference import Reference, parse
 from warmstart.store.layout import StoreFailed, StoreFull
-
-
-@pytest.fixture(scope="module")
-def place(capable_host: None) -> Iterator[Place]:
-    """Return a registry, accounts and a directory for this module."""
-    with opened_place() as made:
-        yield made
 
 
 @pytest.fixture
@@ -115,24 +108,10 @@ def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
 
 def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> None:
     """401 from a real registry is the user's matter, not an outage."""
-    port = config.free_ports(1)[0]
-    home = place.base / "private"
-    home.mkdir()
-    account = lookup("docker-registry", home)
-    os.chown(home, account.uid, account.gid)
-    (home / "config.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{inmemory: }}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\nauth: {{htpasswd: {{realm: r, path: {home}/htpasswd}}}}\n"
-    )
-    argv = ["/usr/bin/docker-registry", "serve", str(home / "config.yml")]
-    server = processes.start(place.base, "private", argv, account=account)
-    try:
-        processes.wait_until("the private registry", lambda: config.listening(port), 30)
-        importer = partial(choose, RULES._replace(insecure=(f"127.0.0.1:{port}",)), place.identity(IMPORT))
+    with registries.private(place.base) as host:
+        importer = partial(choose, RULES._replace(insecure=(host,)), place.identity(IMPORT))
         with pytest.raises(ImageForbidden):
-            flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site._replace(importer=importer), after(60))
-    finally:
-        processes.stop(server)
+            flight.obtain(parse(f"{host}/team/tool:1"), site._replace(importer=importer), after(60))
 
 
 def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
-from tests.integration.image_place import Place, Store, opened_place, squashfs
-from tests.unit.entry.command_line import answer, installed, run
+from tests.support.command_line import answer, installed, run
+from tests.support.image_place import Place, Store, squashfs
 from warmstart.paths import Installation
 
 POLICY = """\
@@ -29,13 +29,6 @@ images:
   adopt: [{{directory: {base}/launchers, owners: [{store}]}}]
   keep: {{high: 99%, low: 98%, floor: 0%}}
 """
-
-
-@pytest.fixture(scope="module")
-def place(capable_host: None) -> Iterator[Place]:
-    """Return a registry, accounts and a directory for this module."""
-    with opened_place() as made:
-        yield made
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster.accounts import ALICE
-from tests.cluster.entries import numba_entries
 from tests.cluster.processes import wait_until
 from tests.cluster.site import RULES, Site
+from tests.support.numba_entries import numba_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.integration.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content
-from tests.unit.store.mask_samples import PATHS, RULES, grouped, merged
-from warmstart.host import idmap, mounts
+from tests.support.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried, without_overlays
+from tests.support.whiteouts import PATHS, RULES, grouped, merged
+from warmstart.host import idmap
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import collect, layers, mask, overlay, prune
@@ -138,15 +138,6 @@ OPERATIONS: dict[str, Callable[[], object]] = {
     "remove or rename the profile's own directory": lambda: os.rename(f"../{SUBDIR}", "../moved"),
     "see a later write in memory mapped before it": look_mapped,
 }
-
-
-def tried(act: Callable[[], object]) -> str:
-    """Return "yes", or the name of the error."""
-    try:
-        act()
-    except OSError as error:
-        return errno.errorcode[error.errno or 0]
-    return "yes"
 
 
 def table() -> dict[str, list[str]]:
@@ -409,14 +400,7 @@ def test_a_container_binds_the_cache_recursively_or_not_at_all(node: Node) -> No
 
 def test_where_the_kernel_has_no_overlay_nothing_is_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller extracts then: the place is as it was."""
-    real = mounts.mount
-
-    def without(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-        if kind == "overlay":
-            raise OSError(errno.ENODEV, "No such device")
-        real(source, target, kind, flags, options)
-
-    monkeypatch.setattr(mounts, "mount", without)
+    without_overlays(monkeypatch)
     run = node.run("1.aaaaaaaa")
     with pytest.raises(OverlayUnavailable, match="No such device"):
         run.show(node.bundle(SEEDED))

@@ -15,42 +15,22 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import config, processes
-from tests.cluster.accounts import ALICE, BOB, STORE, lookup
+from tests.cluster import processes
+from tests.cluster.accounts import ALICE, BOB, STORE
 from tests.cluster.registry import build_image
 from tests.cluster.site import Site
-
-PASSWORD = "open-sesame"
-HTPASSWD = "carol:$2y$05$abcdefghijklmnopqrstuutXu9KzOt.1yBoZUeFWoT/914/JfszCO\n"  # bcrypt of it
+from tests.support import registries
+from tests.support.registries import PASSWORD
 
 
 @pytest.fixture(scope="module")
 def private(installed: Site) -> Iterator[str]:
     """Return HOST:PORT of a registry that demands a user and a password, and has `team/secret:1`."""
     base = installed.cluster.base
-    port = config.free_ports(1)[0]
-    home = base / "private-registry"
-    (home / "data").mkdir(parents=True)
-    account = lookup("docker-registry", home)
-    (home / "htpasswd").write_text(HTPASSWD)
-    os.chown(home / "data", account.uid, account.gid)
-    (home / "config.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {home}/data}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\nauth: {{htpasswd: {{realm: r, path: {home}/htpasswd}}}}\n"
-    )
-    argv = ["/usr/bin/docker-registry", "serve", str(home / "config.yml")]
-    server = processes.start(base, "private-registry", argv, account=account)
-    try:
-        processes.wait_until("the private registry", lambda: config.listening(port), 30)
-        layout = build_image(home / "image", {"/etc/secret": "secret\n"})
-        subprocess.run(
-            ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false",
-             f"--dest-creds=carol:{PASSWORD}", f"oci:{layout}:latest", f"docker://127.0.0.1:{port}/team/secret:1"],
-            check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
-        yield f"127.0.0.1:{port}"
-    finally:
-        processes.stop(server)
+    with registries.private(base) as host:
+        layout = build_image(base / "private-image", {"/etc/secret": "secret\n"})
+        registries.push_private(host, f"oci:{layout}:latest", "team/secret:1")
+        yield host
 
 
 class Shared(NamedTuple):

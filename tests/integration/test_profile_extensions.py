@@ -5,7 +5,6 @@ g++ and ninja are needed beside torch; where torch is missing this fails in CI (
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.requirements import need_module
 from warmstart.host.files import opened_dir
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
@@ -42,10 +42,7 @@ def run_job(cache: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the cache of a job that has built the extension; tests put there what they try."""
-    if importlib.util.find_spec("torch") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("torch is not installed")
-        pytest.skip("torch is not installed")
+    need_module("torch")
     if not shutil.which("ninja"):
         pytest.skip("ninja is not installed")
     cache = tmp_path_factory.mktemp("extension") / "cache"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.profiles.samples import TRITON_RELEASES, triton_kernel
-from tests.unit.samples import a_context, a_policy, a_record
+from tests.support.cache_files import TRITON_RELEASES, triton_kernel
+from tests.support.requirements import need_root_and_mksquashfs
+from tests.support.runs import a_context, a_policy, a_record
 from warmstart.host.files import ensure_path
 from warmstart.host.identity import Identity
 from warmstart.profiles import triton
@@ -29,10 +30,7 @@ MTIME = 1_700_000_000_000_000_000
 @pytest.fixture(autouse=True)
 def capable() -> None:
     """Skip, or fail in CI, where this can't be tried."""
-    if os.geteuid() != 0 or not shutil.which("mksquashfs"):
-        if os.environ.get("CI") == "true":
-            pytest.fail("needs root and squashfs-tools")
-        pytest.skip("needs root and squashfs-tools")
+    need_root_and_mksquashfs()
 
 
 def a_run(base: Path, run_id: str) -> Context:

@@ -6,7 +6,6 @@ fails in CI (CI=true) and is skipped elsewhere.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.requirements import need_module
 from warmstart.profiles.judge import judge
 
 PART = "torch_compile_cache/0123456789/rank_0_0/backbone"
@@ -36,10 +36,7 @@ torch.compile(lambda x: x @ x, backend=keep)(torch.ones(8, 8))
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Return one artifact."""
-    if importlib.util.find_spec("torch") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("torch is not installed")
-        pytest.skip("torch is not installed")
+    need_module("torch")
     base = tmp_path_factory.mktemp("vllm")
     environment = {"PATH": os.defpath, "HOME": str(base), "TMPDIR": str(base)}
     environment["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.profiles.mutations import MUTATIONS
+from tests.support.mutations import MUTATIONS
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.profiles import registry

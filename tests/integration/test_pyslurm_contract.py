@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.slurm.pyslurm_sample import API, VERSION
+from tests.support.fake_pyslurm import API, VERSION
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ The numbers of the table in docs/profiles.md are those of such a run (`pytest -s
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ import pytest
 from tests import spank
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.site import Site, result
+from tests.support.requirements import need_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,10 +69,7 @@ def entries(site: Site, job_id: int, event: str) -> int:
 )
 def test_cold_on_one_node_warm_on_another(plugged: Site, tool: str, publisher: str, reader: str) -> None:
     """All misses for the publisher on n1, all hits for another user on n2, who brings nothing new back."""
-    if importlib.util.find_spec(MODULES[tool]) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{MODULES[tool]} is not installed")
-        pytest.skip(f"{MODULES[tool]} is not installed")
+    need_module(MODULES[tool])
     store = plugged.new_store(plugged.cluster.base / f"store-real-{tool}")
     plugged.write_policy(RULES.format(tool=tool, publisher=publisher), constant="spank", store=str(store))
     first, cold = ran(plugged, tool, publisher, "n1", "--partition=ci")

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import a_context, a_policy, a_record
-from tests.unit.store.samples import draft
+from tests.support.bundles import draft
+from tests.support.overlay_place import without_overlays
+from tests.support.runs import a_context, a_policy, a_record
 from warmstart import run_end
 from warmstart.host import mounts
 from warmstart.host.deadline import after
@@ -85,18 +86,6 @@ def seeded(context: Context, profile: str = "numba") -> tuple[dict[str, bytes], 
     outcome = seed.run(context, seed.Options((profile,)))
     top = Path(context.record.run_directory) / "cache" / registry.get(profile).subdir
     return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}, outcome
-
-
-def without_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a kernel without overlays."""
-    real = mounts.mount
-
-    def refused(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-        if kind == "overlay":
-            raise OSError(errno.ENODEV, "No such device")
-        real(source, target, kind, flags, options)
-
-    monkeypatch.setattr(mounts, "mount", refused)
 
 
 def emitted(context: Context, event: str) -> list[dict[str, Any]]:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.accounts import ALICE
-from tests.cluster.entries import DIGEST, numba_entries, write_as
-from tests.cluster.late_node import BOOT, LateNode
 from tests.cluster.processes import run_as
 from tests.cluster.site import RULES, Site
+from tests.support.late_node import BOOT, LateNode
+from tests.support.numba_entries import DIGEST, numba_entries, write_as
 from warmstart.entry import tend_command
 from warmstart.store import aside
 
-pytestmark = pytest.mark.usefixtures("capable_host")
+pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 
 MANY = 10_000  # more than can be copied in half a second, on any machine
 
@@ -66,12 +66,6 @@ def test_what_there_is_no_time_for_is_finished_by_tend(site: Site) -> None:
         assert os.listdir(site.var / "n1" / "deferred") == []
         assert stored(site) == (turn + 1) * MANY
         assert site.events(job_id, "harvest.dropped") == []
-
-
-@pytest.fixture(autouse=True)
-def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave this process's priority alone."""
-    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import mounts
-from tests.cluster.upkeep_site import UpkeepSite, one
-from tests.unit.samples import a_record
+from tests.support.late_node import BOOT
+from tests.support.maintenance_site import UpkeepSite, one
+from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
-from warmstart.entry import tend_command
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
@@ -34,16 +34,9 @@ from warmstart.store.layout import StoreFailed
 from warmstart.store.scan import OUT_OF_TIME
 from warmstart.store.spool import Spooled
 
-pytestmark = pytest.mark.usefixtures("capable_host")
+pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 
 GONE = "slurm_load_jobs error: Invalid job id specified"
-BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-@pytest.fixture(autouse=True)
-def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave this process's priority alone; the installed program is idle in test_tend_slurm."""
-    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
 
 
 class Node:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.entries import numba_entries
-from tests.cluster.upkeep_site import UpkeepSite
+from tests.support.maintenance_site import UpkeepSite
+from tests.support.numba_entries import numba_entries
 from warmstart.store import unpack
 
 pytestmark = pytest.mark.usefixtures("capable_host")

@@ -6,7 +6,6 @@ what is honest in the same cache is harvested; and the mounts go.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import socket
@@ -19,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.overlay_place import JOB, SUBDIR, Node, Run, a_node, content
+from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
+from tests.support.privileges import drop_to
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import beneath, overlay
@@ -104,9 +104,7 @@ def at_work(act: Callable[[], object], cwd: Path) -> Iterator[subprocess.Popen[b
     pid = os.fork()
     if not pid:
         try:
-            os.setgroups([])
-            os.setresgid(JOB.gid, JOB.gid, JOB.gid)
-            os.setresuid(JOB.uid, JOB.uid, JOB.uid)
+            drop_to(JOB.uid, JOB.gid)
             os.chdir(cwd)
             end = time.monotonic() + 60
             while time.monotonic() < end:
@@ -183,14 +181,6 @@ def test_links_pipes_and_devices(run: Run, node: Node) -> None:
 
 def test_no_whiteouts_devices_or_overlay_attributes_of_the_jobs_own(run: Run) -> None:
     """The kernel refuses what would act on the layers, and what it allows has no meaning here."""
-
-    def tried(act: Callable[[], object]) -> str:
-        try:
-            act()
-        except OSError as error:
-            return errno.errorcode[error.errno or 0]
-        return "yes"
-
     refused = {
         "whiteout": lambda: os.mknod("k/w", stat.S_IFCHR, os.makedev(0, 0)),
         "device": lambda: os.mknod("null", stat.S_IFCHR | 0o666, os.makedev(1, 3)),

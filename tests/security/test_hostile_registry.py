@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import config, processes
+from tests.cluster import processes
 from tests.cluster.accounts import ALICE, IMPORT
 from tests.cluster.registry import build_image
-from tests.integration import stub_registry
-from tests.integration.image_place import Place, files, in_child, leftovers, opened_place, processes_of, result
-from tests.unit.images.inline import CAPS, RULES
+from tests.support.image_place import Place, files, in_child, leftovers, opened_place, processes_of, result
+from tests.support.image_site import CAPS, RULES
+from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become
@@ -209,19 +208,6 @@ def test_a_full_disk_below_the_scratch_is_not_the_images_fault(place: Place, sit
     finally:
         subprocess.run(["umount", str(small)], check=True)
     assert [name for name in files(Path(site.store.path)) if name.endswith(".sqsh")] == []
-
-
-@contextmanager
-def stub(how: str, *certificate: str) -> Iterator[int]:
-    """Give the port of a server that answers everything in one way, with TLS if there is a certificate."""
-    port = config.free_ports(1)[0]
-    server = subprocess.Popen([sys.executable, stub_registry.__file__, str(port), how, *certificate])
-    try:
-        processes.wait_until("the stub", lambda: config.listening(port), 10)
-        yield port
-    finally:
-        server.kill()
-        server.wait()
 
 
 def own_address() -> str:

@@ -21,6 +21,7 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 
+from tests.support.privileges import drop_to
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import beneath, collect, scan
@@ -113,9 +114,7 @@ def as_job(tree: Path, act: Callable[[], object], *, forever: bool = False) -> I
 def _be_the_job(tree: Path, act: Callable[[], object], forever: bool) -> NoReturn:
     try:
         os.chdir(tree)
-        os.setgroups([])
-        os.setresgid(JOB, JOB, JOB)
-        os.setresuid(JOB, JOB, JOB)
+        drop_to(JOB, JOB)
         act()
         end = time.monotonic() + 30
         while forever and time.monotonic() < end:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.accounts import ALICE, IMPORT, STORE
-from tests.integration.image_place import Place, Ready, Store, opened_place, squashfs
-from tests.unit.images.inline import KEEP, RULES
+from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
+from tests.support.image_site import KEEP, RULES
 from warmstart.host.deadline import after
 from warmstart.images import flight, production, space
 from warmstart.images.asked import Obtained, Site

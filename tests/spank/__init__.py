@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.requirements import unavailable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,6 +26,12 @@ def missing() -> str:
     if shutil.which("cc") is None:
         return "no C compiler"
     return "" if Path("/usr/include/slurm/spank.h").is_file() else "no Slurm headers (Debian: libslurm-dev)"
+
+
+def need() -> None:
+    """Require what builds the plugin."""
+    if wanting := missing():
+        unavailable(wanting)
 
 
 def build(directory: Path, *, sanitize: bool) -> Path:

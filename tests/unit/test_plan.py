@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import a_job, a_policy, a_record
+from tests.support.runs import a_job, a_policy, a_record
 from warmstart import plan
 from warmstart.entry.preview import preview
 from warmstart.policy.match import Grant

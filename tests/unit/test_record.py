@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import a_policy, a_record
+from tests.support.runs import a_policy, a_record
 from warmstart import plan
 from warmstart import record as records
 from warmstart.host.deadline import after

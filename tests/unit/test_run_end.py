@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.vanish import vanishes
-from tests.unit.samples import a_context, a_policy
+from tests.support.runs import a_context, a_policy
+from tests.support.vanish import vanishes
 from warmstart import record as records
 from warmstart import run_end, view
 from warmstart.errors import StoreError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import a_context, a_policy
+from tests.support.runs import a_policy
 from warmstart import record as records
 from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.policy.compiled import OnError
@@ -55,12 +55,6 @@ def events(root: Path) -> list[dict[str, Any]]:
     """Return what the context's journal holds."""
     lines = [line for path in (root / "node" / "journal").iterdir() for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines]
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    """Give a context below the test's directory."""
-    return a_context(tmp_path)
 
 
 @pytest.mark.parametrize("error", [OfStore(), OfResource()])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.audit.samples import FIELDS, NO_PROCESS, finished, left, lines
+from tests.support.journals import FIELDS, NO_PROCESS, finished, left, lines
 from warmstart.audit import waiting
 from warmstart.audit.line import LONGEST_VALUE, ORDER
 from warmstart.audit.sink import flush

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.audit.samples import FIELDS, finished, left
+from tests.support.journals import FIELDS, finished, left
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.audit.query import AuditLog, Where

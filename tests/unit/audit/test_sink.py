@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.audit.samples import FIELDS, finished, left, lines
+from tests.support.journals import FIELDS, finished, left, lines
 from warmstart.audit import events, sink
 from warmstart.audit.journal import Journal
 from warmstart.audit.line import ORDER

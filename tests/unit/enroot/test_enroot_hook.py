@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.samples import a_context
+from tests.support.runs import a_context
 from warmstart import view
 from warmstart.steps import environment
 from warmstart.steps.contract import Context

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.entry.command_line import POLICY, answer, installed, run
+from tests.support.command_line import POLICY, answer, installed, run
 from warmstart.paths import Installation
 
 NOBODY = ("plan", "--user", "nobody")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.entry.command_line import POLICY, answer, installed, run
+from tests.support.command_line import POLICY, answer, installed, run
 from warmstart.paths import Installation
 from warmstart.policy.refresh import current
 

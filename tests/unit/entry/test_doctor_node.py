@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.entry.command_line import POLICY, answer, installed, run
+from tests.support.command_line import POLICY, answer, installed, run
 from warmstart.entry import doctor_command
 from warmstart.entry.doctor import constant_path, containers, kernel, node, slurm, store
 from warmstart.entry.doctor import policy as site_policy

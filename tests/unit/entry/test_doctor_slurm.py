@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.entry.command_line import POLICY, installed
+from tests.support.command_line import POLICY, installed
 from warmstart.entry.doctor import constant_path, containers, slurm, slurm_conf
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.slurm import Slurm

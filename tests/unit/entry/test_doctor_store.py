@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from tests.unit.entry.command_line import installed
+from tests.support.command_line import installed
 from warmstart.entry.doctor import probe, store
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.probe import Look, Owned

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.images.inline import RULES
+from tests.support.image_site import RULES
 from warmstart.images.asked import named
 from warmstart.images.lookup import Wanted
 from warmstart.images.reference import parse

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.inline import RULES
-from tests.unit.images.sample import image
+from tests.support.image_site import RULES
+from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images.adoption import Taken

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.inline import CAPS, RULES
+from tests.support.image_site import CAPS, RULES
 from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.children import Ended

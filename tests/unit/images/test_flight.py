@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from tests.unit.images import inline
-from tests.unit.images.sample import image
+from tests.support import image_site
+from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import election, failures, flight, production, uses
 from warmstart.images.asked import Obtained, Site, obtained
@@ -28,7 +28,7 @@ from warmstart.store.locks import Held, try_lock
 
 HEX = "ab" * 32
 BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
-LOCK = f"{key_of(BY_DIGEST.canonical())}.{inline.KIND}"
+LOCK = f"{key_of(BY_DIGEST.canonical())}.{image_site.KIND}"
 OTHER = Producer("n9", 99, 8, "2026-01-01T00:00:00Z")
 NOT_FOUND = RememberedFailure("image-not-found", {"image": "reg.io/a"})
 
@@ -37,7 +37,7 @@ NOT_FOUND = RememberedFailure("image-not-found", {"image": "reg.io/a"})
 def site(tmp_path: Path) -> Site:
     """Return a site with an empty store."""
     (tmp_path / "store").mkdir()
-    return inline.site(tmp_path / "store", tmp_path / "workspace")
+    return image_site.site(tmp_path / "store", tmp_path / "workspace")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def put_image(site: Site) -> None:
     """Publish the sample image."""
     images = Path(site.store.path) / "images"
     images.mkdir(exist_ok=True)
-    (images / f"{HEX}.{inline.KIND}.sqsh").write_bytes(image())
+    (images / f"{HEX}.{image_site.KIND}.sqsh").write_bytes(image())
 
 
 def nothing_to_import(*_: object) -> NoReturn:
@@ -190,7 +190,7 @@ def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: 
         flight.obtain(BY_DIGEST, site, after(5))
     monkeypatch.setattr(production, "_import", nothing_to_import)
     with pytest.raises(AssertionError, match="imported"):
-        flight.obtain(BY_DIGEST, site._replace(rules=inline.RULES._replace(remember_failures=0)), after(5))
+        flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(remember_failures=0)), after(5))
 
 
 @pytest.mark.usefixtures("others_lock")
@@ -231,12 +231,12 @@ def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(
 ) -> None:
     """With `verify: full` a byte that the superblock does not tell of is enough to import again."""
     put_image(site)
-    name = f"{HEX}.{inline.KIND}"
+    name = f"{HEX}.{image_site.KIND}"
     (Path(site.store.path) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
     monkeypatch.setattr(production, "_import", nothing_to_import)
     assert flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
     with pytest.raises(AssertionError, match="imported"):
-        flight.obtain(BY_DIGEST, site._replace(rules=inline.RULES._replace(verify="full")), after(5))
+        flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(verify="full")), after(5))
     (reason,) = (Path(site.store.path) / "images" / "quarantine").glob("*.reason")
     assert "SHA-256" in reason.read_text()
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.images.sample import image
+from tests.support.superblocks import image
 from warmstart.images import lookup
 from warmstart.images.lookup import Found, TagTimes
 from warmstart.images.reference import ImageReferenceInvalid, parse

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from tests.unit.images.inline import CAPS
+from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import children
 from warmstart.host.children import Ended

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images import inline
+from tests.support import image_site
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import private
@@ -28,7 +28,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     """Return a site whose store's owner is whoever runs the test."""
     (tmp_path / "store").mkdir()
     with ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(tmp_path / "store")) as store:
-        yield inline.site(tmp_path / "store", tmp_path / "workspace")._replace(store=store)
+        yield image_site.site(tmp_path / "store", tmp_path / "workspace")._replace(store=store)
 
 
 @pytest.fixture

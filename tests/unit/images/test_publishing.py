@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.sample import image
+from tests.support.superblocks import image
 from warmstart.host import files
 from warmstart.images import publishing
 from warmstart.images.lookup import NOBODY, Pointer, image_name

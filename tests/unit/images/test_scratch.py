@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.inline import CAPS
+from tests.support.image_site import CAPS
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity

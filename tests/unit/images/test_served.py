@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.inline import InlineWorker, client
+from tests.support.image_site import InlineWorker, client
 from warmstart.host.deadline import after
 from warmstart.images import served, space, uses
 

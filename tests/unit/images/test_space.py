@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.sample import image
+from tests.support.superblocks import image
 from warmstart.images import space, uses
 from warmstart.images.inventory import inventory
 from warmstart.images.lookup import NOBODY, Charged

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.images.sample import GOOD, PADDED, image, packed
+from tests.support.superblocks import GOOD, PADDED, image, packed
 from warmstart.images.superblock import ABSENT, ImageInvalid, Superblock, parse
 
 WRONG = [

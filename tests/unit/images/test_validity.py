@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.sample import image
+from tests.support.superblocks import image
 from warmstart.images import validity
 from warmstart.images.validity import ByteCheck
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.policy.conftest import Site
+from tests.support.policy_site import Site
 from warmstart.images import reference
 from warmstart.policy import checks
 from warmstart.policy.model import REFERENCE, REGISTRY, PolicyModel, Section, known_keys, schema_text

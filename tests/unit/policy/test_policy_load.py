@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.policy.conftest import Site
+from tests.support.policy_site import MINIMAL, Compile, Site, refusals
 from warmstart.policy import compiled
-from warmstart.policy.compiled import Policy
 from warmstart.policy.invalid import PolicyInvalid
 
-Compile = Callable[[str], Policy]
-MINIMAL = "version: 1\npaths: {store: /shared/warmstart}\n"
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
 CONTROLLER = "slurmctld: {spec_directory: /shared/specs}\n"
-
-
-def refusals(site: Site, text: str) -> list[str]:
-    """Return the problems of a text as LINE:COLUMN: PROBLEM."""
-    site.write(text)
-    with pytest.raises(PolicyInvalid) as caught:
-        site.compiled()
-    lines = str(caught.value).splitlines()
-    prefix = f"{site.policy}:"
-    assert all(line.startswith(prefix) for line in lines), lines
-    assert lines[0] == "{path}:{line}:{column}: {problem}".format_map(caught.value.fields)
-    return [line.removeprefix(prefix) for line in lines]
-
-
 KEEP = (85, 70, 2, 7 * 86400, 0, 0)
 
 

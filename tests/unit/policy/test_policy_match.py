@@ -9,28 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.policy_site import Compile
+from tests.support.runs import a_job
 from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.policy import compiled, load
 from warmstart.policy.compiled import Condition, Policy, Rule
 from warmstart.policy.match import Grant, combine, matching, private_repository
 
-Compile = Callable[[str], Policy]
-JOB = Job(
-    id=7,
-    uid=1000,
-    gid=1000,
-    user="alice",
-    node="n1",
-    cluster="c",
-    partition="gpu",
-    account="ml-1",
-    nodelist="n1",
-    het_id=None,
-    constraints="",
-    comment="",
-    pyxis_image="",
-)
+JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml-1")
 PUBLISHER = JOB._replace(uid=1500, user="svc_ci")
 HEAD = """\
 version: 1

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.unit.samples import a_job
-from warmstart.policy.compiled import Policy
+from tests.support.policy_site import Compile
+from tests.support.runs import a_job
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
 
-Compile = Callable[[str], Policy]
 HEAD = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n  - {name: other, env: {OTHER: x}}\n  - name: a\n"
 
 

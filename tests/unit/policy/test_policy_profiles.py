@@ -8,8 +8,7 @@ from typing import get_args
 
 import pytest
 
-from tests.unit.policy.conftest import Site
-from tests.unit.policy.test_policy_load import MINIMAL, refusals
+from tests.support.policy_site import MINIMAL, Site, refusals
 from warmstart.policy.model import DefinedProfile, known_keys
 from warmstart.policy.model.profiles import DerivedFact
 from warmstart.profiles.defined import FILES, FORMATS

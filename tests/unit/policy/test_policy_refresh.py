@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.policy.conftest import Site, find_user
+from tests.support.policy_site import Site, find_user
 from warmstart.host import files
 from warmstart.paths import Installation
 from warmstart.policy import compiled, load, refresh, source

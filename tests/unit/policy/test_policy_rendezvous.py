@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.policy.conftest import Site
-from tests.unit.samples import a_job
+from tests.support.policy_site import Compile, Site
+from tests.support.runs import a_job
 from warmstart.host import ports
-from warmstart.policy.compiled import Policy, Rendezvous
+from warmstart.policy.compiled import Rendezvous
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
 from warmstart.policy.units import parse_ports
 
-Compile = Callable[[str], Policy]
 HEAD = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.policy.conftest import Site
+from tests.support.policy_site import Site
 from warmstart.errors import PolicyError
 from warmstart.policy import source
 from warmstart.policy.invalid import PolicyUnreadable, PolicyUntrusted

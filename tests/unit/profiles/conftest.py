@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.judging import MTIME, Judge
 from warmstart.profiles.judge import judge
-
-MTIME = 1_700_000_000_123_456_789  # of every staged file; the stage keeps what a job's files have
-Judge = Callable[[str, dict[str, bytes]], "str | None"]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.profiles.conftest import Judge
+from tests.support.judging import Judge
 from warmstart.profiles import registry
 
 RTX = "runtime_cache.bin"

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import relocatable, shared
-
-SHARED = shared()
-LOG = b"# ninja log v5\n0\t36721\t1795207062665183497\tmain.o\te8c90a8ab269e656\n"
-LOG += b"36721\t37197\t17\tx.so\t33753f2231f7f121\n"
-DEPS = b"# ninjadeps\n" + (4).to_bytes(4, "little") + (12).to_bytes(4, "little") + b"main.o\0\0" + b"\xff" * 4
-DEPS += (0x80000000 | 12).to_bytes(4, "little") + bytes(12)
-BUILT = {
-    "build.ninja": b"build x.so: link main.o\n",
-    ".ninja_log": LOG,
-    ".ninja_deps": DEPS,
-    "main.o": relocatable(),
-    "x.so": SHARED,
-}
-OPS = ".cache/flashinfer/0.7.2/90a"
+from tests.support.built_entries import BUILT, NINJA_DEPS, NINJA_LOG, OPS, SHARED, operation
+from tests.support.cache_files import relocatable
+from tests.support.judging import Judge
 
 
 def extension(**changes: bytes | None) -> dict[str, bytes]:
@@ -27,13 +14,6 @@ def extension(**changes: bytes | None) -> dict[str, bytes]:
     files: dict[str, bytes | None] = {**BUILT, "main.cpp": b"int x;\n"}
     files |= {name if name[0] == "." else name.replace("_", "."): content for name, content in changes.items()}
     return {f"x/{name}": content for name, content in files.items() if content is not None}
-
-
-def operation(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return FlashInfer's op `x`."""
-    return {f"{OPS}/cached_ops/x/{name}": content for name, content in files.items()} | {
-        f"{OPS}/generated/x/x.cu": b"__global__ void f();\n"
-    }
 
 
 @pytest.mark.parametrize(
@@ -56,10 +36,10 @@ def test_builds_that_ended_are_valid(verdict: Judge, profile: str, files: dict[s
         (extension(main_o=None), "incomplete"),
         (extension(build_ninja=None), "incomplete"),
         (extension(**{".ninja_log": None}), "incomplete"),
-        (extension(**{".ninja_log": LOG[: LOG.rindex(b"36721")]}), "build-unfinished"),
-        (extension(**{".ninja_log": LOG[:-1]}), "build-unfinished"),
+        (extension(**{".ninja_log": NINJA_LOG[: NINJA_LOG.rindex(b"36721")]}), "build-unfinished"),
+        (extension(**{".ninja_log": NINJA_LOG[:-1]}), "build-unfinished"),
         (extension(**{".ninja_log": b""}), "build-unfinished"),
-        (extension(**{".ninja_deps": DEPS[:-1]}), "build-unfinished"),
+        (extension(**{".ninja_deps": NINJA_DEPS[:-1]}), "build-unfinished"),
         (extension(**{".ninja_deps": b"# ninjadeps\n"}), "build-unfinished"),
         (extension(x_so=SHARED[: len(SHARED) // 2]), "elf-truncated"),
         (extension(x_so=b""), "elf-truncated"),
@@ -81,8 +61,14 @@ ELSEWHERE = b"/var/tmp/warmstart/n1/17.0a1b2c3d/cache/torch-extensions/x/main.cp
     "changes",
     [
         {"build.ninja": b"build main.o: compile " + ELSEWHERE + b"\nbuild x.so: link main.o\n"},
-        {".ninja_log": LOG.replace(b"main.o", ELSEWHERE.replace(b"cpp", b"o"))},
-        {".ninja_deps": DEPS[:16] + (76).to_bytes(4, "little") + ELSEWHERE.ljust(72, b"\0") + b"\xfe" + b"\xff" * 3},
+        {".ninja_log": NINJA_LOG.replace(b"main.o", ELSEWHERE.replace(b"cpp", b"o"))},
+        {
+            ".ninja_deps": NINJA_DEPS[:16]
+            + (76).to_bytes(4, "little")
+            + ELSEWHERE.ljust(72, b"\0")
+            + b"\xfe"
+            + b"\xff" * 3
+        },
     ],
 )
 def test_what_was_built_at_a_runs_own_path_is_refused(verdict: Judge, changes: dict[str, bytes]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.profiles.samples import NUMBA_BASE, numba_files
+from tests.support.cache_files import NUMBA_BASE, numba_files
 from warmstart.errors import WarmstartError
 from warmstart.host import tar
 from warmstart.host.deadline import after

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.profiles.samples import cubin, relocatable, shared
+from tests.support.cache_files import cubin, relocatable, shared
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.defined import FORMATS, DefinedProfile, profile_of

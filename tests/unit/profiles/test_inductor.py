@@ -5,17 +5,16 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import STEM, letters, relocatable, shared
+from tests.support.cache_files import STEM, letters, relocatable, shared
+from tests.support.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 
 SOURCE = b"// AOT ID\n#include <Python.h>\nextern void kernel();\n"
 SHARED = shared()
 BUILT = {f"{STEM}.main.cpp": SOURCE, f"{STEM}.main.so": SHARED}
-SAME_STAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
 def graph(content: bytes) -> str:

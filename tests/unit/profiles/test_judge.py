@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import NUMBA_BASE, numba_files
+from tests.support.cache_files import NUMBA_BASE, NUMBA_DATA, NUMBA_INDEX, numba_files
+from tests.support.judging import Judge
 from warmstart.profiles.judge import judge
-
-INDEX = f"{NUMBA_BASE}.nbi"
-DATA = f"{NUMBA_BASE}.1.nbc"
 
 
 def write_entry(stage: Path) -> dict[str, list[str]]:
@@ -36,7 +33,7 @@ def test_good_and_bad_entries_are_answered_side_by_side(stage: Path, stage_fd: i
 def test_what_is_not_a_regular_file_is_refused(stage: Path, stage_fd: int, hostile: str) -> None:
     """A link, a pipe or a directory on the stage is neither followed nor waited for."""
     entries = write_entry(stage)
-    data = stage / DATA
+    data = stage / NUMBA_DATA
     data.rename(stage / "elsewhere")
     if hostile == "link":
         data.symlink_to(stage / "elsewhere")
@@ -50,13 +47,15 @@ def test_what_is_not_a_regular_file_is_refused(stage: Path, stage_fd: int, hosti
 def test_a_linked_directory_is_not_entered(stage: Path, stage_fd: int) -> None:
     """Every component of a file's path is opened without following links."""
     entries = write_entry(stage)
-    directory = (stage / INDEX).parent
+    directory = (stage / NUMBA_INDEX).parent
     directory.rename(stage / "elsewhere")
     directory.symlink_to(stage / "elsewhere")
     assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "not-a-file"}
 
 
-@pytest.mark.parametrize("name", ["../x.nbi", "/etc/passwd", f"{NUMBA_BASE}.nbi.lock", INDEX.replace("-17", "-18")])
+@pytest.mark.parametrize(
+    "name", ["../x.nbi", "/etc/passwd", f"{NUMBA_BASE}.nbi.lock", NUMBA_INDEX.replace("-17", "-18")]
+)
 def test_a_file_of_another_entry_is_refused(stage: Path, stage_fd: int, name: str) -> None:
     """The judge applies the entry rule itself."""
     entries = write_entry(stage)
@@ -72,7 +71,7 @@ def test_an_entry_without_files_is_refused(stage_fd: int) -> None:
 def test_a_huge_sparse_file_costs_nothing(stage: Path, stage_fd: int) -> None:
     """A file above the format's limit is refused by its size."""
     entries = write_entry(stage)
-    os.truncate(stage / DATA, 1 << 40)
+    os.truncate(stage / NUMBA_DATA, 1 << 40)
     assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "too-large"}
 
 

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import zlib
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import cubin, shared
+from tests.support.built_entries import GEMM, KERNEL, SHARED, SOURCES, TILE, tile, tile_manifest
+from tests.support.cache_files import cubin
+from tests.support.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 
-SAME_STAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-KERNEL = "cache/kernel.sm90_fp8_gemm_1d2d." + "0123456789abcdef" * 2
-GEMM = {f"{KERNEL}/kernel.cu": b"// hash\n#include <x>\n", f"{KERNEL}/kernel.cubin": cubin()}
-TILE = f"0.1.15/linux-x86_64/kernels/{'a' * 64}"
-SHARED = shared()
-SOURCES = {"device_kernel.cu": b"__global__ void f() {}\n", "kernel_lib.so": SHARED, "params.json": b'{"x": [1]}'}
 EXECUTABLE = f"jit__lambda-{'0' * 64}-cache"
 # What libzstd makes of 494 bytes: one compressed block with sequences, no checksum.
 ZSTD = b"\x28\xb5\x2f\xfd\x60\xee\x00\x1d\x02\x00\x74\x03\x00\x00\x00\x07executable " + bytes(range(40))
 ZSTD += bytes.fromhex("0200c05e5ba96ab5d401")
 CONTENT = b"\0\0\0\7" + b"executable" * 500
-
-
-def manifest(files: dict[str, bytes], /, **changes: object) -> bytes:
-    """Return a manifest as TileLang writes it."""
-    said = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
-    return json.dumps({"version": 1, "files": said} | changes).encode()
-
-
-def tile(files: dict[str, bytes], said: bytes | None = None) -> dict[str, bytes]:
-    """Return an entry of TileLang."""
-    return {f"{TILE}/{name}": data for name, data in (files | {"manifest.json": said or manifest(SOURCES)}).items()}
 
 
 def zstd(*blocks: bytes, header: bytes = b"\x24\x0a", last: bytes = b"\xaa\xbb\xcc\xdd") -> bytes:
@@ -77,10 +59,10 @@ def test_whole_entries_are_valid(verdict: Judge, profile: str, files: dict[str, 
         ("tilelang", tile(SOURCES | {"params.json": b""}), "hash-differs"),
         ("tilelang", tile({"params.json": SOURCES["params.json"]}), "incomplete"),
         ("tilelang", tile(SOURCES | {"extra.json": b"{}"}), "unexpected-file"),
-        ("tilelang", tile(SOURCES, manifest(SOURCES, version=2)), "field-malformed"),
-        ("tilelang", tile(SOURCES, manifest(SOURCES, files={})), "field-malformed"),
-        ("tilelang", tile({"a.json": b""}, manifest({}, files={"a.json": "sha256"})), "field-malformed"),
-        ("tilelang", tile({"k.so": b"x"}, manifest({"k.so": b"x"})), "elf-truncated"),
+        ("tilelang", tile(SOURCES, tile_manifest(SOURCES, version=2)), "field-malformed"),
+        ("tilelang", tile(SOURCES, tile_manifest(SOURCES, files={})), "field-malformed"),
+        ("tilelang", tile({"a.json": b""}, tile_manifest({}, files={"a.json": "sha256"})), "field-malformed"),
+        ("tilelang", tile({"k.so": b"x"}, tile_manifest({"k.so": b"x"})), "elf-truncated"),
         ("jax", {EXECUTABLE: b""}, "compressed-malformed"),
         ("jax", {EXECUTABLE: zlib.compress(b"\0\0\0\7")}, "compressed-malformed"),
         ("jax", {EXECUTABLE: zlib.compress(CONTENT) + b"\0"}, "compressed-malformed"),

@@ -13,11 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.profiles.mutations import MUTATIONS
-from tests.unit.profiles.samples import cubin, torch_artifact
-from tests.unit.profiles.test_built import BUILT, OPS, operation
-from tests.unit.profiles.test_kernel_caches import KERNEL, SOURCES, TILE, tile
-from tests.unit.profiles.test_serving import ARTIFACT, LEAF, PART, SGLANG, VLLM
+from tests.support.built_entries import (
+    ARTIFACT,
+    BUILT,
+    GEMM,
+    KERNEL,
+    OPS,
+    PART,
+    SGLANG,
+    SGLANG_LEAF,
+    SOURCES,
+    TILE,
+    VLLM,
+    operation,
+    tile,
+)
+from tests.support.cache_files import torch_artifact
+from tests.support.mutations import MUTATIONS
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
 
@@ -26,7 +38,6 @@ NOISE = random.Random(7).randbytes(20_000)
 LOG = f"{OPS}/cached_ops/x/.ninja_log"
 DEPS = f"{OPS}/cached_ops/x/.ninja_deps"
 ARTIFACTS = {**VLLM, f"{PART}/{ARTIFACT}": torch_artifact(b"CacheCompiledArtifact", b"key", b"a2V5", NOISE)}
-GEMM = {f"{KERNEL}/kernel.cu": b"// hash\n#include <x>\n", f"{KERNEL}/kernel.cubin": cubin()}
 RTX = {"runtime_cache.bin": NOISE}
 DRIVER = {"index": NOISE[:5000], "a/f/0123456789abcdef": NOISE}
 
@@ -37,7 +48,7 @@ ROWS: dict[str, tuple[str, dict[str, bytes], str]] = {
     "TileLang manifest": ("tilelang", tile(SOURCES), f"{TILE}/manifest.json"),
     "vLLM artifact": ("vllm", ARTIFACTS, f"{PART}/{ARTIFACT}"),
     "vLLM index": ("vllm", ARTIFACTS, f"{PART}/vllm_compile_cache.py"),
-    "SGLang dependencies": ("sglang", SGLANG, f"{LEAF}/sgl_deps.json"),
+    "SGLang dependencies": ("sglang", SGLANG, f"{SGLANG_LEAF}/sgl_deps.json"),
     "ninja's log": ("flashinfer", operation(BUILT), LOG),
     "ninja's dependencies": ("flashinfer", operation(BUILT), DEPS),
     "TensorRT-RTX runtime cache": ("trt-rtx", RTX, "runtime_cache.bin"),

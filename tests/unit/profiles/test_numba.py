@@ -8,17 +8,14 @@ import pickletools
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import NUMBA_BASE, numba_files, relocatable
+from tests.support.cache_files import NUMBA_DATA, NUMBA_INDEX, numba_files, relocatable
+from tests.support.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.formats import pickle_framing
 
-INDEX = f"{NUMBA_BASE}.nbi"
-DATA = f"{NUMBA_BASE}.1.nbc"
-SAME_STAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 BINARY = st.binary().filter(lambda data: not data.startswith(b"\x7fELF"))  # those are checked as objects
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | BINARY,
@@ -35,10 +32,10 @@ def test_a_function_with_two_signatures_is_valid(verdict: Judge) -> None:
 @given(value=JSON, protocol=st.sampled_from([4, 5]))
 def test_every_pickle_of_a_current_protocol_is_well_formed(verdict: Judge, value: object, protocol: int) -> None:
     """The walk has no complaint about anything that the standard pickler writes."""
-    assert verdict("numba", {**numba_files(1), DATA: pickle.dumps(value, protocol)}) is None
+    assert verdict("numba", {**numba_files(1), NUMBA_DATA: pickle.dumps(value, protocol)}) is None
 
 
-@pytest.mark.parametrize("name", [INDEX, DATA])
+@pytest.mark.parametrize("name", [NUMBA_INDEX, NUMBA_DATA])
 def test_no_truncated_file_passes(verdict: Judge, name: str) -> None:
     """A file cut anywhere is refused; Numba would kill the job with it."""
     files = numba_files(1)
@@ -52,10 +49,10 @@ def test_no_truncated_file_passes(verdict: Judge, name: str) -> None:
 def test_any_bytes_get_a_documented_reason(verdict: Judge, data: st.DataObject) -> None:
     """Damage of any kind ends in a verdict in fixed words, never in an exception of another kind."""
     files = numba_files(1)
-    content = bytearray(files[INDEX])
+    content = bytearray(files[NUMBA_INDEX])
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    assert verdict("numba", {**files, INDEX: bytes(content)}) in {None, *REASONS} - {"validator-failed"}
+    assert verdict("numba", {**files, NUMBA_INDEX: bytes(content)}) in {None, *REASONS} - {"validator-failed"}
 
 
 @pytest.mark.parametrize(
@@ -65,18 +62,18 @@ def test_any_bytes_get_a_documented_reason(verdict: Judge, data: st.DataObject) 
         (pickle.dumps("0.68") + pickle.dumps(("stamp", {1: "f.1.nbc", 2: "f.2.nbc"})), "incomplete"),
         (pickle.dumps("0.68"), "pickle-truncated"),
         (b"", "pickle-truncated"),
-        (numba_files(1)[INDEX] + b"\0", "pickle-trailing"),
-        (numba_files(1)[INDEX] + pickle.dumps(1), "pickle-trailing"),
+        (numba_files(1)[NUMBA_INDEX] + b"\0", "pickle-trailing"),
+        (numba_files(1)[NUMBA_INDEX] + pickle.dumps(1), "pickle-trailing"),
         (pickle.dumps("0.68", 3) + pickle.dumps(1, 3), "pickle-malformed"),
         (pickle.dumps("0.68", 0) + pickle.dumps(1, 0), "pickle-malformed"),
     ],
 )
 def test_an_index_that_is_not_two_pickles_with_their_data_is_refused(verdict: Judge, index: bytes, reason: str) -> None:
     """An empty index, one whose data is missing, one pickle, three pickles, old protocols."""
-    assert verdict("numba", {**numba_files(1), INDEX: index}) == reason
+    assert verdict("numba", {**numba_files(1), NUMBA_INDEX: index}) == reason
 
 
-@pytest.mark.parametrize("missing", [INDEX, DATA])
+@pytest.mark.parametrize("missing", [NUMBA_INDEX, NUMBA_DATA])
 def test_half_of_an_entry_is_refused(verdict: Judge, missing: str) -> None:
     """Published, it would keep every later, whole one out."""
     files = numba_files(1)
@@ -112,7 +109,7 @@ def raw(body: bytes) -> bytes:
 )
 def test_a_malformed_pickle_is_refused(verdict: Judge, body: bytes) -> None:
     """Opcodes that follow each other in a way that no pickler writes."""
-    reason = verdict("numba", {**numba_files(1), DATA: raw(body)})
+    reason = verdict("numba", {**numba_files(1), NUMBA_DATA: raw(body)})
     assert reason in {"pickle-malformed", "pickle-truncated"}
 
 
@@ -123,18 +120,18 @@ def test_nothing_is_executed(verdict: Judge, tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.mkdir, (str(tmp_path / "ran"),)
 
-    assert verdict("numba", {**numba_files(1), DATA: pickle.dumps(Payload(), 5)}) is None
+    assert verdict("numba", {**numba_files(1), NUMBA_DATA: pickle.dumps(Payload(), 5)}) is None
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_bomb_of_opcodes_is_bounded(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of opcodes has a limit far above real files."""
-    most = sum(1 for _ in pickletools.genops(numba_files(1)[DATA]))
+    most = sum(1 for _ in pickletools.genops(numba_files(1)[NUMBA_DATA]))
     monkeypatch.setattr(pickle_framing, "MOST_OPCODES", 10 * most)
-    assert verdict("numba", {**numba_files(1), DATA: raw(b"N0" * 6 * most + b"N")}) == "too-large"
+    assert verdict("numba", {**numba_files(1), NUMBA_DATA: raw(b"N0" * 6 * most + b"N")}) == "too-large"
 
 
 def test_a_damaged_object_in_a_pickle_is_refused(verdict: Judge) -> None:
     """The ELF object inside the data is checked as one: here its section headers are gone."""
     data = pickle.dumps((b"key", relocatable()[:-64]), 5)
-    assert verdict("numba", {**numba_files(1), DATA: data}) == "elf-truncated"
+    assert verdict("numba", {**numba_files(1), NUMBA_DATA: data}) == "elf-truncated"

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.profiles.conftest import Judge
-from tests.unit.profiles.samples import STEM, cubin, relocatable, shared, torch_artifact, triton_kernel
+from tests.support.built_entries import (
+    ARTIFACT,
+    PART,
+    RANK,
+    SGLANG,
+    SGLANG_LEAF,
+    SGLANG_ROWS,
+    SHARED,
+    VLLM,
+    VLLM_INDEX,
+    VLLM_SAVED,
+)
+from tests.support.cache_files import STEM, cubin, relocatable, torch_artifact, triton_kernel
+from tests.support.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.relocation import relocate
 
-SAME_STAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-RANK = "torch_compile_cache/0123456789/rank_0_0"
-PART = f"{RANK}/backbone"
-ARTIFACT = "artifact_compile_range_1_8192_subgraph_0"
-SAVED = torch_artifact(b"CacheCompiledArtifact", b"torch key", b"a2V5", pickle.dumps([1]))
-INDEX = f"{{((1, 8192), 0, 'inductor_standalone'):\n  ('{ARTIFACT}', '/old/{PART}/{ARTIFACT}')}}\n".encode()
-VLLM = {
-    f"{PART}/vllm_compile_cache.py": INDEX,
-    f"{PART}/computation_graph.py": b"class GraphModule: pass\n",
-    f"{PART}/{ARTIFACT}": SAVED,
-}
 MODEL = f"torch_compile_cache/torch_aot_compile/{'a' * 64}/rank_0_0/model"
-SHARED = shared()
-ROWS = [["kernels", "csrc/x.cuh", "0" * 64], ["sys", "include/stdio.h", "1" * 64]]
-
-
-def leaf(rows: list[list[str]]) -> str:
-    """Return the directory that SGLang gives to a module with these dependencies (its `_hash_parts`)."""
-    digest = hashlib.sha256(b"".join(repr(tuple(row)).encode() + b"\0" for row in rows)).hexdigest()
-    return f"jit/sm90a/sgl_kernel_x/build-{'0' * 16}/deps-{digest[:16]}"
-
-
-LEAF = leaf(ROWS)
-SGLANG = {f"{LEAF}/sgl_deps.json": json.dumps(ROWS).encode(), f"{LEAF}/sgl_kernel_x.so": SHARED}
 
 
 def below(prefix: str, files: dict[str, bytes]) -> dict[str, bytes]:
@@ -71,23 +59,23 @@ def test_whole_entries_are_valid(verdict: Judge, profile: str, files: dict[str, 
 @pytest.mark.parametrize(
     ("profile", "files", "reason"),
     [
-        ("vllm", {f"{PART}/{ARTIFACT}": SAVED}, "incomplete"),
-        ("vllm", {f"{PART}/vllm_compile_cache.py": INDEX}, "incomplete"),
+        ("vllm", {f"{PART}/{ARTIFACT}": VLLM_SAVED}, "incomplete"),
+        ("vllm", {f"{PART}/vllm_compile_cache.py": VLLM_INDEX}, "incomplete"),
         ("vllm", VLLM | {f"{PART}/vllm_compile_cache.py": b"{}"}, "incomplete"),
-        ("vllm", VLLM | {f"{PART}/vllm_compile_cache.py": INDEX[:-3]}, "literal-malformed"),
+        ("vllm", VLLM | {f"{PART}/vllm_compile_cache.py": VLLM_INDEX[:-3]}, "literal-malformed"),
         ("vllm", VLLM | {f"{PART}/vllm_compile_cache.py": b"[" * 100_000}, "literal-malformed"),
         ("vllm", VLLM | {f"{PART}/vllm_compile_cache.py": b"__import__('os')"}, "literal-malformed"),
-        ("vllm", VLLM | {f"{PART}/{ARTIFACT}": SAVED[:-1]}, "hash-differs"),
+        ("vllm", VLLM | {f"{PART}/{ARTIFACT}": VLLM_SAVED[:-1]}, "hash-differs"),
         ("vllm", VLLM | {f"{PART}/{ARTIFACT}": b""}, "hash-differs"),
         ("vllm", VLLM | {f"{PART}/{ARTIFACT}": torch_artifact(b"Other", b"x")}, "field-malformed"),
         ("vllm", VLLM | {f"{PART}/{ARTIFACT}": torch_artifact(b"CacheCompiledArtifact", b"x")}, "field-malformed"),
         ("vllm", VLLM | {f"{PART}/computation_graph.py": b""}, "text-malformed"),
         ("vllm", {MODEL: pickle.dumps({"a": 1}, protocol=4)[:-1]}, "pickle-truncated"),
-        ("sglang", {f"{LEAF}/sgl_deps.json": SGLANG[f"{LEAF}/sgl_deps.json"]}, "incomplete"),
-        ("sglang", SGLANG | {f"{LEAF}/sgl_kernel_x.so": SHARED[:-1]}, "elf-truncated"),
-        ("sglang", SGLANG | {f"{LEAF}/sgl_deps.json": json.dumps(ROWS[:1]).encode()}, "name-not-hash"),
-        ("sglang", SGLANG | {f"{LEAF}/sgl_deps.json": b'{"a": 1}'}, "json-malformed"),
-        ("sglang", SGLANG | {f"{LEAF}/sgl_deps.json": b"[[1]]"}, "json-malformed"),
+        ("sglang", {f"{SGLANG_LEAF}/sgl_deps.json": SGLANG[f"{SGLANG_LEAF}/sgl_deps.json"]}, "incomplete"),
+        ("sglang", SGLANG | {f"{SGLANG_LEAF}/sgl_kernel_x.so": SHARED[:-1]}, "elf-truncated"),
+        ("sglang", SGLANG | {f"{SGLANG_LEAF}/sgl_deps.json": json.dumps(SGLANG_ROWS[:1]).encode()}, "name-not-hash"),
+        ("sglang", SGLANG | {f"{SGLANG_LEAF}/sgl_deps.json": b'{"a": 1}'}, "json-malformed"),
+        ("sglang", SGLANG | {f"{SGLANG_LEAF}/sgl_deps.json": b"[[1]]"}, "json-malformed"),
         ("sglang", {f"cute_aot/{'a' * 64}.o": b""}, "elf-truncated"),
     ],
 )

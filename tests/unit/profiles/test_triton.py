@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.profiles.conftest import MTIME, Judge
-from tests.unit.profiles.samples import TRITON_RELEASES, shared, triton_kernel
+from tests.support.cache_files import TRITON_RELEASES, shared, triton_kernel
+from tests.support.judging import MTIME, Judge
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
 from warmstart.profiles.relocation import relocate

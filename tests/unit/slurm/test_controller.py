@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import a_job
+from tests.support.runs import a_job
 from warmstart.slurm import controller, spec
 
 ARRAY = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}

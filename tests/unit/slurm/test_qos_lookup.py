@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.slurm.pyslurm_sample import install
+from tests.support.fake_pyslurm import install
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.slurm import lookup

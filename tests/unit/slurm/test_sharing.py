@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.unit.samples import a_job
+from tests.support.runs import a_job
 from warmstart.slurm.hostlist import has_several
 from warmstart.slurm.sharing import has_first_node_alone
 

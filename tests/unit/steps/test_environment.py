@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.samples import a_context
 from warmstart import view
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
@@ -26,12 +25,6 @@ def printed(tmp_path: Path, user: dict[str, str] | None = None, job: str = "7") 
     ended = subprocess.run(["/bin/sh", script], env=env, capture_output=True, text=True, check=False)
     assert ended.stderr == ""
     return ended.returncode, ended.stdout.splitlines()
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    """Give a context below the test's directory."""
-    return a_context(tmp_path)
 
 
 def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import a_context, a_job, a_policy
+from tests.support.runs import a_context, a_job, a_policy
 from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.host import ports

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import CACHE, a_context
+from tests.support.runs import CACHE, a_context
 from warmstart.host import sockets
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
@@ -37,12 +37,6 @@ def failing(nth: int, number: int, call: Callable[..., object], count: "itertool
         return call(*args, **kwargs)
 
     return wrapped
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    """Give a context below the test's directory."""
-    return a_context(tmp_path)
 
 
 @pytest.fixture

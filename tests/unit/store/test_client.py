@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.store.samples import OWNER, PRODUCER, draft, namespace, publish
+from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerAnswerMalformed

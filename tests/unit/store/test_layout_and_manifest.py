@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.samples import a_job
-from tests.unit.store.samples import PRODUCER
+from tests.support.bundles import PRODUCER
+from tests.support.runs import a_job
 from warmstart.policy.match import scope_key
 from warmstart.store import layout, manifest
 from warmstart.store.layout import Namespace

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.store.mask_samples import ODD_PATHS, PATHS, RULES, grouped, merged
+from tests.support.whiteouts import ODD_PATHS, PATHS, RULES, grouped, merged
 from warmstart.store import mask
 from warmstart.store.mask import Layer
 

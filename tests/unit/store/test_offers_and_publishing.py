@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.unit.store.samples import OWNER, draft, namespace, publish
+from tests.support.bundles import OWNER, draft, namespace, publish
 from warmstart.store import blocks, bundles, index, locks
 from warmstart.store import publish as publishing
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published, Reindexed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.store.samples import OWNER, draft, namespace
+from tests.support.bundles import OWNER, draft, namespace
 from warmstart.store import blocks, bundles, index, precedence, upkeep
 from warmstart.store.blocks import Block
 from warmstart.store.layout import Namespace

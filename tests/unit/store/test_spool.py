@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.unit.store.samples import draft
+from tests.support.bundles import draft
 from warmstart.store import spool
 from warmstart.store.spool import Spooled
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.store.samples import OWNER, draft, namespace, publish
+from tests.support.bundles import OWNER, draft, namespace, publish
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocks, bundles, gc, prune, scrub, upkeep
 from warmstart.store.blocks import Block, BlocksUnreadable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.store.samples import OWNER, draft, namespace, publish
+from tests.support.bundles import OWNER, draft, namespace, publish
 from warmstart.policy.form import Maintenance
 from warmstart.store import bundles, usage
 from warmstart.store.bundles import Published

@@ -12,6 +12,8 @@ import zlib
 from pathlib import Path
 
 NUMBA_BASE = "src_" + "0ff860c1" * 5 + "/mod.outer.locals.f-17.py311"
+NUMBA_INDEX = f"{NUMBA_BASE}.nbi"
+NUMBA_DATA = f"{NUMBA_BASE}.1.nbc"
 STEM = "uk/cuk" + "a" * 49
 # One kernel each of Triton 3.1 (sm_80), 3.2 and 3.4 (sm_90) and 3.9 (sm_120), compiled ahead of time without a GPU.
 TRITON = Path(__file__).parent / "data/triton-entries.zip"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.cluster.entries import numba_entries, write_as
-from tests.cluster.upkeep_site import UpkeepSite
-from tests.unit.samples import a_record
+from tests.support.maintenance_site import UpkeepSite
+from tests.support.numba_entries import numba_entries, write_as
+from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after

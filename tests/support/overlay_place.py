@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,6 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+from tests.support.privileges import drop_to
+from warmstart.host import mounts
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
@@ -117,9 +122,7 @@ class Run(NamedTuple):
 
 def _be_the_job(cache: Path, act: Callable[[], Any], answer: int) -> None:
     try:
-        os.setgroups([])
-        os.setresgid(JOB.gid, JOB.gid, JOB.gid)
-        os.setresuid(JOB.uid, JOB.uid, JOB.uid)
+        drop_to(JOB.uid, JOB.gid)
         os.umask(0o022)
         os.chdir(cache)
         os.write(answer, json.dumps({"value": act()}).encode())
@@ -132,6 +135,27 @@ def _be_the_job(cache: Path, act: Callable[[], Any], answer: int) -> None:
 def content(top: Path) -> dict[str, bytes]:
     """Return all regular files below a directory."""
     return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+def tried(act: Callable[[], object]) -> str:
+    """Return "yes", or the name of the error."""
+    try:
+        act()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "yes"
+
+
+def without_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a kernel without overlays."""
+    real = mounts.mount
+
+    def refused(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+        if kind == "overlay":
+            raise OSError(errno.ENODEV, "No such device")
+        real(source, target, kind, flags, options)
+
+    monkeypatch.setattr(mounts, "mount", refused)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.unit.images import inline
+from tests.support import image_site
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -82,7 +82,7 @@ def a_policy(root: Path, **changes: object) -> Policy:
         validate_user=me,
         site_label="bare",
         constant_path="none",
-        images=inline.RULES._replace(registries=("reg.example.com",), tag_ttl=3600),
+        images=image_site.RULES._replace(registries=("reg.example.com",), tag_ttl=3600),
         seed=compiled.Seed(10, 1 << 30, 1 << 30),
         harvest=compiled.Harvest(30, 1 << 30, 1000, 1 << 30),
         maintenance=compiled.Maintenance(86400, 1 << 30, 1 << 30, 1 << 30),

@@ -6,7 +6,8 @@ import os
 import pickle
 from pathlib import Path
 
-from tests.unit.profiles.samples import relocatable
+from tests.support.cache_files import relocatable
+from tests.support.privileges import drop_to
 
 DIGEST = "0ff860c1" * 5
 FOLDER = f"src_{DIGEST}"
@@ -31,9 +32,7 @@ def write_as(uid: int, gid: int, top: Path, entries: dict[str, dict[str, bytes]]
     if not pid:
         status = 1
         try:
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
+            drop_to(uid, gid)
             for files in entries.values():
                 for path, data in files.items():
                     (top / path).parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.unit.entry.command_line import answer, installed, run
+from tests.support.command_line import answer, installed, run
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.store.bundles import Offer

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tests.cluster import mounts, teardown
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE, Accounts
 from tests.cluster.registry import Registry, build_image
-from tests.unit.images.inline import RULES
+from tests.support.image_site import RULES
 from warmstart.host import children
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 SWEPT = ("open", "write", "fsync", "fchmod", "link", "unlink", "rename", "mkdir", "rmdir", "listdir", "stat", "utime")
 VANISHED = 9
+WHENS = pytest.mark.parametrize("when", ["before", "after"])
 
 
 def vanishes(act: Callable[[], object], call: int, when: str) -> bool:
@@ -19,7 +22,7 @@ def vanishes(act: Callable[[], object], call: int, when: str) -> bool:
     if not pid:
         status = 1
         try:
-            _count_down(call, when)
+            count_down(call, when)
             act()
             status = 0
         finally:
@@ -29,7 +32,8 @@ def vanishes(act: Callable[[], object], call: int, when: str) -> bool:
     return status == VANISHED
 
 
-def _count_down(calls: int, when: str) -> None:
+def count_down(calls: int, when: str, swept: Sequence[str] = SWEPT) -> None:
+    """Let this process vanish `before` or `after` its n-th call of these functions of `os`."""
     left = calls
 
     def vanishing(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,5 +50,5 @@ def _count_down(calls: int, when: str) -> None:
 
         return call
 
-    for name in SWEPT:
+    for name in swept:
         setattr(os, name, vanishing(getattr(os, name)))

@@ -1,0 +1,76 @@
+"""A site's configuration directory that the loader believes, whoever runs the tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmstart.host.identity import Identity
+from warmstart.policy.compiled import Policy
+from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.load import compile_policy
+
+Compile = Callable[[str], Policy]  # from a policy's text to what is compiled of it
+MINIMAL = "version: 1\npaths: {store: /shared/warmstart}\n"
+ACCOUNTS = {
+    "warmstart": 901,
+    "warmstart-import": 902,
+    "warmstart-validate": 903,
+    "slurm": 904,
+    "svc_ci": 1500,
+    "svc_ml": 1501,
+    "operator": 800,
+    "root": 0,
+}
+PROFILES = ("inductor", "numba")
+
+
+def find_user(name: str) -> Identity | None:
+    """Return one of this site's accounts; the group has the user's number."""
+    uid = ACCOUNTS.get(name)
+    return None if uid is None else Identity(name, uid, uid)
+
+
+class Site:
+    """An etc directory; `write` and `add` put policies into it."""
+
+    def __init__(self, etc: Path) -> None:
+        etc.mkdir(mode=0o755)
+        self.etc = etc
+        self.policy = etc / "policy.yaml"
+
+    def write(self, text: str) -> Path:
+        """Write policy.yaml, readable for all and writable for its owner."""
+        return self._put(self.policy, text.encode("utf-8", "surrogateescape"))
+
+    def add(self, name: str, text: str) -> Path:
+        """Write a file of conf.d."""
+        directory = self.etc / "conf.d"
+        directory.mkdir(mode=0o755, exist_ok=True)
+        return self._put(directory / name, text.encode())
+
+    def compiled(self) -> Policy:
+        """Compile what is there."""
+        owners = {0, os.geteuid()}
+        return compile_policy(str(self.policy), owners=owners, profiles=PROFILES, find_user=find_user)
+
+    @staticmethod
+    def _put(path: Path, data: bytes) -> Path:
+        path.write_bytes(data)
+        path.chmod(0o644)
+        return path
+
+
+def refusals(site: Site, text: str) -> list[str]:
+    """Return the problems of a text as LINE:COLUMN: PROBLEM."""
+    site.write(text)
+    with pytest.raises(PolicyInvalid) as caught:
+        site.compiled()
+    lines = str(caught.value).splitlines()
+    prefix = f"{site.policy}:"
+    assert all(line.startswith(prefix) for line in lines), lines
+    assert lines[0] == "{path}:{line}:{column}: {problem}".format_map(caught.value.fields)
+    return [line.removeprefix(prefix) for line in lines]
