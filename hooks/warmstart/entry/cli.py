@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import click
 
-from warmstart.entry.audit_command import audit
-from warmstart.entry.block_command import block, blocked, unblock
-from warmstart.entry.cache_command import cache
-from warmstart.entry.carry_command import export_command, import_command
-from warmstart.entry.doctor_command import doctor
-from warmstart.entry.images_command import images
-from warmstart.entry.plan_command import plan
-from warmstart.entry.policy_command import policy
-from warmstart.entry.tend_command import tend
+from warmstart.entry import (
+    audit_command,
+    block_command,
+    cache_command,
+    carry_command,
+    doctor_command,
+    images_command,
+    plan_command,
+    policy_command,
+    tend_command,
+)
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 
@@ -26,15 +28,17 @@ def cli() -> None:
     """
 
 
-cli.add_command(audit)
-cli.add_command(cache)
-cli.add_command(doctor)
-cli.add_command(images)
-cli.add_command(plan)
-cli.add_command(policy)
-cli.add_command(tend)
-for command in (block, unblock, blocked, export_command, import_command):
-    cache.add_command(command)
+cli.add_command(audit_command.audit)
+cli.add_command(cache_command.cache)
+cli.add_command(doctor_command.doctor)
+cli.add_command(images_command.images)
+cli.add_command(plan_command.plan)
+cli.add_command(policy_command.policy)
+cli.add_command(tend_command.tend)
+for command in (block_command.block, block_command.unblock, block_command.blocked):
+    cache_command.cache.add_command(command)
+for command in (carry_command.export_command, carry_command.import_command):
+    cache_command.cache.add_command(command)
 
 
 def main(prefix: str) -> None:

@@ -76,8 +76,8 @@ def _wait_or_import(want: Wanted, site: Site, deadline: Deadline, started: float
     pause, how, waited_s = FIRST_PAUSE_S, "reused", 0.0
     while True:
         production.raise_remembered(want, site, deadline)
-        if producer := production.begin(want, site, deadline):
-            return production.produce(producer, how)._replace(waited_s=waited_s)
+        if ours := production.begin(want, site, deadline):
+            return production.produce(ours, how)._replace(waited_s=waited_s)
         if last_look.expired():
             raise _expired(want, production.describe_producer(want, site), waited_s)
         # S311: keeps waiters of many nodes apart; no secret

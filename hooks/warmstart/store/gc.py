@@ -24,11 +24,11 @@ class Expired(NamedTuple):
     reason: str
 
 
-def expired(bundles: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
+def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
     """Return what has to go: all that is unused for `keep`, then, scope by scope, what was not used for longest."""
     found = []
     scopes: dict[str, list[Bundle]] = {}
-    for bundle in bundles:
+    for bundle in candidates:
         if bundle.used < now - policy.keep:
             found.append(Expired(bundle, UNUSED))
         else:
