@@ -27,7 +27,7 @@ from warmstart.runner import Prepared, Step
 from warmstart.slurm import hostlist
 
 SPOOL_SECONDS = 5.0
-NOT_KEPT = "warmstart: --warm-keep: no job's files are kept here; TMPDIR goes with the job"
+TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: no job's files are kept here; TMPDIR goes with the job"
 
 
 class PortsNotOffered(UserError):
@@ -185,7 +185,7 @@ def environment(policy: Policy, grant: Grant, asked: Request, prepared: Prepared
     variables: dict[str, str] = {}
     for name in profiles(policy, grant, asked) if cache else ():
         variables.update(registry.get(name, policy.profiles).environment(cache))
-    notices = [*prepared.notices, *([NOT_KEPT] if asked.keep and policy.limits.keep is None else [])]
+    notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if asked.keep and policy.limits.keep is None else [])]
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
 
@@ -203,7 +203,7 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
 
         bounds = policy.harvest
         careful = frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
-        ended = _ended(policy, record, slurm_conf) if careful else None
+        ended = _outcome_query(policy, record, slurm_conf) if careful else None
         options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, ended, careful, wanted)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
@@ -217,7 +217,7 @@ def _of_kind(policy: Policy, record: Record, kind: str) -> frozenset[str]:
     return frozenset(name for name in known if getattr(registry.get(name, policy.profiles), kind))
 
 
-def _ended(policy: Policy, record: Record, slurm_conf: str) -> Callable[[Deadline], str]:
+def _outcome_query(policy: Policy, record: Record, slurm_conf: str) -> Callable[[Deadline], str]:
     from warmstart.slurm.ended import failure
 
     return partial(failure, policy.paths.scontrol, record.job_id, slurm_conf)

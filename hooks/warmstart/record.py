@@ -142,7 +142,7 @@ def boot_id() -> str:
 
 
 @contextmanager
-def locked(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
+def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
     """Keep other hooks of the job on this node out; `JobBusy` at the deadline.
 
     The lock is the job's state directory itself, so no lock file outlives the job. Whoever waited checks that

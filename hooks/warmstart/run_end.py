@@ -159,12 +159,12 @@ def defer(ending: Ending, deadline: Deadline) -> None:
     Drops the oldest deferred harvests where there are too many. Raises `StateUnusable`, `StateFull`, `WorkspaceBusy`.
     """
     record, paths = ending.record, ending.paths
-    aside.keep(paths.deferred, record, time.time())
+    aside.defer(paths.deferred, record, time.time())
     ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.deferred)
     view.remove(paths.view, record)
     _close_to_user(record, deadline)
     records.forget(paths.state, record.job_id)
-    with aside.turn(paths.deferred) as is_ours:
+    with aside.exclusive(paths.deferred) as is_ours:
         if is_ours:
             _make_room(ending, deadline)
 
@@ -178,7 +178,9 @@ def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> lis
     return _remove_run(paths, record, deadline)
 
 
-def drop_deferred(paths: NodePaths, waiting: aside.Waiting, reason: str, audit: Journal, deadline: Deadline) -> None:
+def drop_deferred(
+    paths: NodePaths, waiting: aside.DeferredHarvest, reason: str, audit: Journal, deadline: Deadline
+) -> None:
     """Give up a deferred harvest and remove its run; the caller has the `turn`. What is lost is audited."""
     if waiting.record:
         _remove_run(paths, waiting.record, deadline)
@@ -193,7 +195,7 @@ def end_orphan(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[
     `keep`: seconds for which a retained TMPDIR stays after its job. `is_over` tells whether a job has left the cluster
     for sure. Raises `JobBusy` while a hook of the job is at work, and `WorkspaceBusy`.
     """
-    with records.locked(paths.state, orphan.job_id, after(0)):
+    with records.job_lock(paths.state, orphan.job_id, after(0)):
         kind = _removable_as(paths, orphan, keep, is_over)
         if kind is None:
             return False
@@ -321,7 +323,7 @@ def _mark_images(ending: Ending) -> None:
 
     store = ImageStoreClient(ending.store.worker, ending.policy.paths.store)
     with suppress(OSError, StoreError), opened_dir(record.run_directory) as run:
-        served.collect(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
+        served.mark_noted(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
 
 
 def _close_to_user(record: Record, deadline: Deadline) -> None:
@@ -341,7 +343,7 @@ def _close_to_user(record: Record, deadline: Deadline) -> None:
 
 def _make_room(ending: Ending, deadline: Deadline) -> None:
     """Drop the oldest deferred harvests beyond the policy's number, and while the disk is short of space."""
-    waiting = aside.waiting(ending.paths.deferred)
+    waiting = aside.deferred_harvests(ending.paths.deferred)
     beyond = len(waiting) - ending.policy.harvest.deferred
     for number, item in enumerate(waiting):
         if number >= beyond and not aside.is_short_of_space(ending.record.workspace):

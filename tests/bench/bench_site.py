@@ -20,7 +20,7 @@ from warmstart.host.identity import Identity
 from warmstart.images import lookup
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers import choice
-from warmstart.images.lookup import NOBODY, TagTimes, Wanted
+from warmstart.images.lookup import NOBODY, ImageQuery, TagTimes
 from warmstart.images.publishing import Draft
 from warmstart.images.reference import parse
 
@@ -65,7 +65,7 @@ class BenchSite(NamedTuple):
     def point(self) -> None:
         """Let the policy's tag name the image."""
         reference = parse(IMAGE)
-        want = Wanted(reference, KIND, lookup.key_of(reference.canonical()), "", TagTimes(0.0, 0.0))
+        want = ImageQuery(reference, KIND, lookup.key_of(reference.canonical()), "", TagTimes(0.0, 0.0))
         with self._store() as store:
             store.point(want, DIGEST, time.time(), "bench", after(60))
 

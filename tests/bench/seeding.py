@@ -15,7 +15,7 @@ from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import overlay
-from warmstart.store.collect import Limits, collect_view
+from warmstart.store.collect import HarvestLimits, collect_view
 from warmstart.store.copies import Copy
 from warmstart.store.stage import Stage
 
@@ -109,11 +109,11 @@ def _harvest(node: Node) -> Figures:
 
 def _harvested(run: Run, stage: Path) -> None:
     stage.mkdir(mode=0o700)
-    limits = Limits(1 << 30, 1000, after(60))
+    limits = HarvestLimits(1 << 30, 1000, after(60))
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.settled(base, SUBDIR, SUBDIR, after(5)) as view,
+        overlay.frozen_view(base, SUBDIR, SUBDIR, after(5)) as view,
     ):
         assert view is not None
         found = collect_view(view, owner=JOB.uid, entry_of=lambda path: path, skip=(), stage=Stage(fd), limits=limits)

@@ -17,12 +17,12 @@ from tests.support.numba_entries import numba_entries
 from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
 from warmstart.entry import tend_command, unfinished
-from warmstart.entry.upkeep_run import upkeep_run
+from warmstart.entry.upkeep_run import maintenance_session
 from warmstart.host.deadline import after
 from warmstart.host.worker import WorkerSilent
 from warmstart.store import arrivals, aside, exports
-from warmstart.store.arrivals import Desk
-from warmstart.store.unpack import Bench
+from warmstart.store.arrivals import ReceiveSettings
+from warmstart.store.unpack import RepackSettings
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -84,9 +84,9 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     node = LateNode(base)
 
     def finish() -> None:
-        with upkeep_run(node.site.installation, "maintain", "n1") as run:
+        with maintenance_session(node.site.installation, "maintain", "n1") as run:
             # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
-            os._exit(0 if unfinished.finish_all(run, BOOT).runs else VANISHED)
+            os._exit(0 if unfinished.finish_deferred(run, BOOT).runs else VANISHED)
 
     for number, (call, when) in enumerate(calls(stride=13), 1):
         record = node.run_of(number)
@@ -110,8 +110,8 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         node.epilog(record)
 
         def drop() -> None:
-            with upkeep_run(node.site.installation, "maintain", "n1") as run:
-                for item in aside.waiting(node.paths.deferred):
+            with maintenance_session(node.site.installation, "maintain", "n1") as run:
+                for item in aside.deferred_harvests(node.paths.deferred):
                     run_end.drop_deferred(node.paths, item, aside.NO_ROOM, run.audit, after(30))
 
         died = vanishes(drop, call, when)
@@ -180,7 +180,9 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
             with exports.reading(str(target), there.owner, after(20)) as reader, there.client() as client:
                 (item,) = reader.items()
                 where = arrivals.destination(str(there.store), item, None, None)
-                arrivals.take_in(reader, item, where, Desk(Bench(stage, client, there.owner), ()), after(20))
+                arrivals.receive(
+                    reader, item, where, ReceiveSettings(RepackSettings(stage, client, there.owner), ()), after(20)
+                )
 
         before = there.seen(DAEMON)
         died = vanishes(alone(take), call, when)

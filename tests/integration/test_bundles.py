@@ -23,7 +23,7 @@ from warmstart.host.identity import Identity
 from warmstart.store import bundles, copies
 from warmstart.store.bundles import BundleDamaged, Offer, Published
 from warmstart.store.client import StoreClient
-from warmstart.store.collect import Collected, Limits, collect
+from warmstart.store.collect import Collected, HarvestLimits, collect
 from warmstart.store.copies import Copy, FetchOverBudget, local_copy
 from warmstart.store.extract import ExtractionFailed, Source, extract
 from warmstart.store.layout import Namespace
@@ -158,7 +158,7 @@ def harvested(place: Place, content: dict[str, bytes], name: str = "a") -> tuple
             entry_of=entry_of,
             skip=(),
             stage=Stage(fd),
-            limits=Limits(1 << 30, 1000, after(20)),
+            limits=HarvestLimits(1 << 30, 1000, after(20)),
         )
     return pack(str(stage), str(place.base / f"{name}.sqsh"), after(20)), found
 

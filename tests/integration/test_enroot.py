@@ -106,7 +106,7 @@ def _imported(place: Place, version: str, reference: Reference, digest: str = ""
         digest = digest or importer.resolve(reference, work, after(30))
         assert digest == place.digest
         result = importer.import_image(reference, digest, work, after(60))
-        fd = possession.take(work.fd, result, importer.identity.uid)
+        fd = possession.claim(work.fd, result, importer.identity.uid)
         try:
             validity.check_listing(fd, place.identity(VALIDATE), after(30))
             listed = subprocess.run(
@@ -272,7 +272,7 @@ def _as_user(place: Place, user: str, reference: Reference, login: str = "", ver
             os.environ["ENROOT_CONFIG_PATH"] = str(account.home / ".config" / "enroot")
             importer = Enroot(Identity(user, account.uid, account.gid), (reference.registry,))
             importer = importer._replace(program=str(place.program(version)))
-            where = own_scope.place(str(account.home), "7.0", CAPS)
+            where = own_scope.user_import_directory(str(account.home), "7.0", CAPS)
             try:
                 answer = own_scope.obtain(reference, where, importer, login, after(60))
             except WarmstartError as error:
@@ -352,7 +352,7 @@ def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with opened_dir(str(Path(first).parent)) as directory:
             waiting = own_scope.alone(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
-            with pytest.raises(own_scope.OwnImportBusy), waiting:
+            with pytest.raises(own_scope.UserImportBusy), waiting:
                 pass
     finally:
         os.close(lock)

@@ -19,7 +19,7 @@ from tests.support.image_place import KIND, Place, Store, squashfs
 from warmstart.host.deadline import after
 from warmstart.images import lookup, reference, validity
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.lookup import TagTimes, Wanted
+from warmstart.images.lookup import ImageQuery, TagTimes
 from warmstart.images.superblock import ImageInvalid, parse
 
 PAGE = 4096
@@ -50,7 +50,7 @@ def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catch
     """Return for each depth whether it catches the bytes of a file that should be the image."""
     path = store.source / "images" / f"{NAME}.sqsh"
     path.write_bytes(whole)
-    want = Wanted(reference.parse(f"reg.io/a@{DIGEST}"), KIND, "", "", TagTimes(0.0, 0.0))
+    want = ImageQuery(reference.parse(f"reg.io/a@{DIGEST}"), KIND, "", "", TagTimes(0.0, 0.0))
     with ImageStoreClient.of(place.identity(STORE), str(store.path)) as owner:
 
         def superblock(data: bytes) -> bool:

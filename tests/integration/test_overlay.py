@@ -27,7 +27,7 @@ from warmstart.host import idmap
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import collect, layers, mask, overlay, prune
-from warmstart.store.collect import Limits, collect_view
+from warmstart.store.collect import HarvestLimits, collect_view
 from warmstart.store.copies import Copy
 from warmstart.store.mask import Layer
 from warmstart.store.overlay import CacheBusy, OverlayUnavailable
@@ -412,11 +412,11 @@ def test_where_the_kernel_has_no_overlay_nothing_is_left(node: Node, monkeypatch
 def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0, most: int = 1000) -> dict[str, set[str]]:
     """Harvest a view; return what lies in the stage, by entry."""
     stage.mkdir(mode=0o700)
-    limits = Limits(1 << 30, most, after(20))
+    limits = HarvestLimits(1 << 30, most, after(20))
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.settled(base, SUBDIR, SUBDIR, after(seconds)) as view,
+        overlay.frozen_view(base, SUBDIR, SUBDIR, after(seconds)) as view,
     ):
         assert view is not None
         rule: dict[str, Any] = {"entry_of": lambda path: path.partition(".")[0], "skip": seeded}

@@ -81,7 +81,7 @@ def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
         node.epilog(node.run_of(number))
     left = node.left()
     assert left == node.waiting() == ["1.00000001", "2.00000002"]
-    with aside.turn(node.paths.deferred) as mine:
+    with aside.exclusive(node.paths.deferred) as mine:
         assert mine
         node.tend()
         assert node.left() == left
@@ -148,9 +148,9 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
     """What can't be trusted or has waited for two days is dropped; each says why, and nothing is left of it."""
     for number, boot_id in ((1, BOOT), (2, "another boot"), (3, BOOT), (4, BOOT)):
         node.epilog(node.run_of(number, boot_id))
-    old = aside.waiting(node.paths.deferred)[0]
+    old = aside.deferred_harvests(node.paths.deferred)[0]
     assert old.record
-    aside.keep(node.paths.deferred, old.record, time.time() - aside.LONGEST_SECONDS - 60)
+    aside.defer(node.paths.deferred, old.record, time.time() - aside.LONGEST_SECONDS - 60)
     Path(node.paths.deferred, "3.00000003.json").write_text("{")
     node.tend()
     assert node.dropped() == {"1.00000001": aside.TOO_OLD, "2.00000002": aside.REBOOTED, "3.00000003": aside.DAMAGED}
@@ -163,10 +163,10 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
     from warmstart.entry import unfinished
 
     node.epilog(node.run_of(1))
-    since = aside.waiting(node.paths.deferred)[0].since
+    since = aside.deferred_harvests(node.paths.deferred)[0].since
     monkeypatch.setattr(unfinished, "RUN_SECONDS", 0.0)
     node.tend()
-    assert [(item.name, item.since) for item in aside.waiting(node.paths.deferred)] == [("1.00000001", since)]
+    assert [(item.name, item.since) for item in aside.deferred_harvests(node.paths.deferred)] == [("1.00000001", since)]
     monkeypatch.undo()
     monkeypatch.setattr(tend_command, "be_idle", lambda: None)
     node.tend()
@@ -177,7 +177,7 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
 def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> None:
     """Its record names what was left: that is harvested, and nothing is deferred twice."""
     record = node.run_of(1)._replace(deferred=["numba"])
-    aside.keep(node.paths.deferred, record, time.time())
+    aside.defer(node.paths.deferred, record, time.time())
     node.epilog(record, budget=30.0)
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1))

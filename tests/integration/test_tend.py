@@ -316,7 +316,7 @@ def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
     """The lock of its state directory is held: nothing of it is touched."""
     node.run_of(4)
     before = node.left()
-    with records.locked(node.paths.state, 4, after(1)):
+    with records.job_lock(node.paths.state, 4, after(1)):
         node.tend()
         assert node.left() == before
 

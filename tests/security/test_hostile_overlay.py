@@ -23,7 +23,7 @@ from tests.support.privileges import drop_to
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import beneath, overlay
-from warmstart.store.collect import Collected, Limits, collect_view
+from warmstart.store.collect import Collected, HarvestLimits, collect_view
 from warmstart.store.copies import Copy
 from warmstart.store.overlay import CacheBusy
 from warmstart.store.stage import Stage
@@ -78,12 +78,12 @@ def harvested(run: Run) -> Collected:
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.settled(base, SUBDIR, SUBDIR, after(5)) as view,
+        overlay.frozen_view(base, SUBDIR, SUBDIR, after(5)) as view,
     ):
         assert view is not None
         found = collect_view(
             view, owner=JOB.uid, entry_of=lambda path: path, skip=SEEDED, stage=Stage(fd),
-            limits=Limits(1 << 20, 1000, after(20)),
+            limits=HarvestLimits(1 << 20, 1000, after(20)),
         )  # fmt: skip
     for path in stage.rglob("*"):
         assert path.is_dir() or (stat.S_IMODE(path.lstat().st_mode), path.lstat().st_uid) == (0o644, 0)

@@ -182,7 +182,7 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
 
     def as_alice() -> str:
         become(me)
-        where = own_scope.place(str(account.home), "7.0", SMALL)
+        where = own_scope.user_import_directory(str(account.home), "7.0", SMALL)
         own = importer(place, kind, me, place.registry.url)
         try:
             return own_scope.obtain(getattr(bombs, bomb), where, own, "", after(60))

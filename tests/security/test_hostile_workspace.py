@@ -25,7 +25,7 @@ from tests.support.privileges import drop_to
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import beneath, collect, scan
-from warmstart.store.collect import Collected, Limits
+from warmstart.store.collect import Collected, HarvestLimits
 from warmstart.store.stage import Stage
 
 pytestmark = pytest.mark.skipif(
@@ -50,7 +50,7 @@ class Attack(NamedTuple):
 
     def collect(self, seconds: float = 20, max_size: int = 1 << 30, max_entries: int = 1000) -> Collected:
         """Harvest the tree as root."""
-        limits = Limits(max_size, max_entries, after(seconds))
+        limits = HarvestLimits(max_size, max_entries, after(seconds))
         with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             return collect.collect(
                 base, "tree", owner=JOB, entry_of=entry_of, skip=(), stage=Stage(fd), limits=limits

@@ -63,7 +63,7 @@ class LateNode:
         """Do the steps of an epilog; return the codes of what failed beside the rest."""
         policy = refresh.current(self.site.installation)[0]
         audit = Journal(self.paths.journal, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
-        locked = records.locked(self.paths.state, record.job_id, after(1))
+        locked = records.job_lock(self.paths.state, record.job_id, after(1))
         with StoreClient(self.site.owner, policy.paths.store, record.run_name) as store, locked:
             context = Context(policy, self.paths, record, audit, after(30), store)
             outcome = harvest.run(context, harvest.Options(budget, 1 << 30, 100))
@@ -75,7 +75,7 @@ class LateNode:
 
     def waiting(self) -> list[str]:
         """Return the deferred harvests."""
-        return [item.name for item in aside.waiting(self.paths.deferred)]
+        return [item.name for item in aside.deferred_harvests(self.paths.deferred)]
 
     def left(self) -> list[str]:
         """Return the runs' directories, and what there is of jobs' state."""

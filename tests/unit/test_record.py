@@ -12,13 +12,13 @@ from warmstart import record as records
 from warmstart.host.deadline import after
 from warmstart.record import JobBusy, RecordUnreadable, Seeded, StateFull
 from warmstart.store import aside
-from warmstart.store.aside import Waiting
+from warmstart.store.aside import DeferredHarvest
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     """Every field survives, the nested ones too, and only root can read it."""
     written = a_record(seeded={"numba": Seeded("ab12", ["x", "y"])}, images={"a:1": "/i"})
-    with records.locked(str(tmp_path), 7, after(1)):
+    with records.job_lock(str(tmp_path), 7, after(1)):
         records.save(str(tmp_path), written)
     assert records.load(str(tmp_path), 7) == written
     assert (tmp_path / "7").stat().st_mode & 0o777 == 0o700
@@ -37,7 +37,7 @@ def test_a_record_of_an_earlier_release_has_no_cache(tmp_path: Path) -> None:
 
 def test_no_record_is_none_and_leaves_nothing(tmp_path: Path) -> None:
     """An epilog without a prolog finds none, and its lock is gone afterwards."""
-    with records.locked(str(tmp_path), 7, after(1)):
+    with records.job_lock(str(tmp_path), 7, after(1)):
         assert records.load(str(tmp_path), 7) is None
     assert os.listdir(tmp_path) == []
 
@@ -45,16 +45,16 @@ def test_no_record_is_none_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_second_hook_of_the_job_waits_no_longer_than_its_deadline(tmp_path: Path) -> None:
     """Two epilogs at once: the second one leaves the job to the first."""
     with (
-        records.locked(str(tmp_path), 7, after(1)),
+        records.job_lock(str(tmp_path), 7, after(1)),
         pytest.raises(JobBusy, match="job 7"),
-        records.locked(str(tmp_path), 7, after(0.05)),
+        records.job_lock(str(tmp_path), 7, after(0.05)),
     ):
         pytest.fail("two hooks hold one job")
 
 
 def test_a_forgotten_record_leaves_nothing(tmp_path: Path) -> None:
     """After release even the directory is gone; forgetting twice is fine."""
-    with records.locked(str(tmp_path), 7, after(1)):
+    with records.job_lock(str(tmp_path), 7, after(1)):
         records.save(str(tmp_path), a_record())
         records.forget(str(tmp_path), 7)
         records.forget(str(tmp_path), 7)
@@ -86,7 +86,7 @@ def test_no_record_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch
     before = a_record()
     long = before._replace(seeded={"numba": Seeded("ab12", ["x" * 100])})
     monkeypatch.setattr(records, "LONGEST", len(records.encode(long)) - 1)
-    with records.locked(str(tmp_path), 7, after(1)):
+    with records.job_lock(str(tmp_path), 7, after(1)):
         records.save(str(tmp_path), before)
         with pytest.raises(StateFull, match="record"):
             records.save(str(tmp_path), long)
@@ -100,7 +100,10 @@ def test_the_longest_record_can_be_deferred(tmp_path: Path, monkeypatch: pytest.
     """It is written down within another file there, and longer for that; a longer one is one damaged run, no more."""
     long = a_record(seeded={"numba": Seeded("ab12", ['"'] * 1000)})
     monkeypatch.setattr(records, "LONGEST", len(records.encode(long)))
-    aside.keep(str(tmp_path), long, 1.5)
-    assert aside.waiting(str(tmp_path)) == [Waiting(long.run_name, 1.5, long)]
+    aside.defer(str(tmp_path), long, 1.5)
+    assert aside.deferred_harvests(str(tmp_path)) == [DeferredHarvest(long.run_name, 1.5, long)]
     (tmp_path / "8.0a1b2c3d.json").write_bytes(b" " * (records.LONGEST * 3))
-    assert aside.waiting(str(tmp_path)) == [Waiting("8.0a1b2c3d", 0.0, None), Waiting(long.run_name, 1.5, long)]
+    assert aside.deferred_harvests(str(tmp_path)) == [
+        DeferredHarvest("8.0a1b2c3d", 0.0, None),
+        DeferredHarvest(long.run_name, 1.5, long),
+    ]

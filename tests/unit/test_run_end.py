@@ -62,7 +62,7 @@ class Runs:
 
     def deferred(self) -> list[str]:
         """Return the runs that maintenance is to finish."""
-        return [item.name for item in aside.waiting(self.paths.deferred)]
+        return [item.name for item in aside.deferred_harvests(self.paths.deferred)]
 
     def events(self, name: str) -> list[dict[str, object]]:
         """Return the audited events of one name."""
@@ -286,7 +286,7 @@ def test_nothing_is_dropped_while_maintenance_is_at_it(runs: Runs) -> None:
     policy = a_policy(runs.root)
     policy = policy._replace(harvest=policy.harvest._replace(deferred=0))
     os.makedirs(runs.paths.deferred, mode=0o700)
-    with aside.turn(runs.paths.deferred) as is_ours:
+    with aside.exclusive(runs.paths.deferred) as is_ours:
         assert is_ours
         released(runs.make(deferred=["numba"])._replace(policy=policy))
     assert runs.deferred() == ["7.0a1b2c3d"]
@@ -343,10 +343,10 @@ def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
     (state / records.NAME).write_text("{")
     assert not orphan.end(is_over=True)
     records.forget(paths.state, 7)
-    aside.keep(paths.deferred, record, time.time())
+    aside.defer(paths.deferred, record, time.time())
     assert not orphan.end(is_over=True)
     aside.forget(paths.deferred, record.run_name)
-    with records.locked(paths.state, 7, after(0)), pytest.raises(JobBusy):
+    with records.job_lock(paths.state, 7, after(0)), pytest.raises(JobBusy):
         orphan.end(is_over=True)
     assert orphan.end(is_over=True)
 

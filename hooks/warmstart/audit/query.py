@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from typing import IO, NamedTuple
 
 from warmstart.audit.line import Line, decoded, escaped, ordered, shaped
-from warmstart.audit.waiting import Waiting, events, journals
+from warmstart.audit.waiting import PendingJournal, events, journals
 from warmstart.host.files import opened_dir
 
 LONGEST_LINE = 4 << 20
@@ -122,7 +122,7 @@ def _waiting(directory: str) -> list[Line]:
         return []  # not root
 
 
-def _events(directory: int, journal: Waiting) -> list[Line]:
+def _events(directory: int, journal: PendingJournal) -> list[Line]:
     try:
         return events(directory, journal)
     except OSError:

@@ -20,7 +20,7 @@ import structlog
 from structlog.typing import EventDict
 
 from warmstart.audit.line import shaped
-from warmstart.audit.waiting import Waiting, events, journals
+from warmstart.audit.waiting import PendingJournal, events, journals
 from warmstart.errors import ResourceError
 from warmstart.host import flocks
 from warmstart.host.deadline import Deadline, after
@@ -118,7 +118,7 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
     return appender.lines
 
 
-def _movable(directory: int) -> list[Waiting]:
+def _movable(directory: int) -> list[PendingJournal]:
     return [journal for journal in journals(directory) if journal.state != "running"]
 
 

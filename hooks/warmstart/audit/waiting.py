@@ -30,7 +30,7 @@ IDENTITY = ("hook", "run_id", "cluster", "node", "job_id", "uid", "user")
 _NAME = re.compile(rf"(?P<hook>.+)-(?P<run_id>[^-]+)-(?P<pid>[0-9]{{1,10}})(?P<state>\{OPEN}|\{DONE})\Z")
 
 
-class Waiting(NamedTuple):
+class PendingJournal(NamedTuple):
     """One journal file in its directory."""
 
     name: str
@@ -40,7 +40,7 @@ class Waiting(NamedTuple):
     modified: float  # seconds of the epoch
 
 
-def journals(directory: int) -> list[Waiting]:
+def journals(directory: int) -> list[PendingJournal]:
     """Return the journals in an open directory, the one written last at the end; `OSError` if unreadable."""
     found = []
     place = os.readlink(f"/proc/self/fd/{directory}")
@@ -51,7 +51,7 @@ def journals(directory: int) -> list[Waiting]:
             except FileNotFoundError:
                 continue  # somebody else has moved it
             state = "done" if match["state"] == DONE else _state(f"{place}/{name}", match["pid"], status.st_mtime)
-            found.append(Waiting(name, match["hook"], match["run_id"], state, status.st_mtime))
+            found.append(PendingJournal(name, match["hook"], match["run_id"], state, status.st_mtime))
     return sorted(found, key=lambda journal: (journal.modified, journal.name))
 
 
@@ -74,7 +74,7 @@ def _target(link: str) -> str:
         return ""  # closed in between
 
 
-def events(directory: int, journal: Waiting) -> list[Line]:
+def events(directory: int, journal: PendingJournal) -> list[Line]:
     """Return the journal's events, `ts` as text; raises `OSError` when it cannot be read.
 
     A line that is no event becomes `journal.damaged` with its text. A journal of a hook that was killed
@@ -98,7 +98,7 @@ def _content(directory: int, name: str) -> tuple[bytes, int]:
         os.close(fd)
 
 
-def _events(journal: Waiting, data: bytes) -> Iterator[Line]:
+def _events(journal: PendingJournal, data: bytes) -> Iterator[Line]:
     before: list[Line] = []
     for raw in data.split(b"\n"):
         if not raw.strip():
@@ -124,7 +124,7 @@ def _event(raw: bytes) -> Line | None:
         return None
 
 
-def _added(journal: Waiting, before: list[Line], event: str, **fields: object) -> Line:
+def _added(journal: PendingJournal, before: list[Line], event: str, **fields: object) -> Line:
     known: Line = {"hook": journal.hook, "run_id": journal.run_id}
     for line in before[:1]:
         known.update({key: line[key] for key in IDENTITY if key in line})

@@ -10,7 +10,7 @@ import click
 
 from warmstart.audit.line import ORDER, Line, timestamp
 from warmstart.audit.query import AuditLog, Where
-from warmstart.entry.in_force import in_force
+from warmstart.entry.in_force import current_policy
 from warmstart.entry.terminal import fail, json_option, show_json, show_table, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
@@ -79,7 +79,7 @@ def audit(
 
 def _path(installation: Installation) -> str:
     try:
-        return in_force(installation).policy.paths.audit
+        return current_policy(installation).policy.paths.audit
     except PolicyError as error:
         fail(error, "the policy names the audit log; or name it yourself: --file PATH")
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit import events
-from warmstart.entry.store_upkeep import StoreUpkeep
+from warmstart.entry.store_upkeep import StoreMaintenance
 from warmstart.entry.terminal import UNUSABLE, fail, json_option, say, show_json, show_table, warn
-from warmstart.entry.upkeep_run import Run, upkeep_run
+from warmstart.entry.upkeep_run import MaintenanceSession, maintenance_session
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 from warmstart.policy.units import BYTES
@@ -42,7 +42,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-class Place(NamedTuple):
+class NamespaceFilter(NamedTuple):
     """What the options of a command name; None is all."""
 
     scope: str | None
@@ -57,17 +57,17 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def store_at_work(installation: Installation) -> Iterator[tuple[Run, StoreUpkeep]]:
+def store_maintenance(installation: Installation) -> Iterator[tuple[MaintenanceSession, StoreMaintenance]]:
     """Give the store, locked; says what is wrong and leaves with status 2 where that can't be."""
     with run_as_root(installation) as run:
-        yield run, StoreUpkeep(run)
+        yield run, StoreMaintenance(run)
 
 
 @contextmanager
-def run_as_root(installation: Installation) -> Iterator[Run]:
+def run_as_root(installation: Installation) -> Iterator[MaintenanceSession]:
     """Give a run; says what is wrong and leaves with status 2 where there can be none."""
     try:
-        with upkeep_run(installation, "cache", os.uname().nodename.partition(".")[0]) as run:
+        with maintenance_session(installation, "cache", os.uname().nodename.partition(".")[0]) as run:
             yield run
     except (WarmstartError, OSError) as error:
         fail(error, getattr(error, "hint", ""))
@@ -87,7 +87,7 @@ def ls(installation: Installation, /, as_json: bool, **options: str | None) -> N
 
     Exit status: 0 there are some; 1 there are none; 2 not root, or no policy, or the store fails.
     """
-    place = Place(**options)
+    place = NamespaceFilter(**options)
     with run_as_root(installation) as run:
         found = [bundle for bundle in run.store.survey(run.store_deadline()) if place.holds(bundle)]
     found.sort(key=lambda bundle: bundle.used)
@@ -143,8 +143,8 @@ def verify(installation: Installation, /, wanted: tuple[str, ...], as_json: bool
 
     Exit status: 0 all are whole; 1 some were damaged, or could not be read; 2 not root, or the store is at work.
     """
-    place = Place(**options)
-    with store_at_work(installation) as (_, work):
+    place = NamespaceFilter(**options)
+    with store_maintenance(installation) as (_, work):
         chosen = [b for b in work.bundles() if place.holds(b) and (not wanted or b.bundle in wanted)]
         damaged = work.scrub(chosen)
     report = work.report
@@ -167,8 +167,8 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
 
     Exit status: 0 done; 2 not root, or the store fails or is at work.
     """
-    place = Place(**options)
-    with store_at_work(installation) as (_, work):
+    place = NamespaceFilter(**options)
+    with store_maintenance(installation) as (_, work):
         for where in filter(place.holds, work.namespaces()):
             work.sweep(where)
             work.compact(where, fewest)
@@ -183,7 +183,7 @@ def gc(installation: Installation, as_json: bool) -> None:
 
     Exit status: 0 done; 2 not root, or the store fails or is at work.
     """
-    with store_at_work(installation) as (_, work):
+    with store_maintenance(installation) as (_, work):
         for where in work.namespaces():
             work.sweep(where)
         work.collect_garbage()
@@ -199,8 +199,8 @@ def reindex(installation: Installation, /, as_json: bool, **options: str | None)
 
     Exit status: 0 done; 1 there are manifests that can't be used; 2 not root, or the store fails or is at work.
     """
-    place = Place(**options)
-    with store_at_work(installation) as (run, work):
+    place = NamespaceFilter(**options)
+    with store_maintenance(installation) as (run, work):
         chosen = [where for where in work.namespaces() if place.holds(where)]
         made = [(where, run.store.reindex(where, run.store_deadline())) for where in chosen]
     if as_json:
@@ -228,7 +228,7 @@ def promote_command(
 
     Exit status: 0 published; 1 that scope has them all; 2 refused, or not root, or the store fails or is at work.
     """
-    with store_at_work(installation) as (run, work):
+    with store_maintenance(installation) as (run, work):
         found = _find(work.bundles(), bundle)
         if found is None:
             warn(f"there is no bundle {bundle}")
@@ -253,7 +253,7 @@ def _find(found: list[Bundle], name: str) -> Bundle | None:
     return next((bundle for bundle in found if bundle.bundle == name), None)
 
 
-def _manifest(run: Run, name: str) -> Manifest | None:
+def _manifest(run: MaintenanceSession, name: str) -> Manifest | None:
     found = _find(run.store.survey(run.store_deadline()), name)
     if found is None:
         return None
@@ -270,7 +270,7 @@ def _as_json(found: Manifest) -> dict[str, object]:
     return {**found._asdict(), "producer": found.producer._asdict(), "origins": origins}
 
 
-def _report(work: StoreUpkeep, as_json: bool) -> None:
+def _report(work: StoreMaintenance, as_json: bool) -> None:
     if as_json:
         show_json(work.report._asdict())
     else:

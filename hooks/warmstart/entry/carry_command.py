@@ -10,19 +10,19 @@ import click
 from warmstart.audit import events
 from warmstart.entry.cache_command import (
     NO,
-    Place,
+    NamespaceFilter,
     administrator,
     place_options,
     run_as_root,
-    store_at_work,
+    store_maintenance,
 )
 from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn
-from warmstart.entry.upkeep_run import Run
+from warmstart.entry.upkeep_run import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.paths import Installation
 from warmstart.store import arrivals, exports, manifest
-from warmstart.store.arrivals import Arrived, Desk
+from warmstart.store.arrivals import Received, ReceiveSettings
 from warmstart.store.exports import Item
 from warmstart.store.layout import BUNDLE, MANIFEST, Namespace
 from warmstart.store.upkeep import Bundle
@@ -61,7 +61,7 @@ def export_command(
 
     Exit status: 0 done; 1 nothing to export, or a bundle could not be read; 2 not root, or refused.
     """
-    place = Place(**options)
+    place = NamespaceFilter(**options)
     with run_as_root(installation) as run:
         found = [
             b for b in run.store.survey(run.store_deadline()) if place.holds(b) and (not wanted or b.bundle in wanted)
@@ -101,20 +101,20 @@ def import_command(
     fails or is at work.
     """
     to, to_namespace = options.pop("to"), options.pop("to_namespace")
-    place = Place(**options)
+    place = NamespaceFilter(**options)
     rows: list[_Row] = []
-    with store_at_work(installation) as (run, _):
-        desk = Desk(run.bench, run.policy.profiles)
+    with store_maintenance(installation) as (run, _):
+        desk = ReceiveSettings(run.bench, run.policy.profiles)
         with exports.reading(os.path.abspath(source), run.policy.validate_user, run.bundle_deadline()) as reader:
             chosen = [i for i in reader.items() if place.holds(_named(run, i)) and (not wanted or i.bundle in wanted)]
             _check_one(chosen, to_namespace)
             for item in progress(chosen, "import", quiet=as_json):
                 try:
                     where = arrivals.destination(run.policy.paths.store, item, to, to_namespace)
-                    arrived = arrivals.take_in(reader, item, where, desk, run.bundle_deadline())
+                    arrived = arrivals.receive(reader, item, where, desk, run.bundle_deadline())
                 except WarmstartError as error:
                     run.failed(STEP, error)
-                    rows.append(_Row(*item, *Arrived(None, 0, 0, {}), str(error)))
+                    rows.append(_Row(*item, *Received(None, 0, 0, {}), str(error)))
                     continue
                 _tell(run, item, where, arrived)
                 rows.append(_Row(*item, *arrived, ""))
@@ -123,7 +123,7 @@ def import_command(
         raise click.exceptions.Exit(NO)
 
 
-def _exported(run: Run, writer: exports.Writer, bundle: Bundle) -> bool:
+def _exported(run: MaintenanceSession, writer: exports.Writer, bundle: Bundle) -> bool:
     """Add one bundle and its manifest; False where the store does not give it."""
     where = Namespace(run.policy.paths.store, bundle.scope, bundle.profile, bundle.namespace)
     name = Item(*where[1:], bundle.bundle).path
@@ -147,7 +147,7 @@ def _exported(run: Run, writer: exports.Writer, bundle: Bundle) -> bool:
     return True
 
 
-def _named(run: Run, item: Item) -> Namespace:
+def _named(run: MaintenanceSession, item: Item) -> Namespace:
     return Namespace(run.policy.paths.store, item.scope, item.profile, item.namespace)
 
 
@@ -156,7 +156,7 @@ def _check_one(chosen: list[Item], to_namespace: str | None) -> None:
         raise click.UsageError("--to-namespace is for one profile and namespace: give --profile and --namespace, too")
 
 
-def _tell(run: Run, item: Item, where: Namespace, arrived: Arrived) -> None:
+def _tell(run: MaintenanceSession, item: Item, where: Namespace, arrived: Received) -> None:
     named = {"scope": where.scope, "profile": where.profile, "namespace": where.name}
     if arrived.rejected:
         reasons: dict[str, int] = {}

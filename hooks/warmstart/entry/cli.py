@@ -34,7 +34,7 @@ cli.add_command(doctor_command.doctor)
 cli.add_command(images_command.images)
 cli.add_command(plan_command.plan)
 cli.add_command(policy_command.policy)
-cli.add_command(tend_command.tend)
+cli.add_command(tend_command.maintain)
 for command in (block_command.block, block_command.unblock, block_command.blocked):
     cache_command.cache.add_command(command)
 for command in (carry_command.export_command, carry_command.import_command):

@@ -11,7 +11,7 @@ from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, BAD, OK, UNKNOWN, Result, run, undone
 from warmstart.entry.doctor.node import Node
 from warmstart.entry.doctor.slurm import Slurm
-from warmstart.entry.in_force import in_force
+from warmstart.entry.in_force import current_policy
 from warmstart.entry.terminal import json_option, say, show_json, show_table, warn, working
 from warmstart.errors import PolicyError, StoreError
 from warmstart.paths import Installation
@@ -54,7 +54,7 @@ def doctor(installation: Installation, slurm_conf: str | None, as_json: bool) ->
 def examine(installation: Installation, conf_path: str | None = None) -> list[Result]:
     """Return the findings of all checks; `conf_path`: the slurm.conf that is meant."""
     try:
-        policy = in_force(installation).policy
+        policy = current_policy(installation).policy
     except PolicyError:
         policy = None
     results = run(site_policy.CHECKS, installation)

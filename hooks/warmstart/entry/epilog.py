@@ -26,7 +26,7 @@ def main(prefix: str) -> int:
 
 
 def _finish(hook: Hook) -> None:
-    with records.locked(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
+    with records.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
         record = hook.earlier_record()
         if record is None:
             hook.audit.emit(events.RUN_UNKNOWN)

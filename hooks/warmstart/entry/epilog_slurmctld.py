@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from warmstart.entry.slurmctld import Run, run_hook
+from warmstart.entry.slurmctld import ControllerRun, run_hook
 from warmstart.errors import WarmstartError
 from warmstart.paths import Controller
 
@@ -19,7 +19,7 @@ def main(prefix: str) -> int:
     return status
 
 
-def _remove(run: Run) -> None:
+def _remove(run: ControllerRun) -> None:
     run.slurm.remove_spec(run.path, run.deadline)
 
 

@@ -111,7 +111,7 @@ def _guarded(
         store = StoreClient(policy.store_user, policy.paths.store, f"{job.node}-{run_id}")
         work(Hook(job, policy, installation.node(job.node), journal, run_id, store))
     except NodeError as error:
-        _drain(policy, job, journal, error)
+        _drain_node(policy, job, journal, error)
         return error
     except WarmstartError as error:
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
@@ -136,10 +136,10 @@ def _policy(installation: Installation, journal: Journal) -> Policy:
     return policy
 
 
-def _drain(policy: Policy | None, job: Job, journal: Journal, error: NodeError) -> None:
-    from warmstart.slurm.drain import drain
+def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeError) -> None:
+    from warmstart.slurm.drain import drain_node
 
-    told = policy is not None and drain(
+    told = policy is not None and drain_node(
         policy.paths.scontrol, job.node, f"{error} ({error.code})", os.environ.get("SLURM_CONF", "")
     )
     journal.emit(events.NODE_DRAINED, error=error.as_audit(), reason_given=told)

@@ -11,13 +11,13 @@ import click
 
 from warmstart.audit.events import Event
 from warmstart.audit.journal import Journal
-from warmstart.entry.in_force import hint_for, in_force
+from warmstart.entry.in_force import current_policy, hint_for
 from warmstart.entry.terminal import fail, warn
-from warmstart.entry.upkeep_run import upkeep_run
+from warmstart.entry.upkeep_run import maintenance_session
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images.asked import Run, Site
+from warmstart.images.asked import Requester, Site
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.inventory import ImageEntry
 from warmstart.images.quarantine import QuarantinedImage
@@ -90,14 +90,16 @@ class Store(NamedTuple):
     def site(self) -> Site:
         """Return what a prolog on this host would go by, in nobody's quota."""
         node = _node()
-        return Site.of(self.policy, self.images, self.installation.node(node).uses, Run(node, f"cli{os.getpid()}", 0))
+        return Site.of(
+            self.policy, self.images, self.installation.node(node).uses, Requester(node, f"cli{os.getpid()}", 0)
+        )
 
 
 @contextmanager
 def opened(installation: Installation) -> Iterator[Store]:
     """Give the store for looking at; what can't be read ends the command with its error and status 2."""
     try:
-        policy = in_force(installation).policy
+        policy = current_policy(installation).policy
     except PolicyError as error:
         fail(error, hint_for(error))
     me = Identity("you", os.geteuid(), os.getegid())
@@ -112,7 +114,7 @@ def opened(installation: Installation) -> Iterator[Store]:
 def changed(installation: Installation) -> Iterator[Store]:
     """Give the store for changing it, which is audited; what goes wrong ends the command with status 2."""
     try:
-        with upkeep_run(installation, "images", _node()) as run:
+        with maintenance_session(installation, "images", _node()) as run:
             images = ImageStoreClient(run.store.worker, run.policy.paths.store)
             yield Store(installation, run.policy, images, run.audit)
     except WarmstartError as error:

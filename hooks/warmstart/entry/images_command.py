@@ -19,7 +19,7 @@ from warmstart.images import flight, production
 from warmstart.images.asked import Obtained, Site
 from warmstart.images.inventory import ImageEntry
 from warmstart.images.lookup import NOBODY
-from warmstart.images.progress import size
+from warmstart.images.progress import format_size
 from warmstart.images.quarantine import QuarantinedImage
 from warmstart.images.reference import Reference
 from warmstart.paths import Installation
@@ -69,7 +69,7 @@ def list_images(installation: Installation, quarantined: bool, as_json: bool) ->
         show_table(QUARANTINE_COLUMNS, map(_quarantined, damaged))
     else:
         show_table(COLUMNS, map(_row, images))
-    say(f"{len(found)} images, {size(sum(entry.bytes for entry in found))}")
+    say(f"{len(found)} images, {format_size(sum(entry.bytes for entry in found))}")
 
 
 @images.command()
@@ -252,12 +252,20 @@ def _row(entry: ImageEntry) -> tuple[object, ...]:
     name = entry.name.partition(".")[0]
     short = f"{name[:20]}…" if len(name) > 20 else name
     nodes = len(entry.nodes) or None
-    told = (short, entry.reference, size(entry.bytes), entry.importer, _time(entry.last_use), nodes, entry.protected)
+    told = (
+        short,
+        entry.reference,
+        format_size(entry.bytes),
+        entry.importer,
+        _time(entry.last_use),
+        nodes,
+        entry.protected,
+    )
     return (*told, entry.private)
 
 
 def _quarantined(entry: QuarantinedImage) -> tuple[object, ...]:
-    return (entry.name, entry.reference, size(entry.bytes), _time(entry.at), entry.reason, entry.private)
+    return (entry.name, entry.reference, format_size(entry.bytes), _time(entry.at), entry.reason, entry.private)
 
 
 def _shown(key: str, value: object) -> object:

@@ -19,7 +19,7 @@ def hint_for(error: PolicyError) -> str:
     return error.hint
 
 
-class InForce(NamedTuple):
+class CurrentPolicy(NamedTuple):
     """What the next hook will go by."""
 
     policy: Policy
@@ -28,14 +28,14 @@ class InForce(NamedTuple):
     problem: PolicyError | None  # why newer files are not in force
 
 
-def in_force(installation: Installation) -> InForce:
+def current_policy(installation: Installation) -> CurrentPolicy:
     """Return the policy; raises the `PolicyError` where there is no good one.
 
     Who may not read the hooks' compiled form (the site's files are not for all) has them compiled in memory.
     """
     kept = compiled.read(installation.compiled_policy)
     if kept is not None and compiled.is_current(kept):
-        return InForce(kept, installation.compiled_policy, changed=False, problem=None)
+        return CurrentPolicy(kept, installation.compiled_policy, changed=False, problem=None)
     from warmstart.policy import load
 
     try:
@@ -43,5 +43,5 @@ def in_force(installation: Installation) -> InForce:
     except PolicyError as error:
         if kept is None:
             raise
-        return InForce(kept, installation.compiled_policy, changed=True, problem=error)
-    return InForce(fresh, installation.policy, changed=kept is not None, problem=None)
+        return CurrentPolicy(kept, installation.compiled_policy, changed=True, problem=error)
+    return CurrentPolicy(fresh, installation.policy, changed=kept is not None, problem=None)

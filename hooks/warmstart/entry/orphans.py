@@ -15,7 +15,7 @@ from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.epilog import SECONDS_BESIDES
-from warmstart.entry.upkeep_run import Run
+from warmstart.entry.upkeep_run import MaintenanceSession
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in
 from warmstart.record import JobBusy, Record, RecordUnreadable
@@ -29,7 +29,7 @@ _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
 class Orphans:
     """The orphans of one node."""
 
-    def __init__(self, run: Run, boot_id: str, is_over: Callable[[int], bool], slurm_conf: str) -> None:
+    def __init__(self, run: MaintenanceSession, boot_id: str, is_over: Callable[[int], bool], slurm_conf: str) -> None:
         """`is_over` tells whether a job has left this cluster for sure."""
         self._slurm_conf = slurm_conf
         self._run = run
@@ -54,7 +54,7 @@ class Orphans:
     def _finish(self, job_id: int) -> None:
         if not self._may_be_finished(job_id):
             return
-        with records.locked(self._run.paths.state, job_id, after(0)):
+        with records.job_lock(self._run.paths.state, job_id, after(0)):
             record = self._record(job_id)
             if record is None or not (record.boot_id != self._boot_id or self._is_over(job_id)):
                 return

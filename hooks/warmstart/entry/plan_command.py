@@ -7,7 +7,7 @@ import pwd
 
 import click
 
-from warmstart.entry.in_force import InForce, hint_for, in_force
+from warmstart.entry.in_force import CurrentPolicy, current_policy, hint_for
 from warmstart.entry.preview import Preview, preview, switched_off
 from warmstart.entry.terminal import fail, json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
@@ -57,7 +57,7 @@ def plan(
     job = _owned_by(user)._replace(partition=partition, account=account, comment=comment, pyxis_image=image)
     job = job._replace(node=node or job.node, qos=qos, job_name=job_name, array=array, constraints=constraint)
     try:
-        policy = in_force(installation)
+        policy = current_policy(installation)
     except PolicyError as error:
         fail(error, hint_for(error))
     off = switched_off(installation.off_switch)
@@ -82,12 +82,12 @@ def _owned_by(user: str | None) -> Job:
     )  # fmt: skip
 
 
-def _origin(policy: InForce) -> dict[str, object]:
+def _origin(policy: CurrentPolicy) -> dict[str, object]:
     problem = policy.problem.as_audit() if policy.problem else None
     return {"file": policy.origin, "changed": policy.changed, "problem": problem}
 
 
-def _print(found: Preview, policy: InForce, off_switch: str) -> None:
+def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
     if off_switch:
         warn(f"switched off by {off_switch}: hooks do nothing until it is removed")
     if policy.problem:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import click
 
-from warmstart.entry.in_force import InForce, hint_for, in_force
+from warmstart.entry.in_force import CurrentPolicy, current_policy, hint_for
 from warmstart.entry.preview import switched_off
 from warmstart.entry.terminal import fail, json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
@@ -65,7 +65,7 @@ def show(installation: Installation, as_json: bool) -> None:
     Exit status: 0 the files are in force; 1 they were changed and are rejected; 2 there is no policy.
     """
     try:
-        found = in_force(installation)
+        found = current_policy(installation)
     except PolicyError as error:
         fail(error, hint_for(error))
     values = _values(found.policy)
@@ -83,7 +83,7 @@ def show(installation: Installation, as_json: bool) -> None:
         raise click.exceptions.Exit(WRONG)
 
 
-def _print(installation: Installation, found: InForce, since: str | None) -> None:
+def _print(installation: Installation, found: CurrentPolicy, since: str | None) -> None:
     if switched_off(installation.off_switch):
         warn(f"switched off by {installation.off_switch}: hooks do nothing until it is removed")
     say(f"{found.origin}: {_state(found, since)}")
@@ -102,7 +102,7 @@ def _print_values(values: Json, rules: list[Json]) -> None:
         show_table((f"rule {number}", ""), [(key, _text(value)) for key, value in rule.items() if value])
 
 
-def _state(found: InForce, since: str | None) -> str:
+def _state(found: CurrentPolicy, since: str | None) -> str:
     if found.problem:
         return f"in force since {since}; the files were changed and are rejected"
     if found.changed:

@@ -10,7 +10,7 @@ import os
 from functools import partial
 from typing import TypedDict
 
-from warmstart import plan
+from warmstart import plan as planning
 from warmstart.errors import Fields, UserError, WarmstartError
 from warmstart.images import reference as references
 from warmstart.job import Job
@@ -81,7 +81,7 @@ class Preview(TypedDict):
 
 def preview(policy: Policy, job: Job) -> Preview:
     """Return rules, images, profiles, scopes, environment, limits and steps for the job."""
-    matches = matching(policy, job, partial(plan.groups, job))
+    matches = matching(policy, job, partial(planning.groups, job))
     grant = combine(policy, matches, job)
     asked, invalid = _requested(job, grant)
     steps, verdict = _steps(policy, job, grant, asked)
@@ -110,7 +110,7 @@ def preview(policy: Policy, job: Job) -> Preview:
         "environment": grant.env,
         "override": sorted(grant.override),
         "rendezvous": grant.rendezvous._asdict() if grant.rendezvous else None,
-        "keep": policy.limits.keep if verdict is None and plan.keeps(policy, asked) else None,
+        "keep": policy.limits.keep if verdict is None and planning.keeps(policy, asked) else None,
         "limits": {
             "images.wait": policy.images.wait,
             **{f"seed.{key}": value for key, value in policy.seed._asdict().items()},
@@ -127,7 +127,7 @@ def _rule(match: Matched) -> RuleShown:
 
 def _requested(job: Job, grant: Grant) -> tuple[Request, UserError | None]:
     try:
-        return plan.requested(job, grant), None
+        return planning.requested(job, grant), None
     except UserError as error:
         return NOTHING, error
 
@@ -135,14 +135,14 @@ def _requested(job: Job, grant: Grant) -> tuple[Request, UserError | None]:
 def _steps(policy: Policy, job: Job, grant: Grant, asked: Request) -> tuple[dict[str, list[str]], UserError | None]:
     """Return the names of the steps per hook, and the verdict that would take their place."""
     try:
-        prolog = [step.name for step in plan.prolog(policy, job, grant, asked)]
+        prolog = [step.name for step in planning.prolog(policy, job, grant, asked)]
     except UserError as error:
         return NO_STEPS, error
     if not prolog:
         return NO_STEPS, None
-    seeded = {name: Seeded("", []) for name in plan.profiles(policy, grant, asked)}
+    seeded = {name: Seeded("", []) for name in planning.profiles(policy, grant, asked)}
     record = _record(job)._replace(publish_scope=grant.publish_scope, seeded=seeded, cache=CACHE)
-    epilog = [step.name for step in plan.epilog(policy, record)]
+    epilog = [step.name for step in planning.epilog(policy, record)]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
 
 
@@ -168,7 +168,7 @@ def _image(policy: Policy, job: Job, text: str, source: str) -> ImageShown:
         shown = reference.canonical()
         if source == "job":
             references.check_allowed(reference, policy.images.registries)
-        private = "".join(name for _, name in plan.private_images(policy, job, [reference]))
+        private = "".join(name for _, name in planning.private_images(policy, job, [reference]))
     except WarmstartError as error:
         problem = str(error)
     return {"image": shown, "from": source, "private": private, "allowed": not problem, "reason": problem}
@@ -176,7 +176,7 @@ def _image(policy: Policy, job: Job, text: str, source: str) -> ImageShown:
 
 def _profiles(policy: Policy, grant: Grant, asked: Request) -> list[ProfileShown]:
     try:
-        names = plan.profiles(policy, grant, asked)
+        names = planning.profiles(policy, grant, asked)
     except UserError:
         names = grant.profiles  # the job's wish is the verdict
     return [
@@ -191,7 +191,7 @@ def _profiles(policy: Policy, grant: Grant, asked: Request) -> list[ProfileShown
 
 def _left_out(policy: Policy, grant: Grant, asked: Request) -> list[str]:
     try:
-        return plan.left_out(policy, grant, asked)
+        return planning.left_out(policy, grant, asked)
     except UserError:
         return []  # the job's wish is the verdict
 

@@ -28,7 +28,7 @@ def main(prefix: str) -> int:
 
 def _prepare(hook: Hook) -> None:
     job, paths = hook.job, hook.paths
-    with records.locked(paths.state, job.id, after(SECONDS_FOR_LOCK)):
+    with records.job_lock(paths.state, job.id, after(SECONDS_FOR_LOCK)):
         _supersede(hook)
         record = _record(hook)
         try:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from warmstart.audit import events
-from warmstart.entry.slurmctld import Run, run_hook
+from warmstart.entry.slurmctld import ControllerRun, run_hook
 from warmstart.slurm import controller
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def main(prefix: str) -> int:
     return run_hook("prolog-slurmctld", prefix, _write)
 
 
-def _write(run: Run) -> None:
+def _write(run: ControllerRun) -> None:
     started = time.monotonic()
     written = controller.spec_of(run.job, os.environ)
     source = "nobody" if written.qos is None else "slurm"
@@ -42,10 +42,10 @@ def _write(run: Run) -> None:
     run.audit.emit(events.SPEC_WRITTEN, path=run.path, qos=source, duration_ms=took)
 
 
-def _asked(run: Run) -> lookup.Asked:
-    from warmstart.slurm.lookup import Asked
+def _asked(run: ControllerRun) -> lookup.QosQuery:
+    from warmstart.slurm.lookup import QosQuery
 
-    return Asked(
+    return QosQuery(
         job_id=run.job.id,
         name=controller.name_for_scontrol(run.job, os.environ),
         scontrol=run.policy.paths.scontrol,

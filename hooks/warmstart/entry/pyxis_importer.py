@@ -14,12 +14,12 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.entry.in_force import in_force
+from warmstart.entry.in_force import current_policy
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import lookup, own_scope, served
-from warmstart.images.asked import named
+from warmstart.images.asked import query_by_rules
 from warmstart.images.importers.choice import choose, recipe
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.sized import Caps
@@ -45,7 +45,7 @@ USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
 _LOGIN = re.compile(r"docker://([A-Za-z0-9._$-]{1,128})@(?=[^@]*#)")
 
 
-class Asked(NamedTuple):
+class ImportRequest(NamedTuple):
     """A URI's fields; `login` is the user name in enroot's `USER@REGISTRY#…`, "" mostly."""
 
     reference: Reference
@@ -74,12 +74,12 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 def get(installation: Installation, uri: str) -> str:
     """Return the path of the image: the store's if it has it, else the user's own, imported now."""
-    asked, policy = ask(uri), _policy(installation)
+    asked, policy = parse_request(uri), _policy(installation)
     found = ""
     if policy is not None:
         check_allowed(asked.reference, policy.images.registries)
         # With a user name, somebody wants what his own credentials show him, and not what all may see.
-        found = "" if asked.login else _served(installation, asked.reference, policy)
+        found = "" if asked.login else _from_store(installation, asked.reference, policy)
     found = found or own_scope.handed_over(_job_tmp(installation), asked.reference)
     return found or _import(installation, asked, policy)
 
@@ -89,21 +89,21 @@ def _policy(installation: Installation) -> Policy | None:
     if os.path.exists(installation.off_switch):
         return None
     try:
-        return in_force(installation).policy
+        return current_policy(installation).policy
     except PolicyError as error:
         _say(f"without a policy ({error})")
         return None
 
 
-def ask(uri: str) -> Asked:
+def parse_request(uri: str) -> ImportRequest:
     """Parse what the user gave to --container-image; pyxis puts `docker://` in front of it."""
     login = match.group(1) if (match := _LOGIN.match(uri)) else ""
-    return Asked(parse(f"docker://{uri[match.end() :]}" if match else uri), login)
+    return ImportRequest(parse(f"docker://{uri[match.end() :]}" if match else uri), login)
 
 
 def in_store(reference: Reference, policy: Policy) -> str:
     """Return the path of the store's image, "" if there is none; without a lock, as the user."""
-    want = named(reference, policy.images, recipe(policy.images.importer))
+    want = query_by_rules(reference, policy.images, recipe(policy.images.importer))
     digest = reference.digest
     try:
         found = lookup.find(policy.paths.store, want.key, digest, want.kind, want.times)
@@ -113,7 +113,7 @@ def in_store(reference: Reference, policy: Policy) -> str:
     return found.path if found is not None and not found.invalid else ""
 
 
-def _served(installation: Installation, reference: Reference, policy: Policy) -> str:
+def _from_store(installation: Installation, reference: Reference, policy: Policy) -> str:
     """Return the path of the store's image, or of a copy where nothing says that it stays; "" if there is none."""
     path = in_store(reference, policy)
     if not path:
@@ -128,11 +128,11 @@ def _served(installation: Installation, reference: Reference, policy: Policy) ->
     return own_scope.copied(reference, _place(installation, policy.images), path, after(IMPORT_S))
 
 
-def _place(installation: Installation, rules: Images) -> own_scope.Place:
-    return own_scope.place(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
+def _place(installation: Installation, rules: Images) -> own_scope.UserImportDirectory:
+    return own_scope.user_import_directory(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
 
 
-def _import(installation: Installation, asked: Asked, policy: Policy | None) -> str:
+def _import(installation: Installation, asked: ImportRequest, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
     _say(f"{asked.reference.canonical()} is not served by this cluster's store; importing it for you alone")
     rules = policy.images if policy else WITHOUT_POLICY

@@ -26,7 +26,7 @@ from warmstart.slurm.client import SlurmClient
 from warmstart.slurm.spec import SpecUnusable, path_of
 
 
-class Run(NamedTuple):
+class ControllerRun(NamedTuple):
     """One run of one of the two hooks."""
 
     job: Job
@@ -39,7 +39,7 @@ class Run(NamedTuple):
     pyslurm: str
 
 
-def run_hook(name: str, prefix: str, work: Callable[[Run], None]) -> int:
+def run_hook(name: str, prefix: str, work: Callable[[ControllerRun], None]) -> int:
     """Run `work` for the job that the environment describes; always 0."""
     try:
         os.umask(0o022)
@@ -55,7 +55,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Run], None]) -> int:
     return 0
 
 
-def _audited(name: str, installation: Controller, job: Job, work: Callable[[Run], None]) -> None:
+def _audited(name: str, installation: Controller, job: Job, work: Callable[[ControllerRun], None]) -> None:
     started = time.monotonic()
     journal = Journal(installation.journal, {**job.as_audit(), "hook": name, "run_id": os.urandom(4).hex()})
     journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
@@ -75,7 +75,7 @@ def _audited(name: str, installation: Controller, job: Job, work: Callable[[Run]
     journal.finish(outcome=outcome, status=0, duration_ms=took)
 
 
-def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[Run], None]) -> None:
+def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[ControllerRun], None]) -> None:
     policy, rejected = current(installation)
     if rejected is not None:
         journal.emit(events.POLICY_REJECTED, error=rejected.as_audit(), in_force="the last good one")
@@ -84,7 +84,7 @@ def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[
         return
     path = path_of(keys.spec_directory, job.cluster, job.id)
     with SlurmClient(_slurm_user(keys.user, path)) as slurm:
-        work(Run(job, policy, keys, path, journal, slurm, after(keys.deadline), installation.pyslurm))
+        work(ControllerRun(job, policy, keys, path, journal, slurm, after(keys.deadline), installation.pyslurm))
 
 
 def _slurm_user(user: Identity, path: str) -> Identity:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.entry.tend import NodeBusy
-from warmstart.entry.upkeep_run import Run
+from warmstart.entry.tend import MaintenanceBusy
+from warmstart.entry.upkeep_run import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.lookup import NOBODY
@@ -38,16 +38,16 @@ class StoreReport(NamedTuple):
     failed: int = 0
 
 
-class StoreUpkeep:
+class StoreMaintenance:
     """One run over the store, under its lock."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: MaintenanceSession) -> None:
         """`NodeBusy` where another host has the lock; it is held for as long as the run's worker lives."""
         self._run = run
         self._store = run.store.path
         self.report = StoreReport()
         if not run.store.lock(run.store_deadline()):
-            raise NodeBusy(what="on the store, from this or another host")
+            raise MaintenanceBusy(what="on the store, from this or another host")
 
     def namespaces(self) -> list[Namespace]:
         """Return the store's namespaces."""

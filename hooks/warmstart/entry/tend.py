@@ -16,7 +16,7 @@ from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry import unfinished
 from warmstart.entry.orphans import Orphans
-from warmstart.entry.upkeep_run import STORE_SECONDS, Run, upkeep_run
+from warmstart.entry.upkeep_run import STORE_SECONDS, MaintenanceSession, maintenance_session
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import children, flocks
 from warmstart.host.deadline import after
@@ -33,7 +33,7 @@ SPOOL_SECONDS = 600.0
 MOST_QUESTIONS = 200  # to the controller, for each node and run
 
 
-class NodeBusy(ResourceError):
+class MaintenanceBusy(ResourceError):
     """Another maintenance run is at work on the node."""
 
     code = "maintenance-busy"
@@ -41,7 +41,7 @@ class NodeBusy(ResourceError):
     hint = "nothing; it does the same"
 
 
-class TendFailed(ResourceError):
+class MaintenanceFailed(ResourceError):
     """A part of maintenance failed on this node's disk."""
 
     code = "maintenance-failed"
@@ -69,14 +69,14 @@ def be_idle() -> None:
         children.run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(5))
 
 
-def tend(installation: Installation, node: str, slurm_conf: str) -> Report:
+def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:
     """Do it all for one node; `NodeBusy`, and what `upkeep_run` raises. Journals are moved at its end."""
-    with _alone(installation.node(node).root, node), upkeep_run(installation, "maintain", node) as run:
-        return _Tending(run, _over(run, slurm_conf), slurm_conf).all()
+    with _alone(installation.node(node).root, node), maintenance_session(installation, "maintain", node) as run:
+        return _NodeMaintenance(run, _over(run, slurm_conf), slurm_conf).all()
 
 
-class _Tending:
-    def __init__(self, run: Run, is_over: Callable[[int], bool], slurm_conf: str) -> None:
+class _NodeMaintenance:
+    def __init__(self, run: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str) -> None:
         self._run = run
         self._orphans = Orphans(run, records.boot_id(), is_over, slurm_conf)
         self._failed: list[str] = []
@@ -102,16 +102,18 @@ class _Tending:
         except WarmstartError as error:
             failure = error
         except OSError as error:
-            failure = TendFailed(part=name, problem=error.strerror or str(error))
+            failure = MaintenanceFailed(part=name, problem=error.strerror or str(error))
         except Exception:  # noqa: BLE001 - a bug met in one job's things keeps nothing else from being done
             self._run.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
-            failure = TendFailed(part=name, problem="a bug in warmstart; its traceback is in the audit, `hook.crashed`")
+            failure = MaintenanceFailed(
+                part=name, problem="a bug in warmstart; its traceback is in the audit, `hook.crashed`"
+            )
         self._failed.append(str(failure))
         self._run.failed("maintenance", failure)
         return 0
 
     def _harvests(self) -> int:
-        finished = unfinished.finish_all(self._run, records.boot_id())
+        finished = unfinished.finish_deferred(self._run, records.boot_id())
         self._failed += [str(failure) for failure in finished.failures]
         return finished.runs
 
@@ -136,7 +138,7 @@ class _Tending:
         with suppress(FileNotFoundError), opened_dir(f"{run.policy.paths.workspace}/{run.node}") as node_fd:
             for name in os.listdir(node_fd):
                 with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, node_fd) as fd:
-                    marked += served.collect(
+                    marked += served.mark_noted(
                         fd, run.paths.uses, node=run.node, store=store, deadline=after(STORE_SECONDS)
                     )
         return marked
@@ -146,7 +148,7 @@ class _Tending:
             scratch.remove_abandoned(fd)
 
 
-def _over(run: Run, slurm_conf: str) -> Callable[[int], bool]:
+def _over(run: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
     """Return what tells whether a job is over for sure; after one question without an answer none is asked."""
     daemons = live.with_daemons()
     answers: dict[int, bool | None] = {}
@@ -167,7 +169,7 @@ def _alone(directory: str, node: str) -> Iterator[None]:
     fd = os.open(directory, DIRECTORY)
     try:
         if not flocks.try_take(fd):
-            raise NodeBusy(what=f"on node {node}")
+            raise MaintenanceBusy(what=f"on node {node}")
         yield
     finally:
         os.close(fd)

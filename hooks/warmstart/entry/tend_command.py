@@ -7,11 +7,11 @@ import os
 import click
 
 from warmstart.entry.preview import switched_off
-from warmstart.entry.store_upkeep import StoreReport, StoreUpkeep
-from warmstart.entry.tend import NodeBusy, Report, be_idle
-from warmstart.entry.tend import tend as tend_node
+from warmstart.entry.store_upkeep import StoreMaintenance, StoreReport
+from warmstart.entry.tend import MaintenanceBusy, Report, be_idle
+from warmstart.entry.tend import maintain_node as tend_node
 from warmstart.entry.terminal import fail, json_option, show_json, show_table, warn
-from warmstart.entry.upkeep_run import upkeep_run
+from warmstart.entry.upkeep_run import maintenance_session
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 
@@ -24,7 +24,7 @@ NODE_COLUMNS = ("node", "spool published", "runs finished", "harvests", "orphans
 @click.option("--store", "of_store", is_flag=True, help="Maintain the store instead: on one host of the cluster.")
 @json_option
 @click.pass_obj
-def tend(installation: Installation, only: str | None, of_store: bool, as_json: bool) -> None:
+def maintain(installation: Installation, only: str | None, of_store: bool, as_json: bool) -> None:
     """Do this host's maintenance once, as root, at idle priority.
 
     Of each node: moves journals into the audit log, publishes what the store did not take before, finishes
@@ -43,13 +43,13 @@ def tend(installation: Installation, only: str | None, of_store: bool, as_json: 
         return
     be_idle()
     if of_store:
-        _tend_store(installation, as_json)
+        _maintain_store(installation, as_json)
         return
     reports: list[Report] = []
     for node in [only] if only else installation.nodes():
         try:
             reports.append(tend_node(installation, node, os.environ.get("SLURM_CONF", "")))
-        except NodeBusy as error:
+        except MaintenanceBusy as error:
             reports.append(Report(node, failed=(str(error),)))
         except (WarmstartError, OSError) as error:
             fail(error, getattr(error, "hint", ""))
@@ -68,11 +68,11 @@ def _show(reports: list[Report], as_json: bool) -> None:
     show_table(NODE_COLUMNS, rows)
 
 
-def _tend_store(installation: Installation, as_json: bool) -> None:
+def _maintain_store(installation: Installation, as_json: bool) -> None:
     try:
-        with upkeep_run(installation, "maintain", os.uname().nodename.partition(".")[0]) as run:
-            report = StoreUpkeep(run).all()
-    except NodeBusy as error:
+        with maintenance_session(installation, "maintain", os.uname().nodename.partition(".")[0]) as run:
+            report = StoreMaintenance(run).all()
+    except MaintenanceBusy as error:
         warn(str(error))
         raise click.exceptions.Exit(PARTLY) from None
     except (WarmstartError, OSError) as error:

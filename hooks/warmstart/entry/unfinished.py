@@ -13,39 +13,39 @@ from typing import NamedTuple
 from warmstart import run_end
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.entry.upkeep_run import Run
+from warmstart.entry.upkeep_run import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.record import Record
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
 from warmstart.store import aside
-from warmstart.store.aside import Waiting
+from warmstart.store.aside import DeferredHarvest
 
 RUN_SECONDS = 600.0  # for one run's harvest; what is not done then is the next run's
 
 
-class Finished(NamedTuple):
+class DeferredOutcome(NamedTuple):
     """What became of the deferred harvests."""
 
     runs: int  # done with
     failures: list[WarmstartError]  # of profiles, and of whole runs; all are in the audit
 
 
-def finish_all(run: Run, boot_id: str) -> Finished:
+def finish_deferred(run: MaintenanceSession, boot_id: str) -> DeferredOutcome:
     """Finish the deferred harvests, the oldest first; what fails keeps nothing else from being done."""
     done, failures = 0, list[WarmstartError]()
-    with aside.turn(run.paths.deferred) as mine:
-        for waiting in aside.waiting(run.paths.deferred) if mine else []:
+    with aside.exclusive(run.paths.deferred) as mine:
+        for waiting in aside.deferred_harvests(run.paths.deferred) if mine else []:
             try:
                 done += _finish(run, waiting, boot_id, failures)
             except WarmstartError as error:
                 run.failed(harvest.NAME, error)
                 failures.append(error)
-    return Finished(done, failures)
+    return DeferredOutcome(done, failures)
 
 
-def _finish(run: Run, waiting: Waiting, boot_id: str, failures: list[WarmstartError]) -> bool:
+def _finish(run: MaintenanceSession, waiting: DeferredHarvest, boot_id: str, failures: list[WarmstartError]) -> bool:
     """Harvest one run and remove it; False where there is more to do. Adds what failed of it to `failures`."""
     drop = partial(run_end.drop_deferred, run.paths, waiting, deadline=after(run_end.MAINTENANCE_SECONDS))
     record = waiting.record
@@ -58,14 +58,14 @@ def _finish(run: Run, waiting: Waiting, boot_id: str, failures: list[WarmstartEr
     elif waiting.since < time.time() - aside.LONGEST_SECONDS:
         drop(aside.TOO_OLD, audit)
     elif left := _harvest(run, record, audit, failures):
-        aside.keep(run.paths.deferred, record._replace(deferred=left), waiting.since)
+        aside.defer(run.paths.deferred, record._replace(deferred=left), waiting.since)
         return False
     else:
         run_end.finish_deferred(run.paths, record, after(run_end.MAINTENANCE_SECONDS))
     return True
 
 
-def _harvest(run: Run, record: Record, audit: Journal, failures: list[WarmstartError]) -> list[str]:
+def _harvest(run: MaintenanceSession, record: Record, audit: Journal, failures: list[WarmstartError]) -> list[str]:
     """Return the profiles that are not done yet."""
     rules = run.policy.harvest
     options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)

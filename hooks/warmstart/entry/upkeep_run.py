@@ -22,7 +22,7 @@ from warmstart.policy import refresh
 from warmstart.policy.compiled import Policy
 from warmstart.record import writing_state
 from warmstart.store.client import StoreClient
-from warmstart.store.unpack import Bench
+from warmstart.store.unpack import RepackSettings
 
 STORE_SECONDS = 60.0  # for one question to the store
 BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle
@@ -36,7 +36,7 @@ class NotRoot(UserError):
     hint = "run it as root: sudo"
 
 
-class Run(NamedTuple):
+class MaintenanceSession(NamedTuple):
     """One run of maintenance, for one node's own things or for the store."""
 
     policy: Policy
@@ -47,9 +47,9 @@ class Run(NamedTuple):
     store: StoreClient  # ends with the run, and with it the locks that it holds
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> RepackSettings:
         """Where bundles are unpacked, and as whom."""
-        return Bench(self.paths.maintenance, self.store, self.policy.validate_user)
+        return RepackSettings(self.paths.maintenance, self.store, self.policy.validate_user)
 
     def store_deadline(self) -> Deadline:
         """Return the deadline for one question to the store."""
@@ -65,7 +65,7 @@ class Run(NamedTuple):
 
 
 @contextmanager
-def upkeep_run(installation: Installation, hook: str, node: str) -> Iterator[Run]:
+def maintenance_session(installation: Installation, hook: str, node: str) -> Iterator[MaintenanceSession]:
     """Give a run; `NotRoot`, a `PolicyError` where no policy is in force, `StateUnusable`, `StateFull`."""
     if os.geteuid() != 0:
         raise NotRoot(what=f"warmstart {hook}")
@@ -81,7 +81,7 @@ def upkeep_run(installation: Installation, hook: str, node: str) -> Iterator[Run
     outcome = "failed"
     try:
         with StoreClient(policy.store_user, policy.paths.store, f"{node}-{run_id}") as store:
-            yield Run(policy, paths, node, journal, run_id, store)
+            yield MaintenanceSession(policy, paths, node, journal, run_id, store)
         outcome = "ok"
     finally:
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))

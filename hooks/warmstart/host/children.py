@@ -52,7 +52,7 @@ class ProgramNotStarted(ResourceError):
     hint = "who has used up the node's processes, memory or open files?"
 
 
-class Ended(NamedTuple):
+class CompletedProgram(NamedTuple):
     """How a program ended; output is cut at `MOST_OUTPUT` bytes each."""
 
     status: int  # negative: the signal that ended it
@@ -74,7 +74,7 @@ def run(
     cwd: str = "/",
     keep: Sequence[int] = (),
     watch: Callable[[], None] | None = None,
-) -> Ended:
+) -> CompletedProgram:
     """Run one program to its end, as `identity` (default: whoever we are).
 
     `watch` is called every second; what it raises ends the program. Where that is a user's own, whose children no
@@ -106,7 +106,7 @@ def run(
         raise ProgramNotStarted(program=argv[0], problem=error.strerror) from error
     try:
         stdout, stderr = _collect(process, deadline, watch)
-        return Ended(process.wait(max(deadline.left(), 1.0)), stdout, stderr)
+        return CompletedProgram(process.wait(max(deadline.left(), 1.0)), stdout, stderr)
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise ProgramTooSlow(program=argv[0]) from error
     finally:
@@ -137,7 +137,7 @@ def run_alone(
     keep: Sequence[int] = (),
     capabilities: Sequence[str] = (),
     watch: Callable[[], None] | None = None,
-) -> Ended:
+) -> CompletedProgram:
     """Run a program in process, mount and IPC namespaces of its own, which die with it.
 
     Nothing that it started survives, so no descriptor of its files is left open for writing

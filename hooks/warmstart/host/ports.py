@@ -70,7 +70,7 @@ class Holder(NamedTuple):
     boot_id: str
 
 
-class Wanted(NamedTuple):
+class PortRequest(NamedTuple):
     """How many ports of which range (both ends included), and how many one user may hold on this host."""
 
     low: int
@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
     per_user: int
 
 
-def reserve(directory: str, holder: Holder, wanted: Wanted, restarts: int, deadline: Deadline) -> list[int]:
+def reserve(directory: str, holder: Holder, wanted: PortRequest, restarts: int, deadline: Deadline) -> list[int]:
     """Reserve ports that nobody else has and nobody uses; all or none. Root's directory is made if it lacks.
 
     `restarts` tells the runs of a job apart: a run that is prepared twice tries the same ports first, and the
@@ -87,7 +87,7 @@ def reserve(directory: str, holder: Holder, wanted: Wanted, restarts: int, deadl
     """
     check_range(wanted.low, wanted.high)
     ensure_dir(directory, 0o700)
-    with _locked(directory, deadline) as ledger:
+    with _ledger_lock(directory, deadline) as ledger:
         taken = _taken(ledger, holder)
         held = sum(other.uid == holder.uid for other in taken.values())
         if held + wanted.number > wanted.per_user:
@@ -120,7 +120,7 @@ def held_by(directory: str, node: str, job_id: int) -> list[int]:
 
 def release(directory: str, node: str, job_id: int, deadline: Deadline) -> None:
     """Give back every port of a job on a node; `LedgerBusy` at the deadline."""
-    with _locked(directory, deadline) as ledger:
+    with _ledger_lock(directory, deadline) as ledger:
         for port in held_by(directory, node, job_id):
             unlink_if_there(str(port), ledger)
 
@@ -160,7 +160,7 @@ def ephemeral() -> tuple[int, int] | None:
         return None
 
 
-def _candidates(wanted: Wanted, job_id: int, restarts: int) -> Iterator[int]:
+def _candidates(wanted: PortRequest, job_id: int, restarts: int) -> Iterator[int]:
     size = wanted.high - wanted.low + 1
     start = ((job_id + restarts) * SPREAD) % (1 << 32) % size
     for step in range(size):
@@ -211,7 +211,7 @@ def _enter(ledger: int, port: int, holder: Holder) -> bool:
 
 
 @contextmanager
-def _locked(directory: str, deadline: Deadline) -> Iterator[int]:
+def _ledger_lock(directory: str, deadline: Deadline) -> Iterator[int]:
     """Keep the host's other hooks out: two of one user's would both be below the limit, else."""
     fd = os.open(directory, DIRECTORY)
     try:

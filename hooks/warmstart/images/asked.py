@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.choice import choose, is_per_machine, recipe
-from warmstart.images.lookup import NOBODY, Charged, Found, TagTimes, Wanted, key_of
+from warmstart.images.lookup import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
 from warmstart.images.reference import Reference
 from warmstart.policy.compiled import Images, Policy
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warmstart.images.importers.contract import Importer
 
 
-class Run(NamedTuple):
+class Requester(NamedTuple):
     """Who asks: the Slurm node, the hook's run, and its job (0: a person)."""
 
     node: str
@@ -43,7 +43,7 @@ class Site(NamedTuple):
     charged: Charged = NOBODY
 
     @classmethod
-    def of(cls, policy: Policy, store: ImageStoreClient, uses: str, run: Run) -> Site:
+    def of(cls, policy: Policy, store: ImageStoreClient, uses: str, run: Requester) -> Site:
         """Return what the policy says, for whoever asks."""
         return cls(
             store=store,
@@ -83,17 +83,17 @@ class Obtained(NamedTuple):
     missing: Missing = Missing()
 
 
-def named(reference: Reference, rules: Images, made_by: str) -> Wanted:
+def query_by_rules(reference: Reference, rules: Images, made_by: str) -> ImageQuery:
     """Name what a reference stands for now, by the policy's rules and the recipe of its importer, on this node."""
     machine, name = os.uname().machine, key_of(reference.canonical())
     # enroot says the digest of the manifest for this CPU, others that of the list: "~" is in no reference.
     key, kind = f"{name}~{machine}" if is_per_machine(made_by) else name, f"{machine}.{made_by}"
     now = time.time()
     times = TagTimes(now - rules.tag_ttl, now - rules.remember_failures)
-    return Wanted(reference, kind, key, f"{name}.{kind}", times)
+    return ImageQuery(reference, kind, key, f"{name}.{kind}", times)
 
 
-def obtained(found: Found | None, how: str) -> Obtained | None:
+def as_obtained(found: Found | None, how: str) -> Obtained | None:
     """Return what was found as an answer; None if nothing was, or nothing whole."""
     if found is None or found.invalid:
         return None

@@ -42,7 +42,7 @@ def is_unambiguous(reference: Reference) -> bool:
     return "_" not in reference.canonical()
 
 
-def take(directory: str, name: str) -> str:
+def try_lock(directory: str, name: str) -> str:
     """Take the launchers' lock of an image if nobody has it; returns "", `BUSY`, or why there is none."""
     try:
         with opened_dir(directory) as folder:
@@ -61,7 +61,7 @@ def take(directory: str, name: str) -> str:
     return ""
 
 
-def give_back(name: str) -> None:
+def unlock(name: str) -> None:
     """Let launchers have their lock; the file stays."""
     fd = _held.pop(name, None)
     if fd is not None:

@@ -14,7 +14,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.images import lookup, uses
-from warmstart.images.lookup import PRIVATE_STORES, Charged, Found, Pointer, Wanted
+from warmstart.images.lookup import PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
 from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ImageStoreClient(NamedTuple):
 
     # Looking up, and saying that an image is used
 
-    def find(self, want: Wanted, deadline: Deadline, digest: str = "") -> Found | None:
+    def find(self, want: ImageQuery, deadline: Deadline, digest: str = "") -> Found | None:
         """Look an image up, by `digest` if it is given; None if it is not there."""
         digest = digest or want.reference.digest
         return self._run(deadline, lookup.find, self.path, want.key, digest, want.kind, want.times)
@@ -92,19 +92,19 @@ class ImageStoreClient(NamedTuple):
 
     # Who imports
 
-    def begin(self, want: Wanted, producer: Producer, owner: str, deadline: Deadline) -> str | None:
+    def begin(self, want: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> str | None:
         """Become the producer; None if somebody else is, else why there is no lock ("" if there is)."""
         from warmstart.images import election
 
         return self._run(deadline, election.begin, self.path, want.lock, producer, owner)
 
-    def announce(self, want: Wanted, producer: Producer, owner: str, deadline: Deadline) -> None:
+    def announce(self, want: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> None:
         """Write down what the producer does now."""
         from warmstart.images import election
 
         self._run(deadline, election.announce, self.path, want.lock, producer, owner)
 
-    def end(self, want: Wanted, deadline: Deadline) -> None:
+    def end(self, want: ImageQuery, deadline: Deadline) -> None:
         """Give the producer's lock back, if need be by ending the worker; raises nothing."""
         from warmstart.images import election
 
@@ -113,19 +113,19 @@ class ImageStoreClient(NamedTuple):
         except WarmstartError:
             self.close()
 
-    def producer_of(self, want: Wanted, deadline: Deadline) -> Producer | None:
+    def producer_of(self, want: ImageQuery, deadline: Deadline) -> Producer | None:
         """Return what the producer says of itself."""
         from warmstart.images import election
 
         return self._run(deadline, election.producer_of, self.path, want.lock)
 
-    def remember(self, want: Wanted, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
+    def remember(self, want: ImageQuery, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
         """Keep a definitive failure for those who come next."""
         from warmstart.images import failures
 
         self._run(deadline, failures.remember, self.path, want.lock, failure, owner)
 
-    def recall(self, want: Wanted, kept_s: float, deadline: Deadline) -> RememberedFailure | None:
+    def recall(self, want: ImageQuery, kept_s: float, deadline: Deadline) -> RememberedFailure | None:
         """Return a failure that is at most `kept_s` seconds old."""
         from warmstart.images import failures
 
@@ -133,19 +133,19 @@ class ImageStoreClient(NamedTuple):
 
     # Tags
 
-    def last_pointer(self, want: Wanted, deadline: Deadline) -> Pointer | None:
+    def last_pointer(self, want: ImageQuery, deadline: Deadline) -> Pointer | None:
         """Return what the tag meant when that was last known."""
         from warmstart.images import publishing
 
         return self._run(deadline, publishing.last_pointer, self.path, want.key)
 
-    def point(self, want: Wanted, digest: str, resolved: float, owner: str, deadline: Deadline) -> None:
+    def point(self, want: ImageQuery, digest: str, resolved: float, owner: str, deadline: Deadline) -> None:
         """Write down which digest the tag had at `resolved` (seconds since the epoch)."""
         from warmstart.images import publishing
 
         self._run(deadline, publishing.point, self.path, want.key, digest, resolved, owner)
 
-    def point_unanswered(self, want: Wanted, owner: str, deadline: Deadline) -> None:
+    def point_unanswered(self, want: ImageQuery, owner: str, deadline: Deadline) -> None:
         """Write down that the registry does not answer for the tag now."""
         from warmstart.images import publishing
 
@@ -165,7 +165,7 @@ class ImageStoreClient(NamedTuple):
 
         return self._run_with(fd, deadline, publishing.copy_out, path, fd)
 
-    def sweep(self, want: Wanted, deadline: Deadline) -> int:
+    def sweep(self, want: ImageQuery, deadline: Deadline) -> int:
         """Remove what dead producers of an image left half copied."""
         from warmstart.images import publishing
 
@@ -248,13 +248,13 @@ class ImageStoreClient(NamedTuple):
         """Take the launchers' lock of an image; returns "", `beside.BUSY`, or why there is none."""
         from warmstart.images import beside
 
-        return self._run(deadline, beside.take, directory, name)
+        return self._run(deadline, beside.try_lock, directory, name)
 
     def give_back_launchers_lock(self, name: str, deadline: Deadline) -> None:
         """Give the launchers' lock of an image back."""
         from warmstart.images import beside
 
-        self._run(deadline, beside.give_back, name)
+        self._run(deadline, beside.unlock, name)
 
     def link_for_launchers(self, directory: str, names: Sequence[str], path: str, deadline: Deadline) -> int:
         """Keep links to an image where launchers look for it; returns how many there are."""

@@ -19,7 +19,7 @@ from warmstart.store.publish import replace
 
 LOCKS = "locks"
 PRODUCER = ".producer"
-LONGEST = 4096
+LONGEST_CLAIM = 4096
 LONGEST_WORD = 80
 
 _held: dict[str, Held] = {}
@@ -88,7 +88,7 @@ def producer_of(store: str, key: str) -> Producer | None:
     """Return what the producer said of itself; None when nobody knows."""
     try:
         with opened_folder(store, LOCKS, 0o700) as folder:
-            data = json.loads(read_small(key + PRODUCER, LONGEST, folder))
+            data = json.loads(read_small(key + PRODUCER, LONGEST_CLAIM, folder))
         words = (str(word)[:LONGEST_WORD] for word in (data["host"], data["since"], data.get("doing", "")))
         host, since, doing = words
         return Producer(host, int(data["pid"]), int(data["job"]), since, doing)

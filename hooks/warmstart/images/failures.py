@@ -22,7 +22,7 @@ from warmstart.store.publish import replace
 
 FAILED = "failed"
 DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
-LONGEST = 16384
+LONGEST_FAILURE = 16384
 
 
 class RememberedFailure(NamedTuple):
@@ -43,7 +43,7 @@ def recall(store: str, key: str, kept_s: float) -> RememberedFailure | None:
     """Return a failure that is at most `kept_s` seconds old, or None."""
     try:
         with opened_folder(store, FAILED) as folder:
-            data = json.loads(read_small(key + META, LONGEST, folder))
+            data = json.loads(read_small(key + META, LONGEST_FAILURE, folder))
         age = time.time() - float(data["at"])
         if -CLOCK_SKEW <= age < kept_s:
             fields = {str(name): str(value) for name, value in data["fields"].items()}

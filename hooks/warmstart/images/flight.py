@@ -23,8 +23,8 @@ from contextlib import suppress
 from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
 from warmstart.images import uses
-from warmstart.images.asked import Obtained, Site, named, obtained
-from warmstart.images.lookup import Wanted, image_name
+from warmstart.images.asked import Obtained, Site, as_obtained, query_by_rules
+from warmstart.images.lookup import ImageQuery, image_name
 from warmstart.images.reference import Reference
 
 FIRST_PAUSE_S = 0.05
@@ -48,8 +48,8 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     `StoreFailed`, `WorkerSilent`, `ScratchUnusable`, `ScratchBroken`, `ProgramMissing`, `ProgramTooSlow`.
     """
     started = time.monotonic()
-    want, site = named(reference, site.rules, site.recipe), site.about(reference)
-    image = obtained(site.store.find(want, deadline), "reused")
+    want, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
+    image = as_obtained(site.store.find(want, deadline), "reused")
     if image and site.rules.verify == "full":
         from warmstart.images import production
 
@@ -67,7 +67,7 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     return _wait_or_import(want, site, deadline, started)
 
 
-def _wait_or_import(want: Wanted, site: Site, deadline: Deadline, started: float) -> Obtained:
+def _wait_or_import(want: ImageQuery, site: Site, deadline: Deadline, started: float) -> Obtained:
     import random
 
     from warmstart.images import production
@@ -84,9 +84,9 @@ def _wait_or_import(want: Wanted, site: Site, deadline: Deadline, started: float
         time.sleep(min(pause * (0.5 + random.random()), last_look.left()))  # noqa: S311
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
         how, waited_s = "waited", round(time.monotonic() - started, 3)
-        if image := obtained(site.store.find(want, deadline), how):
+        if image := as_obtained(site.store.find(want, deadline), how):
             return image._replace(waited_s=waited_s)
 
 
-def _expired(want: Wanted, producer: str, waited_s: float) -> ImageWaitExpired:
+def _expired(want: ImageQuery, producer: str, waited_s: float) -> ImageWaitExpired:
     return ImageWaitExpired(image=want.reference.canonical(), waited_s=round(waited_s), producer=producer)

@@ -52,7 +52,7 @@ class TagTimes(NamedTuple):
     outage_after: float
 
 
-class Wanted(NamedTuple):
+class ImageQuery(NamedTuple):
     """A reference, and the names that stand for it in the store."""
 
     reference: Reference

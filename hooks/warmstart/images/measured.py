@@ -17,7 +17,7 @@ from warmstart.images.sized import Caps
 EVERY_S = 1.0
 PATIENCE = 4  # a look may cost one part in so many of the time
 DEEPEST = 200  # directories; no image has so many in each other, and each costs a descriptor
-BLOCK = 512  # bytes in st_blocks
+STAT_BLOCK = 512  # bytes in st_blocks
 
 
 class Exceeded(Exception):
@@ -54,7 +54,7 @@ def _add(directory: int, left: Caps, depth: int) -> Caps:
         for entry in found:
             with suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
-                size, files = size - status.st_blocks * BLOCK, files - 1
+                size, files = size - status.st_blocks * STAT_BLOCK, files - 1
                 if size < 0 or files < 0:
                     raise Exceeded
                 if stat.S_ISDIR(status.st_mode):

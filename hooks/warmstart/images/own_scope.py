@@ -39,7 +39,7 @@ REMOVAL_S = 60.0
 PAUSE_S = 0.2
 
 
-class OwnScopeUnusable(ResourceError):
+class UserImportUnusable(ResourceError):
     """There is no place on this node that is the user's alone."""
 
     code = "user-import-unusable"
@@ -47,7 +47,7 @@ class OwnScopeUnusable(ResourceError):
     hint = "remove it, or submit the job where warmstart gives it a workspace"
 
 
-class OwnImportBusy(StoreError):
+class UserImportBusy(StoreError):
     """Another step of the same user imports the same image, and is not done yet."""
 
     code = "user-import-busy"
@@ -55,7 +55,7 @@ class OwnImportBusy(StoreError):
     hint = "submit the job again when that is done"
 
 
-class Place(NamedTuple):
+class UserImportDirectory(NamedTuple):
     """A directory of the user's, and what his files in it begin with ("" where the directory is the job's own)."""
 
     directory: str
@@ -63,17 +63,17 @@ class Place(NamedTuple):
     caps: Caps  # of one import
 
 
-def place(job_tmp: str, step: str, caps: Caps) -> Place:
+def user_import_directory(job_tmp: str, step: str, caps: Caps) -> UserImportDirectory:
     """Return where a job's own images go: below `job_tmp`, its workspace's, or if that is "", below /var/tmp.
 
     `step` (`JOB.STEP`) tells one step's files from another's there. Raises `OwnScopeUnusable`.
     """
     if job_tmp and _is_mine(job_tmp):
-        return Place(_made(f"{job_tmp}/{FOLDER}"), "", caps)
-    return Place(_made(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
+        return UserImportDirectory(_made(f"{job_tmp}/{FOLDER}"), "", caps)
+    return UserImportDirectory(_made(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
 
 
-def obtain(reference: Reference, where: Place, importer: Importer, login: str, deadline: Deadline) -> str:
+def obtain(reference: Reference, where: UserImportDirectory, importer: Importer, login: str, deadline: Deadline) -> str:
     """Return the path of the user's own image, imported now unless another step of the job has done that.
 
     `login`: the user name in a `docker://USER@…` reference, "" if there was none. Raises what importers raise.
@@ -98,7 +98,7 @@ def obtain(reference: Reference, where: Place, importer: Importer, login: str, d
     return path
 
 
-def copied(reference: Reference, where: Place, source: str, deadline: Deadline) -> str:
+def copied(reference: Reference, where: UserImportDirectory, source: str, deadline: Deadline) -> str:
     """Return the path of the user's own copy of an image that the store may lose; "" if that can't be had."""
     name = f"{where.prefix}{key_of(reference.canonical())}{IMAGE}"
     try:
@@ -150,9 +150,9 @@ def _made(path: str) -> str:
         with opened_dir(path) as fd:
             status = os.fstat(fd)
     except OSError as error:
-        raise OwnScopeUnusable(path=path, problem=f"is no directory ({error.strerror})") from error
+        raise UserImportUnusable(path=path, problem=f"is no directory ({error.strerror})") from error
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise OwnScopeUnusable(path=path, problem="is not yours alone")
+        raise UserImportUnusable(path=path, problem="is not yours alone")
     return path
 
 
@@ -163,14 +163,14 @@ def alone(directory: int, name: str, reference: Reference, deadline: Deadline) -
     fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=directory)
     try:
         if not flocks.take(fd, deadline, PAUSE_S):
-            raise OwnImportBusy(image=reference.canonical())
+            raise UserImportBusy(image=reference.canonical())
         yield
     finally:
         os.close(fd)
 
 
 @contextmanager
-def _scratch(where: Place, directory: int) -> Iterator[Scratch]:
+def _scratch(where: UserImportDirectory, directory: int) -> Iterator[Scratch]:
     made = tempfile.mkdtemp(prefix=".import-", dir=where.directory)
     fd = os.open(made, DIRECTORY)
     try:

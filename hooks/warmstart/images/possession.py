@@ -25,7 +25,7 @@ class ImageNotOurs(StoreError):
     hint = "is paths.workspace on a local disk (ext4, xfs), and does the import account run nothing else?"
 
 
-def take(dir_fd: int, name: str, uid: int) -> int:
+def claim(dir_fd: int, name: str, uid: int) -> int:
     """Return a descriptor of the file `name`, now root's, 0444, and written by nobody; `uid` is the importer's.
 
     Raises `ImageNotOurs`, or `OSError` for a disk that fails.

@@ -30,7 +30,7 @@ class ImageCopyFailed(ResourceError):
     hint = "free space where paths.workspace is: a private image is copied for each job"
 
 
-class Heir(NamedTuple):
+class JobOwner(NamedTuple):
     """The job that gets a copy: its run directory, which is root's, and its ids."""
 
     run: str
@@ -44,7 +44,7 @@ def site_of(site: Site, name: str, deadline: Deadline) -> Site:
     return site._replace(store=site.store.private(name, deadline), uses=f"{site.uses}-private-{name}", rules=rules)
 
 
-def hand_over(image: Obtained, reference: Reference, heir: Heir, site: Site, deadline: Deadline) -> str:
+def hand_over(image: Obtained, reference: Reference, heir: JobOwner, site: Site, deadline: Deadline) -> str:
     """Copy an image into a job's run directory; return the path there."""
     name = key_of(reference.canonical()) + IMAGE
     try:

@@ -15,7 +15,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.images import beside, progress
 from warmstart.images.asked import Site
 from warmstart.images.election import Producer
-from warmstart.images.lookup import Wanted
+from warmstart.images.lookup import ImageQuery
 
 CLEAN_UP_S = 5.0
 COURTESY = 4  # the part of what is left of the wait that a launcher's lock may cost: one in this many
@@ -26,7 +26,7 @@ POLL_S = 0.25
 class Flight(NamedTuple):
     """One producer at work."""
 
-    want: Wanted
+    want: ImageQuery
     site: Site
     deadline: Deadline
     producer: Producer  # what waiters are told
@@ -65,6 +65,8 @@ def teller(flight: Flight) -> Callable[[int], None]:
     other = flight._replace(site=flight.site._replace(store=flight.site.store.separate()))
 
     def tell(count: int) -> None:
-        other._replace(deadline=after(CLEAN_UP_S)).tell(f"fetching and packing it, {progress.size(count)} so far")
+        other._replace(deadline=after(CLEAN_UP_S)).tell(
+            f"fetching and packing it, {progress.format_size(count)} so far"
+        )
 
     return tell

@@ -13,11 +13,11 @@ from contextlib import suppress
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import beside, failures, possession, progress, scratch, validity
-from warmstart.images.asked import Missing, Obtained, Site, named, obtained
+from warmstart.images.asked import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.election import Producer
 from warmstart.images.failures import RememberedFailure
 from warmstart.images.importers.contract import Importer, RegistryUnreachable
-from warmstart.images.lookup import ADOPTED, Pointer, TagTimes, Wanted, image_name, is_adopted
+from warmstart.images.lookup import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
 from warmstart.images.producer import CLEAN_UP_S, Flight, courtesy, teller
 from warmstart.images.publishing import Draft, temp_owner
 from warmstart.images.reference import Reference
@@ -36,7 +36,7 @@ class NothingToAdopt(UserError):
     hint = "images.adopt in the policy names directories and owners (docs/images.md, Adoption)"
 
 
-def begin(want: Wanted, site: Site, deadline: Deadline) -> Flight | None:
+def begin(want: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     """Become the producer, if nobody is."""
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     producer = Producer(site.node, os.getpid(), site.job_id, since)
@@ -50,7 +50,7 @@ def produce(flight: Flight, how: str) -> Obtained:
     want, site, deadline = flight[:3]
     try:
         raise_remembered(want, site, deadline)
-        image = obtained(site.store.find(want, deadline), how) or _import(flight)
+        image = as_obtained(site.store.find(want, deadline), how) or _import(flight)
         return image._replace(missing=image.missing._replace(lockless=image.missing.lockless or flight.lockless))
     except UserError as error:
         if error.code in failures.DEFINITIVE:
@@ -62,14 +62,14 @@ def produce(flight: Flight, how: str) -> Obtained:
         site.store.end(want, after(CLEAN_UP_S))
 
 
-def raise_remembered(want: Wanted, site: Site, deadline: Deadline) -> None:
+def raise_remembered(want: ImageQuery, site: Site, deadline: Deadline) -> None:
     """Raise the definitive failure that somebody met with this reference a short time ago."""
     failure = site.store.recall(want, site.rules.remember_failures, deadline)
     if failure and (error := failures.as_error(failure)):
         raise error
 
 
-def describe_producer(want: Wanted, site: Site) -> str:
+def describe_producer(want: ImageQuery, site: Site) -> str:
     """Return whom a waiter has waited for, and what that one does, in words."""
     try:
         producer = site.store.producer_of(want, after(CLEAN_UP_S))
@@ -81,7 +81,7 @@ def describe_producer(want: Wanted, site: Site) -> str:
     return f"imported by pid {producer.pid} on {producer.host} for job {producer.job} since {producer.since}{doing}"
 
 
-def discard_damaged(image: Obtained, want: Wanted, site: Site, deadline: Deadline) -> str:
+def discard_damaged(image: Obtained, want: ImageQuery, site: Site, deadline: Deadline) -> str:
     """Read every byte of an image, unless that has been done; returns what is wrong with it, and quarantines it."""
     name = image_name(image.digest, want.kind)
     found = site.store.check_bytes(name, temp_owner(want.lock, site.node, site.run_id), deadline)
@@ -92,7 +92,7 @@ def discard_damaged(image: Obtained, want: Wanted, site: Site, deadline: Deadlin
 
 def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """Take over what another launcher left for a tag, however old it is; `NothingToAdopt` says why not."""
-    want, site = named(reference, site.rules, site.recipe), site.about(reference)
+    want, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     flight = begin(want._replace(times=TagTimes(0.0, 0.0)), site, deadline)
     if flight is None:
         raise NothingToAdopt(image=reference.canonical(), problem=describe_producer(want, site))
@@ -141,14 +141,14 @@ def _fetch(flight: Flight, importer: Importer, work: scratch.Scratch) -> Obtaine
                 raise
             return stale
     found = site.store.find(want, deadline, digest)
-    image = obtained(found, "reused")  # under another tag, or the tag has not moved
+    image = as_obtained(found, "reused")  # under another tag, or the tag has not moved
     missing = Missing()
     if image is None:
         if found is not None:
             site.store.quarantine(image_name(digest, want.kind), found.invalid, deadline)
         evicted = _make(flight, digest, importer, work)
         missing = Missing(quarantined=found.invalid if found else "", evicted=tuple(evicted))
-        image = obtained(site.store.find(want, deadline, digest), "imported")
+        image = as_obtained(site.store.find(want, deadline, digest), "imported")
     if image is None:  # somebody took it out of the store between two lines of this function
         raise ImageInvalid(problem="it was published and is gone")
     _point(flight, digest, resolved)
@@ -160,7 +160,7 @@ def _stale(flight: Flight, known: Pointer | None) -> Obtained | None:
     if known is None:
         return None
     want, site, deadline = flight[:3]
-    image = obtained(site.store.find(want, deadline, known.digest), "stale")
+    image = as_obtained(site.store.find(want, deadline, known.digest), "stale")
     if image is not None:
         site.store.point_unanswered(want, flight.owner, deadline)
     return image
@@ -175,7 +175,7 @@ def _make(flight: Flight, digest: str, importer: Importer, work: scratch.Scratch
         result = importer.import_image(want.reference, digest, work, deadline)
     work.settle()
     with work.errors():
-        fd = possession.take(work.fd, result, importer.identity.uid)
+        fd = possession.claim(work.fd, result, importer.identity.uid)
     try:
         return [*evicted, *_publish(flight, fd, digest, importer.name)]
     finally:
@@ -204,7 +204,7 @@ def _adopt(flight: Flight, work: scratch.Scratch) -> tuple[Obtained | None, str]
         with work.errors():
             os.unlink(ADOPTED_FILE, dir_fd=work.fd)
     _point(flight, digest, min(taken.changed, time.time()))
-    image = obtained(site.store.find(want, deadline, digest), "adopted")
+    image = as_obtained(site.store.find(want, deadline, digest), "adopted")
     return image and image._replace(missing=Missing(evicted=tuple(evicted))), ""
 
 
@@ -212,10 +212,10 @@ def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
     """Prove an inode that only root can write, and let the store's owner copy it; returns what was evicted for it."""
     want, site, deadline = flight[:3]
     size = os.fstat(fd).st_size
-    flight.tell(f"checking {progress.size(size)}")
+    flight.tell(f"checking {progress.format_size(size)}")
     validity.check_listing(fd, site.validator, deadline)
     evicted = site.store.make_room(size, site.rules, site.charged, deadline)
-    flight.tell(f"publishing {progress.size(size)}")
+    flight.tell(f"publishing {progress.format_size(size)}")
     draft = Draft(
         digest=digest,
         reference=want.reference.canonical(),

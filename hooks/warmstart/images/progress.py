@@ -79,7 +79,7 @@ def _measure(directory: int, depth: int, left: list[int]) -> int:
     return total
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """Return bytes in words."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB"):

@@ -17,7 +17,7 @@ from warmstart.images.inventory import known_of
 from warmstart.images.lookup import IMAGE, IMAGES, META
 from warmstart.images.publishing import QUARANTINE, opened_folder
 
-KEPT_S = 14 * 86400.0
+RETENTION_S = 14 * 86400.0
 MOST = 8
 REASON = ".reason"
 LONGEST_REASON = 4096
@@ -58,7 +58,7 @@ def empty(store: str, now: float, lease: float) -> list[str]:
     """
     found = quarantined(store)
     last = found[-MOST:]
-    going = [entry.name for entry in found if now - entry.at > (max(KEPT_S, lease) if entry in last else lease)]
+    going = [entry.name for entry in found if now - entry.at > (max(RETENTION_S, lease) if entry in last else lease)]
     with opened_folder(store, QUARANTINE, 0o700) as folder:
         for name in going:
             for ending in ENDINGS:

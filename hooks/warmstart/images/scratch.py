@@ -87,7 +87,7 @@ class Scratch(NamedTuple):
         """Have all that was written on the disk, or say that the disk did not take it."""
         if self.is_sized:
             with self.errors():
-                sized.settle(self.fd)
+                sized.sync_filesystem(self.fd)
 
 
 @contextmanager

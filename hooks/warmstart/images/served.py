@@ -56,7 +56,7 @@ def note(job_tmp: str, name: str) -> None:
         os.close(os.open(NOTE + name, flags, 0o600, dir_fd=fd))
 
 
-def collect(run: int, notes: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
+def mark_noted(run: int, notes: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
     """Mark what a job's notes say; returns how many marks were made.
 
     `run` is the open directory of a job's run, `notes` that of this node's own memory (uses.py). Raises `StoreError`,
@@ -72,7 +72,12 @@ def collect(run: int, notes: str, *, node: str, store: ImageStoreClient, deadlin
 
 def _notes(run: int) -> Iterator[str]:
     """Yield the names that a job has noted; what the job's user made of his directory ends it."""
-    with suppress(OSError), _beneath("tmp", run) as tmp, _beneath(FOLDER, tmp) as fd, os.scandir(fd) as found:
+    with (
+        suppress(OSError),
+        _open_on_same_mount("tmp", run) as tmp,
+        _open_on_same_mount(FOLDER, tmp) as fd,
+        os.scandir(fd) as found,
+    ):
         left = MOST
         for _, entry in zip(range(LOOKED_AT), found, strict=False):
             name = entry.name.removeprefix(NOTE)
@@ -82,7 +87,7 @@ def _notes(run: int) -> Iterator[str]:
 
 
 @contextmanager
-def _beneath(name: str, parent: int) -> Iterator[int]:
+def _open_on_same_mount(name: str, parent: int) -> Iterator[int]:
     """Open a directory on its parent's mount; `EXDEV` for what the job has mounted there, whose daemon may not answer.
 
     O_PATH asks nobody.

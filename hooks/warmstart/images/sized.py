@@ -20,7 +20,7 @@ MKE2FS = "/sbin/mke2fs"
 MOUNT = "/bin/mount"
 FILE = "disk"
 SECONDS = 30.0
-BLOCK = 4096
+FILESYSTEM_BLOCK = 4096
 INODE = 256
 # Superblocks, bitmaps and the reserve for them, beside the inode tables.
 OVERHEAD = 16 << 20
@@ -41,7 +41,7 @@ def mounted(outer: int, path: str, name: str, caps: Caps) -> bool:
     False where this node can't (no loop devices, no mke2fs, no file may be that large): nothing is left of the attempt
     then. `OSError` for a disk that fails. Nobody but root may be able to rename anything above `path`.
     """
-    files = min(caps.files, caps.size // BLOCK)
+    files = min(caps.files, caps.size // FILESYSTEM_BLOCK)
     fd = os.open(FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=outer)
     try:
         os.ftruncate(fd, caps.size + files * INODE + caps.size // 1024 + OVERHEAD)
@@ -58,7 +58,7 @@ def mounted(outer: int, path: str, name: str, caps: Caps) -> bool:
     return False
 
 
-def settle(fd: int) -> None:
+def sync_filesystem(fd: int) -> None:
     """Have everything written that was written to a file system; `OSError` if any of it was lost (kernel 5.8)."""
     import ctypes
 
@@ -70,7 +70,7 @@ def settle(fd: int) -> None:
 
 def _make(path: str, files: int) -> list[str]:
     return [
-        *(MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files)),
+        *(MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files)),
         *("-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", path),
     ]
 

@@ -37,8 +37,8 @@ def faults(model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> 
     """Return every fault of a well-shaped policy; `profiles` are those that come with warmstart."""
     known = [*profiles, *model.profiles]
     return [
-        *definitions.faults(model, profiles),
-        *variables.faults(model, profiles),
+        *definitions.profile_faults(model, profiles),
+        *variables.variable_faults(model, profiles),
         *_paths(model),
         *_accounts(model, find_user),
         *_registries(model),

@@ -16,7 +16,7 @@ from warmstart.profiles.defined import FILES
 VARIABLE = "WARMSTART_FILES"
 
 
-def faults(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
+def profile_faults(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
     """Yield what is wrong with the site's profiles; `shipped` are the names of those that come with warmstart."""
     for name, profile in model.profiles.items():
         loc = ("profiles", name)

@@ -19,7 +19,7 @@ from warmstart.policy.invalid import Problem, invalid
 DEEPEST = 8
 INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
-Place = tuple[str, int, int]
+SourcePosition = tuple[str, int, int]
 Plain: TypeAlias = "str | int | list[Plain] | dict[str, Plain] | None"
 
 
@@ -29,8 +29,8 @@ class Document:
     def __init__(self, policy: str) -> None:
         self.data: Plain = {}
         self.problems: list[Problem] = []
-        self._keys: dict[Loc, Place] = {}
-        self._values: dict[Loc, Place] = {(): (policy, 1, 1)}
+        self._keys: dict[Loc, SourcePosition] = {}
+        self._values: dict[Loc, SourcePosition] = {(): (policy, 1, 1)}
 
     def add_policy(self, path: str, text: str) -> None:
         """Take policy.yaml."""
@@ -54,7 +54,7 @@ class Document:
             else:
                 self._append(path, value)
 
-    def place(self, loc: Loc, at_key: bool = False) -> Place:
+    def place(self, loc: Loc, at_key: bool = False) -> SourcePosition:
         """Return the place of a value (or key), or of the nearest thing around it that is written."""
         for depth in range(len(loc), -1, -1):
             places = self._keys if at_key and depth == len(loc) else self._values
@@ -140,7 +140,7 @@ def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
-def _place(path: str, mark: Any) -> Place:  # noqa: ANN401 - yaml's Mark, of the C or the Python kind
+def _place(path: str, mark: Any) -> SourcePosition:  # noqa: ANN401 - yaml's Mark, of the C or the Python kind
     return (path, mark.line + 1, mark.column + 1) if mark else (path, 1, 1)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from warmstart.host import files
 from warmstart.host.identity import Identity
 from warmstart.policy import checks, definitions, form, source
-from warmstart.policy.document import Document, Place
+from warmstart.policy.document import Document, SourcePosition
 from warmstart.policy.explain import Fault
 from warmstart.policy.form import Policy
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
@@ -146,7 +146,7 @@ def _slurmctld(model: PolicyModel, users: checks.FindUser) -> form.Slurmctld | N
     )
 
 
-def _rule(rule: Rule, place: Place, users: checks.FindUser) -> form.Rule:
+def _rule(rule: Rule, place: SourcePosition, users: checks.FindUser) -> form.Rule:
     publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
     return form.Rule(
         name=rule.name,

@@ -62,7 +62,7 @@ def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     """Return what the matching rules add up to: later rules add to, and override, earlier ones."""
-    if reason := _not_served(policy, job):
+    if reason := _exclusion(policy, job):
         return Grant([], [], {}, "user", [], "", reason)
     rules = [match.rule for match in matches if match.matched]
     env: dict[str, str] = {}
@@ -102,7 +102,7 @@ def scope_key(scope: str, job: Job) -> str:
     return f"account-{_escaped(job.account)}" if scope == "account" else "site"
 
 
-def _not_served(policy: Policy, job: Job) -> str:
+def _exclusion(policy: Policy, job: Job) -> str:
     if job.no_warm:
         return "it was submitted with --no-warm"
     if job.uid < policy.limits.min_uid:

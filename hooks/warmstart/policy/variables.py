@@ -10,7 +10,7 @@ from warmstart.policy.model import PolicyModel
 OURS = ("TMPDIR", "MASTER_ADDR", "MASTER_PORT")  # what jobs find besides WARMSTART_*, `env` and their profiles'
 
 
-def faults(model: PolicyModel, profiles: Sequence[str]) -> Iterator[Fault]:
+def variable_faults(model: PolicyModel, profiles: Sequence[str]) -> Iterator[Fault]:
     """Yield the names that nothing sets; `profiles` are those that come with warmstart: any job may ask for one."""
     wanted = [
         (("rules", number, "override", place), name)

@@ -32,7 +32,7 @@ def validate(files: EntryFiles) -> None:
     source, binary = f"{files.entry}/kernel.cu", f"{files.entry}/kernel.cubin"
     if not {source, binary} <= {*files.names}:
         raise EntryInvalid("incomplete")
-    cubin.check(files, binary)
+    cubin.check_cubin(files, binary)
     for name in files.names:
         if name != binary:
             plain.check_text(files, name)

@@ -84,7 +84,7 @@ def _check_kernel(files: EntryFiles, group: str) -> None:
             plain.check_text(files, f"{files.entry}/{stem}.{kind}")
     if f"{stem}.ptx" in here:
         _check_ptx(files, f"{files.entry}/{stem}.ptx", kernel, arch)
-    cubin.check(files, f"{files.entry}/{stem}.cubin", arch=arch, kernel=kernel)
+    cubin.check_cubin(files, f"{files.entry}/{stem}.cubin", arch=arch, kernel=kernel)
 
 
 def _check_group(files: EntryFiles, group: str) -> None:

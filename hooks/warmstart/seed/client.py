@@ -31,7 +31,7 @@ class JobClient:
         `ExtractionFailed`, `ProgramTooSlow`, `BundleDamaged`; what is left then is for the caller to remove.
         """
         from warmstart.store.extract import ExtractionFailed, Source, extract
-        from warmstart.store.settle import settle
+        from warmstart.store.settle import restore_times
 
         times: dict[str, int] = {}
         sources = []
@@ -43,7 +43,7 @@ class JobClient:
         extract(sources, cache, subdir, self._identity, deadline)
         try:
             with self._worker(cache) as worker:
-                worker.run(deadline, settle, cache, subdir, times)
+                worker.run(deadline, restore_times, cache, subdir, times)
         except (WarmstartError, OSError) as error:  # in a process of the job's uid: nobody's fault but its own
             raise ExtractionFailed(path=subdir, problem=f"modes and times: {error}") from error
 

@@ -11,16 +11,16 @@ from warmstart.errors import WarmstartError
 from warmstart.host.children import run
 from warmstart.host.deadline import after
 
-SECONDS = 5.0
+DRAIN_SECONDS = 5.0
 LONGEST_REASON = 200
 
 
-def drain(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
+def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
     """Drain `node` with our reason; return whether Slurm took it."""
     text = f"warmstart: {reason}"[:LONGEST_REASON]
     env = {"SLURM_CONF": slurm_conf} if slurm_conf else {}
     argv = [scontrol, "update", f"nodename={node}", "state=drain", f"reason={text}"]
     try:
-        return run(argv, deadline=after(SECONDS), env=env).status == 0
+        return run(argv, deadline=after(DRAIN_SECONDS), env=env).status == 0
     except WarmstartError:
         return False

@@ -17,7 +17,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.children import run
 from warmstart.host.deadline import after
 
-SECONDS = 10.0
+LOOKUP_SECONDS = 10.0
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
 _STATE = re.compile(r"\bJobState=([A-Z_]+)")
 # Slurm's job states that are final; COMPLETING is not among them (reference: squeue(1), JOB STATE CODES).
@@ -45,7 +45,7 @@ def is_over(scontrol: str, job_id: int, slurm_conf: str) -> bool | None:
     """Ask the controller whether a job has ended or was forgotten; None where it does not say."""
     env = {"SLURM_CONF": slurm_conf} if slurm_conf else {}
     try:
-        ended = run([scontrol, "-o", "show", "job", str(job_id)], deadline=after(SECONDS), env=env)
+        ended = run([scontrol, "-o", "show", "job", str(job_id)], deadline=after(LOOKUP_SECONDS), env=env)
     except WarmstartError:
         return None
     if ended.status != 0:

@@ -31,7 +31,7 @@ class LookUpFailed(ResourceError):
     hint = "is slurmctld slow? raise slurmctld.deadline, or have Slurm 25.11, whose hooks know the QOS"
 
 
-class Asked(NamedTuple):
+class QosQuery(NamedTuple):
     """One job, and the ways to ask for it."""
 
     job_id: int
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
     source: str
 
 
-def qos(asked: Asked, deadline: Deadline) -> Answer:
+def qos(asked: QosQuery, deadline: Deadline) -> Answer:
     """Return the job's QOS; `LookUpFailed` at the deadline, or when the answer is not beyond doubt."""
     try:
         told = _of_pyslurm(asked, deadline) if _fits(asked, deadline) else None
@@ -76,7 +76,7 @@ def parsed(text: str, job_id: int) -> str:
     return "" if found[0] in UNSET else str(found[0])
 
 
-def _of_scontrol(asked: Asked, deadline: Deadline) -> str:
+def _of_scontrol(asked: QosQuery, deadline: Deadline) -> str:
     ended = run(
         [asked.scontrol, "show", "job", asked.name],
         deadline=deadline,
@@ -88,12 +88,12 @@ def _of_scontrol(asked: Asked, deadline: Deadline) -> str:
     return parsed(ended.stdout.decode("utf-8", "replace"), asked.job_id)
 
 
-def _of_pyslurm(asked: Asked, deadline: Deadline) -> str | None:
+def _of_pyslurm(asked: QosQuery, deadline: Deadline) -> str | None:
     with SlurmClient(asked.identity) as client:
         return client.qos_by_pyslurm(asked.libraries, asked.slurm_conf, asked.job_id, deadline)
 
 
-def _fits(asked: Asked, deadline: Deadline) -> bool:
+def _fits(asked: QosQuery, deadline: Deadline) -> bool:
     """Tell whether there is a pyslurm of the running Slurm's release: with another one it may crash or lie."""
     if not os.path.isdir(asked.libraries):
         return False

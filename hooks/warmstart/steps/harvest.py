@@ -21,10 +21,10 @@ from warmstart.host.trees import remove_tree
 from warmstart.profiles.client import Validator
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.collect import STAGE_FULL, Collected, Limits, collect, collect_view
+from warmstart.store.collect import STAGE_FULL, Collected, HarvestLimits, collect, collect_view
 from warmstart.store.delivery import Delivery, Late, in_time
 from warmstart.store.manifest import Entries
-from warmstart.store.overlay import settled
+from warmstart.store.overlay import frozen_view
 from warmstart.store.scan import OUT_OF_TIME
 from warmstart.store.stage import Stage, room
 
@@ -77,7 +77,7 @@ def run(context: Context, options: Options) -> Outcome:
     A profile that fails is one error of the outcome's `degraded`; the unfinished are the record's `deferred`.
     """
     deadline = context.deadline.within(options.budget)
-    profiles = _wanted(context, options, deadline)
+    profiles = _profiles_to_harvest(context, options, deadline)
     if context.record.seeded and not profiles:
         return Outcome("skipped")
     entries = 0
@@ -87,7 +87,7 @@ def run(context: Context, options: Options) -> Outcome:
     for profile in profiles:
         # One profile's harvest is one bundle: one that no job could fetch would keep its entries from all.
         room = min(options.max_size - size, context.policy.seed.max_fetch)
-        limits = Limits(room, options.max_entries - entries, deadline)
+        limits = HarvestLimits(room, options.max_entries - entries, deadline)
         try:
             harvested = _harvest(context, profile, limits)
         except Late:
@@ -105,7 +105,7 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome(state, detail={"entries": entries}, record={"deferred": deferred}, degraded=degraded)
 
 
-def _wanted(context: Context, options: Options, deadline: Deadline) -> list[str]:
+def _profiles_to_harvest(context: Context, options: Options, deadline: Deadline) -> list[str]:
     """Return the profiles to harvest, without those for which the job had to be a success and was none."""
     of_run = context.record.deferred or context.record.seeded
     wanted = [profile for profile in of_run if options.wanted is None or profile in options.wanted]
@@ -116,7 +116,7 @@ def _wanted(context: Context, options: Options, deadline: Deadline) -> list[str]
     return wanted
 
 
-def _harvest(context: Context, profile: str, limits: Limits) -> _Harvested:
+def _harvest(context: Context, profile: str, limits: HarvestLimits) -> _Harvested:
     """Harvest one profile. Half of the time that is left is for collecting: what was taken must get published, too."""
     started = time.monotonic()
     if limits.deadline.expired():
@@ -149,7 +149,7 @@ def _harvest(context: Context, profile: str, limits: Limits) -> _Harvested:
 
 
 @contextmanager
-def _staged(context: Context, delivery: Delivery, limits: Limits) -> Iterator[_Staged]:
+def _staged(context: Context, delivery: Delivery, limits: HarvestLimits) -> Iterator[_Staged]:
     """Copy what is new into a stage of this run; the stage is gone afterwards.
 
     Its name is the run's, so an epilog that is repeated removes what the one before left when it was killed.
@@ -178,11 +178,11 @@ def _room(delivery: Delivery, stage: int) -> int:
     return half
 
 
-def _collect(record: Record, delivery: Delivery, stage: Stage, limits: Limits) -> Collected:
+def _collect(record: Record, delivery: Delivery, stage: Stage, limits: HarvestLimits) -> Collected:
     tool = delivery.tool
     entry_of, owner, skip = tool.entry_of, record.uid, set(delivery.known(limits.deadline))
     busy = limits.deadline.within(BUSY_SECONDS)
-    with opened_dir(record.run_directory) as base, settled(base, tool.name, tool.subdir, busy) as view:
+    with opened_dir(record.run_directory) as base, frozen_view(base, tool.name, tool.subdir, busy) as view:
         if view:
             collected = collect_view(view, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits)
         else:

@@ -10,7 +10,7 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
 from warmstart.images import flight
-from warmstart.images.asked import Obtained, Run, Site
+from warmstart.images.asked import Obtained, Requester, Site
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.choice import choose
 from warmstart.images.lookup import NOBODY, Charged
@@ -77,7 +77,7 @@ def _obtain_private(context: Context, reference: Reference, site: Site, name: st
     apart = private.site_of(site, name, deadline)._replace(importer=partial(_trusted, context, reference.registry))
     image = _obtain(context, reference, apart, deadline)
     record = context.record
-    heir = private.Heir(record.run_directory, record.uid, record.gid)
+    heir = private.JobOwner(record.run_directory, record.uid, record.gid)
     return image._replace(path=private.hand_over(image, reference, heir, site, deadline))
 
 
@@ -120,6 +120,6 @@ def _charged(context: Context) -> Charged:
 
 def _site(context: Context) -> Site:
     record = context.record
-    run = Run(record.node, record.run_id, record.job_id)
+    run = Requester(record.node, record.run_id, record.job_id)
     store = ImageStoreClient(context.store.worker, context.policy.paths.store)
     return Site.of(context.policy, store, context.paths.uses, run)

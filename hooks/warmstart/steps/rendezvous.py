@@ -16,7 +16,7 @@ from warmstart.audit import events
 from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host import ports as ledger
 from warmstart.host.deadline import Deadline
-from warmstart.host.ports import Holder, Wanted
+from warmstart.host.ports import Holder, PortRequest
 from warmstart.policy.compiled import Rendezvous
 from warmstart.record import Record, writing_state
 from warmstart.steps.contract import Context, Outcome
@@ -116,7 +116,7 @@ def _ports(context: Context, options: Options) -> list[int]:
     if not (options.alone or rule.shared_nodes):
         raise NodeShared(node=record.node)
     holder = Holder(record.node, record.job_id, record.run_id, record.uid, record.boot_id)
-    wanted = Wanted(rule.low, rule.high, 1 + options.further, rule.per_user)
+    wanted = PortRequest(rule.low, rule.high, 1 + options.further, rule.per_user)
     with writing_state(context.paths.ports):
         return ledger.reserve(context.paths.ports, holder, wanted, options.restarts, _deadline(context, options))
 

@@ -23,17 +23,17 @@ from warmstart.store.exports import ExportDamaged, ExportRefused, Item, Reader
 from warmstart.store.layout import MANIFEST, Namespace
 from warmstart.store.manifest import Draft, Manifest
 from warmstart.store.stage import Stage
-from warmstart.store.unpack import Bench, Wanted, unpacked
+from warmstart.store.unpack import BundleSelection, RepackSettings, unpacked
 
 
-class Desk(NamedTuple):
+class ReceiveSettings(NamedTuple):
     """Where things are taken in, and as whom."""
 
-    bench: Bench
+    bench: RepackSettings
     profiles: Sequence[DefinedProfile]  # of the policy
 
 
-class Arrived(NamedTuple):
+class Received(NamedTuple):
     """What became of one bundle of an export."""
 
     bundle: str | None  # its id here; None: nothing of it is new
@@ -57,7 +57,7 @@ def destination(store: str, item: Item, to: str | None, namespace: str | None) -
     return Namespace(store, scope, item.profile, namespace or item.namespace)
 
 
-def take_in(reader: Reader, item: Item, where: Namespace, desk: Desk, deadline: Deadline) -> Arrived:
+def receive(reader: Reader, item: Item, where: Namespace, desk: ReceiveSettings, deadline: Deadline) -> Received:
     """Publish what is new of one bundle.
 
     `ExportDamaged`, `ManifestUnreadable`, `ProfileUnknown`, `PublishBlocked`, the errors of unpacking and publishing.
@@ -67,9 +67,9 @@ def take_in(reader: Reader, item: Item, where: Namespace, desk: Desk, deadline: 
     known = set(desk.bench.store.known_entries(where, producer.user, producer.uid, deadline))
     new = sorted(found.entries.keys() - known)
     if not new:
-        return Arrived(None, 0, len(found.entries), {})
+        return Received(None, 0, len(found.entries), {})
     try:
-        wanted = [Wanted(where, found, new)]
+        wanted = [BundleSelection(where, found, new)]
         with unpacked(desk.bench, wanted, deadline, partial(_copy, reader, item)) as stage:
             rejected = _rejected(desk, stage, found, new, deadline)
             valid = [entry for entry in new if entry not in rejected]
@@ -78,7 +78,7 @@ def take_in(reader: Reader, item: Item, where: Namespace, desk: Desk, deadline: 
                 bundle = publish_stage(desk.bench, stage, where, _draft(found, valid), deadline).bundle
     except bundles.BundleDamaged as error:
         raise ExportDamaged(path=item.path, problem=error.fields["problem"]) from error
-    return Arrived(bundle, len(valid) if bundle else 0, len(found.entries) - len(new), rejected)
+    return Received(bundle, len(valid) if bundle else 0, len(found.entries) - len(new), rejected)
 
 
 def _manifest(reader: Reader, item: Item) -> Manifest:
@@ -88,11 +88,13 @@ def _manifest(reader: Reader, item: Item) -> Manifest:
     return found
 
 
-def _copy(reader: Reader, item: Item, wanted: Wanted, out: int) -> None:
+def _copy(reader: Reader, item: Item, wanted: BundleSelection, out: int) -> None:
     reader.copy(item, wanted.found, out)
 
 
-def _rejected(desk: Desk, stage: str, found: Manifest, entries: list[str], deadline: Deadline) -> dict[str, str]:
+def _rejected(
+    desk: ReceiveSettings, stage: str, found: Manifest, entries: list[str], deadline: Deadline
+) -> dict[str, str]:
     """Return which entries their validator does not take; they have left the stage."""
     files = {entry: sorted(found.entries[entry]) for entry in entries}
     with opened_dir(os.path.join(stage, "entries")) as fd:

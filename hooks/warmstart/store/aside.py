@@ -31,7 +31,7 @@ DAMAGED = "its record is damaged"
 _SUFFIX = ".json"
 
 
-class Waiting(NamedTuple):
+class DeferredHarvest(NamedTuple):
     """A run whose harvest is not finished."""
 
     name: str  # of the run: JOBID.RUN
@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
     record: Record | None  # None: nobody can tell any more
 
 
-def keep(directory: str, record: Record, since: float) -> None:
+def defer(directory: str, record: Record, since: float) -> None:
     """Write down that a run is to be finished, or what is left of it; `StateUnusable`, `StateFull`."""
     with writing_state(directory):
         ensure_dir(directory, 0o700)
@@ -62,7 +62,7 @@ def holds(directory: str, name: str) -> bool:
     return os.path.lexists(os.path.join(directory, name + _SUFFIX))
 
 
-def waiting(directory: str) -> list[Waiting]:
+def deferred_harvests(directory: str) -> list[DeferredHarvest]:
     """Return the runs that are to be finished, the oldest first."""
     try:
         with opened_dir(directory) as fd:
@@ -74,7 +74,7 @@ def waiting(directory: str) -> list[Waiting]:
 
 
 @contextmanager
-def turn(directory: str) -> Iterator[bool]:
+def exclusive(directory: str) -> Iterator[bool]:
     """Tell whether this process may finish and drop runs now; for the length of a `with`."""
     try:
         fd = os.open(directory, DIRECTORY)
@@ -94,22 +94,22 @@ def is_short_of_space(workspace: str) -> bool:
     return found.f_bavail < LEAST_FREE * found.f_blocks or found.f_favail < LEAST_FREE * found.f_files
 
 
-def _read(directory: str, name: str, fd: int) -> Waiting | None:
+def _read(directory: str, name: str, fd: int) -> DeferredHarvest | None:
     run = name.removesuffix(_SUFFIX)
     try:
         raw = json.loads(read_small(name, _longest(), fd))
         record = records.decode(os.path.join(directory, name), raw["record"].encode())
         if record.run_name != run:
             raise ValueError(name)
-        return Waiting(run, float(raw["since"]), record)
+        return DeferredHarvest(run, float(raw["since"]), record)
     except FileNotFoundError:  # finished just now
         return None
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        return Waiting(run, 0.0, None)
+        return DeferredHarvest(run, 0.0, None)
     except (RecordUnreadable, ValueError, KeyError, TypeError, AttributeError):
-        return Waiting(run, 0.0, None)
+        return DeferredHarvest(run, 0.0, None)
 
 
 def _longest() -> int:

@@ -125,7 +125,7 @@ def _write(store: str, blocks: Iterable[Block], owner: str) -> None:
 
 
 def _alone(store: str) -> AbstractContextManager[None]:
-    from warmstart.store.locks import locked
+    from warmstart.store.locks import lock_or_proceed
 
     ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
-    return locked(os.path.join(store, ARTIFACTS, LOCKS), "blocks")
+    return lock_or_proceed(os.path.join(store, ARTIFACTS, LOCKS), "blocks")

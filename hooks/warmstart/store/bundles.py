@@ -17,7 +17,7 @@ from warmstart.errors import ResourceError, StoreError
 from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_dir, write_all
 from warmstart.store import blocks, index, layout, manifest, precedence, usage
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, store_errors
-from warmstart.store.locks import locked
+from warmstart.store.locks import lock_or_proceed
 from warmstart.store.manifest import Draft, Manifest
 from warmstart.store.publish import publish, temp_file
 
@@ -219,10 +219,10 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
     if quota:
         with store_errors("measure the scope"):
             usage.check(where.store, where.scope, os.fstat(fd).st_size, quota)
-    name: Callable[[Manifest, index.Index], Manifest | None] = precedence.named
+    name: Callable[[Manifest, index.Index], Manifest | None] = precedence.with_new_id
     if draft.based_on is not None:
         with store_errors("read what is blocked"):
-            name = partial(precedence.named_over, blocks.read(where.store), draft.based_on)
+            name = partial(precedence.with_id_over, blocks.read(where.store), draft.based_on)
     return _publish(where, fd, draft, owner, name)
 
 
@@ -231,7 +231,7 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Pu
 
     `bundle` is None where one of those that it replaces is not there any more.
     """
-    return _publish(where, fd, draft, owner, precedence.named_as_old)
+    return _publish(where, fd, draft, owner, precedence.with_older_id)
 
 
 def _publish(
@@ -280,4 +280,4 @@ def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Ma
 
 
 def _alone(path: str) -> AbstractContextManager[None]:
-    return locked(os.path.join(path, LOCKS), "publish")
+    return lock_or_proceed(os.path.join(path, LOCKS), "publish")

@@ -17,11 +17,11 @@ from warmstart.host.files import mount_id
 from warmstart.store.beneath import GONE, Tree, TurnedAway, open_branch
 from warmstart.store.manifest import LARGEST, Entries, File
 from warmstart.store.scan import OUT_OF_TIME, Found, Rules, Tally, scan
-from warmstart.store.shared_lock import locked
+from warmstart.store.shared_lock import tool_lock
 from warmstart.store.stage import OutOfTime, Stage
 
 if TYPE_CHECKING:
-    from warmstart.store.overlay import Settled
+    from warmstart.store.overlay import FrozenView
 
 TOO_LARGE = "larger than the limit"
 MOST_ENTRIES = "more entries than the limit"
@@ -38,7 +38,7 @@ LONGEST_DRAFT = LARGEST - (1 << 20)
 _PER_FILE = 180  # bytes of JSON beside the path, at most; of an entry beside its name less
 
 
-class Limits(NamedTuple):
+class HarvestLimits(NamedTuple):
     """How much one harvest of one profile may take."""
 
     max_size: int  # bytes, as the files' sizes say
@@ -66,7 +66,7 @@ def collect(
     entry_of: Callable[[str], str | None],
     skip: Collection[str],
     stage: Stage,
-    limits: Limits,
+    limits: HarvestLimits,
     lock: str = "",
 ) -> Collected:
     """Copy the entries of a profile's directory into the stage.
@@ -96,13 +96,13 @@ def collect(
 
 
 def collect_view(
-    view: Settled,
+    view: FrozenView,
     *,
     owner: int,
     entry_of: Callable[[str], str | None],
     skip: Collection[str],
     stage: Stage,
-    limits: Limits,
+    limits: HarvestLimits,
 ) -> Collected:
     """Do the same for a profile that was seeded by an overlay: names from its upper layer, content from the view.
 
@@ -116,7 +116,7 @@ def collect_view(
 
 
 def _copied(  # noqa: PLR0917 - what copying takes
-    found: Found, tree: Tree, stage: Stage, limits: Limits, tally: Tally, lock: str = ""
+    found: Found, tree: Tree, stage: Stage, limits: HarvestLimits, tally: Tally, lock: str = ""
 ) -> Collected:
     try:
         copy = _Copy(tree, stage, limits, lock)
@@ -146,7 +146,7 @@ class _Enough(Exception):
 
 
 class _Copy:
-    def __init__(self, tree: Tree, stage: Stage, limits: Limits, lock: str) -> None:
+    def __init__(self, tree: Tree, stage: Stage, limits: HarvestLimits, lock: str) -> None:
         self.entries: Entries = {}
         self.size = 0
         self._draft = 0  # bytes of JSON, at most
@@ -193,7 +193,7 @@ class _Copy:
     def _file(self, path: str, entry_size: int) -> File:
         """Take one file of an entry of which `entry_size` bytes are taken already."""
         try:
-            with locked(self._tree, self._lock and path + self._lock, self._limits.deadline):
+            with tool_lock(self._tree, self._lock and path + self._lock, self._limits.deadline):
                 source = self._tree.open_file(path)
                 try:
                     self._check_size(path, entry_size + os.fstat(source).st_size)

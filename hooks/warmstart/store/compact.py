@@ -15,26 +15,26 @@ from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, Manifest, Origin
 from warmstart.store.pack import pack
-from warmstart.store.unpack import Bench, Wanted, unpacked
+from warmstart.store.unpack import BundleSelection, RepackSettings, unpacked
 from warmstart.store.upkeep import Merger
 
 FEWEST = 4  # bundles of one user: fewer are left alone
 MOST_BYTES = 2 << 30
 
 
-def compact(bench: Bench, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
+def compact(bench: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
     """Make one bundle of several and publish it.
 
     `bundle` is None where one of the sources has gone meanwhile. `BundleDamaged` names a source to be quarantined.
     """
     found = {bundle: bench.store.manifest(where, bundle, deadline) for bundle in merger.sources}
-    wanted = [Wanted(where, found[bundle], entries) for bundle, entries in merger.entries.items()]
+    wanted = [BundleSelection(where, found[bundle], entries) for bundle, entries in merger.entries.items()]
     draft = _draft(merger, found)
     with unpacked(bench, wanted, deadline) as stage:
         return publish_stage(bench, stage, where, draft, deadline)
 
 
-def publish_stage(bench: Bench, stage: str, where: Namespace, draft: Draft, deadline: Deadline) -> Published:
+def publish_stage(bench: RepackSettings, stage: str, where: Namespace, draft: Draft, deadline: Deadline) -> Published:
     """Pack `entries/` of a maintenance run's stage and publish it as the store's owner."""
     fd = pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)
     try:

@@ -106,7 +106,7 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
         raise ExtractionFailed(path=source.path, problem=_reason(ended))
 
 
-def _reason(ended: children.Ended) -> str:
+def _reason(ended: children.CompletedProgram) -> str:
     """Return why it failed: unsquashfs says that first ("Write on output file failed because …"), then where."""
     _, because, reason = ended.stderr.decode("utf-8", "replace").partition(" because ")
     line = reason.partition("\n")[0].strip()

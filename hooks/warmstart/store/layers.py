@@ -18,7 +18,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, ensure_dir, mount_id, names_in, open_regular, opened_dir
 from warmstart.store.copies import Copy
 
-_PAUSE = 0.005
+_LOCK_PAUSE = 0.005
 
 
 def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
@@ -73,6 +73,6 @@ def _mount(copy: Copy, target: str) -> None:
 def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
     """Keep others from mounting and unmounting here; the lock is the directory itself."""
     with opened_dir(directory) as fd:
-        if not flocks.take(fd, deadline, _PAUSE):
+        if not flocks.take(fd, deadline, _LOCK_PAUSE):
             raise OSError(errno.ETIME, "another job of this node is still mounting", directory)
         yield fd

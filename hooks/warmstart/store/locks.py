@@ -54,7 +54,7 @@ def try_lock(directory: str, name: str) -> Held | None:
 
 
 @contextmanager
-def locked(directory: str, name: str, attempts: int = 200, pause: float = 0.05) -> Iterator[None]:
+def lock_or_proceed(directory: str, name: str, attempts: int = 200, pause: float = 0.05) -> Iterator[None]:
     """Hold the lock for a `with`; after `attempts` go on without it, since it only saves work."""
     import time
 

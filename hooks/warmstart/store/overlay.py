@@ -86,7 +86,7 @@ def _build(  # noqa: PLR0917 - `build`'s arguments and one way of two
                 _make_upper(job)
                 names = _attached(layers, job if mapped else None)
                 if hidden:
-                    _make_mask(hidden, job)
+                    _make_whiteouts(hidden, job)
                     names.insert(0, "mask")
                 options = f"lowerdir={':'.join(names)},{_OPTIONS}"
                 mounts.mount("warmstart", "merged", "overlay", mounts.RESTRICTED, options)
@@ -131,7 +131,7 @@ def _take_layers_away(place: int, count: int) -> None:
         os.rmdir(f"l{number}", dir_fd=place)
 
 
-def _make_mask(hidden: Sequence[str], job: Identity) -> None:
+def _make_whiteouts(hidden: Sequence[str], job: Identity) -> None:
     """Make `mask` with a whiteout at each path; directories on the way are the job's: the view shows the topmost."""
     if len(hidden) > MOST_HIDDEN:
         raise OSError(errno.E2BIG, f"{len(hidden)} files of its bundles would have to be hidden")
@@ -161,7 +161,7 @@ class CacheInUse(ResourceError):
     hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
 
 
-class Settled(NamedTuple):
+class FrozenView(NamedTuple):
     """A view that nobody can write to any more."""
 
     upper: int  # what the job made or changed: names only, whiteouts are among them
@@ -169,7 +169,7 @@ class Settled(NamedTuple):
 
 
 @contextmanager
-def settled(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[Settled | None]:
+def frozen_view(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[FrozenView | None]:
     """Make a profile's view read-only and open it; None where it has none (seeded by extraction, or not at all).
 
     `CacheBusy` where a process still writes at the deadline.
@@ -183,7 +183,7 @@ def settled(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Itera
         if not _make_read_only(merged, deadline):
             raise CacheBusy(profile=profile)
         upper = opened.enter_context(opened_dir("upper", place))
-        yield Settled(upper, opened.enter_context(opened_dir(".", merged)))
+        yield FrozenView(upper, opened.enter_context(opened_dir(".", merged)))
 
 
 def _make_read_only(merged: int, deadline: Deadline) -> bool:

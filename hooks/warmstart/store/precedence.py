@@ -30,7 +30,7 @@ class Base(NamedTuple):
     bundle: str
 
 
-def named(found: Manifest, before: index.Index) -> Manifest | None:
+def with_new_id(found: Manifest, before: index.Index) -> Manifest | None:
     """Give a bundle its id, younger than all there are; None where the scope has all its entries.
 
     Clocks of nodes differ; a bundle of a slow clock must not become the oldest and change what readers get.
@@ -43,7 +43,7 @@ def named(found: Manifest, before: index.Index) -> Manifest | None:
     return found._replace(bundle=layout.bundle_id(made, found.sha256), created=made / 1e6)
 
 
-def named_as_old(found: Manifest, before: index.Index) -> Manifest | None:
+def with_older_id(found: Manifest, before: index.Index) -> Manifest | None:
     """Give a bundle that replaces others an id before that of the oldest; None where one of them has gone."""
     if not {listed.bundle for listed in before.bundles}.issuperset(found.replaces):
         return None
@@ -51,18 +51,18 @@ def named_as_old(found: Manifest, before: index.Index) -> Manifest | None:
     return found._replace(bundle=layout.bundle_id(oldest, found.sha256), created=time.time())
 
 
-def named_over(blocked: Blocks, based_on: str, found: Manifest, before: index.Index) -> Manifest | None:
+def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: index.Index) -> Manifest | None:
     """Give a bundle the place of `based_on`, from which its content grew ("": from nothing).
 
     None where readers take the entry from another one by now: what somebody else made of it is never lost without
     a word. Bundles of blocked users, which readers pass over, stay behind this one, too.
     """
     having = _having(found.entries, before)
-    if _taken(having, blocked) != based_on:
+    if _current_bundle(having, blocked) != based_on:
         return None
     if not having:
-        return named(found, before)
-    return named_as_old(found._replace(replaces=[listed.bundle for listed in having]), before)
+        return with_new_id(found, before)
+    return with_older_id(found._replace(replaces=[listed.bundle for listed in having]), before)
 
 
 def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: str) -> str:
@@ -73,7 +73,7 @@ def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: s
     """
     with store_errors("compare with the newest"):
         having = _having(entries, index.read(where.path, owner))
-        current = _taken(having, blocks.read(where.store))
+        current = _current_bundle(having, blocks.read(where.store))
         files = _files(where._replace(scope=based_on.scope), based_on.bundle) if based_on else {}
         newest = _files(where, current) if current else {}
     mine = {path: file for each in entries.values() for path, file in each.items()}
@@ -89,7 +89,7 @@ def _having(entries: Collection[str], before: index.Index) -> list[Listed]:
     return [listed for listed in before.bundles if not listed.entries.keys().isdisjoint(entries)]
 
 
-def _taken(having: list[Listed], blocked: Blocks) -> str:
+def _current_bundle(having: list[Listed], blocked: Blocks) -> str:
     return next((listed.bundle for listed in having if not blocked.user(listed.user, listed.uid)), "")
 
 

@@ -15,7 +15,7 @@ from warmstart.store.bundles import Published
 from warmstart.store.compact import origin, publish_stage
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft
-from warmstart.store.unpack import Bench, Wanted, unpacked
+from warmstart.store.unpack import BundleSelection, RepackSettings, unpacked
 
 _TRUST = {"user": 0, "account": 1, "site": 2}
 
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
     scope: str
 
 
-def promote(bench: Bench, choice: Choice, deadline: Deadline) -> Published:
+def promote(bench: RepackSettings, choice: Choice, deadline: Deadline) -> Published:
     """Publish entries of a bundle in a more trusted scope."""
     where, bundle, entries, scope = choice
     if _trust(where.scope) >= _trust(scope):
@@ -49,7 +49,7 @@ def promote(bench: Bench, choice: Choice, deadline: Deadline) -> Published:
     chosen = sorted(entries) or sorted(found.entries)
     entries_chosen = {entry: found.entries[entry] for entry in chosen}
     draft = Draft(found.producer, found.facts, entries_chosen, {entry: origin(found, entry) for entry in chosen})
-    with unpacked(bench, [Wanted(where, found, chosen)], deadline) as stage:
+    with unpacked(bench, [BundleSelection(where, found, chosen)], deadline) as stage:
         return publish_stage(bench, stage, where._replace(scope=scope), draft, deadline)
 
 

@@ -21,7 +21,7 @@ from warmstart.store.upkeep import Use
 IN_HAND_SECONDS = 3600.0
 UNMOUNTING_SECONDS = 5.0
 _BUNDLE = ".sqsh"
-_BESIDE = (".files.json", ".origin.json")
+_COMPANIONS = (".files.json", ".origin.json")
 _FETCHING = ".fetching"
 _LARGEST_ORIGIN = 64 << 10
 
@@ -46,7 +46,7 @@ def prune(directory: str, mounted: str, keep: int, now: float) -> int:
             for copy in sorted(copies):
                 if removed >= excess or copy.used > now - IN_HAND_SECONDS:
                     break
-                for suffix in (_BUNDLE, *_BESIDE):  # the bundle first: without it nothing else counts
+                for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: without it nothing else counts
                     unlink_if_there(copy.stem + suffix, fd)
                 removed += copy.size
             _remove_abandoned(fd, now)
@@ -101,7 +101,7 @@ def _copies(fd: int) -> list[_Copy]:
 def _remove_abandoned(fd: int, now: float) -> None:
     """Remove what fetches left that have died: nobody holds its lock, and it is old."""
     for name in os.listdir(fd):
-        if not name.endswith((_FETCHING, *_BESIDE)):
+        if not name.endswith((_FETCHING, *_COMPANIONS)):
             continue
         with suppress(OSError):
             if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_HAND_SECONDS:

@@ -9,7 +9,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import OTHER_FORMAT, ManifestUnreadable
-from warmstart.store.unpack import Bench, Wanted, unpacked
+from warmstart.store.unpack import BundleSelection, RepackSettings, unpacked
 from warmstart.store.upkeep import Bundle
 
 DAYS = 30
@@ -20,7 +20,7 @@ def is_due(bundle: Bundle, day: int) -> bool:
     return int(bundle.sha256[:8], 16) % DAYS == day % DAYS
 
 
-def verify(bench: Bench, where: Namespace, bundle: str, deadline: Deadline) -> str:
+def verify(bench: RepackSettings, where: Namespace, bundle: str, deadline: Deadline) -> str:
     """Return what is wrong with a bundle, "" if nothing is.
 
     Raises what says nothing about the bundle: `ManifestUnreadable` of another format, `BundleGone`, `StoreFailed`,
@@ -28,7 +28,7 @@ def verify(bench: Bench, where: Namespace, bundle: str, deadline: Deadline) -> s
     """
     try:
         found = bench.store.manifest(where, bundle, deadline)
-        with unpacked(bench, [Wanted(where, found, sorted(found.entries))], deadline):
+        with unpacked(bench, [BundleSelection(where, found, sorted(found.entries))], deadline):
             return ""
     except (BundleDamaged, ManifestUnreadable) as error:
         if isinstance(error, ManifestUnreadable) and str(error.fields["problem"]).startswith(OTHER_FORMAT):

@@ -13,7 +13,7 @@ from warmstart.host.files import opened_dir
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
 
-def settle(cache: int, subdir: str, times: dict[str, int]) -> None:
+def restore_times(cache: int, subdir: str, times: dict[str, int]) -> None:
     """Give the extracted files below `subdir` of the descriptor `cache` their times (path → nanoseconds) and modes.
 
     `OSError` where one is not there.

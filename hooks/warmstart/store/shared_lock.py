@@ -20,7 +20,7 @@ SECONDS = 2.0
 
 
 @contextmanager
-def locked(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
+def tool_lock(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
     """Hold the lock file at `path` shared; "" or a file that is not there is no lock. `TurnedAway` where it is held."""
     fd = _opened(tree, path)
     try:

@@ -20,7 +20,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.client import StoreClient
-from warmstart.store.collect import Limits, collect
+from warmstart.store.collect import HarvestLimits, collect
 from warmstart.store.extract import Bounds, Source, extract
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Entries, File, Manifest
@@ -39,7 +39,7 @@ class UnpackFailed(ResourceError):
     hint = "is there space left on the disk of the node's state? maintenance needs a bundle twice and its content twice"
 
 
-class Bench(NamedTuple):
+class RepackSettings(NamedTuple):
     """Where maintenance works on this node, and as whom."""
 
     stage: str  # a directory of root's
@@ -47,7 +47,7 @@ class Bench(NamedTuple):
     validator: Identity
 
 
-class Wanted(NamedTuple):
+class BundleSelection(NamedTuple):
     """Entries of one bundle."""
 
     where: Namespace
@@ -57,7 +57,10 @@ class Wanted(NamedTuple):
 
 @contextmanager
 def unpacked(
-    bench: Bench, wanted: Sequence[Wanted], deadline: Deadline, copy: Callable[[Wanted, int], None] | None = None
+    bench: RepackSettings,
+    wanted: Sequence[BundleSelection],
+    deadline: Deadline,
+    copy: Callable[[BundleSelection, int], None] | None = None,
 ) -> Iterator[str]:
     """Give a directory of root's with the entries in `entries/`; it is gone after the `with`.
 
@@ -81,7 +84,11 @@ def unpacked(
 
 
 def _fill(
-    bench: Bench, top: int, wanted: Sequence[Wanted], deadline: Deadline, copy: Callable[[Wanted, int], None]
+    bench: RepackSettings,
+    top: int,
+    wanted: Sequence[BundleSelection],
+    deadline: Deadline,
+    copy: Callable[[BundleSelection, int], None],
 ) -> None:
     sizes = [file.size for item in wanted for file in _files(item)]
     _require_room(bench, 2 * sum(sizes))  # what is unpacked, and root's copy of it
@@ -100,11 +107,11 @@ def _fill(
     remove_tree(top, "unpacked", after(_REMOVAL))
 
 
-def _files(item: Wanted) -> list[File]:
+def _files(item: BundleSelection) -> list[File]:
     return [file for entry in item.entries for file in item.found.entries[entry].values()]
 
 
-def _require_room(bench: Bench, more: int) -> None:
+def _require_room(bench: RepackSettings, more: int) -> None:
     """Raise `UnpackFailed` where `more` bytes would fill the stage's disk: a manifest may say anything."""
     left = room(bench.stage)
     if left <= more:
@@ -114,13 +121,15 @@ def _require_room(bench: Bench, more: int) -> None:
         raise UnpackFailed(path=bench.stage, problem="less than a twentieth of its inodes is left")
 
 
-def _from_store(bench: Bench, deadline: Deadline, item: Wanted, fd: int) -> None:
+def _from_store(bench: RepackSettings, deadline: Deadline, item: BundleSelection, fd: int) -> None:
     """Fetch a bundle, checked on the way by its SHA-256."""
     found = item.found
     bench.store.fetch(item.where, found.bundle, found.sha256, found.size, deadline, into=fd)
 
 
-def _fetched(bench: Bench, top: int, item: Wanted, copy: Callable[[Wanted, int], None]) -> Source:
+def _fetched(
+    bench: RepackSettings, top: int, item: BundleSelection, copy: Callable[[BundleSelection, int], None]
+) -> Source:
     """Bring a bundle here."""
     found = item.found
     name = f"{found.bundle}.sqsh"
@@ -134,7 +143,7 @@ def _fetched(bench: Bench, top: int, item: Wanted, copy: Callable[[Wanted, int],
     return Source(os.path.join(bench.stage, NAME, name), files)
 
 
-def _take(bench: Bench, places: tuple[int, int], item: Wanted, deadline: Deadline) -> None:
+def _take(bench: RepackSettings, places: tuple[int, int], item: BundleSelection, deadline: Deadline) -> None:
     """Copy one bundle's entries into root's stage, and compare them with its manifest."""
     top, stage = places
     entries = {entry: item.found.entries[entry] for entry in item.entries}
@@ -145,7 +154,7 @@ def _take(bench: Bench, places: tuple[int, int], item: Wanted, deadline: Deadlin
         entry_of=entry_of.get,
         skip=(),
         stage=Stage(stage),
-        limits=Limits(sum(file.size for file in _files(item)), 1 << 31, deadline),
+        limits=HarvestLimits(sum(file.size for file in _files(item)), 1 << 31, deadline),
     )
     if collected.truncated:
         raise UnpackFailed(path=bench.stage, problem=collected.truncated)

@@ -25,7 +25,7 @@ from warmstart.store.layout import (
     is_bundle_id,
     store_errors,
 )
-from warmstart.store.locks import Held, locked, try_lock
+from warmstart.store.locks import Held, lock_or_proceed, try_lock
 from warmstart.store.publish import TEMP_PREFIX
 
 ORPHAN_SECONDS = 86400.0  # older than any publishing can take
@@ -270,7 +270,7 @@ def _bounded(group: list[Listed], wanted: dict[str, list[str]], most_bytes: int)
 
 
 def _alone(path: str) -> AbstractContextManager[None]:
-    return locked(os.path.join(path, LOCKS), "publish")
+    return lock_or_proceed(os.path.join(path, LOCKS), "publish")
 
 
 def today() -> int:

@@ -20,7 +20,7 @@ from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import Finding, Result
 from warmstart.entry.doctor.finding import run as run_checks
 from warmstart.entry.doctor.node import Node
-from warmstart.entry.in_force import in_force
+from warmstart.entry.in_force import current_policy
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
 from warmstart.images.importers import choice
@@ -42,7 +42,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
 @pytest.fixture
 def here(site: Installation, tmp_path: Path) -> Node:
     """Return the node of that installation, with a workspace."""
-    policy = in_force(site).policy
+    policy = current_policy(site).policy
     (tmp_path / "work").mkdir()
     return Node(site, policy._replace(paths=policy.paths._replace(workspace=str(tmp_path / "work"))))
 
@@ -282,7 +282,7 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     def hangs(_: object) -> None:
         raise WorkerSilent(function="f", identity="w", problem="no answer")
 
-    policy = in_force(site).policy
+    policy = current_policy(site).policy
     monkeypatch.setattr(store, "opened", hangs)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(doctor_command, "NODE", {})
@@ -293,7 +293,7 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
 
 def test_what_a_user_cannot_do_is_said(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is root's to look at."""
-    policy = in_force(site).policy
+    policy = current_policy(site).policy
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     found = {r.check: (r.status, r.change) for r in doctor_command._of_the_policy(site, policy)}
     assert found["store.owner"] == ("unknown", "run it as root")

@@ -11,7 +11,7 @@ from tests.support.command_line import POLICY, installed
 from warmstart.entry.doctor import constant_path, containers, slurm, slurm_conf
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.slurm import Slurm
-from warmstart.entry.in_force import in_force
+from warmstart.entry.in_force import current_policy
 from warmstart.paths import Installation
 
 GOOD = """\
@@ -54,7 +54,7 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (tmp_path / "hooks.conf").write_text(text.replace("@", libexec))
         (tmp_path / "plugstack.conf").write_text(plugins)
         conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
-        subject = Slurm(conf, site, in_force(site).policy if policy else None)
+        subject = Slurm(conf, site, current_policy(site).policy if policy else None)
         tasks = containers.tasks(subject, str(tmp_path / "enroot"))
         found: dict[str, list[str]] = {}
         for result in run(slurm.CHECKS, subject) + run({**containers.CHECKS, **constant_path.CHECKS}, tasks):

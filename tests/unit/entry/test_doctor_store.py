@@ -16,7 +16,7 @@ from warmstart.entry.doctor import probe, store
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.probe import Look, Owned
 from warmstart.entry.doctor.store import Store
-from warmstart.entry.in_force import in_force
+from warmstart.entry.in_force import current_policy
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
@@ -41,7 +41,7 @@ DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 @pytest.fixture
 def policy(tmp_path: Path) -> Policy:
     """Return a policy whose store's owner is OWNER."""
-    found = in_force(installed(tmp_path / "prefix")).policy
+    found = current_policy(installed(tmp_path / "prefix")).policy
     return found._replace(store_user=Identity("w", OWNER, OWNER))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from warmstart.host import ports
 from warmstart.host.deadline import after
-from warmstart.host.ports import Holder, Wanted
+from warmstart.host.ports import Holder, PortRequest
 
 JOB = Holder(node="n1", job_id=7, run_id="0a1b2c3d", uid=2001, boot_id="this")
 LOW, HIGH = 24000, 24999
@@ -37,7 +37,7 @@ def every_port_free(monkeypatch: pytest.MonkeyPatch) -> None:
 def reserve(ledger: str, holder: Holder = JOB, *, restarts: int = 0, **wanted: int) -> list[int]:
     """Reserve one port, or as `wanted` says."""
     fields = {"low": LOW, "high": HIGH, "number": 1, "per_user": 64, **wanted}
-    return ports.reserve(ledger, holder, Wanted(**fields), restarts, after(SOON))
+    return ports.reserve(ledger, holder, PortRequest(**fields), restarts, after(SOON))
 
 
 def names(ledger: str) -> list[str]:
@@ -151,7 +151,7 @@ def test_a_lock_is_waited_for_until_the_deadline(ledger: str) -> None:
     fd = os.open(ledger, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     with pytest.raises(ports.LedgerBusy, match="at work on"):
-        ports.reserve(ledger, JOB, Wanted(LOW, HIGH, 1, 64), 0, after(0))
+        ports.reserve(ledger, JOB, PortRequest(LOW, HIGH, 1, 64), 0, after(0))
     os.close(fd)
 
 
@@ -233,5 +233,5 @@ def test_a_range_of_the_kernels_is_refused_when_it_counts(ledger: str, tmp_path:
 @given(st.integers(0, 2**32), st.integers(0, 50), st.integers(1, 50))
 def test_every_port_of_the_range_is_tried_once(job_id: int, restarts: int, size: int) -> None:
     """Wherever a job begins."""
-    tried = list(ports._candidates(Wanted(LOW, LOW + size - 1, 1, 1), job_id, restarts))
+    tried = list(ports._candidates(PortRequest(LOW, LOW + size - 1, 1, 1), job_id, restarts))
     assert sorted(tried) == list(range(LOW, LOW + size))

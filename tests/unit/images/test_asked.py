@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.image_site import RULES
-from warmstart.images.asked import named
-from warmstart.images.lookup import Wanted
+from warmstart.images.asked import query_by_rules
+from warmstart.images.lookup import ImageQuery
 from warmstart.images.reference import parse
 
 
-def on(machine: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> Wanted:
+def on(machine: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> ImageQuery:
     """Return the names of one tag on a node with that CPU."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=machine))
-    return named(parse("reg.io/team/tool:1"), RULES, recipe)
+    return query_by_rules(parse("reg.io/team/tool:1"), RULES, recipe)
 
 
 def test_enroots_answer_is_one_machines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,4 +37,4 @@ def test_no_tag_stands_for_anothers_machine(monkeypatch: pytest.MonkeyPatch) -> 
     """What parts the machine from the tag is in no tag."""
     here = on("x86_64", "enroot1", monkeypatch)
     assert here.key == "reg.io+team+tool=1~x86_64"
-    assert "~" not in named(parse("reg.io/team/tool:1.x86_64"), RULES, "oci1").key
+    assert "~" not in query_by_rules(parse("reg.io/team/tool:1.x86_64"), RULES, "oci1").key

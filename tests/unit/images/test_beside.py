@@ -37,16 +37,16 @@ def test_an_underscore_is_ambiguous() -> None:
 
 def test_takes_and_gives_back_and_never_unlinks(tmp_path: Path) -> None:
     """Others find it locked while it is held, the file stays, and any user's launcher can open it."""
-    assert beside.take(str(tmp_path), NAME) == ""
+    assert beside.try_lock(str(tmp_path), NAME) == ""
     path = tmp_path / LOCK
     inode = path.stat().st_ino
     assert path.stat().st_mode & 0o777 == 0o666
     with path.open("r+") as other:
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        beside.give_back(NAME)
+        beside.unlock(NAME)
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        assert beside.take(str(tmp_path), NAME) == beside.BUSY
+        assert beside.try_lock(str(tmp_path), NAME) == beside.BUSY
     assert path.stat().st_ino == inode
 
 
@@ -65,7 +65,7 @@ def test_what_is_no_plain_file_is_no_lock_and_no_hang(tmp_path: Path, kind: str)
     }
     makes[kind]()
     folder = tmp_path / "nowhere" if kind == "nowhere" else tmp_path
-    problem = beside.take(str(folder), NAME)
+    problem = beside.try_lock(str(folder), NAME)
     assert problem not in ("", beside.BUSY)
     assert LOCK in problem
     assert other.read_text() == "precious"
@@ -82,7 +82,7 @@ def test_a_lock_whose_file_was_unlinked_is_none(tmp_path: Path, monkeypatch: pyt
         path.unlink(missing_ok=True)
 
     monkeypatch.setattr(fcntl, "flock", unlinking)
-    assert beside.take(str(tmp_path), NAME) == beside.BUSY
+    assert beside.try_lock(str(tmp_path), NAME) == beside.BUSY
 
 
 def test_links_lead_to_the_image_and_go_with_it(tmp_path: Path) -> None:

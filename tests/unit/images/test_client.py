@@ -17,7 +17,7 @@ from warmstart.images.adoption import Taken
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.election import Producer
 from warmstart.images.failures import RememberedFailure
-from warmstart.images.lookup import NOBODY, Found, Pointer, TagTimes, Wanted, image_name
+from warmstart.images.lookup import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
 from warmstart.images.publishing import Draft
 from warmstart.images.reference import parse
 from warmstart.policy.form import Adopt
@@ -26,7 +26,7 @@ from warmstart.store.layout import StoreFailed
 DIGEST = f"sha256:{'ab' * 32}"
 KIND = "x86_64.none1"
 NAME = image_name(DIGEST, KIND)
-WANT = Wanted(parse("reg.io/a:1"), KIND, "key", "lock", TagTimes(time.time() - 60, time.time() - 30))
+WANT = ImageQuery(parse("reg.io/a:1"), KIND, "key", "lock", TagTimes(time.time() - 60, time.time() - 30))
 DRAFT = Draft(DIGEST, "reg.io/a:1", KIND, "none", 1e9, "n1", 7, NOBODY)
 SOON = after(60)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.image_site import CAPS, RULES
 from warmstart.errors import WarmstartError
 from warmstart.host import children
-from warmstart.host.children import Ended
+from warmstart.host.children import CompletedProgram
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images.importers import choice, enroot, oci
@@ -25,7 +25,7 @@ from warmstart.images.scratch import Scratch, ScratchUnusable
 DIGEST = f"sha256:{'ab' * 32}"
 IDENTITY = Identity("warmstart-import", 64211, 64211)
 IMPORTER = Enroot(IDENTITY, ("reg.io:5000",))
-Answer = Callable[[Sequence[str]], Ended]
+Answer = Callable[[Sequence[str]], CompletedProgram]
 
 
 class Programs:
@@ -36,7 +36,7 @@ class Programs:
         self.version = "4.1.2"
         self.started: list[list[str]] = []
         self.env: Mapping[str, str] = {}
-        self.answer: Answer = lambda _: Ended(0, f"{DIGEST}\n".encode(), b"")
+        self.answer: Answer = lambda _: CompletedProgram(0, f"{DIGEST}\n".encode(), b"")
 
     def run_alone(
         self,
@@ -49,7 +49,7 @@ class Programs:
         watch: object,  # noqa: ARG002
         namespace: int | None = None,
         capabilities: Sequence[str] = (),
-    ) -> Ended:
+    ) -> CompletedProgram:
         """Record and answer."""
         assert (identity, cwd, namespace is not None) == (IDENTITY, self.directory, True)
         assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
@@ -58,7 +58,7 @@ class Programs:
         else:
             assert (argv[4], tuple(capabilities)) == ("/usr/bin/enroot", ("sys_admin", "mknod"))
         if argv[5] == "version":
-            return Ended(0, f"{self.version}\n".encode(), b"")
+            return CompletedProgram(0, f"{self.version}\n".encode(), b"")
         self.env = env
         self.started.append(list(argv[4:]))
         return self.answer(argv[4:])
@@ -84,7 +84,7 @@ def scratch(tmp_path: Path) -> Iterator[Scratch]:
 def saying(stderr: str) -> Answer:
     """Return an answer that fails as enroot does: with 1, after lines of progress."""
     text = f"[INFO] Querying registry for permission grant\n{stderr}\n"
-    return lambda _: Ended(1, b"", text.encode())
+    return lambda _: CompletedProgram(1, b"", text.encode())
 
 
 def test_asks_enroot_for_the_digest(programs: Programs, scratch: Scratch) -> None:
@@ -162,7 +162,7 @@ def test_and_else_through_the_registrys_own_endpoint(
 @pytest.mark.parametrize("printed", [b"", b"sha256:../x\n", f"{DIGEST}\n{DIGEST}\n".encode(), b"Usage: enroot\n"])
 def test_an_answer_that_is_no_digest_is_refused(programs: Programs, scratch: Scratch, printed: bytes) -> None:
     """What it prints becomes a file name, so it is checked; 3.x ends its usage with status 0."""
-    programs.answer = lambda _: Ended(0, printed, b"")
+    programs.answer = lambda _: CompletedProgram(0, printed, b"")
     with pytest.raises(ImportFailed):
         IMPORTER.resolve(parse("reg.io/a"), scratch, after(9))
 
@@ -223,17 +223,17 @@ def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch:
     """Enroot refuses a file that is there, so the next attempt finds none."""
     seen: list[bool] = []
 
-    def half(argv: Sequence[str]) -> Ended:
+    def half(argv: Sequence[str]) -> CompletedProgram:
         seen.append(os.path.exists(argv[3]))
         Path(argv[3]).write_text("half")
-        return saying("curl: (18) transfer closed")(argv) if len(seen) < 2 else Ended(0, b"", b"")
+        return saying("curl: (18) transfer closed")(argv) if len(seen) < 2 else CompletedProgram(0, b"", b"")
 
     programs.answer = half
     IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
     assert seen == [False, False]
 
 
-def slow(argv: Sequence[str]) -> Ended:
+def slow(argv: Sequence[str]) -> CompletedProgram:
     """Be killed at the deadline."""
     raise children.ProgramTooSlow(program=argv[0])
 

@@ -15,11 +15,11 @@ from tests.support import image_site
 from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import election, failures, flight, production, uses
-from warmstart.images.asked import Obtained, Site, obtained
+from warmstart.images.asked import Obtained, Site, as_obtained
 from warmstart.images.election import Producer
 from warmstart.images.failures import RememberedFailure
 from warmstart.images.importers.contract import ImageNotFound, RegistryUnreachable
-from warmstart.images.lookup import Wanted, key_of
+from warmstart.images.lookup import ImageQuery, key_of
 from warmstart.images.producer import Flight
 from warmstart.images.reference import parse
 from warmstart.images.space import ImageQuotaExceeded
@@ -77,7 +77,7 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
         want, site, deadline = producer[:3]
         assert try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock") is None
         put_image(site)
-        image = obtained(site.store.find(want, deadline), "imported")
+        image = as_obtained(site.store.find(want, deadline), "imported")
         assert image
         return image
 
@@ -112,7 +112,7 @@ def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatc
     """An image that was published between the look-up and the lock is not imported again."""
     begin = production.begin
 
-    def late(want: Wanted, site: Site, deadline: Deadline) -> Flight | None:
+    def late(want: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
         put_image(site)
         return begin(want, site, deadline)
 
@@ -221,7 +221,7 @@ def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.Monk
 
 def found_by(producer: Flight) -> Obtained:
     """Look the image up as an import does at its end."""
-    image = obtained(producer.site.store.find(producer.want, producer.deadline), "imported")
+    image = as_obtained(producer.site.store.find(producer.want, producer.deadline), "imported")
     assert image
     return image
 

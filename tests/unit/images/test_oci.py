@@ -9,7 +9,7 @@ import pytest
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import children
-from warmstart.host.children import Ended
+from warmstart.host.children import CompletedProgram
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images.importers import oci
@@ -20,7 +20,7 @@ from warmstart.images.scratch import Scratch, ScratchUnusable
 DIGEST = f"sha256:{'ab' * 32}"
 SCRATCH = Scratch("/scratch", -1, CAPS)
 IMPORTER = oci.Oci(Identity("warmstart-import", 64211, 64211), ("reg.io:5000",))
-Answer = Callable[[Sequence[str]], Ended]
+Answer = Callable[[Sequence[str]], CompletedProgram]
 
 
 class Programs:
@@ -28,7 +28,7 @@ class Programs:
 
     def __init__(self) -> None:
         self.started: list[tuple[list[str], bool]] = []
-        self.answer: Answer = lambda _: Ended(0, b"", b"")
+        self.answer: Answer = lambda _: CompletedProgram(0, b"", b"")
 
     def run_alone(
         self,
@@ -41,7 +41,7 @@ class Programs:
         capabilities: Sequence[str],
         watch: object,
         namespace: int | None = None,
-    ) -> Ended:
+    ) -> CompletedProgram:
         """Record and answer."""
         assert not capabilities
         assert identity == IMPORTER.identity
@@ -67,12 +67,12 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
 def saying(message: str) -> Answer:
     """Return an answer that fails with a line as logrus writes it."""
     quoted = message.replace('"', '\\"')
-    return lambda _: Ended(1, b"", f'time="2026-01-01T00:00:00Z" level=fatal msg="{quoted}"\n'.encode())
+    return lambda _: CompletedProgram(1, b"", f'time="2026-01-01T00:00:00Z" level=fatal msg="{quoted}"\n'.encode())
 
 
 def test_resolves_with_rendered_fields(programs: Programs) -> None:
     """Only what is rendered from the fields reaches skopeo; TLS is waived only for listed registries."""
-    programs.answer = lambda _: Ended(0, f"{DIGEST}\n".encode(), b"")
+    programs.answer = lambda _: CompletedProgram(0, f"{DIGEST}\n".encode(), b"")
     assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), SCRATCH, after(9)) == DIGEST
     assert IMPORTER.resolve(parse("reg.io#a"), SCRATCH, after(9)) == DIGEST
     shared = ["/usr/bin/skopeo", "--tmpdir", "/scratch", "inspect", "--no-creds"]
@@ -97,7 +97,7 @@ def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs)
 
 def test_an_answer_that_is_no_digest_is_refused(programs: Programs) -> None:
     """What skopeo prints becomes a file name, so it is checked."""
-    programs.answer = lambda _: Ended(0, b"sha256:../../x\n", b"")
+    programs.answer = lambda _: CompletedProgram(0, b"sha256:../../x\n", b"")
     with pytest.raises(ImportFailed):
         IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9))
 
@@ -149,7 +149,7 @@ def test_says_whose_fault_it_is(programs: Programs, prefix: str, message: str, k
 
 def test_a_registry_that_comes_back_is_not_an_error(programs: Programs) -> None:
     """A second attempt that works is all that is seen of the first."""
-    answers = iter([saying("connection refused")([]), Ended(0, DIGEST.encode(), b"")])
+    answers = iter([saying("connection refused")([]), CompletedProgram(0, DIGEST.encode(), b"")])
     programs.answer = lambda _: next(answers)
     assert IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9)) == DIGEST
 
@@ -166,7 +166,7 @@ def test_does_not_wait_beyond_the_deadline(programs: Programs, monkeypatch: pyte
 def test_a_silent_registry_is_unreachable(programs: Programs) -> None:
     """A skopeo that had to be killed at its deadline is an outage of the registry, not of the node."""
 
-    def slow(argv: Sequence[str]) -> Ended:
+    def slow(argv: Sequence[str]) -> CompletedProgram:
         raise children.ProgramTooSlow(program=argv[0])
 
     programs.answer = slow
@@ -177,7 +177,7 @@ def test_a_silent_registry_is_unreachable(programs: Programs) -> None:
 @pytest.mark.parametrize("program", ["umoci", "mksquashfs"])
 def test_later_programs_fail_as_themselves(programs: Programs, program: str) -> None:
     """A layer that can't be unpacked is not called missing, even if its last words sound so."""
-    programs.answer = lambda argv: Ended(int(argv[0].endswith(program)), b"", b"blob not found\n")
+    programs.answer = lambda argv: CompletedProgram(int(argv[0].endswith(program)), b"", b"blob not found\n")
     with pytest.raises(ImportFailed) as raised:
         IMPORTER.import_image(parse("reg.io/a"), DIGEST, SCRATCH, after(9))
     assert raised.value.fields["program"] == program

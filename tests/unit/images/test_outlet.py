@@ -85,7 +85,7 @@ def test_no_process_or_descriptor_left(monkeypatch: pytest.MonkeyPatch, call: st
 
     descriptors = sorted(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, call, refuse)
-    with pytest.raises(outlet.OutletUnusable, match="temporarily"), outlet.opened(NOBODY, Destinations("reg.io")):
+    with pytest.raises(outlet.EgressUnusable, match="temporarily"), outlet.opened(NOBODY, Destinations("reg.io")):
         pytest.fail("there is none")
     assert sorted(os.listdir("/proc/self/fd")) == descriptors
 
@@ -94,7 +94,7 @@ def test_a_kernel_that_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The job's import fails with a sentence; the node stays in service."""
     monkeypatch.setattr(outlet, "PROXY", ("192.0.2.77", 1))
     with (
-        pytest.raises(outlet.OutletUnusable, match="assign requested address"),
+        pytest.raises(outlet.EgressUnusable, match="assign requested address"),
         outlet.opened(NOBODY, Destinations("reg.io")),
     ):
         pytest.fail("there is no such address")

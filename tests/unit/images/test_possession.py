@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.host.files import opened_dir
-from warmstart.images.possession import ImageNotOurs, take
+from warmstart.images.possession import ImageNotOurs, claim
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def directory(tmp_path: Path) -> Iterator[int]:
 
 def test_the_file_becomes_read_only_and_ours(directory: int) -> None:
     """What is taken has mode 0444 and can be read."""
-    fd = take(directory, "image", os.geteuid())
+    fd = claim(directory, "image", os.geteuid())
     try:
         assert os.fstat(fd).st_mode & 0o7777 == 0o444
         assert os.fstat(fd).st_uid == os.geteuid()
@@ -35,9 +35,9 @@ def test_an_open_writer_is_noticed(directory: int, tmp_path: Path) -> None:
     """As long as any descriptor can write, the file is not taken; afterwards it is."""
     with (tmp_path / "image").open("r+b"):
         with pytest.raises(ImageNotOurs) as raised:
-            take(directory, "image", os.geteuid())
+            claim(directory, "image", os.geteuid())
         assert raised.value.fields["problem"] == "somebody has it open for writing"
-    os.close(take(directory, "image", os.geteuid()))
+    os.close(claim(directory, "image", os.geteuid()))
 
 
 def test_refuses_other_inodes(directory: int, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_refuses_other_inodes(directory: int, tmp_path: Path) -> None:
     (tmp_path / "foreign").touch()
     for name, uid in (("image", os.geteuid()), ("link", os.geteuid()), ("fifo", os.geteuid())):
         with pytest.raises(ImageNotOurs):
-            take(directory, name, uid)
+            claim(directory, name, uid)
     for name in ("foreign", "missing"):
         with pytest.raises(ImageNotOurs):
-            take(directory, name, os.geteuid() + 1)
+            claim(directory, name, os.geteuid() + 1)

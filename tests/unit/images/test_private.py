@@ -15,7 +15,7 @@ from warmstart.host.identity import Identity
 from warmstart.images import private
 from warmstart.images.asked import Obtained, Site
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.private import Heir, ImageCopyFailed
+from warmstart.images.private import ImageCopyFailed, JobOwner
 from warmstart.images.reference import parse
 from warmstart.store.layout import StoreFailed
 
@@ -32,10 +32,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def heir(tmp_path: Path) -> Heir:
+def heir(tmp_path: Path) -> JobOwner:
     """Return a job's run directory."""
     (tmp_path / "run").mkdir(mode=0o711)
-    return Heir(str(tmp_path / "run"), os.getuid(), os.getgid())
+    return JobOwner(str(tmp_path / "run"), os.getuid(), os.getgid())
 
 
 def stored(tmp_path: Path, data: bytes) -> Obtained:
@@ -61,7 +61,7 @@ def test_a_store_that_is_not_mounted_is_not_made(site: Site, tmp_path: Path) -> 
     assert not (tmp_path / "absent").exists()
 
 
-def test_the_job_gets_a_copy(site: Site, heir: Heir, tmp_path: Path) -> None:
+def test_the_job_gets_a_copy(site: Site, heir: JobOwner, tmp_path: Path) -> None:
     """Its own and read-only; a second time replaces the first one."""
     for data in (b"a" * 3_000_000, b"b"):
         path = Path(private.hand_over(stored(tmp_path, data), IMAGE, heir, site, after(9)))
@@ -70,7 +70,7 @@ def test_the_job_gets_a_copy(site: Site, heir: Heir, tmp_path: Path) -> None:
     assert os.listdir(heir.run) == [NAME]
 
 
-def test_nothing_is_left_of_a_copy_that_failed(site: Site, heir: Heir, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_copy_that_failed(site: Site, heir: JobOwner, tmp_path: Path) -> None:
     """An image that has gone is the store's failure, a disk that is full the node's shortage."""
     gone = stored(tmp_path, b"x")._replace(path=str(tmp_path / "gone"))
     with pytest.raises(StoreFailed):

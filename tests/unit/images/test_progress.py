@@ -53,4 +53,4 @@ def test_tells_from_a_process_of_its_own(directory: int, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (2048, "2 KiB"), (3 << 20, "3 MiB"), (5 << 29, "2.5 GiB")])
 def test_says_sizes_in_words(count: int, words: str) -> None:
     """A person reads it."""
-    assert progress.size(count) == words
+    assert progress.format_size(count) == words

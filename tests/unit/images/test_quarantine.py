@@ -46,21 +46,21 @@ def test_shows_what_lies_there(store: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_empties_what_is_old_and_what_is_too_much(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two weeks, and the last eight; all files of what goes, none of what stays, and nothing in its lease."""
-    old = damaged(store, 100, monkeypatch, quarantine.KEPT_S + 60)
+    old = damaged(store, 100, monkeypatch, quarantine.RETENTION_S + 60)
     names = [damaged(store, number, monkeypatch, 1000.0 - number) for number in range(quarantine.MOST + 2)]
-    assert quarantine.empty(str(store), time.time(), quarantine.KEPT_S + 3600) == []
+    assert quarantine.empty(str(store), time.time(), quarantine.RETENTION_S + 3600) == []
     gone = quarantine.empty(str(store), time.time(), 0.0)
     assert sorted(gone) == sorted([old, *names[:2]])
     left = {name.rpartition(".")[0] for name in os.listdir(store / "images" / "quarantine")}
     assert left == set(names[2:])
     assert quarantine.empty(str(store), time.time(), 0.0) == []
-    assert sorted(quarantine.empty(str(store), time.time() + quarantine.KEPT_S + 2000, 0.0)) == sorted(names[2:])
+    assert sorted(quarantine.empty(str(store), time.time() + quarantine.RETENTION_S + 2000, 0.0)) == sorted(names[2:])
     assert os.listdir(store / "images" / "quarantine") == []
 
 
 def test_what_a_dead_mover_left_goes_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image without its reason is shown and goes in its time; what is nobody's stays alone."""
-    name = damaged(store, 1, monkeypatch, quarantine.KEPT_S + 60)
+    name = damaged(store, 1, monkeypatch, quarantine.RETENTION_S + 60)
     folder = store / "images" / "quarantine"
     (folder / f"{name}.reason").unlink()
     (folder / "notes.txt").touch()

@@ -38,7 +38,7 @@ def collect(store: Path, run: Path) -> int:
     """Collect a run's notes as node n1's maintenance does."""
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return served.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
+        return served.mark_noted(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
     finally:
         os.close(fd)
 
@@ -93,7 +93,7 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     worker = InlineWorker()
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        served.collect(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
+        served.mark_noted(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
     finally:
         os.close(fd)
     assert len(worker.calls) == served.MOST

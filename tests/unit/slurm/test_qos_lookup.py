@@ -11,7 +11,7 @@ from tests.support.fake_pyslurm import install
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.slurm import lookup
-from warmstart.slurm.lookup import Answer, Asked, LookUpFailed
+from warmstart.slurm.lookup import Answer, LookUpFailed, QosQuery
 
 # `scontrol show job` of Slurm 22.05.8, shortened: JobName, Account, WCKey, Comment and paths are the user's.
 SHOWN = """\
@@ -64,16 +64,16 @@ def test_an_answer_that_could_be_the_users_is_none(text: str) -> None:
         lookup.parsed(text, 7)
 
 
-def asked(tmp_path: Path, script: str) -> Asked:
+def asked(tmp_path: Path, script: str) -> QosQuery:
     """Return a question to a stand-in for scontrol."""
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(f"#!/bin/sh\n{script}\n")
     scontrol.chmod(0o755)
     me = Identity("me", os.getuid(), os.getgid())
-    return Asked(7, "7_3", str(scontrol), "/etc/s.conf", str(tmp_path / "libraries"), me)
+    return QosQuery(7, "7_3", str(scontrol), "/etc/s.conf", str(tmp_path / "libraries"), me)
 
 
-def telling(tmp_path: Path, version: str = "22.05.8") -> Asked:
+def telling(tmp_path: Path, version: str = "22.05.8") -> QosQuery:
     """Return a question to a scontrol that tells QOS `high` and writes down what it was asked."""
     (tmp_path / "answer").write_text(shown())
     script = (

@@ -14,7 +14,7 @@ from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.store import beneath, collect, scan, stage
-from warmstart.store.collect import Collected, Limits
+from warmstart.store.collect import Collected, HarvestLimits
 from warmstart.store.stage import Stage
 
 PLENTY = 1 << 30
@@ -55,7 +55,7 @@ class Harvest:
         owner: int | None = None,
     ) -> Collected:
         """Collect the tree."""
-        limits = Limits(max_size, max_entries, deadline or after(30))
+        limits = HarvestLimits(max_size, max_entries, deadline or after(30))
         with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             uid = os.getuid() if owner is None else owner
             return collect.collect(
@@ -305,7 +305,7 @@ def test_discarding_leaves_what_others_need(harvest: Harvest) -> None:
     harvest.write(m__n__a_1=b"x", m__b_1=b"y")
     with opened_dir(str(harvest.tree)) as base, opened_dir(str(harvest.stage)) as fd:
         staged = Stage(fd)
-        limits = Limits(PLENTY, 10, after(30))
+        limits = HarvestLimits(PLENTY, 10, after(30))
         collect.collect(
             base, "", owner=os.getuid(), entry_of=entry_of, skip=(), stage=staged, limits=limits
         )  # fmt: skip

@@ -14,7 +14,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir
 from warmstart.store import beneath
 from warmstart.store.beneath import Tree, TurnedAway
-from warmstart.store.shared_lock import HELD, locked
+from warmstart.store.shared_lock import HELD, tool_lock
 
 
 @pytest.fixture
@@ -36,16 +36,16 @@ def held(path: Path, how: int) -> Iterator[None]:
 
 def test_no_lock_file_is_no_lock(tree: Tree, tmp_path: Path) -> None:
     """And none is made."""
-    with locked(tree, "f.lock", after(1)), locked(tree, "", after(1)):
+    with tool_lock(tree, "f.lock", after(1)), tool_lock(tree, "", after(1)):
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_does_not_mind_readers(tree: Tree, tmp_path: Path) -> None:
     """Shared locks go together; ours keeps a writer out and is gone afterwards."""
-    with held(tmp_path / "f.lock", fcntl.LOCK_SH), locked(tree, "f.lock", after(1)):
+    with held(tmp_path / "f.lock", fcntl.LOCK_SH), tool_lock(tree, "f.lock", after(1)):
         pass
     with (tmp_path / "f.lock").open() as file:
-        with locked(tree, "f.lock", after(1)), pytest.raises(BlockingIOError):
+        with tool_lock(tree, "f.lock", after(1)), pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -53,7 +53,7 @@ def test_a_reader_does_not_mind_readers(tree: Tree, tmp_path: Path) -> None:
 def test_a_writer_is_waited_for_until_the_deadline(tree: Tree, tmp_path: Path) -> None:
     """Then the file is left out."""
     writing = held(tmp_path / "f.lock", fcntl.LOCK_EX)
-    with writing, pytest.raises(TurnedAway) as caught, locked(tree, "f.lock", after(0.1)):
+    with writing, pytest.raises(TurnedAway) as caught, tool_lock(tree, "f.lock", after(0.1)):
         pass
     assert caught.value.reason == HELD
     assert (tmp_path / "f.lock").exists()
@@ -72,6 +72,6 @@ def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: s
         lock.hardlink_to(other)
     else:
         lock.mkdir()
-    with pytest.raises(TurnedAway) as caught, locked(tree, "f.lock", after(1)):
+    with pytest.raises(TurnedAway) as caught, tool_lock(tree, "f.lock", after(1)):
         pass
     assert caught.value.reason in (beneath.LINK, beneath.SPECIAL, beneath.HARD_LINK)

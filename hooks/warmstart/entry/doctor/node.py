@@ -19,7 +19,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
 from warmstart.images import validity
 from warmstart.images.importers import choice, oci, programs
-from warmstart.images.progress import size
+from warmstart.images.progress import format_size
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.store import pack
@@ -187,7 +187,7 @@ def spool(node: Node) -> Iterator[Finding]:
             count += len(found) > 0
             total += sum(status.st_size for status in found)
             oldest = min([oldest, *(status.st_mtime for status in found)])
-    words = f"{count} bundles ({size(total)}) wait for the store"
+    words = f"{count} bundles ({format_size(total)}) wait for the store"
     if time.time() - oldest > WAITING_S:
         found_words = f"{words}, the oldest for {(time.time() - oldest) / 3600:.1f} h"
         yield Finding(WRONG, found_words, "does the store take writes? is warmstart-maintain.timer on?")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.entry.in_force import in_force
+from warmstart.entry.in_force import current_policy
 from warmstart.entry.preview import switched_off
 from warmstart.errors import PolicyError
 from warmstart.host.files import ROOT_ALONE
@@ -18,7 +18,7 @@ from warmstart.policy.invalid import PolicyUntrusted
 def current(installation: Installation) -> Iterator[Finding]:
     """Look for a broken edit: it leaves the last good policy in force, and a right that was taken away given."""
     try:
-        found = in_force(installation)
+        found = current_policy(installation)
     except PolicyError as error:
         yield Finding(CRITICAL, f"there is no policy in force: {_line(error)}", error.hint)
         return

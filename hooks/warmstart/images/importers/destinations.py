@@ -108,7 +108,7 @@ def is_public(address: str) -> bool:
     """Tell whether a registry may send us there: not loopback, a link, the site, or a metadata service."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = _carried(ip)
+        inner = _embedded_ipv4(ip)
         if inner is None:
             return ip.is_global and ip in _UNICAST
         ip = inner
@@ -127,7 +127,7 @@ def _is_elsewhere(family: int, address: tuple[str | int | bytes, ...]) -> bool:
         return bool(probe.getsockname()[0] != address[0])
 
 
-def _carried(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+def _embedded_ipv4(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     if ip in _NAT64:
         return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.ipv4_mapped or ip.sixtofour

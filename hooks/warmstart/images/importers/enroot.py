@@ -100,11 +100,11 @@ class Enroot(NamedTuple):
 
     def _asking(
         self, reference: Reference, arguments: list[str], scratch: Scratch, deadline: Deadline
-    ) -> children.Ended:
+    ) -> children.CompletedProgram:
         """Run a command that asks the registry, a few times if that does not answer."""
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
 
-        def attempt() -> children.Ended:
+        def attempt() -> children.CompletedProgram:
             unlink_if_there(RESULT, scratch.fd)  # half of it from before, and enroot would refuse to go on
             try:
                 ended = self._run(reference, arguments, scratch, deadline, insecure)
@@ -133,7 +133,7 @@ class Enroot(NamedTuple):
         scratch: Scratch,
         deadline: Deadline,
         more: Mapping[str, str],
-    ) -> children.Ended:
+    ) -> children.CompletedProgram:
         return run(
             [self.program, *arguments],
             reference=reference,
@@ -188,7 +188,7 @@ def _bound_transfers(scratch: Scratch) -> None:
         os.close(fd)
 
 
-def _failure(reference: Reference, ended: children.Ended, scratch: Scratch) -> WarmstartError:
+def _failure(reference: Reference, ended: children.CompletedProgram, scratch: Scratch) -> WarmstartError:
     """Tell by what enroot and curl printed whose fault it is; both give numbers, and only those count."""
     image, problem = reference.canonical(), _words(ended)
     if oci.found_no_space(ended):
@@ -204,7 +204,7 @@ def _failure(reference: Reference, ended: children.Ended, scratch: Scratch) -> W
     return ImportFailed(image=image, program="enroot", problem=problem)
 
 
-def _words(ended: children.Ended) -> str:
+def _words(ended: children.CompletedProgram) -> str:
     """Return the first line of its stderr that says what went wrong: what follows it are consequences."""
     lines = ended.stderr.decode("utf-8", "replace").splitlines()
     for line in lines:

@@ -94,10 +94,10 @@ class Oci(NamedTuple):
 
     def _skopeo(
         self, reference: Reference, command: list[str], scratch: Scratch, deadline: Deadline, limit_s: float
-    ) -> children.Ended:
+    ) -> children.CompletedProgram:
         argv = [SKOPEO, "--tmpdir", scratch.path, *command]
 
-        def attempt() -> children.Ended:
+        def attempt() -> children.CompletedProgram:
             try:
                 ended = self._run(reference, argv, scratch, deadline.within(limit_s), self.reach)
             except children.ProgramTooSlow as error:
@@ -113,7 +113,7 @@ class Oci(NamedTuple):
 
     def _run(
         self, reference: Reference, argv: list[str], scratch: Scratch, deadline: Deadline, reach: Reach | None = None
-    ) -> children.Ended:
+    ) -> children.CompletedProgram:
         return run(
             argv,
             reference=reference,
@@ -139,7 +139,7 @@ def _pack() -> list[str]:
     ]
 
 
-def _failure(reference: Reference, program: str, ended: children.Ended, scratch: Scratch) -> WarmstartError:
+def _failure(reference: Reference, program: str, ended: children.CompletedProgram, scratch: Scratch) -> WarmstartError:
     """Tell by its last words whose fault a program's failure is."""
     image, problem = reference.canonical(), _last_words(ended.complaint(), reference)
 
@@ -158,7 +158,7 @@ def _failure(reference: Reference, program: str, ended: children.Ended, scratch:
     return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {ended.status}")
 
 
-def found_no_space(ended: children.Ended) -> bool:
+def found_no_space(ended: children.CompletedProgram) -> bool:
     """Tell whether a program met a full disk: not always in its last line."""
     said = ended.stderr.decode("utf-8", "replace").lower()
     return any(words in said for words in NO_SPACE)

@@ -24,7 +24,7 @@ PROXY = ("127.0.0.1", 3128)
 LONGEST = 4096
 
 
-class OutletUnusable(ResourceError):
+class EgressUnusable(ResourceError):
     """This node gives an import no network of its own."""
 
     code = "import-no-egress"
@@ -32,7 +32,7 @@ class OutletUnusable(ResourceError):
     hint = "does root have CAP_SYS_ADMIN where slurmd runs? user.max_net_namespaces, file-max, memory?"
 
 
-class Outlet(NamedTuple):
+class Egress(NamedTuple):
     """The network namespace's descriptor, the variables that lead out of it, and what tells of refusals."""
 
     namespace: int
@@ -48,7 +48,7 @@ class Outlet(NamedTuple):
 
 
 @contextmanager
-def opened(identity: Identity, destinations: Destinations) -> Iterator[Outlet]:
+def opened(identity: Identity, destinations: Destinations) -> Iterator[Egress]:
     """Give a way out to these destinations; `identity` is whom the process that connects runs as."""
     relayed = _relayed(destinations.registry)
     with ExitStack() as stack:
@@ -59,7 +59,7 @@ def opened(identity: Identity, destinations: Destinations) -> Iterator[Outlet]:
             stack.callback(os.close, telling)
             parent, pid = os.getpid(), os.fork()
         except OSError as error:
-            raise OutletUnusable(problem=error.strerror) from error
+            raise EgressUnusable(problem=error.strerror) from error
         if not pid:
             try:  # nothing may escape into the hook's own code
                 _give_up_root(identity, {telling, *(one.fileno() for one in made.sockets)}, parent)
@@ -69,7 +69,7 @@ def opened(identity: Identity, destinations: Destinations) -> Iterator[Outlet]:
         stack.callback(_end, pid)
         for listening in made.sockets:  # where nobody serves them any more, nobody shall wait
             listening.close()
-        yield Outlet(made.fd, _environment(), told)
+        yield Egress(made.fd, _environment(), told)
 
 
 def _end(pid: int) -> None:

@@ -40,7 +40,7 @@ def run(
     env: Mapping[str, str],
     reach: Reach | None = None,
     capabilities: Sequence[str] = (),
-) -> children.Ended:
+) -> children.CompletedProgram:
     """Run a program of an importer in its scratch; with `reach` it has the registry, and what that names.
 
     Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed when it was refused a way.
@@ -52,7 +52,7 @@ def run(
         if reach is None or not _is_alone(identity):
             ended = common(env=env)
         else:
-            ended = _with_outlet(common, env, identity, reference, reach)
+            ended = _with_egress(common, env, identity, reference, reach)
         if watch is not None:
             watch.look()  # what it wrote since the last time
     except Exceeded as error:
@@ -64,15 +64,19 @@ def _is_alone(identity: Identity) -> bool:
     return os.geteuid() != identity.uid
 
 
-def _start(identity: Identity, capabilities: Sequence[str]) -> Callable[..., children.Ended]:
+def _start(identity: Identity, capabilities: Sequence[str]) -> Callable[..., children.CompletedProgram]:
     if _is_alone(identity):
         return partial(children.run_alone, identity=identity, capabilities=capabilities)
     return children.run
 
 
-def _with_outlet(
-    start: Callable[..., children.Ended], env: Mapping[str, str], identity: Identity, reference: Reference, reach: Reach
-) -> children.Ended:
+def _with_egress(
+    start: Callable[..., children.CompletedProgram],
+    env: Mapping[str, str],
+    identity: Identity,
+    reference: Reference,
+    reach: Reach,
+) -> children.CompletedProgram:
     with outlet.opened(identity, Destinations.of(reference, reach)) as way:
         ended = start(env={**env, **way.environment}, namespace=way.namespace)
         if ended.status != 0 and (problem := way.refused()):

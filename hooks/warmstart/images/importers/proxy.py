@@ -31,7 +31,7 @@ _GRANTED = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r]")
 Tell = Callable[[str], None]
 
 
-class Asked(NamedTuple):
+class ProxyRequest(NamedTuple):
     """A request's head: whom it is for, and what that one is sent; `tunnel`: nothing, it is CONNECT."""
 
     host: str
@@ -120,7 +120,7 @@ def _answer(client: socket.socket, destinations: Destinations, tell: Tell) -> No
             _pump(client, server)
 
 
-def parse(head: bytes) -> Asked:
+def parse(head: bytes) -> ProxyRequest:
     """Return whom a request's head is for; `NotUnderstood`, `ValueError`."""
     line, _, headers = head.partition(b"\r\n")
     words = line.decode("ascii").split(" ")
@@ -130,14 +130,14 @@ def parse(head: bytes) -> Asked:
     if not method.isalpha() or version not in ("HTTP/1.0", "HTTP/1.1") or not _TARGET.fullmatch(target):
         raise NotUnderstood
     if method == "CONNECT":
-        return Asked(*_whom(target, 443), tunnel=True, head=b"")
+        return ProxyRequest(*_whom(target, 443), tunnel=True, head=b"")
     url = urlsplit(target)
     if url.scheme != "http" or not url.netloc:
         raise NotUnderstood
     host, port = _whom(url.netloc.rpartition("@")[2], 80)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     own = f"{method} {path} {version}\r\n".encode() + headers
-    return Asked(host, port, tunnel=False, head=_closing(own))
+    return ProxyRequest(host, port, tunnel=False, head=_closing(own))
 
 
 def _whom(text: str, default: int) -> tuple[str, int]:

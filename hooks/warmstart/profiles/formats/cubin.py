@@ -17,7 +17,7 @@ _LARGEST_NAMES = 16 << 20
 _ARCH_AT = {(0x33, 7): 0, (0x41, 8): 8}
 
 
-def check(files: EntryFiles, name: str, *, arch: int | None = None, kernel: str = "") -> None:
+def check_cubin(files: EntryFiles, name: str, *, arch: int | None = None, kernel: str = "") -> None:
     """Raise `EntryInvalid` unless the file is one whole cubin with code.
 
     `arch` (90 for sm_90) and `kernel` are what it must be for and hold, where the entry says so. Code itself

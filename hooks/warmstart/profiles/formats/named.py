@@ -35,7 +35,7 @@ def _any(files: EntryFiles, name: str) -> None:
 CHECKS: dict[str, Callable[[EntryFiles, str], object]] = {  # `defined.FORMATS` has the same names
     "any": _any,
     "compressed": _compressed,
-    "cubin": cubin.check,
+    "cubin": cubin.check_cubin,
     "json": plain.check_json,
     "library": _library,
     "not-empty": blob.check_not_empty,
