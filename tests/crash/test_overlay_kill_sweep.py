@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.overlay_place import Node, Run, a_node, content
 from tests.support.vanish import WHENS, vanishes
-from warmstart.host import mounts
+from warmstart.host import linux
 from warmstart.store.copies import Copy
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -35,7 +35,7 @@ def among_calls(act: Callable[[], object]) -> Callable[[], None]:
 
     def acted() -> None:
         for name in CALLS:
-            setattr(mounts, name, counting(getattr(mounts, name)))
+            setattr(linux, name, counting(getattr(linux, name)))
         act()
 
     return acted

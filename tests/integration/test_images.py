@@ -27,7 +27,7 @@ from tests.support.image_place import (
     result,
 )
 from tests.support.image_site import RULES
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images import flight, scratch, superblock, validity
@@ -157,7 +157,7 @@ class Sleeper(Oci):
         deadline: Deadline,
     ) -> str:
         """Hang."""
-        children.run_alone(
+        process.run_alone(
             ["/bin/sh", "-c", "echo half > image.sqsh; /usr/bin/setsid /bin/sleep 300 & sleep 300"],
             deadline=deadline, identity=self.identity, env={}, cwd=work.path,
         )  # fmt: skip
@@ -193,7 +193,7 @@ class Leftover(Oci):
         """Import, and leave a writer that has the result open."""
         name = super().import_image(reference, digest, work, deadline)
         script = f"(exec 3<>{name}; exec setsid /bin/sh -c 'sleep 300; echo evil >&3') & sleep 0.2"
-        children.run_alone(
+        process.run_alone(
             ["/bin/sh", "-c", script],
             deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path,
         )  # fmt: skip

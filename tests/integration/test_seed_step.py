@@ -18,7 +18,7 @@ from tests.support.bundles import draft
 from tests.support.overlay_place import without_overlays
 from tests.support.runs import a_context, a_policy, a_record
 from warmstart import run_end
-from warmstart.host import mounts
+from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
@@ -178,13 +178,13 @@ def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.M
     context = a_run(root, "aaaaaaaa")
     cache = Path(context.record.run_directory) / "cache"
     owners = []
-    real = mounts.bind
+    real = linux.bind
 
     def bind(source: str, target: str) -> None:
         owners.append((cache.stat().st_uid, stat.S_IMODE(cache.stat().st_mode), (cache / "numba").stat().st_uid))
         real(source, target)
 
-    monkeypatch.setattr(mounts, "bind", bind)
+    monkeypatch.setattr(linux, "bind", bind)
     seeded(context)
     assert owners == [(0, 0o700, 0)]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in (cache, cache / "numba")} == {(UID, UID)}

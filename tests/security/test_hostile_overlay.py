@@ -20,9 +20,10 @@ import pytest
 
 from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
 from tests.support.privileges import drop_to
+from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.store import beneath, overlay
+from warmstart.store import overlay
 from warmstart.store.collect import Collected, HarvestLimits, collect_view
 from warmstart.store.copies import Copy
 from warmstart.store.overlay import CacheBusy
@@ -175,7 +176,7 @@ def test_links_pipes_and_devices(run: Run, node: Node) -> None:
     run.as_job(plant)
     found = harvested(run)
     assert set(found.entries) == set(HONEST)
-    assert found.rejected == {beneath.LINK: 3, "neither file nor directory": 2, beneath.HARD_LINK: 3}
+    assert found.rejected == {untrusted.LINK: 3, "neither file nor directory": 2, untrusted.HARD_LINK: 3}
     assert gone(run)
 
 

@@ -22,9 +22,10 @@ from typing import NamedTuple, NoReturn
 import pytest
 
 from tests.support.privileges import drop_to
+from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.store import beneath, collect, scan
+from warmstart.store import collect, scan
 from warmstart.store.collect import Collected, HarvestLimits
 from warmstart.store.stage import Stage
 
@@ -141,7 +142,7 @@ def test_links_at_every_depth(attack: Attack) -> None:
     with as_job(attack.tree, plant):
         found = attack.collect()
     attack.check(found)
-    assert found.rejected == {beneath.LINK: 40}
+    assert found.rejected == {untrusted.LINK: 40}
 
 
 def test_hard_links(attack: Attack) -> None:
@@ -150,7 +151,7 @@ def test_hard_links(attack: Attack) -> None:
     os.link(attack.secret, foreign)
     with as_job(attack.tree, lambda: os.link("honest/e0.x", "second")):
         found = attack.collect()
-    assert found.rejected == {beneath.HARD_LINK: 3}
+    assert found.rejected == {untrusted.HARD_LINK: 3}
     assert "honest/e0.x" not in found.entries
     foreign.unlink()
     (attack.tree / "second").unlink()
@@ -160,7 +161,7 @@ def test_hard_links(attack: Attack) -> None:
     kept.write_bytes(SECRET)  # root's, one link, inside the tree
     found = attack.collect()
     attack.check(found)
-    assert found.rejected == {beneath.FOREIGN: 1}
+    assert found.rejected == {untrusted.FOREIGN: 1}
 
 
 def test_fifos_sockets_devices_and_setuid(attack: Attack) -> None:
@@ -178,7 +179,7 @@ def test_fifos_sockets_devices_and_setuid(attack: Attack) -> None:
     with as_job(attack.tree, plant):
         found = attack.collect()
     attack.check(found)
-    assert found.rejected == {beneath.SPECIAL: 3}
+    assert found.rejected == {untrusted.SPECIAL: 3}
     assert os.listxattr(attack.stage / "setuid") == []
 
 
@@ -201,7 +202,7 @@ def test_a_lease_does_not_make_root_wait(attack: Attack) -> None:
         started = time.monotonic()
         found = attack.collect()
     attack.check(found)
-    assert found.rejected == {beneath.UNREADABLE: 1}
+    assert found.rejected == {untrusted.UNREADABLE: 1}
     assert time.monotonic() - started < 20
 
 
@@ -362,7 +363,7 @@ def test_something_mounted_in_the_tree(attack: Attack) -> None:
         for _, target in targets:
             subprocess.run(["/bin/umount", str(target)], check=True)
     attack.check(found)
-    assert found.rejected == {beneath.MOUNT: 2}
+    assert found.rejected == {untrusted.MOUNT: 2}
 
 
 def test_something_mounted_on_the_cache_itself(attack: Attack) -> None:
@@ -376,5 +377,5 @@ def test_something_mounted_on_the_cache_itself(attack: Attack) -> None:
         found = attack.collect()
     finally:
         subprocess.run(["/bin/umount", str(attack.tree)], check=True)
-    assert (found.entries, found.rejected) == ({}, {beneath.MOUNT: 1})
+    assert (found.entries, found.rejected) == ({}, {untrusted.MOUNT: 1})
     assert list(attack.stage.iterdir()) == []

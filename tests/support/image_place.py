@@ -18,7 +18,7 @@ from tests.cluster import mounts, teardown
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE, Accounts
 from tests.cluster.registry import Registry, build_image
 from tests.support.image_site import RULES
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.asked import Site
@@ -188,7 +188,7 @@ class Ready(NamedTuple):
     def import_image(self, reference: Reference, digest: str, work: Scratch, deadline: Deadline) -> str:  # noqa: ARG002
         """Sleep and copy, as the import account."""
         script = f"{self.before} sleep {self.seconds}; exec cp {self.image} image.sqsh"
-        ended = children.run_alone(
+        ended = process.run_alone(
             ["/bin/sh", "-c", script],
             deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.privileges import drop_to
-from warmstart.host import mounts
+from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
@@ -148,14 +148,14 @@ def tried(act: Callable[[], object]) -> str:
 
 def without_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a kernel without overlays."""
-    real = mounts.mount
+    real = linux.mount
 
     def refused(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
         if kind == "overlay":
             raise OSError(errno.ENODEV, "No such device")
         real(source, target, kind, flags, options)
 
-    monkeypatch.setattr(mounts, "mount", refused)
+    monkeypatch.setattr(linux, "mount", refused)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from warmstart.entry import unfinished
 from warmstart.entry.orphans import Orphans
 from warmstart.entry.upkeep_run import STORE_SECONDS, MaintenanceSession, maintenance_session
 from warmstart.errors import ResourceError, WarmstartError
-from warmstart.host import children, flocks
+from warmstart.host import flocks, process
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY, opened_dir
 from warmstart.images import scratch, served
@@ -66,7 +66,7 @@ def be_idle() -> None:
     """Give this process the idle I/O class and a low priority, where the kernel lets it."""
     os.nice(10)
     with suppress(WarmstartError):
-        children.run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(5))
+        process.run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(5))
 
 
 def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:

@@ -11,7 +11,7 @@ import errno
 import os
 from contextlib import suppress
 
-from warmstart.host import mounts
+from warmstart.host import linux
 from warmstart.host.files import PATH, opened_trusted, weakness
 
 CLONE_NEWNS = 0x20000
@@ -37,15 +37,15 @@ def _bind(source: int, place: str, folder: int, owner: int) -> None:
         os.mkdir(place, 0o755, dir_fd=folder)
     if os.path.samestat(os.fstat(source), os.stat(place, dir_fd=folder, follow_symlinks=False)):
         return
-    mounts.mount(_named(source), _named(_beneath(place, folder, 0)), "none", mounts.MS_BIND | mounts.MS_REC)
+    linux.mount(_named(source), _named(_beneath(place, folder, 0)), "none", linux.MS_BIND | linux.MS_REC)
     # A bind mount has its source's flags; ours come to them. What is mounted below has them already.
-    flags = mounts.MS_REMOUNT | mounts.MS_BIND | mounts.RESTRICTED
+    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED
     kept = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)  # the numbers of MS_RDONLY and MS_NOEXEC
     shown = _beneath(place, folder, owner)  # a descriptor from before the mount leads beneath it
     try:
-        mounts.mount("none", _named(shown), "none", flags | kept)
+        linux.mount("none", _named(shown), "none", flags | kept)
     except OSError:
-        mounts.detach(shown)
+        linux.detach(shown)
         raise
 
 
@@ -53,7 +53,7 @@ def enter_new() -> None:
     """Let nobody else see what this process mounts; it ends with the process. `OSError`."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "mount namespace")
-    mounts.mount("none", "/", "none", mounts.MS_REC | mounts.MS_PRIVATE)
+    linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
 
 
 def _join(namespace: str) -> None:

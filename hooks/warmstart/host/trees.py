@@ -96,7 +96,7 @@ def _reached(name: str, parent: int, mount: str, more: int) -> int:
         path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC | more, dir_fd=parent)
         if mount_id(path) == mount:
             return path
-        from warmstart.host.mounts import detach
+        from warmstart.host.linux import detach
 
         gone = detach(path)
         os.close(path)

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
-from warmstart.host import children, flocks
+from warmstart.host import flocks, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, write_all
 from warmstart.host.trees import remove_tree
@@ -178,7 +178,7 @@ def _scratch(where: UserImportDirectory, directory: int) -> Iterator[Scratch]:
     finally:
         os.close(fd)
         # A root file system has directories that its owner may not write in.
-        children.run(["/bin/chmod", "-R", "u+rwX", "--", made], deadline=after(REMOVAL_S))
+        process.run(["/bin/chmod", "-R", "u+rwX", "--", made], deadline=after(REMOVAL_S))
         with suppress(OSError):
             remove_tree(directory, os.path.basename(made), after(REMOVAL_S))
 

@@ -80,8 +80,8 @@ def _mount(path: str, target: str) -> list[str]:
 
 
 def _run(argv: list[str]) -> bool:
-    from warmstart.host import children
+    from warmstart.host import process
 
     with suppress(WarmstartError):
-        return children.run(argv, deadline=after(SECONDS)).status == 0
+        return process.run(argv, deadline=after(SECONDS)).status == 0
     return False

@@ -13,7 +13,7 @@ import os
 import time
 from typing import NamedTuple
 
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import copy_hashed, open_regular, read_small
 from warmstart.host.identity import Identity
@@ -43,7 +43,7 @@ def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
 
     The name in /proc opens the inode itself: its directory is root's business, its mode is 0444.
     """
-    ended = children.run_alone(
+    ended = process.run_alone(
         [
             *(PRLIMIT, f"--as={MOST_MEMORY}", "--fsize=0", "--core=0", "--"),
             *(UNSQUASHFS, "-processors", "1", "-lls", f"/proc/self/fd/{fd}"),

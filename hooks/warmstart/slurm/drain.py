@@ -8,8 +8,8 @@ src/slurmctld/node_mgr.c). If it fails, the exit status still drains the node.
 from __future__ import annotations
 
 from warmstart.errors import WarmstartError
-from warmstart.host.children import run
 from warmstart.host.deadline import after
+from warmstart.host.process import run
 
 DRAIN_SECONDS = 5.0
 LONGEST_REASON = 200

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 
 from warmstart.errors import WarmstartError
-from warmstart.host.children import run
 from warmstart.host.deadline import Deadline
+from warmstart.host.process import run
 
 _FIELDS = ("JobID", "State", "Reason", "exit_code", "EndTime")
 _ENDED = ("COMPLETING", "COMPLETED")

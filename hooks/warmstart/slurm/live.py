@@ -14,8 +14,8 @@ import re
 from contextlib import suppress
 
 from warmstart.errors import WarmstartError
-from warmstart.host.children import run
 from warmstart.host.deadline import after
+from warmstart.host.process import run
 
 LOOKUP_SECONDS = 10.0
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")

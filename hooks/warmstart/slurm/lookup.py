@@ -12,9 +12,9 @@ import re
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, WarmstartError
-from warmstart.host.children import run
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
+from warmstart.host.process import run
 from warmstart.slurm import pyslurm_lookup
 from warmstart.slurm.client import SlurmClient
 

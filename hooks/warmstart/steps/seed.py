@@ -22,13 +22,13 @@ from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
+from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.record import RecordChange, Seeded
 from warmstart.seed.client import JobClient
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.beneath import TurnedAway, open_directory
 from warmstart.store.bundles import Offer
 from warmstart.store.layout import Namespace
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import mount_id
-from warmstart.store.beneath import GONE, Tree, TurnedAway, open_branch
+from warmstart.host.untrusted import GONE, Tree, TurnedAway, open_branch
 from warmstart.store.manifest import LARGEST, Entries, File
 from warmstart.store.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.store.shared_lock import tool_lock

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import StoreError
-from warmstart.host.children import ProgramTooSlow
 from warmstart.host.deadline import Deadline
+from warmstart.host.process import ProgramTooSlow
 from warmstart.host.worker import WorkerSilent
 from warmstart.policy.compiled import Policy
 from warmstart.profiles import registry

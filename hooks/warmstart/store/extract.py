@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import open_regular, write_all
 from warmstart.host.identity import Identity
@@ -84,7 +84,7 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
             listed = os.memfd_create("wanted")
             write_all(listed, "".join(f"{path}\n" for path in source.files).encode())
             wanted = ["-ef", f"/proc/self/fd/{listed}"]
-        ended = children.run_alone(
+        ended = process.run_alone(
             [
                 *((PRLIMIT, f"--fsize={bounds.largest}", "--core=0", "--") if bounds else ()),
                 *(UNSQUASHFS, "-no-xattrs", "-no-wildcards", "-strict-errors", "-no-progress", "-quiet"),
@@ -106,7 +106,7 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
         raise ExtractionFailed(path=source.path, problem=_reason(ended))
 
 
-def _reason(ended: children.CompletedProgram) -> str:
+def _reason(ended: process.CompletedProgram) -> str:
     """Return why it failed: unsquashfs says that first ("Write on output file failed because …"), then where."""
     _, because, reason = ended.stderr.decode("utf-8", "replace").partition(" because ")
     line = reason.partition("\n")[0].strip()

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from warmstart.host import flocks, loops, mounts
+from warmstart.host import flocks, linux, loops
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, ensure_dir, mount_id, names_in, open_regular, opened_dir
 from warmstart.store.copies import Copy
@@ -48,7 +48,7 @@ def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable
         if unless():
             return
         with suppress(OSError):  # EINVAL: nothing is mounted
-            mounts.unmount(sha256, dir_fd)
+            linux.unmount(sha256, dir_fd)
         os.rmdir(sha256, dir_fd=dir_fd)
 
 
@@ -64,7 +64,7 @@ def _mount(copy: Copy, target: str) -> None:
     finally:
         os.close(file)
     try:
-        mounts.mount(path, target, "squashfs", mounts.MS_RDONLY | mounts.RESTRICTED)
+        linux.mount(path, target, "squashfs", linux.MS_RDONLY | linux.RESTRICTED)
     finally:
         os.close(device)  # the mount holds it now; where there is none it is freed
 

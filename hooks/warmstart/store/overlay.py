@@ -24,13 +24,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
-from warmstart.host import idmap, mounts
+from warmstart.host import idmap, linux
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import PATH, ensure_dir, mount_id, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.trees import remove_tree
+from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.paths import SEED
-from warmstart.store.beneath import TurnedAway, open_directory
 
 MOST_LAYERS = 16  # the mask counts as one
 MOST_HIDDEN = 20_000  # whiteouts; a namespace that needs more wants compaction, and is extracted until then
@@ -82,17 +82,17 @@ def _build(  # noqa: PLR0917 - `build`'s arguments and one way of two
     with opened_dir(SEED, run_fd) as seed:
         os.mkdir(subdir, 0o700, dir_fd=seed)
         try:
-            with opened_dir(subdir, seed) as place, mounts.working_in(place):
+            with opened_dir(subdir, seed) as place, linux.working_in(place):
                 _make_upper(job)
                 names = _attached(layers, job if mapped else None)
                 if hidden:
                     _make_whiteouts(hidden, job)
                     names.insert(0, "mask")
                 options = f"lowerdir={':'.join(names)},{_OPTIONS}"
-                mounts.mount("warmstart", "merged", "overlay", mounts.RESTRICTED, options)
-                mounts.make_private("merged")
+                linux.mount("warmstart", "merged", "overlay", linux.RESTRICTED, options)
+                linux.make_private("merged")
                 _take_layers_away(place, len(layers))
-                mounts.bind("merged", f"../../cache/{subdir}")
+                linux.bind("merged", f"../../cache/{subdir}")
         except BaseException:
             remove_tree(seed, subdir, after(_REMOVAL))
             raise
@@ -112,11 +112,11 @@ def _attached(layers: Sequence[int], job: Identity | None) -> list[str]:
     try:
         for name, layer in zip(names, layers, strict=True):
             os.mkdir(name, 0o700)
-            clone = mounts.clone(layer)
+            clone = linux.clone(layer)
             try:
                 if job:
-                    mounts.map_ids(clone, userns)
-                mounts.attach(clone, name)
+                    linux.map_ids(clone, userns)
+                linux.attach(clone, name)
             finally:
                 os.close(clone)
     finally:
@@ -127,7 +127,7 @@ def _attached(layers: Sequence[int], job: Identity | None) -> list[str]:
 
 def _take_layers_away(place: int, count: int) -> None:
     for number in range(count):
-        mounts.unmount(f"l{number}", place)
+        linux.unmount(f"l{number}", place)
         os.rmdir(f"l{number}", dir_fd=place)
 
 
@@ -190,7 +190,7 @@ def _make_read_only(merged: int, deadline: Deadline) -> bool:
     """Let nobody write any more; False where somebody still has a file open for writing at the deadline."""
     while True:
         try:
-            mounts.make_read_only(merged)
+            linux.make_read_only(merged)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
@@ -221,7 +221,7 @@ def _take_one_down(run_fd: int, subdir: str) -> bool:
             _make_read_only(view[1], after(_LAST_TRY))
     unused = _unmount_from_cache(run_fd, subdir)
     with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as place:
-        return mounts.unmount("merged", place) and unused
+        return linux.unmount("merged", place) and unused
 
 
 def _subdirs(run_fd: int) -> list[str]:
@@ -242,7 +242,7 @@ def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
     except TurnedAway:
         return True
     try:
-        return mounts.unmount(subdir, cache)
+        return linux.unmount(subdir, cache)
     except OSError:
         return True
     finally:

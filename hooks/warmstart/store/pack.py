@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 
 from warmstart.errors import ResourceError
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import Deadline
 
 MKSQUASHFS = "/usr/bin/mksquashfs"
@@ -32,7 +32,7 @@ def pack(stage: str, out: str, deadline: Deadline) -> int:
     The same content gives the same bytes but for the directories' times.
     """
     try:
-        ended = children.run(
+        ended = process.run(
             [
                 *(
                     MKSQUASHFS,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline
-from warmstart.store.beneath import LINK, SPECIAL, UNREADABLE, TurnedAway, open_directory
+from warmstart.host.untrusted import LINK, SPECIAL, UNREADABLE, TurnedAway, open_directory
 from warmstart.store.layout import is_plain_path
 
 DEEPEST = 16

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from warmstart.host import flocks
 from warmstart.host.deadline import Deadline
-from warmstart.store.beneath import GONE, Tree, TurnedAway
+from warmstart.host.untrusted import GONE, Tree, TurnedAway
 
 HELD = "its lock is held"
 SECONDS = 2.0

@@ -11,7 +11,7 @@ import posixpath
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ReadFailed, copy_hashed
-from warmstart.store.beneath import UNREADABLE, TurnedAway
+from warmstart.host.untrusted import UNREADABLE, TurnedAway
 from warmstart.store.manifest import LATEST_NS, File
 
 CHANGED = "changed while it was read"

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import after
 
 
@@ -18,10 +18,10 @@ from warmstart.host.deadline import after
 def test_a_program_that_can_not_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """It hangs in the kernel, on a file system that does not answer: the hook goes on without it."""
     hanging: list[int] = []
-    monkeypatch.setattr(children, "REAP_S", 0.1)
+    monkeypatch.setattr(process, "REAP_S", 0.1)
     monkeypatch.setattr(subprocess.Popen, "kill", lambda process: hanging.append(process.pid))
-    with pytest.raises(children.ProgramTooSlow):
-        children.run(["/bin/sleep", "60"], deadline=after(0.1))
+    with pytest.raises(process.ProgramTooSlow):
+        process.run(["/bin/sleep", "60"], deadline=after(0.1))
     monkeypatch.undo()
     (pid,) = hanging
     assert os.waitpid(pid, os.WNOHANG) == (0, 0)
@@ -33,9 +33,9 @@ def test_a_program_that_can_not_be_killed_is_left(monkeypatch: pytest.MonkeyPatc
 def test_nothing_of_a_program_stays_open() -> None:
     """Its output is read to the end, or let go of."""
     before = sorted(os.listdir("/proc/self/fd"))
-    assert children.run(["/bin/echo", "a"], deadline=after(10)).stdout == b"a\n"
-    with pytest.raises(children.ProgramTooSlow):
-        children.run(["/bin/sleep", "60"], deadline=after(0.1))
+    assert process.run(["/bin/echo", "a"], deadline=after(10)).stdout == b"a\n"
+    with pytest.raises(process.ProgramTooSlow):
+        process.run(["/bin/sleep", "60"], deadline=after(0.1))
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
@@ -45,8 +45,8 @@ def test_a_node_without_descriptors_left_is_not_ours_to_mend() -> None:
     used = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (used[-1] + 1, hard))
     try:
-        with pytest.raises(children.ProgramNotStarted) as failed:
-            children.run(["/bin/true"], deadline=after(10))
+        with pytest.raises(process.ProgramNotStarted) as failed:
+            process.run(["/bin/true"], deadline=after(10))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in used:

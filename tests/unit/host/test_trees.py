@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.host import mounts
+from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.trees import remove_tree
@@ -100,7 +100,7 @@ def test_a_mount_that_can_not_be_detached_is_not_entered(
     (source / "precious").write_text("x")
     target.mkdir(parents=True)
     subprocess.run(["/usr/bin/mount", "--bind", source, target], check=True)
-    monkeypatch.setattr(mounts, "detach", lambda _: False)
+    monkeypatch.setattr(linux, "detach", lambda _: False)
     try:
         with pytest.raises(OSError, match="mounted") as caught:
             remove_tree(parent, "tree", after(5))

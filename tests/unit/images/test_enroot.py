@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.image_site import CAPS, RULES
 from warmstart.errors import WarmstartError
-from warmstart.host import children
-from warmstart.host.children import CompletedProgram
+from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
+from warmstart.host.process import CompletedProgram
 from warmstart.images.importers import choice, enroot, oci
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
@@ -68,7 +68,7 @@ class Programs:
 def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     """Return the stand-in, in place, with no pauses between attempts."""
     stand_in = Programs(tmp_path)
-    monkeypatch.setattr(children, "run_alone", stand_in.run_alone)
+    monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(enroot, "PAUSES_S", (0.0, 0.0))
     return stand_in
 
@@ -235,7 +235,7 @@ def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch:
 
 def slow(argv: Sequence[str]) -> CompletedProgram:
     """Be killed at the deadline."""
-    raise children.ProgramTooSlow(program=argv[0])
+    raise process.ProgramTooSlow(program=argv[0])
 
 
 def test_a_question_without_an_answer_is_an_outage(programs: Programs, scratch: Scratch) -> None:
@@ -249,7 +249,7 @@ def test_a_question_without_an_answer_is_an_outage(programs: Programs, scratch: 
 def test_a_slow_import_is_not_begun_again(programs: Programs, scratch: Scratch) -> None:
     """It may be slow for many reasons, and its time is over."""
     programs.answer = slow
-    with pytest.raises(children.ProgramTooSlow):
+    with pytest.raises(process.ProgramTooSlow):
         IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
     assert len(programs.started) == 1
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
-from warmstart.host import children
-from warmstart.host.children import CompletedProgram
+from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
+from warmstart.host.process import CompletedProgram
 from warmstart.images.importers import oci
 from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.reference import parse
@@ -59,7 +59,7 @@ class Programs:
 def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     """Return the stand-in, in place, with no pauses between attempts."""
     stand_in = Programs()
-    monkeypatch.setattr(children, "run_alone", stand_in.run_alone)
+    monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(oci, "PAUSES_S", (0.0, 0.0))
     return stand_in
 
@@ -167,7 +167,7 @@ def test_a_silent_registry_is_unreachable(programs: Programs) -> None:
     """A skopeo that had to be killed at its deadline is an outage of the registry, not of the node."""
 
     def slow(argv: Sequence[str]) -> CompletedProgram:
-        raise children.ProgramTooSlow(program=argv[0])
+        raise process.ProgramTooSlow(program=argv[0])
 
     programs.answer = slow
     with pytest.raises(RegistryUnreachable):

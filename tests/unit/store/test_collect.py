@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.host import files
+from warmstart.host import files, untrusted
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
-from warmstart.store import beneath, collect, scan, stage
+from warmstart.store import collect, scan, stage
 from warmstart.store.collect import Collected, HarvestLimits
 from warmstart.store.stage import Stage
 
@@ -119,7 +119,7 @@ def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
     found = harvest.collect()
     assert list(found.entries) == ["good"]
     assert found.rejected == {
-        beneath.LINK: 1, beneath.SPECIAL: 1, beneath.HARD_LINK: 1, scan.ODD_NAME: 1
+        untrusted.LINK: 1, untrusted.SPECIAL: 1, untrusted.HARD_LINK: 1, scan.ODD_NAME: 1
     }  # fmt: skip
     assert ("odd.\\n", scan.ODD_NAME) in found.examples
     assert harvest.staged() == {"good.1": b"1"}
@@ -131,7 +131,7 @@ def test_a_link_for_a_directory_spoils_the_entry_it_is_in(harvest: Harvest) -> N
     (harvest.tree / "e").rename(harvest.tree / "e.d")
     (harvest.tree / "e.d/more").symlink_to("/etc")
     found = harvest.collect()
-    assert (found.entries, found.rejected) == ({}, {beneath.LINK: 1})
+    assert (found.entries, found.rejected) == ({}, {untrusted.LINK: 1})
     assert harvest.staged() == {}
 
 
@@ -146,7 +146,7 @@ def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_
     harvest.write(a_1=b"x")
     harvest.tree.rename(tmp_path / "elsewhere")
     harvest.tree.symlink_to("elsewhere")
-    assert harvest.collect().rejected == {beneath.SWAPPED: 1}
+    assert harvest.collect().rejected == {untrusted.SWAPPED: 1}
     assert harvest.staged() == {}
 
 
@@ -154,7 +154,7 @@ def test_files_of_others_are_not_taken(harvest: Harvest) -> None:
     """A file in the job's tree that is not the job's could be anyone's secret."""
     harvest.write(a_1=b"1")
     found = harvest.collect(owner=os.getuid() + 1)
-    assert (found.entries, found.rejected) == ({}, {beneath.FOREIGN: 1})
+    assert (found.entries, found.rejected) == ({}, {untrusted.FOREIGN: 1})
 
 
 def test_a_socket_is_not_opened(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_socket_is_not_opened(harvest: Harvest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(harvest.tree)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("s.1")
-    assert harvest.collect().rejected == {beneath.SPECIAL: 1}
+    assert harvest.collect().rejected == {untrusted.SPECIAL: 1}
 
 
 def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
@@ -244,7 +244,7 @@ def test_examples_are_few_and_printable(harvest: Harvest) -> None:
     for number in range(50):
         os.symlink("x", os.fsencode(harvest.tree) + b"/\x1b[31m\xff\n%d" % number)
     found = harvest.collect()
-    assert found.rejected == {beneath.LINK: 50}
+    assert found.rejected == {untrusted.LINK: 50}
     assert len(found.examples) == scan.MOST_EXAMPLES
     assert all(path.isascii() and path.isprintable() for path, _ in found.examples)
 

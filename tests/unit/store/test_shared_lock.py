@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir
-from warmstart.store import beneath
-from warmstart.store.beneath import Tree, TurnedAway
+from warmstart.host.untrusted import Tree, TurnedAway
 from warmstart.store.shared_lock import HELD, tool_lock
 
 
@@ -74,4 +74,4 @@ def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: s
         lock.mkdir()
     with pytest.raises(TurnedAway) as caught, tool_lock(tree, "f.lock", after(1)):
         pass
-    assert caught.value.reason in (beneath.LINK, beneath.SPECIAL, beneath.HARD_LINK)
+    assert caught.value.reason in (untrusted.LINK, untrusted.SPECIAL, untrusted.HARD_LINK)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from warmstart.audit import waiting
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
-from warmstart.host import children, sockets
+from warmstart.host import process, sockets
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
 from warmstart.images import validity
@@ -33,9 +33,9 @@ PROGRAMS = (
     validity.UNSQUASHFS,
     pack.MKSQUASHFS,
     programs.PRLIMIT,
-    children.UNSHARE,
-    children.NSENTER,
-    children.SETPRIV,
+    process.UNSHARE,
+    process.NSENTER,
+    process.SETPRIV,
 )
 WAITING_S = 3600.0  # a timer and every epilog bring journals and spools away
 PROBE = ".doctor"
@@ -258,7 +258,7 @@ def _importers(name: str) -> list[str]:
 def _version(program: str) -> str:
     arguments = ["version"] if program == choice.ENROOT else [VERSIONS.get(program, "--version")]
     try:
-        ended = children.run([program, *arguments], deadline=after(5.0))
+        ended = process.run([program, *arguments], deadline=after(5.0))
     except WarmstartError:
         return f"{program} (no answer)"
     first = (ended.stdout or ended.stderr).decode(errors="replace").strip().partition("\n")[0]

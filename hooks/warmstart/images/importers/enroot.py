@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir, unlink_if_there, write_all
 from warmstart.host.identity import Identity
@@ -100,15 +100,15 @@ class Enroot(NamedTuple):
 
     def _asking(
         self, reference: Reference, arguments: list[str], scratch: Scratch, deadline: Deadline
-    ) -> children.CompletedProgram:
+    ) -> process.CompletedProgram:
         """Run a command that asks the registry, a few times if that does not answer."""
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
 
-        def attempt() -> children.CompletedProgram:
+        def attempt() -> process.CompletedProgram:
             unlink_if_there(RESULT, scratch.fd)  # half of it from before, and enroot would refuse to go on
             try:
                 ended = self._run(reference, arguments, scratch, deadline, insecure)
-            except children.ProgramTooSlow as error:
+            except process.ProgramTooSlow as error:
                 if arguments[0] == "import":
                     raise
                 raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
@@ -133,7 +133,7 @@ class Enroot(NamedTuple):
         scratch: Scratch,
         deadline: Deadline,
         more: Mapping[str, str],
-    ) -> children.CompletedProgram:
+    ) -> process.CompletedProgram:
         return run(
             [self.program, *arguments],
             reference=reference,
@@ -188,7 +188,7 @@ def _bound_transfers(scratch: Scratch) -> None:
         os.close(fd)
 
 
-def _failure(reference: Reference, ended: children.CompletedProgram, scratch: Scratch) -> WarmstartError:
+def _failure(reference: Reference, ended: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
     """Tell by what enroot and curl printed whose fault it is; both give numbers, and only those count."""
     image, problem = reference.canonical(), _words(ended)
     if oci.found_no_space(ended):
@@ -204,7 +204,7 @@ def _failure(reference: Reference, ended: children.CompletedProgram, scratch: Sc
     return ImportFailed(image=image, program="enroot", problem=problem)
 
 
-def _words(ended: children.CompletedProgram) -> str:
+def _words(ended: process.CompletedProgram) -> str:
     """Return the first line of its stderr that says what went wrong: what follows it are consequences."""
     lines = ended.stderr.decode("utf-8", "replace").splitlines()
     for line in lines:

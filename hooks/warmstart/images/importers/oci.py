@@ -10,7 +10,7 @@ import os
 from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, for_skopeo, lent
@@ -94,13 +94,13 @@ class Oci(NamedTuple):
 
     def _skopeo(
         self, reference: Reference, command: list[str], scratch: Scratch, deadline: Deadline, limit_s: float
-    ) -> children.CompletedProgram:
+    ) -> process.CompletedProgram:
         argv = [SKOPEO, "--tmpdir", scratch.path, *command]
 
-        def attempt() -> children.CompletedProgram:
+        def attempt() -> process.CompletedProgram:
             try:
                 ended = self._run(reference, argv, scratch, deadline.within(limit_s), self.reach)
-            except children.ProgramTooSlow as error:
+            except process.ProgramTooSlow as error:
                 raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
             if ended.status != 0:
                 raise _failure(reference, SKOPEO, ended, scratch)
@@ -113,7 +113,7 @@ class Oci(NamedTuple):
 
     def _run(
         self, reference: Reference, argv: list[str], scratch: Scratch, deadline: Deadline, reach: Reach | None = None
-    ) -> children.CompletedProgram:
+    ) -> process.CompletedProgram:
         return run(
             argv,
             reference=reference,
@@ -139,7 +139,7 @@ def _pack() -> list[str]:
     ]
 
 
-def _failure(reference: Reference, program: str, ended: children.CompletedProgram, scratch: Scratch) -> WarmstartError:
+def _failure(reference: Reference, program: str, ended: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
     """Tell by its last words whose fault a program's failure is."""
     image, problem = reference.canonical(), _last_words(ended.complaint(), reference)
 
@@ -158,7 +158,7 @@ def _failure(reference: Reference, program: str, ended: children.CompletedProgra
     return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {ended.status}")
 
 
-def found_no_space(ended: children.CompletedProgram) -> bool:
+def found_no_space(ended: process.CompletedProgram) -> bool:
     """Tell whether a program met a full disk: not always in its last line."""
     said = ended.stderr.decode("utf-8", "replace").lower()
     return any(words in said for words in NO_SPACE)

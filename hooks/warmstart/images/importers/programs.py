@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from warmstart.host import children
+from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.importers import outlet
@@ -40,7 +40,7 @@ def run(
     env: Mapping[str, str],
     reach: Reach | None = None,
     capabilities: Sequence[str] = (),
-) -> children.CompletedProgram:
+) -> process.CompletedProgram:
     """Run a program of an importer in its scratch; with `reach` it has the registry, and what that names.
 
     Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed when it was refused a way.
@@ -64,19 +64,19 @@ def _is_alone(identity: Identity) -> bool:
     return os.geteuid() != identity.uid
 
 
-def _start(identity: Identity, capabilities: Sequence[str]) -> Callable[..., children.CompletedProgram]:
+def _start(identity: Identity, capabilities: Sequence[str]) -> Callable[..., process.CompletedProgram]:
     if _is_alone(identity):
-        return partial(children.run_alone, identity=identity, capabilities=capabilities)
-    return children.run
+        return partial(process.run_alone, identity=identity, capabilities=capabilities)
+    return process.run
 
 
 def _with_egress(
-    start: Callable[..., children.CompletedProgram],
+    start: Callable[..., process.CompletedProgram],
     env: Mapping[str, str],
     identity: Identity,
     reference: Reference,
     reach: Reach,
-) -> children.CompletedProgram:
+) -> process.CompletedProgram:
     with outlet.opened(identity, Destinations.of(reference, reach)) as way:
         ended = start(env={**env, **way.environment}, namespace=way.namespace)
         if ended.status != 0 and (problem := way.refused()):
