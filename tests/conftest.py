@@ -20,8 +20,7 @@ from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.support.requirements import unavailable
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import opened_dir, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypedDict
 
 from warmstart.errors import NodeError, ResourceError
-from warmstart.host import flocks, wire
+from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import (
     DIRECTORY,
@@ -167,7 +167,7 @@ def _locked_directory(path: str, job_id: int, deadline: Deadline) -> int:
         except FileNotFoundError:  # removed between the two calls
             continue
         try:
-            if not flocks.take(fd, deadline):
+            if not files.take(fd, deadline):
                 raise JobBusy(job_id=job_id)
         except BaseException:
             os.close(fd)

@@ -53,8 +53,7 @@ from warmstart.audit.journal import Journal
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host import ports
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import opened_dir, remove_tree
 from warmstart.images import scratch
 from warmstart.paths import SEED, NodePaths
 from warmstart.policy.compiled import Policy

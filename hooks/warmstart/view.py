@@ -10,8 +10,7 @@ import os
 from contextlib import suppress
 
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, write_all
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import opened_dir, remove_tree, write_all
 from warmstart.record import Record, writing_state
 
 REMOVAL_SECONDS = 10.0

@@ -15,8 +15,7 @@ from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import run_as
 from tests.cluster.site import Site
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import opened_dir, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from warmstart.entry.doctor import kernel
 from warmstart.entry.doctor.finding import Result
 from warmstart.entry.doctor.finding import run as run_checks
 from warmstart.entry.doctor.node import Node
-from warmstart.host import idmap, loops
+from warmstart.host import linux, loops
 from warmstart.images import sized
 from warmstart.policy.refresh import current
 from warmstart.store import overlay
@@ -72,7 +72,7 @@ def test_this_node_can(here: Node) -> None:
 
 def test_a_kernel_that_maps_no_ids(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeding goes on, and the finding says how files look then."""
-    monkeypatch.setattr(idmap, "user_namespace", no_ids)
+    monkeypatch.setattr(linux, "user_namespace", no_ids)
     found = examined(here)["seeding"]
     assert (found.status, kernel.NO_MAP in found.found) == ("ok", True)
 

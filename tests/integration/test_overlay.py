@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from tests.support.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried, without_overlays
 from tests.support.whiteouts import PATHS, RULES, grouped, merged
-from warmstart.host import idmap
+from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.store import collect, layers, mask, overlay, prune
@@ -55,7 +55,7 @@ def way(mapped: bool, monkeypatch: pytest.MonkeyPatch) -> bool:
         def refused(uid: int, gid: int) -> int:
             raise OSError(errno.EINVAL, f"no mapping for {uid}, {gid}")
 
-        monkeypatch.setattr(idmap, "user_namespace", refused)
+        monkeypatch.setattr(linux, "user_namespace", refused)
     return mapped
 
 

@@ -19,9 +19,8 @@ import pytest
 from tests.support.privileges import drop_to
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
+from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.host.trees import remove_tree
 from warmstart.store import layers, overlay
 from warmstart.store.copies import Copy
 from warmstart.store.pack import pack

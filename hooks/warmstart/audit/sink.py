@@ -22,7 +22,7 @@ from structlog.typing import EventDict
 from warmstart.audit.line import shaped
 from warmstart.audit.waiting import PendingJournal, events, journals
 from warmstart.errors import ResourceError
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, ensure_path, opened_dir, unlink_if_there
 
@@ -51,7 +51,7 @@ def flush(journal_dir: str, audit_path: str) -> int:
             deadline = after(BUDGET)
             with _opened_log(audit_path) as log:
                 with suppress(OSError):  # a file system without locks
-                    flocks.take(log, deadline.within(TURN))
+                    files.take(log, deadline.within(TURN))
                 return _move_all(directory, _Appender(log), deadline)
     except FileNotFoundError as error:
         if error.filename == journal_dir:

@@ -18,7 +18,7 @@ from warmstart.entry import unfinished
 from warmstart.entry.orphans import Orphans
 from warmstart.entry.upkeep_run import STORE_SECONDS, MaintenanceSession, maintenance_session
 from warmstart.errors import ResourceError, WarmstartError
-from warmstart.host import flocks, process
+from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY, opened_dir
 from warmstart.images import scratch, served
@@ -168,7 +168,7 @@ def _over(run: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
 def _alone(directory: str, node: str) -> Iterator[None]:
     fd = os.open(directory, DIRECTORY)
     try:
-        if not flocks.try_take(fd):
+        if not files.try_take(fd):
             raise MaintenanceBusy(what=f"on node {node}")
         yield
     finally:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart.errors import PolicyError, ResourceError
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DIRECTORY, ensure_dir, read_small, unlink_if_there, write_all
 
@@ -215,7 +215,7 @@ def _ledger_lock(directory: str, deadline: Deadline) -> Iterator[int]:
     """Keep the host's other hooks out: two of one user's would both be below the limit, else."""
     fd = os.open(directory, DIRECTORY)
     try:
-        if not flocks.take(fd, deadline, PAUSE):
+        if not files.take(fd, deadline, PAUSE):
             raise LedgerBusy(directory=directory)
         yield fd
     finally:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.files import is_at, opened_dir, unlink_if_there, weakness
 from warmstart.images.reference import DOCKER_HUB, Reference
 
@@ -118,7 +118,7 @@ def _lock(fd: int, name: str, folder: int) -> str:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise OSError(errno.EINVAL, "not a plain file with one name")
     # Some releases of py-filelock unlink the file on release: a lock on the old one would be nobody else's.
-    return "" if flocks.try_take(fd) and is_at(fd, name, folder) else BUSY
+    return "" if files.try_take(fd) and is_at(fd, name, folder) else BUSY
 
 
 def _is_link_or_absent(name: str, folder: int) -> bool:

@@ -21,10 +21,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
-from warmstart.host import flocks, process
+from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, write_all
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
 from warmstart.images.importers.contract import Importer
 from warmstart.images.lookup import IMAGE, key_of, what_is_wrong
 from warmstart.images.reference import Reference
@@ -162,7 +161,7 @@ def alone(directory: int, name: str, reference: Reference, deadline: Deadline) -
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=directory)
     try:
-        if not flocks.take(fd, deadline, PAUSE_S):
+        if not files.take(fd, deadline, PAUSE_S):
             raise UserImportBusy(image=reference.canonical())
         yield
     finally:

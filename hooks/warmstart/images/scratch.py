@@ -19,11 +19,10 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import NodeError, ResourceError, UserError
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir
+from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.host.trees import remove_tree
 from warmstart.images import sized
 from warmstart.images.sized import Caps
 
@@ -148,7 +147,7 @@ def _make_locked(parent: int, run_id: str, gid: int) -> tuple[str, int]:
             fd = os.open(name, DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             continue
-        if flocks.try_take(fd) and os.fstat(fd).st_nlink:
+        if files.try_take(fd) and os.fstat(fd).st_nlink:
             os.fchown(fd, -1, gid)
             os.fchmod(fd, 0o710)
             return name, fd
@@ -176,7 +175,7 @@ def remove_abandoned(parent: int) -> None:
         with suppress(OSError):
             fd = os.open(name, DIRECTORY, dir_fd=parent)
             try:
-                if flocks.try_take(fd):
+                if files.try_take(fd):
                     _remove(parent, name, deadline)
             finally:
                 os.close(fd)

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, opened_dir
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.profiles.client import Validator
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome

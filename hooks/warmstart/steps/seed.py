@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from warmstart.audit import events
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import mount_id, opened_dir
+from warmstart.host.files import mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.host.trees import remove_tree
 from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart import record as records
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.record import Record, RecordUnreadable, writing_state
 
@@ -82,7 +82,7 @@ def exclusive(directory: str) -> Iterator[bool]:
         yield False
         return
     try:
-        yield flocks.try_take(fd)
+        yield files.try_take(fd)
     finally:
         os.close(fd)
 

@@ -14,7 +14,7 @@ import os
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ensure_dir, is_at, open_regular, opened_dir, read_small, replace_file
 from warmstart.host.worker import WorkerSilent
@@ -109,7 +109,7 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
     while True:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
         try:
-            if not flocks.take(fd, deadline):
+            if not files.take(fd, deadline):
                 problem = "another job of this node was still fetching it at the deadline"
                 raise FetchOverBudget(bundle=offer.bundle, problem=problem)
             if is_at(fd, temp, dir_fd):

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import open_regular, write_all
+from warmstart.host.files import open_regular, remove_tree, write_all
 from warmstart.host.identity import Identity
-from warmstart.host.trees import remove_tree
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from warmstart.host import flocks, linux, loops
+from warmstart.host import files, linux, loops
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, ensure_dir, mount_id, names_in, open_regular, opened_dir
 from warmstart.store.copies import Copy
@@ -73,6 +73,6 @@ def _mount(copy: Copy, target: str) -> None:
 def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
     """Keep others from mounting and unmounting here; the lock is the directory itself."""
     with opened_dir(directory) as fd:
-        if not flocks.take(fd, deadline, _LOCK_PAUSE):
+        if not files.take(fd, deadline, _LOCK_PAUSE):
             raise OSError(errno.ETIME, "another job of this node is still mounting", directory)
         yield fd

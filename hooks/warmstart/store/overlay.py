@@ -24,11 +24,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
-from warmstart.host import idmap, linux
+from warmstart.host import linux
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import PATH, ensure_dir, mount_id, opened_dir
+from warmstart.host.files import PATH, ensure_dir, mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.host.trees import remove_tree
 from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.paths import SEED
 
@@ -108,7 +107,7 @@ def _make_upper(job: Identity) -> None:
 def _attached(layers: Sequence[int], job: Identity | None) -> list[str]:
     """Attach a clone of each layer at `l<n>`, id-mapped for `job`; return their names."""
     names = [f"l{number}" for number in range(len(layers))]
-    userns = idmap.user_namespace(job.uid, job.gid) if job else -1
+    userns = linux.user_namespace(job.uid, job.gid) if job else -1
     try:
         for name, layer in zip(names, layers, strict=True):
             os.mkdir(name, 0o700)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, read_small, unlink_if_there
 from warmstart.store import layers
@@ -111,7 +111,7 @@ def _remove_abandoned(fd: int, now: float) -> None:
                 continue
             file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             try:
-                if flocks.try_take(file):
+                if files.try_take(file):
                     unlink_if_there(name, fd)
             finally:
                 os.close(file)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.deadline import Deadline
 from warmstart.host.untrusted import GONE, Tree, TurnedAway
 
@@ -43,7 +43,7 @@ def _opened(tree: Tree, path: str) -> int:
 
 def _take(fd: int, deadline: Deadline) -> None:
     try:
-        taken = flocks.take(fd, deadline, shared=True)
+        taken = files.take(fd, deadline, shared=True)
     except OSError as error:  # a file system without locks: the tool has none either
         raise TurnedAway(HELD) from error
     if not taken:

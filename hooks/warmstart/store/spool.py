@@ -21,10 +21,18 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, WarmstartError
-from warmstart.host import flocks, wire
+from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, copy_hashed, ensure_dir, open_regular, opened_dir, read_small, replace_file
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import (
+    DIRECTORY,
+    copy_hashed,
+    ensure_dir,
+    open_regular,
+    opened_dir,
+    read_small,
+    remove_tree,
+    replace_file,
+)
 from warmstart.host.wire import Json
 from warmstart.policy.form import Maintenance
 from warmstart.store import bundles, manifest, usage
@@ -210,9 +218,9 @@ def _disk_errors(path: str) -> Iterator[None]:
 @contextmanager
 def _turn(directory: int) -> Iterator[bool]:
     """Tell whether this process may publish and drop now; for the length of a `with`."""
-    mine = flocks.try_take(directory)
+    mine = files.try_take(directory)
     try:
         yield mine
     finally:
         if mine:
-            flocks.release(directory)
+            files.release(directory)

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, opened_dir
+from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.host.trees import remove_tree
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.client import StoreClient
 from warmstart.store.collect import HarvestLimits, collect

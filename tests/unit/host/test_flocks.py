@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.host import flocks
+from warmstart.host import files
 from warmstart.host.deadline import after
 
 
@@ -33,43 +33,43 @@ def descriptor(path: Path) -> Iterator[int]:
 def test_one_holder_at_a_time(two: tuple[int, int]) -> None:
     """Whoever tries once learns that somebody holds it; a lock that is held can be taken again by its descriptor."""
     first, second = two
-    assert flocks.try_take(first)
-    assert flocks.try_take(first)
-    assert not flocks.try_take(second)
-    assert not flocks.try_take(second, shared=True)
-    flocks.release(first)
-    assert flocks.try_take(second)
+    assert files.try_take(first)
+    assert files.try_take(first)
+    assert not files.try_take(second)
+    assert not files.try_take(second, shared=True)
+    files.release(first)
+    assert files.try_take(second)
 
 
 def test_a_directory_can_be_locked(tmp_path: Path) -> None:
     """So no lock file has to lie in it."""
     fds = [os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY) for _ in range(2)]
-    assert [flocks.try_take(fd) for fd in fds] == [True, False]
+    assert [files.try_take(fd) for fd in fds] == [True, False]
     os.close(fds.pop(0))
-    assert flocks.try_take(fds[0])
+    assert files.try_take(fds[0])
     os.close(fds[0])
 
 
 def test_readers_share_and_exclude_writers(two: tuple[int, int], tmp_path: Path) -> None:
     """LOCK_SH beside LOCK_SH, and never beside LOCK_EX."""
     first, second = two
-    assert flocks.try_take(first, shared=True)
-    assert flocks.take(second, after(0), shared=True)
+    assert files.try_take(first, shared=True)
+    assert files.take(second, after(0), shared=True)
     with descriptor(tmp_path / "lock") as third:
-        assert not flocks.try_take(third)
-        assert not flocks.take(third, after(0.01), 0.005)
+        assert not files.try_take(third)
+        assert not files.take(third, after(0.01), 0.005)
 
 
 def test_a_wait_ends_with_the_lock_or_at_the_deadline(two: tuple[int, int]) -> None:
     """Not before the deadline, and soon after the holder lets go."""
     first, second = two
-    assert flocks.take(first, after(0))
+    assert files.take(first, after(0))
     started = time.monotonic()
-    assert not flocks.take(second, after(0.05), 0.01)
+    assert not files.take(second, after(0.05), 0.01)
     assert 0.05 <= time.monotonic() - started < 2
-    holder = threading.Timer(0.05, flocks.release, [first])
+    holder = threading.Timer(0.05, files.release, [first])
     holder.start()
-    assert flocks.take(second, after(10), 0.01)
+    assert files.take(second, after(10), 0.01)
     holder.join()
 
 
@@ -78,6 +78,6 @@ def test_a_file_system_without_locks_is_an_error(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_PATH)  # as ENOLCK or ENOTSUP would be: no lock on this descriptor
     try:
         with pytest.raises(OSError):
-            flocks.take(fd, after(10))
+            files.take(fd, after(10))
     finally:
         os.close(fd)

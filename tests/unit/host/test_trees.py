@@ -10,8 +10,7 @@ import pytest
 
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.host.trees import remove_tree
+from warmstart.host.files import opened_dir, remove_tree
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: mounts, devices")
 

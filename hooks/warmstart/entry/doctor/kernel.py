@@ -15,10 +15,9 @@ from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, OK, UNKNOWN, WRONG, 
 from warmstart.entry.doctor.node import Node
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, weakness
+from warmstart.host.files import opened_dir, remove_tree, weakness
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.namespaces import enter_new
-from warmstart.host.trees import remove_tree
 from warmstart.host.worker import Worker
 from warmstart.images import sized
 from warmstart.images.sized import Caps
