@@ -33,12 +33,12 @@ def validate(files: EntryFiles) -> None:
     changed, an index that does not fit the kernels. What the driver makes of those was not tried.
     """
     from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import blob
+    from warmstart.profiles.formats import plain
 
     if _INDEX not in files.names or len(files.names) == 1:
         raise EntryInvalid("incomplete")
     for name in files.names:
-        blob.check_not_empty(files, name)
+        plain.check_not_empty(files, name)
 
 
 PROFILE = Profile(

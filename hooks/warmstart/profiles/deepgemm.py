@@ -27,12 +27,12 @@ def validate(files: EntryFiles) -> None:
     that is cut short (only its hash is used, and that is the directory's name).
     """
     from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import cubin, plain
+    from warmstart.profiles.formats import elf, plain
 
     source, binary = f"{files.entry}/kernel.cu", f"{files.entry}/kernel.cubin"
     if not {source, binary} <= {*files.names}:
         raise EntryInvalid("incomplete")
-    cubin.check_cubin(files, binary)
+    elf.check_cubin(files, binary)
     for name in files.names:
         if name != binary:
             plain.check_text(files, name)

@@ -133,12 +133,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _validate(defined: DefinedProfile, files: EntryFiles) -> None:
     """Prove what the definition asks for: needed files, sizes, formats, checksums. Anything else is not looked at."""
     from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import blob, named
+    from warmstart.profiles.formats import named, plain
 
     names = {name: name.rpartition("/")[2] for name in files.names}
     if any(not any(_fits(pattern, base) for base in names.values()) for pattern in defined.needs):
         raise EntryInvalid("incomplete")
-    blob.check_total(files, defined.max_size)
+    plain.check_total(files, defined.max_size)
     for name, base in names.items():
         if defined.sidecars and name.endswith(SIDECAR):
             named.check_sidecar(files, name)

@@ -68,7 +68,7 @@ def validate(files: EntryFiles) -> None:
 
 def _check_kernel(files: EntryFiles, group: str) -> None:
     from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import cubin, plain
+    from warmstart.profiles.formats import elf, plain
 
     stem = group[len(_GROUP) : -len(".json")]
     _check_group(files, group)
@@ -84,7 +84,7 @@ def _check_kernel(files: EntryFiles, group: str) -> None:
             plain.check_text(files, f"{files.entry}/{stem}.{kind}")
     if f"{stem}.ptx" in here:
         _check_ptx(files, f"{files.entry}/{stem}.ptx", kernel, arch)
-    cubin.check_cubin(files, f"{files.entry}/{stem}.cubin", arch=arch, kernel=kernel)
+    elf.check_cubin(files, f"{files.entry}/{stem}.cubin", arch=arch, kernel=kernel)
 
 
 def _check_group(files: EntryFiles, group: str) -> None:

@@ -30,9 +30,9 @@ def validate(files: EntryFiles) -> None:
     Catches: an empty file, and one that ends in a page of zeroes. Can't catch: any other damage. The library
     says that it refuses a cache of another GPU or version, and one that is damaged; that was not tried.
     """
-    from warmstart.profiles.formats import blob
+    from warmstart.profiles.formats import plain
 
-    blob.check_written(files, FILE)
+    plain.check_written(files, FILE)
 
 
 PROFILE = Profile(

@@ -58,7 +58,7 @@ def validate(files: EntryFiles) -> None:
     changed bytes inside a model's strings; a directory that belongs to another graph.
     """
     from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import literal, pickle_framing, plain, torch_bytes
+    from warmstart.profiles.formats import literal, pickle_framing, plain
 
     if _PLACES.holds(files.entry):
         _PLACES.validate(files)
@@ -74,7 +74,7 @@ def validate(files: EntryFiles) -> None:
     if not named or not named <= {name.rpartition("/")[2] for name in artifacts}:
         raise EntryInvalid("incomplete")
     for name in artifacts:
-        torch_bytes.check_artifact(files, name)
+        plain.check_artifact(files, name)
     for name in {*files.names} - {index, *artifacts}:
         plain.check_text(files, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
-from warmstart.profiles.formats import blob, compressed, cubin, elf, pickle_framing, plain, self_hash
+from warmstart.profiles.formats import compressed, elf, pickle_framing, plain, self_hash
 
 _LONGEST_SIDECAR = 4096
 _DIGITS = 64
@@ -35,15 +35,15 @@ def _any(files: EntryFiles, name: str) -> None:
 CHECKS: dict[str, Callable[[EntryFiles, str], object]] = {  # `defined.FORMATS` has the same names
     "any": _any,
     "compressed": _compressed,
-    "cubin": cubin.check_cubin,
+    "cubin": elf.check_cubin,
     "json": plain.check_json,
     "library": _library,
-    "not-empty": blob.check_not_empty,
+    "not-empty": plain.check_not_empty,
     "object": _object,
     "pickle": _pickle,
     "sha256-name": self_hash.check_hex_name,
     "text": plain.check_text,
-    "written": blob.check_written,
+    "written": plain.check_written,
 }
 
 

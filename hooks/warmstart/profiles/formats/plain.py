@@ -1,13 +1,26 @@
-"""Source text and small JSON."""
+"""Check source text, small JSON, torch's byte records, and bytes of unknown format.
+
+Of bytes whose format nobody has published, this proves only that they exist and are not what a crash leaves: an empty
+file, one of zeroes, one that ends in a page of zeroes. It cannot find a file that was cut short or changed elsewhere.
+
+torch's `BytesWriter` writes a CRC-32, then fields of an eight-byte length and their bytes. Read in torch 2.13
+(`utils/_appending_byte_serializer.py`, `_inductor/standalone_compile.py`) and tried on its files. The first field
+names the content. The last field is a pickle that torch's reader loads; it is not inspected.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import zlib
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
 LARGEST_TEXT = 64 << 20
 LARGEST_JSON = 1 << 20
+PAGE = 4096
+_PIECE = 1 << 20
+_KINDS = {b"CacheCompiledArtifact": 4, b"AOTCompiledArtifact": 3}  # first field → number of fields
 
 
 def check_text(files: EntryFiles, name: str) -> None:
@@ -51,3 +64,54 @@ def _read(files: EntryFiles, name: str) -> object:
     except (ValueError, RecursionError) as error:
         raise EntryInvalid("json-malformed") from error
     return value
+
+
+def check_not_empty(files: EntryFiles, name: str) -> None:
+    """Require at least one byte."""
+    with files.open(name) as (_, size):
+        if not size:
+            raise EntryInvalid("blob-empty")
+
+
+def check_written(files: EntryFiles, name: str) -> None:
+    """Require bytes up to the end: a last page (or all of a smaller file) of zeroes was never written."""
+    with files.open(name) as (file, size):
+        if not size:
+            raise EntryInvalid("blob-empty")
+        file.seek(max(0, size - PAGE), os.SEEK_SET)
+        if not file.read(PAGE).strip(b"\0"):
+            raise EntryInvalid("blob-zeroes")
+
+
+def check_total(files: EntryFiles, limit: int) -> None:
+    """Require that the entry's files have at most `limit` bytes together."""
+    total = 0
+    for name in files.names:
+        with files.open(name) as (_, size):
+            total += size
+    if total > limit:
+        raise EntryInvalid("too-large")
+
+
+def check_artifact(files: EntryFiles, name: str) -> None:
+    """Raise `EntryInvalid` unless the file is one whole artifact of torch's standalone compiler."""
+    with files.open(name) as (file, size):
+        said = file.read(4)
+        crc = 0
+        while piece := file.read(_PIECE):
+            crc = zlib.crc32(piece, crc)
+        if len(said) < 4 or int.from_bytes(said, "big") != crc:
+            raise EntryInvalid("hash-differs")
+        file.seek(4)
+        kind = b""
+        fields = 0
+        while file.tell() < size:
+            length = int.from_bytes(file.read(8), "big")
+            if file.tell() + length > size:
+                raise EntryInvalid("field-malformed")
+            if not fields:
+                kind = file.read(min(length, 64))
+            file.seek(length - (len(kind) if not fields else 0), 1)
+            fields += 1
+    if _KINDS.get(kind) != fields:
+        raise EntryInvalid("field-malformed")
