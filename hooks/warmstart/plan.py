@@ -24,7 +24,7 @@ from warmstart.profiles.defined import FILES
 from warmstart.record import Record
 from warmstart.request import Request
 from warmstart.runner import Prepared, Step
-from warmstart.slurm import hostlist
+from warmstart.slurm import nodes
 
 SPOOL_SECONDS = 5.0
 TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: no job's files are kept here; TMPDIR goes with the job"
@@ -153,7 +153,7 @@ def _rendezvous(job: Job, grant: Grant, asked: Request) -> Step | None:
     rule = grant.rendezvous
     if asked.ports is not None and (rule is None or asked.ports > rule.per_job):
         raise PortsNotOffered(asked=asked.ports, most=rule.per_job if rule else "none")
-    several = job.het_id is not None or hostlist.has_several(job.nodelist)
+    several = job.het_id is not None or nodes.has_several(job.nodelist)
     if rule is None or not (several or asked.ports is not None):
         return None
     from warmstart.slurm.sharing import has_first_node_alone
@@ -162,7 +162,7 @@ def _rendezvous(job: Job, grant: Grant, asked: Request) -> Step | None:
 
     # In a heterogeneous job all components meet at the leader's first node; the others' nodes don't know its name.
     leading = job.id == job.view_id
-    address = (hostlist.first(job.nodelist) or job.node) if leading else ""
+    address = (nodes.first(job.nodelist) or job.node) if leading else ""
     options = step.Options(
         rule=rule,
         further=asked.ports or 0,

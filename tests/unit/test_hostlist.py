@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmstart.slurm.hostlist import first
+from warmstart.slurm.nodes import first
 
 
 @pytest.mark.parametrize(

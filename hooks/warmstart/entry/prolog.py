@@ -13,7 +13,7 @@ from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.record import Record
 from warmstart.runner import run_prolog
-from warmstart.slurm.hostlist import first
+from warmstart.slurm.nodes import first
 
 # For everything that has no budget of its own in the policy. All of it together, images.wait (4m) and
 # seed.fetch_budget (10s) included, stays below the PrologEpilogTimeout that packaging/slurm sets.

@@ -14,7 +14,7 @@ from warmstart.entry.slurmctld import ControllerRun, run_hook
 from warmstart.slurm import controller
 
 if TYPE_CHECKING:
-    from warmstart.slurm import lookup
+    from warmstart.slurm import commands
 
 
 def main(prefix: str) -> int:
@@ -29,11 +29,11 @@ def _write(run: ControllerRun) -> None:
     # First without the look-up: if that takes too long or we are killed, nodes have all the rest.
     run.slurm.publish_spec(run.path, written, run.deadline)
     if written.qos is None and "qos" in run.keys.attributes:
-        from warmstart.slurm import lookup
+        from warmstart.slurm import commands
 
         try:
-            answer = lookup.qos(_asked(run), run.deadline)
-        except lookup.LookUpFailed as error:
+            answer = commands.qos(_asked(run), run.deadline)
+        except commands.LookUpFailed as error:
             run.audit.emit(events.SPEC_FAILED, error=error.as_audit())
         else:
             source = answer.source
@@ -42,8 +42,8 @@ def _write(run: ControllerRun) -> None:
     run.audit.emit(events.SPEC_WRITTEN, path=run.path, qos=source, duration_ms=took)
 
 
-def _asked(run: ControllerRun) -> lookup.QosQuery:
-    from warmstart.slurm.lookup import QosQuery
+def _asked(run: ControllerRun) -> commands.QosQuery:
+    from warmstart.slurm.commands import QosQuery
 
     return QosQuery(
         job_id=run.job.id,

@@ -10,8 +10,8 @@ import pytest
 from tests.support.fake_pyslurm import install
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.slurm import lookup
-from warmstart.slurm.lookup import Answer, LookUpFailed, QosQuery
+from warmstart.slurm import commands
+from warmstart.slurm.commands import Answer, LookUpFailed, QosQuery
 
 # `scontrol show job` of Slurm 22.05.8, shortened: JobName, Account, WCKey, Comment and paths are the user's.
 SHOWN = """\
@@ -41,7 +41,7 @@ def shown(name: str = "x", account: str = "(null)", qos: str = "high", comment: 
 )
 def test_scontrols_answer_is_read(text: str, qos: str) -> None:
     """Its one QOS, or that there is none."""
-    assert lookup.parsed(text, 7) == qos
+    assert commands.parsed(text, 7) == qos
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_scontrols_answer_is_read(text: str, qos: str) -> None:
 def test_an_answer_that_could_be_the_users_is_none(text: str) -> None:
     """A user writes name, account and comment, newlines included (threats, row 3)."""
     with pytest.raises(ValueError, match="scontrol"):
-        lookup.parsed(text, 7)
+        commands.parsed(text, 7)
 
 
 def asked(tmp_path: Path, script: str) -> QosQuery:
@@ -85,7 +85,7 @@ def telling(tmp_path: Path, version: str = "22.05.8") -> QosQuery:
 
 def test_scontrol_is_asked_once(tmp_path: Path) -> None:
     """With the site's slurm.conf, for the job alone."""
-    assert lookup.qos(telling(tmp_path), after(60)) == Answer("high", "scontrol")
+    assert commands.qos(telling(tmp_path), after(60)) == Answer("high", "scontrol")
     (line,) = (tmp_path / "asked").read_text().splitlines()
     assert line.startswith("show job 7_3 /etc/s.conf")
 
@@ -101,20 +101,20 @@ def test_scontrol_is_asked_once(tmp_path: Path) -> None:
 def test_a_controller_that_does_not_answer_is_left_at_the_deadline(tmp_path: Path, script: str, reason: str) -> None:
     """Slow, dead or odd: the QOS is not known, with a reason."""
     with pytest.raises(LookUpFailed, match=reason):
-        lookup.qos(asked(tmp_path, script), after(0.5 if "sleep" in script else 60))
+        commands.qos(asked(tmp_path, script), after(0.5 if "sleep" in script else 60))
 
 
 def test_without_scontrol_there_is_a_reason(tmp_path: Path) -> None:
     """A controller without Slurm's commands."""
     question = telling(tmp_path)._replace(scontrol=f"{tmp_path}/none")
     with pytest.raises(LookUpFailed, match="No such file"):
-        lookup.qos(question, after(60))
+        commands.qos(question, after(60))
 
 
 def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None:
     """It needs no text to be parsed; scontrol only tells its version."""
     install(tmp_path / "libraries", "high")
-    assert lookup.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("high", "pyslurm")
+    assert commands.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("high", "pyslurm")
     assert not (tmp_path / "asked").exists()
 
 
@@ -122,7 +122,7 @@ def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None
 def test_pyslurm_of_another_release_is_never_loaded(tmp_path: Path, version: str) -> None:
     """It would speak to the wrong libslurm."""
     install(tmp_path / "libraries", "low")
-    assert lookup.qos(telling(tmp_path, version), after(60)) == Answer("high", "scontrol")
+    assert commands.qos(telling(tmp_path, version), after(60)) == Answer("high", "scontrol")
 
 
 def test_pyslurm_that_can_not_be_loaded_is_as_none(tmp_path: Path) -> None:
@@ -130,13 +130,13 @@ def test_pyslurm_that_can_not_be_loaded_is_as_none(tmp_path: Path) -> None:
     install(
         tmp_path / "libraries", "low", broken="raise ImportError('libslurmfull.so: cannot open shared object file')"
     )
-    assert lookup.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("high", "scontrol")
+    assert commands.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("high", "scontrol")
 
 
 def test_a_job_without_a_qos_has_none_by_pyslurm(tmp_path: Path) -> None:
     """Pyslurm says None."""
     install(tmp_path / "libraries", None)
-    assert lookup.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("", "pyslurm")
+    assert commands.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("", "pyslurm")
 
 
 @pytest.mark.parametrize(
@@ -153,5 +153,5 @@ def test_one_look_up_is_all_there_is(tmp_path: Path, broken: str, reason: str) -
     """When pyslurm's fails, hangs or crashes, scontrol is not asked as well."""
     install(tmp_path / "libraries", "high", broken=broken)
     with pytest.raises(LookUpFailed, match=reason):
-        lookup.qos(telling(tmp_path, "25.11.1"), after(0.5 if "sleep" in broken else 60))
+        commands.qos(telling(tmp_path, "25.11.1"), after(0.5 if "sleep" in broken else 60))
     assert not (tmp_path / "asked").exists()
