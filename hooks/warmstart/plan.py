@@ -156,7 +156,7 @@ def _rendezvous(job: Job, grant: Grant, asked: Request) -> Step | None:
     several = job.het_id is not None or nodes.has_several(job.nodelist)
     if rule is None or not (several or asked.ports is not None):
         return None
-    from warmstart.slurm.sharing import has_first_node_alone
+    from warmstart.slurm.nodes import has_first_node_alone
     from warmstart.steps import rendezvous as step
     from warmstart.store.rendezvous import name_of
 
@@ -218,6 +218,6 @@ def _of_kind(policy: Policy, record: Record, kind: str) -> frozenset[str]:
 
 
 def _outcome_query(policy: Policy, record: Record, slurm_conf: str) -> Callable[[Deadline], str]:
-    from warmstart.slurm.ended import failure
+    from warmstart.slurm.commands import failure
 
     return partial(failure, policy.paths.scontrol, record.job_id, slurm_conf)

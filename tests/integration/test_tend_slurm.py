@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.cluster.accounts import ALICE
 from tests.cluster.processes import wait_until
-from warmstart.slurm import live
+from warmstart.slurm import commands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,10 +33,10 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     state: Path = site.var / "n1" / "state" / str(job_id)
     kept = site.cluster.base / "kept"
     try:
-        wait_until("the step daemon", lambda: job_id in live.with_daemons(), 30)
-        assert live.is_over(SCONTROL, job_id, conf) is False
-        assert live.is_over(SCONTROL, 99_999_999, conf) is True
-        assert live.is_over(SCONTROL, job_id, "/nowhere/slurm.conf") is None
+        wait_until("the step daemon", lambda: job_id in commands.with_daemons(), 30)
+        assert commands.is_over(SCONTROL, job_id, conf) is False
+        assert commands.is_over(SCONTROL, 99_999_999, conf) is True
+        assert commands.is_over(SCONTROL, job_id, "/nowhere/slurm.conf") is None
         tend(site, conf)
         assert (state / "record.json").exists()
         shutil.copytree(state, kept)
@@ -44,7 +44,7 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
         site.cluster.cancel(job_id)
     site.cluster.wait_idle()
     assert not state.exists()
-    assert job_id not in live.with_daemons()
+    assert job_id not in commands.with_daemons()
     shutil.copytree(kept, state)  # as if slurmd had died before its epilog
     shutil.rmtree(kept)
     tend(site, "/nowhere/slurm.conf")

@@ -21,7 +21,7 @@ WARM = {
     "a warm image": ("warmstart.steps.workspace", "warmstart.steps.image", "warmstart.steps.environment"),
     "a job's spec": ("warmstart.slurm.spec",),
     "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
-    "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.sharing"),
+    "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.nodes"),
     "an epilog without a record": ("warmstart.entry.epilog",),
     "a run that is over": ("warmstart.steps.release",),  # in every epilog
     "an earlier run": ("warmstart.run_end",),  # in the prolog of a requeued job

@@ -137,7 +137,7 @@ def _policy(installation: Installation, journal: Journal) -> Policy:
 
 
 def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeError) -> None:
-    from warmstart.slurm.drain import drain_node
+    from warmstart.slurm.commands import drain_node
 
     told = policy is not None and drain_node(
         policy.paths.scontrol, job.node, f"{error} ({error.code})", os.environ.get("SLURM_CONF", "")

@@ -24,7 +24,7 @@ from warmstart.host.files import DIRECTORY, opened_dir
 from warmstart.images import scratch, served
 from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
-from warmstart.slurm import live
+from warmstart.slurm import commands
 from warmstart.steps import spool
 from warmstart.store import prune
 
@@ -150,7 +150,7 @@ class _NodeMaintenance:
 
 def _over(run: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
     """Return what tells whether a job is over for sure; after one question without an answer none is asked."""
-    daemons = live.with_daemons()
+    daemons = commands.with_daemons()
     answers: dict[int, bool | None] = {}
 
     def is_over(job_id: int) -> bool:
@@ -158,7 +158,7 @@ def _over(run: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
             return False
         if job_id not in answers:
             silent = None in answers.values() or len(answers) >= MOST_QUESTIONS
-            answers[job_id] = None if silent else live.is_over(run.policy.paths.scontrol, job_id, slurm_conf)
+            answers[job_id] = None if silent else commands.is_over(run.policy.paths.scontrol, job_id, slurm_conf)
         return answers[job_id] is True
 
     return is_over

@@ -1,9 +1,17 @@
-"""Slurm's compressed host lists, as far as a hook needs them without asking Slurm.
+"""What a hook knows of a job's nodes without asking Slurm: the host list, and whether the job has its head node alone.
 
-Grammar as `hostlist_create` in Slurm's src/common/hostlist.c prints it: `n[1-4,7],login1`.
+Host lists have the grammar that `hostlist_create` in src/common/hostlist.c prints: `n[1-4,7],login1`.
+
+Since 23.02, SLURM_JOB_OVERSUBSCRIBE says whether nodes are shared (values: squeue(1), OverSubscribe). On 22.05 a hook
+knows only the number of processors that the job has on the node: all of them leave no room for a neighbour, unless
+the partition has OverSubscribe=FORCE or YES. In doubt the node is shared.
 """
 
 from __future__ import annotations
+
+import os
+
+from warmstart.job import Job
 
 
 def first(hostlist: str) -> str:
@@ -32,3 +40,11 @@ def has_several(hostlist: str) -> bool:
         if character == "," or (character == "-" and depth):
             return True
     return False
+
+
+def has_first_node_alone(job: Job) -> bool:
+    """Tell it, on the job's first node; `cpus_per_node` has the form `4(x2),2`."""
+    if job.oversubscribe:
+        return job.oversubscribe == "NO"
+    cpus = job.cpus_per_node.partition(",")[0].partition("(")[0]
+    return cpus.isdigit() and int(cpus) >= (os.cpu_count() or 1)

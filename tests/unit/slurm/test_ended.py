@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warmstart.slurm import ended
+from warmstart.slurm import commands
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from warmstart.slurm import ended
 )
 def test_what_squeue_says(answer: str, expected: str) -> None:
     """Only a plain answer about this job is one; other tasks of its array do not count."""
-    assert ended.judged(answer, 7) == expected
+    assert commands.judged(answer, 7) == expected

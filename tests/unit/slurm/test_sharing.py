@@ -5,8 +5,7 @@ import os
 import pytest
 
 from tests.support.runs import a_job
-from warmstart.slurm.nodes import has_several
-from warmstart.slurm.sharing import has_first_node_alone
+from warmstart.slurm.nodes import has_first_node_alone, has_several
 
 HERE = os.cpu_count() or 1
 

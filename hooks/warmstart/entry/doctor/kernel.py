@@ -22,7 +22,7 @@ from warmstart.host.worker import Worker
 from warmstart.images import sized
 from warmstart.images.sized import Caps
 from warmstart.profiles import registry
-from warmstart.slurm import ended
+from warmstart.slurm import commands
 from warmstart.store import overlay
 from warmstart.store.pack import pack
 
@@ -69,7 +69,7 @@ def image_limits(node: Node) -> Iterator[Finding]:
 def job_ends(node: Node) -> Iterator[Finding]:
     """Look for what tells epilogs whether a job ended well: the policy, or what a job asks for, makes that matter."""
     policy = node.policy
-    squeue = ended.squeue(policy.paths.scontrol)
+    squeue = commands.squeue(policy.paths.scontrol)
     if os.access(squeue, os.X_OK):
         yield Finding(OK, f"{squeue} tells epilogs how a job ended, where that matters")
         return
