@@ -19,7 +19,7 @@ from warmstart.entry.terminal import UNUSABLE, fail, json_option, say, show_json
 from warmstart.entry.upkeep_run import MaintenanceSession, maintenance_session
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
-from warmstart.policy.units import BYTES
+from warmstart.policy.schema import BYTES
 from warmstart.profiles.defined import FILES
 from warmstart.store import promote
 from warmstart.store.layout import Namespace

@@ -14,7 +14,7 @@ from warmstart.host import ports
 from warmstart.policy.compiled import Rendezvous
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
-from warmstart.policy.units import parse_ports
+from warmstart.policy.schema import parse_ports
 
 HEAD = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n"
 

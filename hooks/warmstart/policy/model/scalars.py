@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from warmstart.policy import units
+from warmstart.policy import schema
 
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
@@ -100,10 +100,10 @@ PathPattern = Annotated[
     matches(PATH_PATTERN, "a pattern of paths: at most 8 names with *, ? and [...], one of them may be **"),
     in_schema(PATH_PATTERN),
 ]
-Duration = Annotated[int, BeforeValidator(units.parse_duration), in_schema(units.DURATION)]
-Size = Annotated[int, BeforeValidator(units.parse_size), in_schema(units.SIZE)]
-Percent = Annotated[int, BeforeValidator(units.parse_percent), in_schema(units.PERCENT)]
-Ports = Annotated[tuple[int, int], BeforeValidator(units.parse_ports), in_schema(units.PORTS)]
+Duration = Annotated[int, BeforeValidator(schema.parse_duration), in_schema(schema.DURATION)]
+Size = Annotated[int, BeforeValidator(schema.parse_size), in_schema(schema.SIZE)]
+Percent = Annotated[int, BeforeValidator(schema.parse_percent), in_schema(schema.PERCENT)]
+Ports = Annotated[tuple[int, int], BeforeValidator(schema.parse_ports), in_schema(schema.PORTS)]
 Scope = Literal["user", "account", "site"]
 
 
