@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from warmstart.host.files import PATH, Untrusted, copy_hashed, open_regular, opened_dir, opened_trusted, weakness
 from warmstart.images.beside import IMAGE
-from warmstart.policy.form import Adopt
+from warmstart.policy.compiled import Adopt
 
 
 class Taken(NamedTuple):

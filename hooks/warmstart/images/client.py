@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from warmstart.images.publishing import Draft, Published
     from warmstart.images.quarantine import QuarantinedImage
     from warmstart.images.validity import ByteCheck
-    from warmstart.policy.form import Adopt, Images
+    from warmstart.policy.compiled import Adopt, Images
 
 P = ParamSpec("P")
 R = TypeVar("R")

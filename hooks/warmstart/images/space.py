@@ -20,7 +20,7 @@ from warmstart.images import beside, election, uses
 from warmstart.images.inventory import PINNED, ImageEntry, describe, inventory
 from warmstart.images.lookup import IMAGE, IMAGES, META, PRIVATE_STORES, Charged
 from warmstart.images.publishing import opened_folder, sweep_all
-from warmstart.policy.form import Keep
+from warmstart.policy.compiled import Keep
 from warmstart.store.locks import try_lock
 from warmstart.store.publish import replace
 

@@ -1,7 +1,7 @@
-"""What must hold between the policy's keys: possible paths, known names, rights on verified attributes.
+"""Checks across the policy's keys: possible paths, known names, rights on verified attributes only, defined profiles.
 
-Binding: design, rules 3, 4 and 5; threats 3 (rights on free text), 9 (laundering through a publisher)
-and 10 (registries). Each check yields faults; none stops at the first.
+They hold rules 3 to 5 of docs/architecture.md and rows 3, 9 and 10 of docs/threats.md. Each check yields faults; none
+stops at the first. `override` may name only variables that something sets.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from warmstart.host import sockets
 from warmstart.host.identity import Identity
 from warmstart.host.ports import ephemeral
-from warmstart.policy import definitions, variables
-from warmstart.policy.explain import Fault, Loc, dotted, nearest
-from warmstart.policy.model import PolicyModel, Rule
+from warmstart.policy.document import Fault, Loc, dotted, nearest
+from warmstart.policy.schema import DefinedProfile, PolicyModel, Rule
+from warmstart.profiles import defined
+from warmstart.profiles.contract import Fact
+from warmstart.profiles.defined import FILES
 
 FindUser = Callable[[str], "Identity | None"]
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -31,14 +33,16 @@ NEVER_INSIDE = (
 )
 # Under job_container/tmpfs a job cannot see what lies there, and anybody can take a name there first.
 NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
+VARIABLE = "WARMSTART_FILES"
+OURS = ("TMPDIR", "MASTER_ADDR", "MASTER_PORT")  # what jobs find besides WARMSTART_*, `env` and their profiles'
 
 
 def faults(model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> list[Fault]:
     """Return every fault of a well-shaped policy; `profiles` are those that come with warmstart."""
     known = [*profiles, *model.profiles]
     return [
-        *definitions.profile_faults(model, profiles),
-        *variables.variable_faults(model, profiles),
+        *profile_faults(model, profiles),
+        *variable_faults(model, profiles),
         *_paths(model),
         *_accounts(model, find_user),
         *_registries(model),
@@ -298,3 +302,85 @@ def _environment(rule: Rule) -> Iterator[Fault]:
     for name in rule.env:
         if name.startswith(("WARMSTART_", "SLURM_")):
             yield Fault(("env", name), "belongs to warmstart or Slurm; a policy may not set it", at_key=True)
+
+
+def profile_faults(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
+    """Yield what is wrong with the site's profiles; `shipped` are the names of those that come with warmstart."""
+    for name, profile in model.profiles.items():
+        loc = ("profiles", name)
+        if name in shipped or name == FILES:
+            yield Fault(loc, f"{dotted(loc)}: comes with warmstart; choose another name", at_key=True)
+        yield from _variables(name, profile)
+
+
+def _variables(name: str, profile: DefinedProfile) -> Iterator[Fault]:
+    loc = ("profiles", name, "variables")
+    for variable in profile.variables:
+        if variable.startswith(("WARMSTART_", "SLURM_")):
+            problem = f"{dotted((*loc, variable))}: belongs to warmstart or Slurm; a policy may not set it"
+            yield Fault((*loc, variable), problem, at_key=True)
+    if not any("{dir}" in value for value in profile.variables.values()):
+        yield Fault(loc, f"{dotted(loc)}: none has {{dir}}, so the tool would not find its cache", at_key=True)
+
+
+def compiled(model: PolicyModel) -> list[defined.DefinedProfile]:
+    """Return the definitions in the form that hooks have of them."""
+    made = [
+        defined.DefinedProfile(
+            name=name,
+            variables=profile.variables,
+            relocation=profile.relocation,
+            facts=_facts("image", *profile.facts),
+            entries=profile.entries,
+            never=profile.never,
+            needs=profile.needs,
+            formats=dict(profile.formats),
+            max_size=profile.max_size,
+            after_success=profile.only_successful,
+        )
+        for name, profile in model.profiles.items()
+    ]
+    return [*made, _files(model)]
+
+
+def _files(model: PolicyModel) -> defined.DefinedProfile:
+    return defined.DefinedProfile(
+        name=FILES,
+        variables={VARIABLE: "{dir}"},
+        relocation="relocatable",
+        facts=_facts("image", "declared", *model.files.facts),
+        entries=model.files.include,
+        never=model.files.never,
+        needs=[],
+        formats={"*": "written"},
+        max_size=model.files.max_size,
+        after_success=model.files.only_successful,
+        sidecars=True,
+    )
+
+
+def _facts(*names: Fact) -> list[Fact]:
+    return list(dict.fromkeys(names))
+
+
+def variable_faults(model: PolicyModel, profiles: Sequence[str]) -> Iterator[Fault]:
+    """Yield the names that nothing sets; `profiles` are those that come with warmstart: any job may ask for one."""
+    wanted = [
+        (("rules", number, "override", place), name)
+        for number, rule in enumerate(model.rules)
+        for place, name in enumerate(rule.override)
+    ]
+    known = _known(model, profiles) if wanted else frozenset()
+    for loc, name in wanted:
+        if name.startswith("WARMSTART_"):
+            yield Fault(loc, f"{dotted(loc)}: {name} is never the user's; leave it out")
+        elif name not in known:
+            yield Fault(loc, f"{dotted(loc)}: nothing sets {name}; put it into env, or correct it")
+
+
+def _known(model: PolicyModel, profiles: Sequence[str]) -> frozenset[str]:
+    from warmstart.profiles import registry  # a module for each profile, and few policies need them
+
+    built_in = (name for profile in profiles for name in registry.get(profile).variables)
+    defined = (name for profile in model.profiles.values() for name in profile.variables)
+    return frozenset([*OURS, *built_in, *defined, *(name for rule in model.rules for name in rule.env)])

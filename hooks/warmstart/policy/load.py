@@ -8,12 +8,11 @@ from collections.abc import Collection, Sequence
 
 from warmstart.host import files
 from warmstart.host.identity import Identity
-from warmstart.policy import checks, definitions, form, source
-from warmstart.policy.document import Document, SourcePosition
-from warmstart.policy.explain import Fault
-from warmstart.policy.form import Policy
+from warmstart.policy import checks, compiled, source
+from warmstart.policy.compiled import Policy
+from warmstart.policy.document import Document, Fault, SourcePosition
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
-from warmstart.policy.model import Credentials, Images, Match, PolicyModel, Rendezvous, Rule, check_shape
+from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rendezvous, Rule, check_shape
 
 OF_THE_SPEC = ("qos", "job_name", "array")  # what a node may have to learn from the controller's hook
 
@@ -37,22 +36,22 @@ def compile_policy(
     model = _checked(document, known, users)
     return Policy(
         signature=signature,
-        paths=form.Paths(**model.paths.model_dump()),
+        paths=compiled.Paths(**model.paths.model_dump()),
         store_user=_existing(users, model.store_user),
         import_user=_existing(users, model.import_user),
         validate_user=_existing(users, model.validate_user),
         site_label=model.site_label,
         constant_path=model.constant_path,
         images=_images(model.images, users),
-        seed=form.Seed(**model.seed.model_dump()),
-        harvest=form.Harvest(**model.harvest.model_dump()),
-        maintenance=form.Maintenance(**model.maintenance.model_dump()),
-        limits=form.Limits(**model.limits.model_dump()),
-        trust=form.Trust(**model.trust.model_dump()),
-        on_error=form.OnError(**model.on_error.model_dump()),
+        seed=compiled.Seed(**model.seed.model_dump()),
+        harvest=compiled.Harvest(**model.harvest.model_dump()),
+        maintenance=compiled.Maintenance(**model.maintenance.model_dump()),
+        limits=compiled.Limits(**model.limits.model_dump()),
+        trust=compiled.Trust(**model.trust.model_dump()),
+        on_error=compiled.OnError(**model.on_error.model_dump()),
         rules=tuple(_rule(rule, document.place(("rules", number)), users) for number, rule in enumerate(model.rules)),
         slurmctld=_slurmctld(model, users),
-        profiles=tuple(definitions.compiled(model)),
+        profiles=tuple(checks.compiled(model)),
     )
 
 
@@ -95,9 +94,9 @@ def _problem(document: Document, fault: Fault) -> Problem:
     return Problem(*document.place(fault.loc, fault.at_key), fault.problem)
 
 
-def _images(images: Images, users: checks.FindUser) -> form.Images:
+def _images(images: Images, users: checks.FindUser) -> compiled.Images:
     keep = {key: value or 0 for key, value in images.keep.model_dump().items()}  # no quota is 0 bytes
-    return form.Images(
+    return compiled.Images(
         importer=images.importer,
         registries=tuple(images.registries),
         insecure=tuple(images.insecure),
@@ -108,10 +107,10 @@ def _images(images: Images, users: checks.FindUser) -> form.Images:
         lock=images.lock,
         names=images.names or "",
         adopt=tuple(
-            form.Adopt(item.directory, tuple(_existing(users, name).uid for name in item.owners))
+            compiled.Adopt(item.directory, tuple(_existing(users, name).uid for name in item.owners))
             for item in images.adopt
         ),
-        keep=form.Keep(**keep),
+        keep=compiled.Keep(**keep),
         credentials=_credentials(images.credentials),
         max_size=images.max_size,
         max_files=images.max_files,
@@ -120,24 +119,24 @@ def _images(images: Images, users: checks.FindUser) -> form.Images:
     )
 
 
-def _credentials(credentials: Credentials | None) -> form.Credentials | None:
+def _credentials(credentials: Credentials | None) -> compiled.Credentials | None:
     if credentials is None:
         return None
     repositories = [
-        form.PrivateRepository(item.name, _pattern(item.repository), _conditions(item.match))
+        compiled.PrivateRepository(item.name, _pattern(item.repository), _conditions(item.match))
         for item in credentials.repositories
     ]
-    return form.Credentials(credentials.file, tuple(repositories))
+    return compiled.Credentials(credentials.file, tuple(repositories))
 
 
-def _slurmctld(model: PolicyModel, users: checks.FindUser) -> form.Slurmctld | None:
+def _slurmctld(model: PolicyModel, users: checks.FindUser) -> compiled.Slurmctld | None:
     keys = model.slurmctld
     if keys.spec_directory is None:
         return None
     credentials = model.images.credentials
     matches = [rule.match for rule in model.rules]
     matches += [item.match for item in credentials.repositories] if credentials else []
-    return form.Slurmctld(
+    return compiled.Slurmctld(
         spec_directory=keys.spec_directory,
         user=_existing(users, keys.user),
         deadline=keys.deadline,
@@ -146,39 +145,39 @@ def _slurmctld(model: PolicyModel, users: checks.FindUser) -> form.Slurmctld | N
     )
 
 
-def _rule(rule: Rule, place: SourcePosition, users: checks.FindUser) -> form.Rule:
+def _rule(rule: Rule, place: SourcePosition, users: checks.FindUser) -> compiled.Rule:
     publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
-    return form.Rule(
+    return compiled.Rule(
         name=rule.name,
         place=f"{place[0]}:{place[1]}",
         match=_conditions(rule.match),
         images=tuple(rule.images),
         profiles=tuple(rule.profiles),
         scope=rule.scope or "",
-        publishers=tuple(form.User(user.name, user.uid) for user in publishers),
+        publishers=tuple(compiled.User(user.name, user.uid) for user in publishers),
         env=rule.env,
         override=tuple(rule.override),
         rendezvous=_rendezvous(rule.rendezvous) if rule.rendezvous else None,
     )
 
 
-def _rendezvous(given: Rendezvous) -> form.Rendezvous:
+def _rendezvous(given: Rendezvous) -> compiled.Rendezvous:
     low, high = given.ports
-    return form.Rendezvous(low=low, high=high, **given.model_dump(exclude={"ports"}))
+    return compiled.Rendezvous(low=low, high=high, **given.model_dump(exclude={"ports"}))
 
 
-def _conditions(match: Match) -> tuple[form.Condition, ...]:
+def _conditions(match: Match) -> tuple[compiled.Condition, ...]:
     given: dict[str, list[str] | None] = match.model_dump()
     return tuple(condition(attribute, globs) for attribute, globs in given.items() if globs is not None)
 
 
-def condition(attribute: str, globs: Sequence[str]) -> form.Condition:
+def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:
     """Return one key of a `match`."""
-    return form.Condition(attribute, tuple(map(_pattern, globs)))
+    return compiled.Condition(attribute, tuple(map(_pattern, globs)))
 
 
-def _pattern(glob: str) -> form.Pattern:
-    return form.Pattern(glob, _regex(glob))
+def _pattern(glob: str) -> compiled.Pattern:
+    return compiled.Pattern(glob, _regex(glob))
 
 
 def _regex(glob: str) -> str:

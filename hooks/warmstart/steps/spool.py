@@ -7,7 +7,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
-from warmstart.policy.form import Maintenance
+from warmstart.policy.compiled import Maintenance
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import spool
 from warmstart.store.client import StoreClient

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from warmstart.policy.form import Maintenance
+from warmstart.policy.compiled import Maintenance
 from warmstart.store import usage
 from warmstart.store.upkeep import Bundle
 

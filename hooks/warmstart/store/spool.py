@@ -34,7 +34,7 @@ from warmstart.host.files import (
     replace_file,
 )
 from warmstart.host.wire import Json
-from warmstart.policy.form import Maintenance
+from warmstart.policy.compiled import Maintenance
 from warmstart.store import bundles, manifest, usage
 from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient

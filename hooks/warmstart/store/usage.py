@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from warmstart.errors import UserError
 from warmstart.host.files import opened_dir
-from warmstart.policy.form import Maintenance
+from warmstart.policy.compiled import Maintenance
 from warmstart.store.layout import ARTIFACTS, BUNDLE, is_bundle_id, is_component
 
 

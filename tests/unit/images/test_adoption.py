@@ -14,7 +14,7 @@ from tests.support.superblocks import image
 from warmstart.host.files import Copied, copy_hashed
 from warmstart.images import adoption
 from warmstart.images.adoption import Taken
-from warmstart.policy.form import Adopt
+from warmstart.policy.compiled import Adopt
 
 ME = os.geteuid()
 

@@ -20,7 +20,7 @@ from warmstart.images.failures import RememberedFailure
 from warmstart.images.lookup import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
 from warmstart.images.publishing import Draft
 from warmstart.images.reference import parse
-from warmstart.policy.form import Adopt
+from warmstart.policy.compiled import Adopt
 from warmstart.store.layout import StoreFailed
 
 DIGEST = f"sha256:{'ab' * 32}"

@@ -13,7 +13,7 @@ from tests.support.superblocks import image
 from warmstart.images import space, uses
 from warmstart.images.inventory import inventory
 from warmstart.images.lookup import NOBODY, Charged
-from warmstart.policy.form import Keep
+from warmstart.policy.compiled import Keep
 
 LEASE = 1000
 KEEP = Keep(high=80, low=50, floor=5, lease=LEASE, user=0, account=0)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.policy_site import Site
 from warmstart.images import reference
 from warmstart.policy import checks
-from warmstart.policy.model import REFERENCE, REGISTRY, PolicyModel, Section, known_keys, schema_text
+from warmstart.policy.schema import REFERENCE, REGISTRY, PolicyModel, Section, known_keys, schema_text
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 POLICIES = REPOSITORY / "policies"
@@ -61,7 +61,7 @@ def test_the_documented_default_has_every_key() -> None:
 
 
 def test_the_schema_is_what_the_model_generates() -> None:
-    """`python -m warmstart.policy.model > policies/schema.json` was run after the last change."""
+    """`python -m warmstart.policy.schema > policies/schema.json` was run after the last change."""
     assert json.loads((POLICIES / "schema.json").read_text()) == json.loads(schema_text())
 
 

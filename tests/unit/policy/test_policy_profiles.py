@@ -9,8 +9,7 @@ from typing import get_args
 import pytest
 
 from tests.support.policy_site import MINIMAL, Site, refusals
-from warmstart.policy.model import DefinedProfile, known_keys
-from warmstart.policy.model.profiles import DerivedFact
+from warmstart.policy.schema import DefinedProfile, DerivedFact, known_keys
 from warmstart.profiles.defined import FILES, FORMATS
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "profiles.md").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
-from warmstart.policy.form import Maintenance
+from warmstart.policy.compiled import Maintenance
 from warmstart.store import bundles, usage
 from warmstart.store.bundles import Published
 from warmstart.store.usage import QuotaExceeded

@@ -1,7 +1,0 @@
-"""Print policies/schema.json."""
-
-import sys
-
-from warmstart.policy.model import schema_text
-
-sys.stdout.write(schema_text())
