@@ -17,11 +17,11 @@ from tests.cluster import installation
 from tests.cluster.accounts import ALICE, STORE, Accounts
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import lookup
+from warmstart.images import layout
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers import choice
-from warmstart.images.lookup import NOBODY, ImageQuery, TagTimes
-from warmstart.images.publishing import Draft
+from warmstart.images.layout import NOBODY, ImageQuery, TagTimes
+from warmstart.images.published import Draft
 from warmstart.images.reference import parse
 
 IMAGE = "docker://reg.example.com/team/app:1"
@@ -54,7 +54,7 @@ class BenchSite(NamedTuple):
     def publish(self, digest: str) -> None:
         """Put the image into the store under a digest."""
         fd = os.open(self.image, os.O_RDONLY)
-        name = lookup.image_name(digest, KIND)
+        name = layout.image_name(digest, KIND)
         draft = Draft(digest, parse(IMAGE).canonical(), KIND, "bench", time.time(), "n1", 0, NOBODY)
         try:
             with self._store() as store:
@@ -65,7 +65,7 @@ class BenchSite(NamedTuple):
     def point(self) -> None:
         """Let the policy's tag name the image."""
         reference = parse(IMAGE)
-        want = ImageQuery(reference, KIND, lookup.key_of(reference.canonical()), "", TagTimes(0.0, 0.0))
+        want = ImageQuery(reference, KIND, layout.key_of(reference.canonical()), "", TagTimes(0.0, 0.0))
         with self._store() as store:
             store.point(want, DIGEST, time.time(), "bench", after(60))
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from tests.bench.bench_site import DIGEST, IMAGE, KIND, BenchSite
 from tests.bench.clock import LAUNCHER
-from warmstart.images import lookup
+from warmstart.images import layout
 from warmstart.images.reference import parse
 
 SETTLED_S = 2.0  # by then all of them have started and wait
@@ -33,7 +33,7 @@ def launchers(site: BenchSite, count: int) -> float:
 def prologs(site: BenchSite, count: int) -> float:
     """Return the seconds that as many prologs take whose image somebody else has just imported."""
     store = site.base / "store" / "images"
-    image = store / f"{lookup.image_name(DIGEST, KIND)}{lookup.IMAGE}"
+    image = store / f"{layout.image_name(DIGEST, KIND)}{layout.IMAGE}"
     image.unlink()
     with _importing(site, store) as lock:
         hook = site.hook("prolog")
@@ -52,7 +52,7 @@ def prologs(site: BenchSite, count: int) -> float:
 @contextmanager
 def _importing(site: BenchSite, store: Path) -> Iterator[IO[str]]:
     """Hold the import's lock, as its producer does."""
-    key = lookup.key_of(parse(IMAGE).canonical())
+    key = layout.key_of(parse(IMAGE).canonical())
     folder = store / "locks"
     folder.mkdir(mode=0o700, exist_ok=True)
     name = folder / f"{key}.{KIND}.lock"

@@ -32,10 +32,10 @@ from tests.support.image_place import (
 )
 from tests.support.image_site import RULES
 from warmstart.host.deadline import after
-from warmstart.images import flight, publishing
-from warmstart.images.asked import Site
+from warmstart.images import published, single_flight
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.lookup import NOBODY
+from warmstart.images.layout import NOBODY
+from warmstart.images.query import Site
 from warmstart.policy.compiled import Adopt, Images
 
 STEPS = ("open", "link", "rename", "unlink", "fsync", "mkdir", "rmdir")
@@ -144,7 +144,7 @@ def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
     def work() -> str:
         site = site_of(place, store, "killed", rules)
         with site.store:
-            return flight.obtain(place.image(TAG), site, after(60)).how
+            return single_flight.obtain(place.image(TAG), site, after(60)).how
 
     return killed_at(Counter(last), work) is None
 
@@ -153,13 +153,13 @@ def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
 def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """After each kill the next one has one whole image, and after maintenance nothing of the dead one is left."""
     whole = (place.base / "ready.sqsh").read_bytes()
-    monkeypatch.setattr(publishing, "ABANDONED_S", -1.0)
+    monkeypatch.setattr(published, "ABANDONED_S", -1.0)
     rules = rules_for(place, how)
     again, last = 0, 1
     while dies(place, store := new_store(place, squashed, f"killed-{last}"), rules, last):
         site = site_of(place, store, "next", rules)
         with site.store:
-            found = flight.obtain(place.image(TAG), site, after(30))
+            found = single_flight.obtain(place.image(TAG), site, after(30))
             again += found.how == how
             _look_after(place, site, store)
         images = list((store.source / "images").glob("*.sqsh"))
@@ -180,7 +180,7 @@ def _look_after(place: Place, site: Site, store: Store) -> None:
     assert site.store.check_bytes(name, "t", after(10)).problem == ""
     assert (images / f"{name}.json").exists()
     if place.left_in_scratch():
-        flight.obtain(place.image("team/other:1"), site, after(30))
+        single_flight.obtain(place.image("team/other:1"), site, after(30))
         for path in images.glob("*"):
             if path.name.partition(".")[0] != name.partition(".")[0] and path.is_file():
                 path.unlink()
@@ -188,7 +188,7 @@ def _look_after(place: Place, site: Site, store: Store) -> None:
 
 def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that is going is whole or gone; the next eviction ends what the dead one began."""
-    monkeypatch.setattr(publishing, "ABANDONED_S", -1.0)
+    monkeypatch.setattr(published, "ABANDONED_S", -1.0)
     owner = place.identity(STORE)
     last = 0
     while True:
@@ -196,7 +196,7 @@ def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monk
         store = new_store(place, squashed, f"evicted-{last}")
         site = site_of(place, store, "first")
         with site.store:
-            path = store.file(flight.obtain(place.image(TAG), site, after(30)).path)
+            path = store.file(single_flight.obtain(place.image(TAG), site, after(30)).path)
 
         def evict(store: str = site.store.path, name: str = path.stem) -> str:
             with ImageStoreClient.of(owner, store) as client:

@@ -24,10 +24,10 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
-from warmstart.images import flight, own_scope, possession, scratch, served, validity
+from warmstart.images import possession, scratch, served, single_flight, user_import, verify
 from warmstart.images.credentials import Login
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.client import ImportUserClient
-from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.reference import Reference, parse
@@ -108,7 +108,7 @@ def _imported(place: Place, version: str, reference: Reference, digest: str = ""
         result = importer.import_image(reference, digest, work, after(60))
         fd = possession.claim(work.fd, result, importer.identity.uid)
         try:
-            validity.check_listing(fd, place.identity(VALIDATE), after(30))
+            verify.check_listing(fd, place.identity(VALIDATE), after(30))
             listed = subprocess.run(
                 ["unsquashfs", "-l", f"/proc/self/fd/{fd}"], check=True, capture_output=True, text=True, pass_fds=[fd]
             ).stdout
@@ -132,8 +132,8 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
     with shared.squashed("published") as store:
         site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
         with site.store:
-            found = flight.obtain(place.image(), site, after(60))
-            assert flight.obtain(place.image(), site, after(60)) == found._replace(how="reused")
+            found = single_flight.obtain(place.image(), site, after(60))
+            assert single_flight.obtain(place.image(), site, after(60)) == found._replace(how="reused")
         assert (found.how, found.digest) == ("imported", place.digest)
         listed = subprocess.run(["unsquashfs", "-l", str(store.file(found.path))], check=True, capture_output=True)
         assert b"squashfs-root/etc/hello" in listed.stdout
@@ -272,9 +272,9 @@ def _as_user(place: Place, user: str, reference: Reference, login: str = "", ver
             os.environ["ENROOT_CONFIG_PATH"] = str(account.home / ".config" / "enroot")
             importer = Enroot(Identity(user, account.uid, account.gid), (reference.registry,))
             importer = importer._replace(program=str(place.program(version)))
-            where = own_scope.user_import_directory(str(account.home), "7.0", CAPS)
+            where = user_import.user_import_directory(str(account.home), "7.0", CAPS)
             try:
-                answer = own_scope.obtain(reference, where, importer, login, after(60))
+                answer = user_import.obtain(reference, where, importer, login, after(60))
             except WarmstartError as error:
                 answer = f"ERROR: {error.code} {error}"
             os.write(writer, answer.encode())
@@ -351,8 +351,8 @@ def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with opened_dir(str(Path(first).parent)) as directory:
-            waiting = own_scope.alone(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
-            with pytest.raises(own_scope.UserImportBusy), waiting:
+            waiting = user_import.alone(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
+            with pytest.raises(user_import.UserImportBusy), waiting:
                 pass
     finally:
         os.close(lock)

@@ -17,14 +17,14 @@ import pytest
 from tests.cluster.accounts import STORE, VALIDATE
 from tests.support.image_place import KIND, Place, Store, squashfs
 from warmstart.host.deadline import after
-from warmstart.images import lookup, reference, validity
+from warmstart.images import layout, reference, verify
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.lookup import ImageQuery, TagTimes
-from warmstart.images.superblock import ImageInvalid, parse
+from warmstart.images.layout import ImageQuery, TagTimes
+from warmstart.images.squashfs import ImageInvalid, parse
 
 PAGE = 4096
 DIGEST = f"sha256:{'ab' * 32}"
-NAME = lookup.image_name(DIGEST, KIND)
+NAME = layout.image_name(DIGEST, KIND)
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "images.md"
 TABLE = re.compile(r"^<!-- made by tests/integration/test_image_depths.py -->\n\|.*\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)
 HTML = b"<!DOCTYPE html><html><head><title>429 Too Many Requests</title></head><body>slow down</body></html>\n"
@@ -66,7 +66,7 @@ def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catch
             copy.chmod(0o444)
             fd = os.open(copy, os.O_RDONLY)
             try:
-                validity.check_listing(fd, place.identity(VALIDATE), after(30))
+                verify.check_listing(fd, place.identity(VALIDATE), after(30))
             except ImageInvalid:
                 return True
             finally:

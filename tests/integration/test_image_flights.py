@@ -20,10 +20,10 @@ from tests.support.image_place import Place, Ready, Store, in_child, leftovers, 
 from tests.support.image_site import RULES
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
-from warmstart.images import flight
-from warmstart.images.asked import Site
+from warmstart.images import single_flight
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.flight import ImageWaitExpired
+from warmstart.images.query import Site
+from warmstart.images.single_flight import ImageWaitExpired
 from warmstart.policy.compiled import Adopt
 
 SLOW_S = 1.5
@@ -70,7 +70,7 @@ def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
 
     Worker.run = counted  # type: ignore[method-assign]  # this process is a fork of the test's
     with site.store:
-        found = flight.obtain(place.image(name), site, after(90))
+        found = single_flight.obtain(place.image(name), site, after(90))
     return {"how": found.how, "path": found.path, "at": time.time(), "asked": asked, "waited": found.waited_s}
 
 
@@ -165,7 +165,7 @@ def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> N
     def hang() -> None:
         site = place.site(store.path, importer=slow, job_id=42)
         with site.store:
-            flight.obtain(place.image("team/slow:1"), site, after(60))
+            single_flight.obtain(place.image("team/slow:1"), site, after(60))
 
     child = in_child(hang)
     try:
@@ -176,7 +176,7 @@ def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> N
             nonlocal said
             site = place.site(store.path, run_id="r2")
             with site.store, pytest.raises(ImageWaitExpired) as raised:
-                flight.obtain(place.image("team/slow:1"), site, after(1.1))
+                single_flight.obtain(place.image("team/slow:1"), site, after(1.1))
             said = str(raised.value)
             return "KiB so far" in said
 

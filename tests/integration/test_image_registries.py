@@ -14,10 +14,10 @@ from tests.support.image_site import RULES
 from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import flight, production
-from warmstart.images.asked import Site
-from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images import producer_new, single_flight
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.oci import Oci
+from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
 
@@ -51,7 +51,7 @@ def test_each_failure_has_its_class(
         registry = f"127.0.0.1:{port}"
         importer = partial(Oci, place.identity(IMPORT), (registry,))
         with pytest.raises(kind):
-            flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), after(3))
+            single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), after(3))
     assert leftovers(store.source) == []
     assert place.left_in_scratch() == []
     assert [name for name in files(store.source) if "failed/" not in name] == []
@@ -74,46 +74,48 @@ def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: St
     Interrupted.place = place
     broken = site._replace(importer=partial(Interrupted, place.identity(IMPORT), (place.registry.url,)))
     with pytest.raises(RegistryUnreachable):
-        flight.obtain(place.image(), broken, after(3))
+        single_flight.obtain(place.image(), broken, after(3))
     assert files(store.source) == []
     assert place.left_in_scratch() == []
-    assert flight.obtain(place.image(), site, after(60)).how == "imported"
+    assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
 
 
 def test_a_silent_registry_leaves_the_last_known_image(
     place: Place, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expired tag of a silent registry means what it last meant; others are not made to wait for the silence."""
-    monkeypatch.setattr(production, "RESOLVE_KNOWN_S", 1.0)
-    old = flight.obtain(place.image(), site, after(60))
+    monkeypatch.setattr(producer_new, "RESOLVE_KNOWN_S", 1.0)
+    old = single_flight.obtain(place.image(), site, after(60))
     expired = site._replace(rules=RULES._replace(tag_ttl=0))
     with place.registry.silent():
-        assert flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
-        monkeypatch.setattr(production, "begin", None)  # nobody asks again
-        assert flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
+        assert single_flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
+        monkeypatch.setattr(producer_new, "begin", None)  # nobody asks again
+        assert single_flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
         with pytest.raises(TypeError):  # but for a short time only
-            flight.obtain(place.image(), site._replace(rules=RULES._replace(tag_ttl=0, remember_failures=0)), after(5))
+            single_flight.obtain(
+                place.image(), site._replace(rules=RULES._replace(tag_ttl=0, remember_failures=0)), after(5)
+            )
     monkeypatch.undo()
     impatient = site._replace(rules=RULES._replace(tag_ttl=0, remember_failures=0))
-    assert flight.obtain(place.image(), impatient, after(30)).how == "reused"
+    assert single_flight.obtain(place.image(), impatient, after(30)).how == "reused"
 
 
 def test_a_silent_registry_without_a_last_image_is_an_outage(place: Place, site: Site) -> None:
     """There is nothing to fall back to."""
     with place.registry.silent(), pytest.raises(RegistryUnreachable):
-        flight.obtain(place.image("team/never:1"), site, after(3))
+        single_flight.obtain(place.image("team/never:1"), site, after(3))
 
 
 def test_a_tag_that_moved_is_picked_up_after_its_ttl_and_not_before(place: Place, site: Site) -> None:
     """Before: the old image and no question to the registry. After: the new one."""
     old = place.registry.push(build_image(place.base / "old", {"/v": "1\n"}), "latest", "team/moving:1")
     image = place.image("team/moving:1")
-    assert flight.obtain(image, site, after(60)).digest == old
+    assert single_flight.obtain(image, site, after(60)).digest == old
     new = place.registry.push(build_image(place.base / "new", {"/v": "2\n"}), "latest", "team/moving:1")
     asked = place.registry.requests("GET", "team/moving/manifests")
-    found = flight.obtain(image, site, after(60))
+    found = single_flight.obtain(image, site, after(60))
     assert (found.digest, found.how) == (old, "reused")
     assert place.registry.requests("GET", "team/moving/manifests") == asked
-    found = flight.obtain(image, site._replace(rules=RULES._replace(tag_ttl=0)), after(60))
+    found = single_flight.obtain(image, site._replace(rules=RULES._replace(tag_ttl=0)), after(60))
     assert (found.digest, found.how) == (new, "imported")
-    assert flight.obtain(image, site, after(60)) == found._replace(how="reused")
+    assert single_flight.obtain(image, site, after(60)) == found._replace(how="reused")

@@ -30,12 +30,12 @@ from tests.support.image_site import RULES
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
-from warmstart.images import flight, scratch, superblock, validity
-from warmstart.images.asked import Obtained, Site
+from warmstart.images import scratch, single_flight, squashfs, verify
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
 from warmstart.images.importers.choice import choose
-from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, RegistryUnreachable
 from warmstart.images.importers.oci import RESULT, Oci
 from warmstart.images.possession import ImageNotOurs
+from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.store.layout import StoreFailed, StoreFull
 
@@ -59,9 +59,9 @@ def site(place: Place, store: Store) -> Iterator[Site]:
 
 def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -> None:
     """The first one imports, the second one finds it; what is in the store is the image, whole and read-only."""
-    first = flight.obtain(place.image(), site, after(60))
+    first = single_flight.obtain(place.image(), site, after(60))
     assert first.how == "imported"
-    assert flight.obtain(place.image(), site, after(60)) == first._replace(how="reused")
+    assert single_flight.obtain(place.image(), site, after(60)) == first._replace(how="reused")
     hexes = first.digest.removeprefix("sha256:")
     name = f"images/{hexes}.{KIND}"
     assert files(store.source)[:2] == [f"{name}.json", f"{name}.sqsh"]
@@ -74,7 +74,7 @@ def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -
 
 def test_the_image_holds_what_the_layers_hold(place: Place, site: Site, store: Store) -> None:
     """Root owns everything, and what its owner may not read is not empty in the image."""
-    path = store.file(flight.obtain(place.image(), site, after(60)).path)
+    path = store.file(single_flight.obtain(place.image(), site, after(60)).path)
     listed = subprocess.run(["unsquashfs", "-lln", str(path)], check=True, capture_output=True, text=True).stdout
     rows = {line.split("squashfs-root", 1)[1]: line.split() for line in listed.splitlines() if "squashfs-root" in line}
     assert rows["/bin/sudo"][:3] == ["-r-s--x--x", "0/0", "10"]
@@ -83,9 +83,9 @@ def test_the_image_holds_what_the_layers_hold(place: Place, site: Site, store: S
 
 def test_a_digest_needs_no_registry_once_it_is_there(place: Place, site: Site) -> None:
     """A reference by digest is found although nobody could be asked about it."""
-    digest = flight.obtain(place.image(), site, after(60)).digest
+    digest = single_flight.obtain(place.image(), site, after(60)).digest
     asked = place.registry.requests("GET", "manifests")
-    found = flight.obtain(place.image(f"team/tool@{digest}"), site, after(60))
+    found = single_flight.obtain(place.image(f"team/tool@{digest}"), site, after(60))
     assert (found.how, found.digest) == ("reused", digest)
     assert place.registry.requests("GET", "manifests") == asked
 
@@ -94,7 +94,7 @@ def test_what_is_not_there_is_not_found(place: Place, site: Site) -> None:
     """A wrong tag, a wrong name and a wrong digest are the user's mistake, and nothing is left of the attempt."""
     for name in ("team/tool:nope", "team/nope:1", f"team/tool@sha256:{'ab' * 32}"):
         with pytest.raises(ImageNotFound):
-            flight.obtain(place.image(name), site, after(60))
+            single_flight.obtain(place.image(name), site, after(60))
     assert place.left_in_scratch() == []
 
 
@@ -102,7 +102,7 @@ def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
     """The second one who wants what is not there hears so without the registry being asked."""
     for _ in range(2):
         with pytest.raises(ImageNotFound):
-            flight.obtain(place.image("team/absent:1"), site, after(60))
+            single_flight.obtain(place.image("team/absent:1"), site, after(60))
     assert place.registry.requests("GET", "/team/absent/manifests/1") == 1
 
 
@@ -111,14 +111,14 @@ def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> 
     with registries.private(place.base) as host:
         importer = partial(choose, RULES._replace(insecure=(host,)), place.identity(IMPORT))
         with pytest.raises(ImageForbidden):
-            flight.obtain(parse(f"{host}/team/tool:1"), site._replace(importer=importer), after(60))
+            single_flight.obtain(parse(f"{host}/team/tool:1"), site._replace(importer=importer), after(60))
 
 
 def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> None:
     """Nobody listens there: an outage, after the attempts that the deadline leaves room for."""
     port = config.free_ports(1)[0]
     with pytest.raises(RegistryUnreachable):
-        flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site, after(1))
+        single_flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site, after(1))
     assert place.left_in_scratch() == []
 
 
@@ -130,7 +130,7 @@ def test_eight_at_once_make_one_import(place: Place, store: Store) -> None:
     def obtain(number: int) -> list[str]:
         site = place.site(store.path, run_id=f"r{number}", node=f"n{number % 4 + 1}")
         with site.store:
-            found = flight.obtain(place.image("team/popular:1"), site, after(60))
+            found = single_flight.obtain(place.image("team/popular:1"), site, after(60))
             return [found.how, found.digest]
 
     # One at a time is forked, all run at once.
@@ -171,7 +171,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
     def hang() -> None:
         site = place.site(store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)))
         with site.store:
-            flight.obtain(place.image(), site, after(60))
+            single_flight.obtain(place.image(), site, after(60))
 
     child = in_child(hang)
     # sh, sleep and the sleep in a session of its own.
@@ -180,7 +180,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
     assert result(child) is None
     site = place.site(store.path, run_id="r2")
     with site.store:
-        assert flight.obtain(place.image(), site, after(60)).how == "imported"
+        assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
     assert place.left_in_scratch() == []
     assert processes_of(uid, place.base) == []
     assert not [name for name in files(store.source) if ".tmp-" in name or name.endswith(".producer")]
@@ -204,7 +204,7 @@ def test_nothing_of_the_importer_survives(place: Place, store: Store) -> None:
     """A process in a session of its own, with the image open for writing, is dead before the image is taken."""
     site = place.site(store.path, importer=partial(Leftover, place.identity(IMPORT), (place.registry.url,)))
     with site.store:
-        assert flight.obtain(place.image(), site, after(60)).how == "imported"
+        assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
     assert processes_of(place.accounts[IMPORT].uid, place.base) == []
 
 
@@ -224,7 +224,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
     def attempt() -> str:
         site = place.site(store.path, importer=partial(Accomplice, place.identity(IMPORT), (place.registry.url,)))
         with site.store, pytest.raises(ImageNotOurs) as raised:
-            flight.obtain(place.image(), site, after(60))
+            single_flight.obtain(place.image(), site, after(60))
         return str(raised.value.fields["problem"])
 
     assert result(in_child(attempt)) == "somebody has it open for writing"
@@ -236,7 +236,7 @@ def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
     with mounts.tmpfs(place.base / "full", size="512k") as store:
         site = place.site(place.own(store))
         with site.store, pytest.raises(StoreFull):
-            flight.obtain(place.image(), site, after(60))
+            single_flight.obtain(place.image(), site, after(60))
         assert files(store) == []
     assert place.left_in_scratch() == []
 
@@ -256,13 +256,13 @@ def test_a_store_above_its_mark_lets_the_unused_go(place: Place) -> None:
             paths = []
             for name in ("idle", "used"):
                 place.registry.push(build_image(place.base / name, {"/etc/name": name}), "latest", f"team/{name}:1")
-                paths.append(store.file(flight.obtain(place.image(f"team/{name}:1"), site, after(60)).path))
+                paths.append(store.file(single_flight.obtain(place.image(f"team/{name}:1"), site, after(60)).path))
             for image in paths:
                 os.utime(image, (0, 0))
             os.utime(source / "images" / "used" / paths[0].stem / "n1", (0, 0))
             keep = RULES.keep._replace(high=20, low=1)
             crowded = site._replace(rules=RULES._replace(keep=keep))
-            found = flight.obtain(place.image(), crowded, after(60))
+            found = single_flight.obtain(place.image(), crowded, after(60))
         assert (found.how, found.missing.evicted) == ("imported", (paths[0].stem,))
         assert [image.exists() for image in (*paths, store.file(found.path))] == [False, True, True]
         assert leftovers(source) == []
@@ -273,7 +273,7 @@ def test_a_store_without_inodes_is_full(place: Place) -> None:
     with mounts.tmpfs(place.base / "inodes", inodes=2) as store:
         site = place.site(place.own(store))
         with site.store, pytest.raises(StoreFull):
-            flight.obtain(place.image(), site, after(60))
+            single_flight.obtain(place.image(), site, after(60))
 
 
 def test_a_read_only_store_serves_what_it_has(place: Place) -> None:
@@ -281,24 +281,24 @@ def test_a_read_only_store_serves_what_it_has(place: Place) -> None:
     store = place.new_store("read-only")
     site = place.site(store)
     with site.store:
-        flight.obtain(place.image(), site, after(60))
+        single_flight.obtain(place.image(), site, after(60))
     with mounts.read_only(store):
         fresh = place.site(store)
         with fresh.store:
-            assert flight.obtain(place.image(), fresh, after(60)).how == "reused"
+            assert single_flight.obtain(place.image(), fresh, after(60)).how == "reused"
             with pytest.raises(StoreFailed):
-                flight.obtain(place.image("team/other:1"), fresh, after(60))
+                single_flight.obtain(place.image("team/other:1"), fresh, after(60))
 
 
 def test_a_damaged_image_is_moved_aside_and_imported_again(place: Place, site: Site, store: Store) -> None:
     """A truncated image in the store is noticed at use; whoever has it open keeps it."""
-    first = flight.obtain(place.image(), site, after(60))
+    first = single_flight.obtain(place.image(), site, after(60))
     os.truncate(store.file(first.path), 4096)
-    again = flight.obtain(place.image(), site, after(60))
+    again = single_flight.obtain(place.image(), site, after(60))
     assert (again.how, again.size) == ("imported", first.size)
     assert again.missing.quarantined.startswith("cut short: 4096 of ")
     assert [name for name in files(store.source) if "quarantine" in name and name.endswith(".sqsh")]
-    assert flight.obtain(place.image(), site, after(60)).missing.quarantined == ""
+    assert single_flight.obtain(place.image(), site, after(60)).missing.quarantined == ""
 
 
 def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path) -> None:
@@ -321,16 +321,16 @@ def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path)
         argv = ["mksquashfs", str(source), str(path), "-no-progress", "-quiet", *options]
         subprocess.run(argv, check=True, capture_output=True, timeout=60)
         data = path.read_bytes()
-        assert superblock.parse(data[:96], len(data)).magic == superblock.MAGIC, options
+        assert squashfs.parse(data[:96], len(data)).magic == squashfs.MAGIC, options
 
 
 def test_listing_finds_what_the_superblock_does_not(place: Place, site: Site, store: Store) -> None:
     """Zeroed inodes under a good superblock pass the cheap depth and fail the next; the good image passes both."""
-    good = store.file(flight.obtain(place.image(), site, after(60)).path).read_bytes()
-    block = superblock.parse(good[:96], len(good))
+    good = store.file(single_flight.obtain(place.image(), site, after(60)).path).read_bytes()
+    block = squashfs.parse(good[:96], len(good))
     zeroed = bytearray(good)
     zeroed[block.inode_table : block.directory_table] = bytes(block.directory_table - block.inode_table)
-    superblock.parse(bytes(zeroed[:96]), len(zeroed))
+    squashfs.parse(bytes(zeroed[:96]), len(zeroed))
     for data, is_good in ((good, True), (zeroed, False)):
         path = place.base / "candidate"
         path.write_bytes(data)
@@ -345,8 +345,8 @@ def test_listing_finds_what_the_superblock_does_not(place: Place, site: Site, st
 
 def _lists(fd: int, validator: Identity) -> bool:
     try:
-        validity.check_listing(fd, validator, after(30))
-    except superblock.ImageInvalid:
+        verify.check_listing(fd, validator, after(30))
+    except squashfs.ImageInvalid:
         return False
     return True
 
@@ -359,15 +359,15 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
             store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)), job_id=42
         )
         with site.store:
-            flight.obtain(place.image(), site, after(60))
+            single_flight.obtain(place.image(), site, after(60))
 
     child = in_child(hang)
     uid = place.accounts[IMPORT].uid
     try:
         processes.wait_until("the importer's programs", lambda: len(processes_of(uid, place.base)) >= 3, 20)
         site = place.site(store.path, run_id="r2")
-        with site.store, pytest.raises(flight.ImageWaitExpired) as raised:
-            flight.obtain(place.image(), site, after(1.5))
+        with site.store, pytest.raises(single_flight.ImageWaitExpired) as raised:
+            single_flight.obtain(place.image(), site, after(1.5))
     finally:
         os.kill(child[0], signal.SIGKILL)
         result(child)
@@ -377,7 +377,7 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
 
 def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: Store) -> None:
     """Eight on the store for a tag, four for a digest, none of which lists a directory, however many images."""
-    found = flight.obtain(place.image(), site, after(60))
+    found = single_flight.obtain(place.image(), site, after(60))
     for number in range(500):
         (store.source / "images" / f"{number:064x}.{KIND}.sqsh").touch()
     trace = place.base / "trace"
@@ -394,14 +394,14 @@ def _traced(place: Place, store: Path, name: str, trace: Path) -> list[str]:
     site = place.site(store)
     with site.store:
         worker = site.store.worker
-        flight.obtain(place.image(), site, after(60))
+        single_flight.obtain(place.image(), site, after(60))
         assert worker._pid
         strace = subprocess.Popen(
             ["/usr/bin/strace", "-qq", "-y", "-p", str(worker._pid), "-o", str(trace)],
             stderr=subprocess.DEVNULL,
         )
         processes.wait_until("strace", lambda: _is_traced(worker._pid), 10)
-        found: Obtained = flight.obtain(place.image(name), site, after(60))
+        found: Obtained = single_flight.obtain(place.image(name), site, after(60))
         assert found.how == "reused"
         strace.terminate()
         strace.wait()

@@ -24,12 +24,12 @@ from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become
-from warmstart.images import flight, own_scope, scratch, served, sized
-from warmstart.images.asked import Site
-from warmstart.images.importers.contract import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
+from warmstart.images import scratch, served, single_flight, sized, user_import
+from warmstart.images.importers.base import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
 from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.importers.oci import Oci
+from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import ImageTooLarge
 from warmstart.images.sized import Caps
@@ -157,18 +157,18 @@ def _meets_its_caps(place: Place, site: Site, reference: Reference, kind: str) -
     made = importer(place, kind, place.identity(IMPORT), place.registry.url)
     hostile = site._replace(importer=lambda: made, recipe=f"{kind}1")
     with pytest.raises(ImageTooLarge, match="1000 files"):
-        flight.obtain(reference, hostile, after(60))
+        single_flight.obtain(reference, hostile, after(60))
     nothing_left(place, site)
     asked = place.registry.requests("GET", "/v2/bomb/")
     with pytest.raises(ImageTooLarge, match="1000 files"):
-        flight.obtain(reference, hostile, after(60))
+        single_flight.obtain(reference, hostile, after(60))
     assert place.registry.requests("GET", "/v2/bomb/") == asked
 
 
 def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs) -> None:
     """The same image under the usual caps is an image like others."""
     roomy = site._replace(rules=RULES)
-    assert flight.obtain(bombs.files, roomy, after(60)).how == "imported"
+    assert single_flight.obtain(bombs.files, roomy, after(60)).how == "imported"
     assert place.left_in_scratch() == []
 
 
@@ -182,10 +182,10 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
 
     def as_alice() -> str:
         become(me)
-        where = own_scope.user_import_directory(str(account.home), "7.0", SMALL)
+        where = user_import.user_import_directory(str(account.home), "7.0", SMALL)
         own = importer(place, kind, me, place.registry.url)
         try:
-            return own_scope.obtain(getattr(bombs, bomb), where, own, "", after(60))
+            return user_import.obtain(getattr(bombs, bomb), where, own, "", after(60))
         except WarmstartError as error:
             return error.code
 
@@ -203,7 +203,7 @@ def test_a_full_disk_below_the_scratch_is_not_the_images_fault(place: Place, sit
     try:
         crowded = site._replace(workspace=str(small), rules=RULES)
         with pytest.raises(scratch.ScratchUnusable):
-            flight.obtain(bombs.size, crowded, after(60))
+            single_flight.obtain(bombs.size, crowded, after(60))
         assert os.listdir(small / "n1") == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -230,7 +230,7 @@ def test_a_redirect_into_the_site_leads_nowhere(place: Place, site: Site, kind: 
         registry = f"127.0.0.1:{evil}"
         made = importer(place, kind, place.identity(IMPORT), registry)
         with pytest.raises(refusal):
-            flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+            single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
     assert not seen.exists()
     nothing_left(place, site)
 
@@ -244,7 +244,7 @@ def test_a_host_that_the_policy_names_is_reached(place: Place, site: Site, kind:
         registry = f"127.0.0.1:{registry_port}"
         made = importer(place, kind, place.identity(IMPORT), registry, Reach((f"{own}:{port}",)))
         with pytest.raises(WarmstartError):  # it is no manifest
-            flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+            single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
     assert "/moved" in seen.read_text()
 
 
@@ -258,7 +258,7 @@ def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Sit
         registry = f"{own_address()}:{port}"
         made = importer(place, "oci", place.identity(IMPORT), registry)
         with pytest.raises(ImageNotFound):
-            flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+            single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
 
 
 def test_an_import_sees_no_network_but_its_egress(place: Place) -> None:

@@ -21,9 +21,9 @@ from tests.support.image_site import RULES
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.images.asked import Site
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.oci import Oci
+from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
 

@@ -12,9 +12,9 @@ from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.images.asked import Site
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.importers.contract import Importer
+from warmstart.images.importers.base import Importer
+from warmstart.images.query import Site
 from warmstart.images.sized import Caps
 from warmstart.policy.compiled import Images, Keep
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from warmstart.images.superblock import ABSENT, Superblock
+from warmstart.images.squashfs import ABSENT, Superblock
 
 GOOD = Superblock(
     magic=0x73717368,

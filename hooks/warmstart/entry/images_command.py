@@ -15,12 +15,12 @@ from warmstart.entry.image_store import LISTING_S, NOT_DONE, Store, changed, ope
 from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn, working
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import flight, production
-from warmstart.images.asked import Obtained, Site
+from warmstart.images import producer_new, single_flight
 from warmstart.images.inventory import ImageEntry
-from warmstart.images.lookup import NOBODY
+from warmstart.images.layout import NOBODY
 from warmstart.images.progress import format_size
 from warmstart.images.quarantine import QuarantinedImage
+from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.paths import Installation
 from warmstart.steps.image import tell
@@ -100,7 +100,7 @@ def import_image(installation: Installation, reference: str, as_json: bool) -> N
     with changed(installation) as store, _told(as_json):
         wanted = store.reference(reference)
         with working(f"importing {wanted.canonical()}"):
-            image = _timed(store, wanted, flight.obtain)
+            image = _timed(store, wanted, single_flight.obtain)
         _report(image, as_json)
 
 
@@ -117,7 +117,7 @@ def adopt(installation: Installation, reference: str, as_json: bool) -> None:
     with changed(installation) as store, _told(as_json):
         wanted = store.reference(reference)
         with working(f"adopting {wanted.canonical()}"):
-            image = _timed(store, wanted, production.adopt_now)
+            image = _timed(store, wanted, producer_new.adopt_now)
         _report(image, as_json)
 
 

@@ -2,7 +2,7 @@
 
 Runs as the job's user, in the job's environment. It reads root's policy and root's store, and believes nothing
 else: variables only say which of the user's own files to use (his job's workspace, his enroot credentials).
-What the store does not have, he imports for himself (images/own_scope.py). Protocol: pyxis 0.23 and later,
+What the store does not have, he imports for himself (images/user_import.py). Protocol: pyxis 0.23 and later,
 importers/README.md: one line on stdout; stderr reaches the user only on failure; `release` may come twice.
 """
 
@@ -18,9 +18,9 @@ from warmstart.entry.in_force import current_policy
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import lookup, own_scope, served
-from warmstart.images.asked import query_by_rules
+from warmstart.images import layout, served, user_import
 from warmstart.images.importers.choice import choose, recipe
+from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.sized import Caps
 from warmstart.paths import Installation
@@ -60,7 +60,7 @@ def main(prefix: str, arguments: list[str]) -> int:
             case ["get", uri]:
                 path = get(Installation(prefix), uri)
             case ["release"]:
-                own_scope.release(_step())
+                user_import.release(_step())
                 return 0
             case _:
                 print(USAGE, file=sys.stderr)  # noqa: T201 - pyxis shows it
@@ -80,7 +80,7 @@ def get(installation: Installation, uri: str) -> str:
         check_allowed(asked.reference, policy.images.registries)
         # With a user name, somebody wants what his own credentials show him, and not what all may see.
         found = "" if asked.login else _from_store(installation, asked.reference, policy)
-    found = found or own_scope.handed_over(_job_tmp(installation), asked.reference)
+    found = found or user_import.handed_over(_job_tmp(installation), asked.reference)
     return found or _import(installation, asked, policy)
 
 
@@ -106,7 +106,7 @@ def in_store(reference: Reference, policy: Policy) -> str:
     want = query_by_rules(reference, policy.images, recipe(policy.images.importer))
     digest = reference.digest
     try:
-        found = lookup.find(policy.paths.store, want.key, digest, want.kind, want.times)
+        found = layout.find(policy.paths.store, want.key, digest, want.kind, want.times)
     except OSError as error:
         _say(f"the image store does not answer: {error.strerror}")
         return ""
@@ -118,18 +118,18 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
     path = in_store(reference, policy)
     if not path:
         return ""
-    name, job_tmp = os.path.basename(path).removesuffix(lookup.IMAGE), _job_tmp(installation)
+    name, job_tmp = os.path.basename(path).removesuffix(layout.IMAGE), _job_tmp(installation)
     with suppress(OSError):
         if job_tmp:
             served.note(job_tmp, name)
         if served.is_held(policy.paths.store, name, policy.images.keep.lease):
             return path
     _say(f"{reference.canonical()} was not used on this cluster for long; copying it for you alone")
-    return own_scope.copied(reference, _place(installation, policy.images), path, after(IMPORT_S))
+    return user_import.copied(reference, _place(installation, policy.images), path, after(IMPORT_S))
 
 
-def _place(installation: Installation, rules: Images) -> own_scope.UserImportDirectory:
-    return own_scope.user_import_directory(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
+def _place(installation: Installation, rules: Images) -> user_import.UserImportDirectory:
+    return user_import.user_import_directory(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
 
 
 def _import(installation: Installation, asked: ImportRequest, policy: Policy | None) -> str:
@@ -138,7 +138,7 @@ def _import(installation: Installation, asked: ImportRequest, policy: Policy | N
     rules = policy.images if policy else WITHOUT_POLICY
     importer = choose(rules, Identity(f"uid {uid}", uid, gid))
     where = _place(installation, rules)
-    return own_scope.obtain(asked.reference, where, importer, asked.login, after(IMPORT_S))
+    return user_import.obtain(asked.reference, where, importer, asked.login, after(IMPORT_S))
 
 
 def _say(text: str) -> None:

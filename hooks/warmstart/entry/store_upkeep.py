@@ -15,7 +15,7 @@ from warmstart.entry.tend import MaintenanceBusy
 from warmstart.entry.upkeep_run import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.lookup import NOBODY
+from warmstart.images.layout import NOBODY
 from warmstart.store import compact, gc, scrub, upkeep
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from warmstart.host.files import PATH, Untrusted, copy_hashed, open_regular, opened_dir, opened_trusted, weakness
-from warmstart.images.beside import IMAGE
+from warmstart.images.launchers import IMAGE
 from warmstart.policy.compiled import Adopt
 
 

@@ -13,8 +13,8 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.images import lookup, uses
-from warmstart.images.lookup import PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
+from warmstart.images import layout, uses
+from warmstart.images.layout import PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
 from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from warmstart.images.election import Producer
     from warmstart.images.failures import RememberedFailure
     from warmstart.images.inventory import ImageEntry
-    from warmstart.images.publishing import Draft, Published
+    from warmstart.images.published import Draft, Published
     from warmstart.images.quarantine import QuarantinedImage
-    from warmstart.images.validity import ByteCheck
+    from warmstart.images.verify import ByteCheck
     from warmstart.policy.compiled import Adopt, Images
 
 P = ParamSpec("P")
@@ -80,7 +80,7 @@ class ImageStoreClient(NamedTuple):
     def find(self, want: ImageQuery, deadline: Deadline, digest: str = "") -> Found | None:
         """Look an image up, by `digest` if it is given; None if it is not there."""
         digest = digest or want.reference.digest
-        return self._run(deadline, lookup.find, self.path, want.key, digest, want.kind, want.times)
+        return self._run(deadline, layout.find, self.path, want.key, digest, want.kind, want.times)
 
     def mark(self, name: str, node: str, deadline: Deadline) -> None:
         """Write down that a node uses an image."""
@@ -135,79 +135,79 @@ class ImageStoreClient(NamedTuple):
 
     def last_pointer(self, want: ImageQuery, deadline: Deadline) -> Pointer | None:
         """Return what the tag meant when that was last known."""
-        from warmstart.images import publishing
+        from warmstart.images import published
 
-        return self._run(deadline, publishing.last_pointer, self.path, want.key)
+        return self._run(deadline, published.last_pointer, self.path, want.key)
 
     def point(self, want: ImageQuery, digest: str, resolved: float, owner: str, deadline: Deadline) -> None:
         """Write down which digest the tag had at `resolved` (seconds since the epoch)."""
-        from warmstart.images import publishing
+        from warmstart.images import published
 
-        self._run(deadline, publishing.point, self.path, want.key, digest, resolved, owner)
+        self._run(deadline, published.point, self.path, want.key, digest, resolved, owner)
 
     def point_unanswered(self, want: ImageQuery, owner: str, deadline: Deadline) -> None:
         """Write down that the registry does not answer for the tag now."""
-        from warmstart.images import publishing
+        from warmstart.images import published
 
-        self._run(deadline, publishing.point_unanswered, self.path, want.key, owner)
+        self._run(deadline, published.point_unanswered, self.path, want.key, owner)
 
     # Images come and go
 
     def publish_image(self, fd: int, name: str, draft: Draft, owner: str, deadline: Deadline) -> Published:
         """Copy an open local image into the store, check it, and make it visible."""
-        from warmstart.images import publishing
+        from warmstart.images import published
 
-        return self._run_with(fd, deadline, publishing.publish_image, self.path, fd, name, draft, owner)
+        return self._run_with(fd, deadline, published.publish_image, self.path, fd, name, draft, owner)
 
     def copy_out(self, path: str, fd: int, deadline: Deadline) -> str:
         """Copy an image into an open local file; returns what is wrong with the file's disk."""
-        from warmstart.images import publishing
+        from warmstart.images import published
 
-        return self._run_with(fd, deadline, publishing.copy_out, path, fd)
+        return self._run_with(fd, deadline, published.copy_out, path, fd)
 
     def sweep(self, want: ImageQuery, deadline: Deadline) -> int:
         """Remove what dead producers of an image left half copied."""
-        from warmstart.images import publishing
+        from warmstart.images import published
 
-        return self._run(deadline, publishing.sweep, self.path, want.lock)
+        return self._run(deadline, published.sweep, self.path, want.lock)
 
     def make_room(self, need: int, rules: Images, charged: Charged, deadline: Deadline) -> list[str]:
         """Evict what has to go before `need` bytes come; returns the names of the images that went."""
-        from warmstart.images import space
+        from warmstart.images import eviction
 
-        return self._run(deadline, space.make_room, self.path, need, rules.keep, charged, rules.names)
+        return self._run(deadline, eviction.make_room, self.path, need, rules.keep, charged, rules.names)
 
     def evict(self, name: str, rules: Images, deadline: Deadline, *, forced: bool = False) -> bool:
         """Remove an image; False if it is not there, or protected and not `forced`."""
-        from warmstart.images import space
+        from warmstart.images import eviction
 
-        return self._run(deadline, space.evict, self.path, name, rules.keep.lease, rules.names, forced)
+        return self._run(deadline, eviction.evict, self.path, name, rules.keep.lease, rules.names, forced)
 
     def pin(self, name: str, owner: str, deadline: Deadline) -> None:
         """Keep an image until `unpin`."""
-        from warmstart.images import space
+        from warmstart.images import eviction
 
-        self._run(deadline, space.pin, self.path, name, owner)
+        self._run(deadline, eviction.pin, self.path, name, owner)
 
     def unpin(self, name: str, deadline: Deadline) -> bool:
         """Let a pinned image go when its time comes; False if it was not pinned."""
-        from warmstart.images import space
+        from warmstart.images import eviction
 
-        return self._run(deadline, space.unpin, self.path, name)
+        return self._run(deadline, eviction.unpin, self.path, name)
 
     # Damaged images
 
     def check_bytes(self, name: str, owner: str, deadline: Deadline, *, again: bool = False) -> ByteCheck:
         """Compare an image with its recorded SHA-256, unless that has been done (then only if `again`)."""
-        from warmstart.images import validity
+        from warmstart.images import verify
 
-        return self._run(deadline, validity.check_bytes, self.path, name, owner, again)
+        return self._run(deadline, verify.check_bytes, self.path, name, owner, again)
 
     def quarantine(self, name: str, reason: str, deadline: Deadline, *, inode: int = 0) -> bool:
         """Quarantine a damaged image; False if it is gone, or has been replaced by another inode than `inode`."""
-        from warmstart.images import publishing
+        from warmstart.images import published
 
-        return self._run(deadline, publishing.quarantine, self.path, name, reason, inode)
+        return self._run(deadline, published.quarantine, self.path, name, reason, inode)
 
     def empty_quarantine(self, now: float, lease: float, deadline: Deadline) -> list[str]:
         """Remove damaged images that are old or too many; returns their names there. Times in seconds."""
@@ -231,36 +231,36 @@ class ImageStoreClient(NamedTuple):
 
     def stores(self, deadline: Deadline) -> list[str]:
         """Return the paths of this store and of the stores of private images in it, where they have images."""
-        from warmstart.images import space
+        from warmstart.images import eviction
 
-        return self._run(deadline, space.stores, self.path)
+        return self._run(deadline, eviction.stores, self.path)
 
     def private(self, name: str, deadline: Deadline) -> ImageStoreClient:
         """Return the client of a store of private images, which is made if it is not there."""
-        from warmstart.images import publishing
+        from warmstart.images import published
 
-        self._run(deadline, publishing.ensure_private, self.path, name)
+        self._run(deadline, published.ensure_private, self.path, name)
         return self.at(os.path.join(self.path, PRIVATE_STORES, name))
 
     # Other launchers
 
     def take_launchers_lock(self, directory: str, name: str, deadline: Deadline) -> str:
         """Take the launchers' lock of an image; returns "", `beside.BUSY`, or why there is none."""
-        from warmstart.images import beside
+        from warmstart.images import launchers
 
-        return self._run(deadline, beside.try_lock, directory, name)
+        return self._run(deadline, launchers.try_lock, directory, name)
 
     def give_back_launchers_lock(self, name: str, deadline: Deadline) -> None:
         """Give the launchers' lock of an image back."""
-        from warmstart.images import beside
+        from warmstart.images import launchers
 
-        self._run(deadline, beside.unlock, name)
+        self._run(deadline, launchers.unlock, name)
 
     def link_for_launchers(self, directory: str, names: Sequence[str], path: str, deadline: Deadline) -> int:
         """Keep links to an image where launchers look for it; returns how many there are."""
-        from warmstart.images import beside
+        from warmstart.images import launchers
 
-        return self._run(deadline, beside.link, directory, names, path)
+        return self._run(deadline, launchers.link, directory, names, path)
 
     def adopt(
         self, fd: int, places: Sequence[Adopt], names: Sequence[str], not_before: float, deadline: Deadline

@@ -12,8 +12,8 @@ import os
 from typing import NamedTuple
 
 from warmstart.host.files import read_small, unlink_if_there
-from warmstart.images.lookup import IMAGES
-from warmstart.images.publishing import opened_folder
+from warmstart.images.layout import IMAGES
+from warmstart.images.published import opened_folder
 from warmstart.store.locks import Held, try_lock
 from warmstart.store.publish import replace
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from warmstart.errors import UserError, by_code
 from warmstart.host.files import read_small
-from warmstart.images.lookup import CLOCK_SKEW, META
-from warmstart.images.publishing import opened_folder
+from warmstart.images.layout import CLOCK_SKEW, META
+from warmstart.images.published import opened_folder
 from warmstart.store.publish import replace
 
 FAILED = "failed"

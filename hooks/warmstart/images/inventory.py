@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from warmstart.host.files import read_small
 from warmstart.images import uses
-from warmstart.images.lookup import IMAGE, IMAGES, META
+from warmstart.images.layout import IMAGE, IMAGES, META
 
 PINNED = "pinned"
 LONGEST = 16384

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import beside, progress
-from warmstart.images.asked import Site
+from warmstart.images import launchers, progress
 from warmstart.images.election import Producer
-from warmstart.images.lookup import ImageQuery
+from warmstart.images.layout import ImageQuery
+from warmstart.images.query import Site
 
 CLEAN_UP_S = 5.0
 COURTESY = 4  # the part of what is left of the wait that a launcher's lock may cost: one in this many
@@ -46,15 +46,15 @@ def courtesy(flight: Flight) -> Iterator[str]:
     if site.rules.lock != "beside":
         yield ""
         return
-    name = beside.names_of(flight.want.reference)[0]
+    name = launchers.names_of(flight.want.reference)[0]
     until = flight.deadline.within(min(flight.deadline.left() / COURTESY, LONGEST_COURTESY_S))
     problem = site.store.take_launchers_lock(site.rules.names, name, flight.deadline)
-    while problem == beside.BUSY and not until.expired():
+    while problem == launchers.BUSY and not until.expired():
         flight.tell("waiting for the launcher that has the lock beside the image")
         time.sleep(min(POLL_S, until.left()))
         problem = site.store.take_launchers_lock(site.rules.names, name, flight.deadline)
     try:
-        yield f"somebody holds {name}{beside.LOCK}" if problem == beside.BUSY else problem
+        yield f"somebody holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
     finally:
         with suppress(WarmstartError):
             site.store.give_back_launchers_lock(name, after(CLEAN_UP_S))

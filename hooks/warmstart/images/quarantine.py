@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from warmstart.host.files import read_small, unlink_if_there
 from warmstart.images.inventory import known_of
-from warmstart.images.lookup import IMAGE, IMAGES, META
-from warmstart.images.publishing import QUARANTINE, opened_folder
+from warmstart.images.layout import IMAGE, IMAGES, META
+from warmstart.images.published import QUARANTINE, opened_folder
 
 RETENTION_S = 14 * 86400.0
 MOST = 8

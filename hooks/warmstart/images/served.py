@@ -24,7 +24,7 @@ from warmstart.host.files import PATH, mount_id, opened_dir
 from warmstart.images import uses
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.inventory import PINNED
-from warmstart.images.lookup import IMAGES
+from warmstart.images.layout import IMAGES
 
 FOLDER = "warmstart-images"
 NOTE = ".served-"

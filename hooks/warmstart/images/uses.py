@@ -37,7 +37,7 @@ def note(directory: str, name: str) -> None:
 def mark(store: str, name: str, node: str) -> None:
     """Tell the store that the node uses the image. Runs as the store's owner, in the worker."""
     from warmstart.host.files import ensure_dir, opened_dir
-    from warmstart.images.publishing import opened_folder
+    from warmstart.images.published import opened_folder
 
     with opened_folder(store, USED) as used:
         ensure_dir(name, 0o755, used)
@@ -47,7 +47,7 @@ def mark(store: str, name: str, node: str) -> None:
 
 def mark_served(store: str, name: str, node: str) -> bool:
     """Mark an image that a step was served (served.py); False if the store has none of that name. As `mark`."""
-    from warmstart.images.lookup import IMAGE
+    from warmstart.images.layout import IMAGE
 
     if not os.path.exists(os.path.join(store, "images", name + IMAGE)):
         return False

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
-from warmstart.images import flight
-from warmstart.images.asked import Obtained, Requester, Site
+from warmstart.images import single_flight
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.choice import choose
-from warmstart.images.lookup import NOBODY, Charged
+from warmstart.images.layout import NOBODY, Charged
+from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import Reference
 from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:
-    from warmstart.images.importers.contract import Importer
+    from warmstart.images.importers.base import Importer
 
 NAME = "image"
 
@@ -65,7 +65,7 @@ def run(context: Context, options: Options) -> Outcome:
 
 def _obtain(context: Context, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     started = time.monotonic()
-    image = flight.obtain(reference, site, deadline)
+    image = single_flight.obtain(reference, site, deadline)
     tell(context.audit, reference.canonical(), image, time.monotonic() - started)
     return image
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.image_site import RULES
-from warmstart.images.asked import query_by_rules
-from warmstart.images.lookup import ImageQuery
+from warmstart.images.layout import ImageQuery
+from warmstart.images.query import query_by_rules
 from warmstart.images.reference import parse
 
 

@@ -17,8 +17,8 @@ from warmstart.images.adoption import Taken
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.election import Producer
 from warmstart.images.failures import RememberedFailure
-from warmstart.images.lookup import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
-from warmstart.images.publishing import Draft
+from warmstart.images.layout import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
+from warmstart.images.published import Draft
 from warmstart.images.reference import parse
 from warmstart.policy.compiled import Adopt
 from warmstart.store.layout import StoreFailed

@@ -10,7 +10,7 @@ import pytest
 
 from warmstart.errors import WarmstartError
 from warmstart.images.importers import endpoint
-from warmstart.images.importers.contract import (
+from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,

@@ -14,15 +14,15 @@ import pytest
 from tests.support import image_site
 from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import election, failures, flight, production, uses
-from warmstart.images.asked import Obtained, Site, as_obtained
+from warmstart.images import election, failures, producer_new, single_flight, uses
 from warmstart.images.election import Producer
+from warmstart.images.eviction import ImageQuotaExceeded
 from warmstart.images.failures import RememberedFailure
-from warmstart.images.importers.contract import ImageNotFound, RegistryUnreachable
-from warmstart.images.lookup import ImageQuery, key_of
+from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
+from warmstart.images.layout import ImageQuery, key_of
 from warmstart.images.producer import Flight
+from warmstart.images.query import Obtained, Site, as_obtained
 from warmstart.images.reference import parse
-from warmstart.images.space import ImageQuotaExceeded
 from warmstart.store.layout import StoreFailed
 from warmstart.store.locks import Held, try_lock
 
@@ -63,10 +63,10 @@ def nothing_to_import(*_: object) -> NoReturn:
 def test_a_warm_image_costs_one_call(site: Site) -> None:
     """What is there is returned after one message to the worker."""
     put_image(site)
-    found = flight.obtain(BY_DIGEST, site, after(5))
+    found = single_flight.obtain(BY_DIGEST, site, after(5))
     assert (found.how, found.digest, found.size, found.waited_s) == ("reused", f"sha256:{HEX}", 4096, 0.0)
     assert site.store.worker.calls == ["find", "mark", "find"]  # type: ignore[attr-defined]
-    flight.obtain(BY_DIGEST, site, after(5))
+    single_flight.obtain(BY_DIGEST, site, after(5))
     assert site.store.worker.calls[3:] == ["find"]  # type: ignore[attr-defined]
 
 
@@ -81,8 +81,8 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
         assert image
         return image
 
-    monkeypatch.setattr(production, "_import", make)
-    assert flight.obtain(BY_DIGEST, site, after(5)).how == "imported"
+    monkeypatch.setattr(producer_new, "_import", make)
+    assert single_flight.obtain(BY_DIGEST, site, after(5)).how == "imported"
     held = try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock")
     assert held is not None
     held.release()
@@ -92,33 +92,33 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiter_is_released_by_the_image_and_not_by_the_lock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The image appears while another holds the lock; the waiter returns although the lock is still held."""
-    monkeypatch.setattr(production, "_import", nothing_to_import)
+    monkeypatch.setattr(producer_new, "_import", nothing_to_import)
     monkeypatch.setattr(time, "sleep", lambda _: put_image(site))
-    found = flight.obtain(BY_DIGEST, site, after(5))
+    found = single_flight.obtain(BY_DIGEST, site, after(5))
     assert found.how == "waited"
 
 
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiters_deadline_names_the_producer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says who is importing, on which host, for which job and since when; nothing was imported."""
-    monkeypatch.setattr(production, "_import", nothing_to_import)
-    with pytest.raises(flight.ImageWaitExpired) as raised:
-        flight.obtain(BY_DIGEST, site, after(0.01))
+    monkeypatch.setattr(producer_new, "_import", nothing_to_import)
+    with pytest.raises(single_flight.ImageWaitExpired) as raised:
+        single_flight.obtain(BY_DIGEST, site, after(0.01))
     expected = "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z"
     assert raised.value.fields["producer"] == expected
 
 
 def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that was published between the look-up and the lock is not imported again."""
-    begin = production.begin
+    begin = producer_new.begin
 
     def late(want: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
         put_image(site)
         return begin(want, site, deadline)
 
-    monkeypatch.setattr(production, "begin", late)
-    monkeypatch.setattr(production, "_import", nothing_to_import)
-    assert flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
+    monkeypatch.setattr(producer_new, "begin", late)
+    monkeypatch.setattr(producer_new, "_import", nothing_to_import)
+    assert single_flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
 
 
 def test_a_definitive_failure_is_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,12 +127,12 @@ def test_a_definitive_failure_is_remembered(site: Site, monkeypatch: pytest.Monk
     def missing(*_: object) -> NoReturn:
         raise ImageNotFound(image="reg.io/a")
 
-    monkeypatch.setattr(production, "_import", missing)
+    monkeypatch.setattr(producer_new, "_import", missing)
     with pytest.raises(ImageNotFound):
-        flight.obtain(BY_DIGEST, site, after(5))
-    monkeypatch.setattr(production, "_import", nothing_to_import)
+        single_flight.obtain(BY_DIGEST, site, after(5))
+    monkeypatch.setattr(producer_new, "_import", nothing_to_import)
     with pytest.raises(ImageNotFound) as raised:
-        flight.obtain(BY_DIGEST, site, after(5))
+        single_flight.obtain(BY_DIGEST, site, after(5))
     assert raised.value.fields == {"image": "reg.io/a"}
 
 
@@ -144,10 +144,10 @@ def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch
         asked.append(1)
         raise RegistryUnreachable(image="reg.io/a", problem="x")
 
-    monkeypatch.setattr(production, "_import", down)
+    monkeypatch.setattr(producer_new, "_import", down)
     for _ in range(2):
         with pytest.raises(RegistryUnreachable):
-            flight.obtain(BY_DIGEST, site, after(5))
+            single_flight.obtain(BY_DIGEST, site, after(5))
     assert len(asked) == 2
 
 
@@ -167,7 +167,7 @@ def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
     """An unmounted store is neither the user's nor the node's fault."""
     Path(site.store.path).rmdir()
     with pytest.raises(StoreFailed):
-        flight.obtain(BY_DIGEST, site, after(5))
+        single_flight.obtain(BY_DIGEST, site, after(5))
     assert not Path(site.store.path).exists()
 
 
@@ -177,9 +177,9 @@ def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.Monke
     def refused(*_: object) -> NoReturn:
         raise ImageQuotaExceeded(bytes=1, whose="alice", taken=1, quota=1)
 
-    monkeypatch.setattr(production, "_import", refused)
+    monkeypatch.setattr(producer_new, "_import", refused)
     with pytest.raises(ImageQuotaExceeded):
-        flight.obtain(BY_DIGEST, site, after(5))
+        single_flight.obtain(BY_DIGEST, site, after(5))
     assert failures.recall(site.store.path, LOCK, 30) is None
 
 
@@ -187,18 +187,18 @@ def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: 
     """With `remember_failures` over, the registry is asked again."""
     failures.remember(site.store.path, LOCK, NOT_FOUND, "test")
     with pytest.raises(ImageNotFound):
-        flight.obtain(BY_DIGEST, site, after(5))
-    monkeypatch.setattr(production, "_import", nothing_to_import)
+        single_flight.obtain(BY_DIGEST, site, after(5))
+    monkeypatch.setattr(producer_new, "_import", nothing_to_import)
     with pytest.raises(AssertionError, match="imported"):
-        flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(remember_failures=0)), after(5))
+        single_flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(remember_failures=0)), after(5))
 
 
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
     """What the producer announced last stands in the error."""
     election.announce(site.store.path, LOCK, OTHER._replace(since="x", doing="checking 3 MiB"), "test")
-    with pytest.raises(flight.ImageWaitExpired) as raised:
-        flight.obtain(BY_DIGEST, site, after(0.01))
+    with pytest.raises(single_flight.ImageWaitExpired) as raised:
+        single_flight.obtain(BY_DIGEST, site, after(0.01))
     assert str(raised.value.fields["producer"]).endswith("since x, now checking 3 MiB")
 
 
@@ -214,9 +214,9 @@ def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Held, "release", lambda _: None)
     monkeypatch.setattr(election, "try_lock", none)
-    monkeypatch.setattr(production, "_import", make)
-    assert flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == "No locks available"
-    assert flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == ""
+    monkeypatch.setattr(producer_new, "_import", make)
+    assert single_flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == "No locks available"
+    assert single_flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == ""
 
 
 def found_by(producer: Flight) -> Obtained:
@@ -233,10 +233,10 @@ def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(
     put_image(site)
     name = f"{HEX}.{image_site.KIND}"
     (Path(site.store.path) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
-    monkeypatch.setattr(production, "_import", nothing_to_import)
-    assert flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
+    monkeypatch.setattr(producer_new, "_import", nothing_to_import)
+    assert single_flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
     with pytest.raises(AssertionError, match="imported"):
-        flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(verify="full")), after(5))
+        single_flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(verify="full")), after(5))
     (reason,) = (Path(site.store.path) / "images" / "quarantine").glob("*.reason")
     assert "SHA-256" in reason.read_text()
 
@@ -251,6 +251,6 @@ def test_an_image_that_goes_while_its_use_is_marked_is_imported(site: Site, monk
         mark(store, name, node)
 
     monkeypatch.setattr(uses, "mark", evicted_first)
-    monkeypatch.setattr(production, "_import", nothing_to_import)
+    monkeypatch.setattr(producer_new, "_import", nothing_to_import)
     with pytest.raises(AssertionError, match="imported"):
-        flight.obtain(BY_DIGEST, site, after(5))
+        single_flight.obtain(BY_DIGEST, site, after(5))

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.superblocks import image
-from warmstart.images import lookup
-from warmstart.images.lookup import Found, TagTimes
+from warmstart.images import layout
+from warmstart.images.layout import Found, TagTimes
 from warmstart.images.reference import ImageReferenceInvalid, parse
 
 HEX = "ab" * 32
 DIGEST = f"sha256:{HEX}"
-KEY = lookup.key_of("reg.io/team/tool:1")
+KEY = layout.key_of("reg.io/team/tool:1")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def point(store: Path, pointer: object) -> None:
 
 def find(store: Path, digest: str = "", machine: str = "x86_64", age: float = 600) -> Found | None:
     """Look the sample image up, accepting pointers up to `age` seconds old."""
-    return lookup.find(str(store), KEY, digest, machine, TagTimes(time.time() - age, time.time() - 30))
+    return layout.find(str(store), KEY, digest, machine, TagTimes(time.time() - age, time.time() - 30))
 
 
 def test_finds_by_tag_and_by_digest(store: Path) -> None:
@@ -115,7 +115,7 @@ def test_keys_are_file_names_and_differ(texts: list[str]) -> None:
             canonical.add(parse(text).canonical())
         except ImageReferenceInvalid:
             continue
-    keys = {lookup.key_of(name) for name in canonical}
+    keys = {layout.key_of(name) for name in canonical}
     assert len(keys) == len(canonical)
     assert all("/" not in key and not key.startswith(".") for key in keys)
 
@@ -123,8 +123,8 @@ def test_keys_are_file_names_and_differ(texts: list[str]) -> None:
 def test_long_references_have_short_keys() -> None:
     """A file name holds the key of the longest reference, with any ending."""
     first, second = f"reg.io/{'a' * 250}:1", f"reg.io/{'a' * 250}:2"
-    assert len(lookup.key_of(first)) < 100
-    assert lookup.key_of(first) != lookup.key_of(second)
+    assert len(layout.key_of(first)) < 100
+    assert layout.key_of(first) != layout.key_of(second)
 
 
 def test_an_old_answer_counts_while_the_registry_is_silent(store: Path) -> None:

@@ -13,7 +13,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.images.importers import oci
-from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.reference import parse
 from warmstart.images.scratch import Scratch, ScratchUnusable
 

@@ -14,7 +14,7 @@ import pytest
 
 from warmstart.host import netns
 from warmstart.host.identity import Identity
-from warmstart.images.importers import outlet
+from warmstart.images.importers import egress
 from warmstart.images.importers.destinations import Destinations
 
 NOBODY = Identity("nobody", 65534, 65534)
@@ -34,7 +34,7 @@ def test_it_is_another_namespace_and_ends() -> None:
     """We are where we were, its process is the import account's and holds nothing of ours; afterwards all is gone."""
     before, descriptors, known = own_namespace(), sorted(os.listdir("/proc/self/fd")), set(children())
     lock = os.open("/tmp", os.O_RDONLY)
-    with outlet.opened(NOBODY, Destinations("127.0.0.1:5000")) as way:
+    with egress.opened(NOBODY, Destinations("127.0.0.1:5000")) as way:
         assert own_namespace() == before
         assert os.readlink(f"/proc/self/fd/{way.namespace}") != before
         (pid,) = set(children()) - known
@@ -66,11 +66,11 @@ def test_a_failure_leaves_us_where_we_were() -> None:
 def test_a_program_whose_outlet_died_is_told_at_once() -> None:
     """Refused, and not left in a queue that nobody serves until the import's deadline."""
     known = set(children())
-    with outlet.opened(NOBODY, Destinations("reg.io")) as way:
+    with egress.opened(NOBODY, Destinations("reg.io")) as way:
         (pid,) = set(children()) - known
         os.kill(int(pid), signal.SIGKILL)
         os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
-        connect = f"import socket; socket.create_connection({outlet.PROXY!r}, 5)"
+        connect = f"import socket; socket.create_connection({egress.PROXY!r}, 5)"
         argv = ["nsenter", f"--net=/proc/self/fd/{way.namespace}", "--", sys.executable, "-c", connect]
         ended = subprocess.run(argv, pass_fds=[way.namespace], capture_output=True, text=True, check=False)
     assert "ConnectionRefusedError" in ended.stderr
@@ -85,16 +85,16 @@ def test_no_process_or_descriptor_left(monkeypatch: pytest.MonkeyPatch, call: st
 
     descriptors = sorted(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, call, refuse)
-    with pytest.raises(outlet.EgressUnusable, match="temporarily"), outlet.opened(NOBODY, Destinations("reg.io")):
+    with pytest.raises(egress.EgressUnusable, match="temporarily"), egress.opened(NOBODY, Destinations("reg.io")):
         pytest.fail("there is none")
     assert sorted(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_kernel_that_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The job's import fails with a sentence; the node stays in service."""
-    monkeypatch.setattr(outlet, "PROXY", ("192.0.2.77", 1))
+    monkeypatch.setattr(egress, "PROXY", ("192.0.2.77", 1))
     with (
-        pytest.raises(outlet.EgressUnusable, match="assign requested address"),
-        outlet.opened(NOBODY, Destinations("reg.io")),
+        pytest.raises(egress.EgressUnusable, match="assign requested address"),
+        egress.opened(NOBODY, Destinations("reg.io")),
     ):
         pytest.fail("there is no such address")

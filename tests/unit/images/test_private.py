@@ -13,9 +13,9 @@ from tests.support import image_site
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import private
-from warmstart.images.asked import Obtained, Site
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.private import ImageCopyFailed, JobOwner
+from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import parse
 from warmstart.store.layout import StoreFailed
 

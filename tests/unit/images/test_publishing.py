@@ -14,10 +14,10 @@ import pytest
 
 from tests.support.superblocks import image
 from warmstart.host import files
-from warmstart.images import publishing
-from warmstart.images.lookup import NOBODY, Pointer, image_name
-from warmstart.images.publishing import Draft, Published
-from warmstart.images.superblock import ImageInvalid
+from warmstart.images import published
+from warmstart.images.layout import NOBODY, Pointer, image_name
+from warmstart.images.published import Draft, Published
+from warmstart.images.squashfs import ImageInvalid
 
 DIGEST = f"sha256:{'ab' * 32}"
 NAME = image_name(DIGEST, "x86_64")
@@ -57,7 +57,7 @@ def names(store: Path) -> list[str]:
 
 def publish(store: Path, fd: int) -> Published:
     """Publish the sample image as node n1's run r1."""
-    return publishing.publish_image(str(store), fd, NAME, DRAFT, publishing.temp_owner("k", "n1", "r1"))
+    return published.publish_image(str(store), fd, NAME, DRAFT, published.temp_owner("k", "n1", "r1"))
 
 
 def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None:
@@ -132,30 +132,30 @@ def test_a_broken_image_is_quarantined(store: Path, source: int) -> None:
     path = store / "images" / f"{NAME}.sqsh"
     path.chmod(0o600)
     os.truncate(path, 100)
-    assert publishing.quarantine(str(store), NAME, "cut short") is True
+    assert published.quarantine(str(store), NAME, "cut short") is True
     assert [name.split("/")[1] for name in names(store)] == ["quarantine"] * 3
-    assert publishing.quarantine(str(store), NAME, "cut short") is False
+    assert published.quarantine(str(store), NAME, "cut short") is False
 
 
 def test_a_good_image_is_not_quarantined(store: Path, source: int) -> None:
     """If the image was replaced by a whole one meanwhile, that one stays, the same inode under the same name."""
     publish(store, source)
     before = (store / "images" / f"{NAME}.sqsh").stat().st_ino
-    assert publishing.quarantine(str(store), NAME, "cut short") is False
+    assert published.quarantine(str(store), NAME, "cut short") is False
     assert (store / "images" / f"{NAME}.sqsh").stat().st_ino == before
     assert len(names(store)) == 2
 
 
 def test_a_silent_registry_leaves_what_the_tag_meant(store: Path) -> None:
     """The pointer's digest and time stay; what was never known stays unknown."""
-    publishing.point_unanswered(str(store), "k", "t")
-    assert publishing.last_pointer(str(store), "k") is None
-    publishing.point(str(store), "k", DIGEST, 1e9, "t")
+    published.point_unanswered(str(store), "k", "t")
+    assert published.last_pointer(str(store), "k") is None
+    published.point(str(store), "k", DIGEST, 1e9, "t")
     file = store / "images" / "tags" / "k.json"
     assert file.read_text() == json.dumps({"format": 1, "digest": DIGEST, "resolved": 1e9})
     before = time.time()
-    publishing.point_unanswered(str(store), "k", "t")
-    known = publishing.last_pointer(str(store), "k")
+    published.point_unanswered(str(store), "k", "t")
+    known = published.last_pointer(str(store), "k")
     assert known is not None
     assert known == Pointer(DIGEST, 1e9, known.unanswered)
     assert known.unanswered >= before
@@ -166,14 +166,14 @@ def test_sweeps_only_old_temps_of_its_own_reference(store: Path, source: int) ->
     publish(store, source)
     images = store / "images"
     old, young, other = (
-        images / f".tmp-{publishing.temp_owner(key, 'n2', run)}-1-abcd"
+        images / f".tmp-{published.temp_owner(key, 'n2', run)}-1-abcd"
         for key, run in (("k", "old"), ("k", "young"), ("other", "old"))
     )
     for path in (old, young, other):
         path.touch()
     for path in (old, other):
         os.utime(path, (time.time() - 3600,) * 2)
-    assert publishing.sweep(str(store), "k") == 1
+    assert published.sweep(str(store), "k") == 1
     assert not old.exists()
     assert young.exists()
     assert other.exists()

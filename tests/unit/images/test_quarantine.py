@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.images import publishing, quarantine
+from warmstart.images import published, quarantine
 
 KIND = "x86_64.oci1"
 
@@ -27,7 +27,7 @@ def damaged(store: Path, number: int, monkeypatch: pytest.MonkeyPatch, age: floa
     (store / "images" / f"{name}.json").write_text('{"reference": "reg.io/a:1"}')
     at = time.time_ns() - int(age * 1e9)
     monkeypatch.setattr(time, "time_ns", lambda: at)
-    assert publishing.quarantine(str(store), name, f"reason {number}")
+    assert published.quarantine(str(store), name, f"reason {number}")
     monkeypatch.undo()
     return f"{name}.{at}"
 

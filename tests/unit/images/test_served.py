@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.image_site import InlineWorker, client
 from warmstart.host.deadline import after
-from warmstart.images import served, space, uses
+from warmstart.images import eviction, served, uses
 
 NAME = f"{'ab' * 32}.x86_64.oci1"
 OTHER = f"adopted-{'cd' * 32}.x86_64.enroot1"
@@ -52,7 +52,7 @@ def test_a_note_becomes_a_mark_and_protects(store: Path, run: Path) -> None:
     assert collect(store, run) == 0
     assert set(uses.last(str(store), NAME)) == {"n1"}
     assert served.is_held(str(store), NAME, 600.0)
-    assert not space.evict(str(store), NAME, 600.0, "")
+    assert not eviction.evict(str(store), NAME, 600.0, "")
 
 
 def test_a_mark_that_is_about_to_end_holds_nothing(store: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_mark_that_is_about_to_end_holds_nothing(store: Path) -> None:
     for age, lease, held in ((5.5, week, True), (6.5, week, False), (0.4, uses.DAY, True), (0.6, uses.DAY, False)):
         os.utime(mark, (time.time() - age * uses.DAY,) * 2)
         assert served.is_held(str(store), NAME, lease) is held, (age, lease)
-    space.pin(str(store), NAME, "people")
+    eviction.pin(str(store), NAME, "people")
     assert served.is_held(str(store), NAME, uses.DAY)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.superblocks import image
-from warmstart.images import space, uses
+from warmstart.images import eviction, uses
 from warmstart.images.inventory import inventory
-from warmstart.images.lookup import NOBODY, Charged
+from warmstart.images.layout import NOBODY, Charged
 from warmstart.policy.compiled import Keep
 
 LEASE = 1000
@@ -47,12 +47,12 @@ def fill(monkeypatch: pytest.MonkeyPatch, store: Path, capacity: int) -> None:
         used = len(list((store / "images").glob("*.sqsh")))
         return capacity * SIZE, (capacity - used) * SIZE
 
-    monkeypatch.setattr(space, "_space", measured)
+    monkeypatch.setattr(eviction, "_space", measured)
 
 
 def make_room(store: Path, need: int = 0, **keep: int) -> list[str]:
     """Make room as a producer whose import counts for nobody."""
-    return space.make_room(str(store), need, KEEP._replace(**keep), NOBODY, "")
+    return eviction.make_room(str(store), need, KEEP._replace(**keep), NOBODY, "")
 
 
 def test_nothing_goes_below_the_high_mark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,16 +80,16 @@ def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.Mo
     put(store, "live", 9000)
     uses.mark(str(store), "live", "n7")
     put(store, "pinned", 9000)
-    space.pin(str(store), "pinned", "test")
+    eviction.pin(str(store), "pinned", "test")
     put(store, "new", 0)
     put(store, "idle", 9000)
     fill(monkeypatch, store, 4)
     assert make_room(store, floor=0) == ["idle"]
     assert [entry.protected for entry in inventory(str(store), LEASE)] == ["pinned", "in use", "new"]
     assert [entry.nodes for entry in inventory(str(store), LEASE)] == [[], ["n7"], []]
-    assert space.unpin(str(store), "pinned") is True
-    assert space.unpin(str(store), "pinned") is False
-    assert space.evict(str(store), "pinned", LEASE, "") is True
+    assert eviction.unpin(str(store), "pinned") is True
+    assert eviction.unpin(str(store), "pinned") is False
+    assert eviction.evict(str(store), "pinned", LEASE, "") is True
 
 
 def test_a_store_without_room_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +109,10 @@ def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.Mo
     fill(monkeypatch, store, 100)
     charged = Charged("alice", 1, "a")
     keep = KEEP._replace(user=2 * SIZE)
-    assert space.make_room(str(store), SIZE, keep, charged, "") == ["mine-old"]
+    assert eviction.make_room(str(store), SIZE, keep, charged, "") == ["mine-old"]
     uses.mark(str(store), "mine-new", "n1")
-    with pytest.raises(space.ImageQuotaExceeded) as raised:
-        space.make_room(str(store), 2 * SIZE, keep, charged, "")
+    with pytest.raises(eviction.ImageQuotaExceeded) as raised:
+        eviction.make_room(str(store), 2 * SIZE, keep, charged, "")
     assert raised.value.fields == {"bytes": 2 * SIZE, "whose": "alice", "taken": SIZE, "quota": 2 * SIZE}
     assert there(store) == ["mine-new", "theirs"]
 
@@ -124,7 +124,7 @@ def test_an_account_has_a_quota_too(store: Path, monkeypatch: pytest.MonkeyPatch
     put(store, "other", 9500, uid=2, account="hpc")
     fill(monkeypatch, store, 100)
     charged = Charged("carol", 3, "ml")
-    assert space.make_room(str(store), SIZE, KEEP._replace(account=2 * SIZE), charged, "") == ["one"]
+    assert eviction.make_room(str(store), SIZE, KEEP._replace(account=2 * SIZE), charged, "") == ["one"]
 
 
 def test_the_images_of_an_owner_over_its_quota_go_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_mark_made_while_it_was_going_brings_an_image_back(store: Path, monkey
         uses.mark(str(store), "idle", "n1")
 
     monkeypatch.setattr(os, "rename", marking)
-    assert space.evict(str(store), "idle", LEASE, "") is False
+    assert eviction.evict(str(store), "idle", LEASE, "") is False
     assert there(store) == ["idle"]
 
 
@@ -173,9 +173,9 @@ def test_forced_means_forced(store: Path) -> None:
     """A person may remove what is protected; without that, the answer is no."""
     put(store, "live", 0)
     uses.mark(str(store), "live", "n1")
-    assert space.evict(str(store), "live", LEASE, "") is False
-    assert space.evict(str(store), "live", LEASE, "", True) is True
-    assert space.evict(str(store), "live", LEASE, "", True) is False
+    assert eviction.evict(str(store), "live", LEASE, "") is False
+    assert eviction.evict(str(store), "live", LEASE, "", True) is True
+    assert eviction.evict(str(store), "live", LEASE, "", True) is False
 
 
 def test_an_empty_store_has_no_images(tmp_path: Path) -> None:
@@ -200,5 +200,5 @@ def test_private_stores_are_looked_after_too(store: Path) -> None:
     """Maintenance finds the shared images and each place of private ones."""
     (store / "private" / "team" / "images").mkdir(parents=True)
     (store / "private" / "empty").mkdir()
-    assert space.stores(str(store)) == [str(store), f"{store}/private/team"]
-    assert space.stores(str(store / "nowhere")) == []
+    assert eviction.stores(str(store)) == [str(store), f"{store}/private/team"]
+    assert eviction.stores(str(store / "nowhere")) == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.superblocks import GOOD, PADDED, image, packed
-from warmstart.images.superblock import ABSENT, ImageInvalid, Superblock, parse
+from warmstart.images.squashfs import ABSENT, ImageInvalid, Superblock, parse
 
 WRONG = [
     ({"magic": 0x68737173}, "no squashfs magic"),

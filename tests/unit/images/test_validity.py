@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.superblocks import image
-from warmstart.images import validity
-from warmstart.images.validity import ByteCheck
+from warmstart.images import verify
+from warmstart.images.verify import ByteCheck
 
 NAME = "i"
 SHA256 = hashlib.sha256(image()).hexdigest()
@@ -28,43 +28,43 @@ def store(tmp_path: Path) -> Path:
 
 def test_reads_an_image_once(store: Path) -> None:
     """A good result is remembered; it is read again when somebody says so, or when the file changed."""
-    assert validity.check_bytes(str(store), NAME, "t").remembered is False
+    assert verify.check_bytes(str(store), NAME, "t").remembered is False
     inode = (store / "images" / "i.sqsh").stat().st_ino
-    assert validity.check_bytes(str(store), NAME, "t") == ByteCheck("", inode, remembered=True)
-    assert validity.check_bytes(str(store), NAME, "t", True).remembered is False
+    assert verify.check_bytes(str(store), NAME, "t") == ByteCheck("", inode, remembered=True)
+    assert verify.check_bytes(str(store), NAME, "t", True).remembered is False
     os.utime(store / "images" / "i.sqsh")
-    assert validity.check_bytes(str(store), NAME, "t").remembered is False
+    assert verify.check_bytes(str(store), NAME, "t").remembered is False
 
 
 def test_one_changed_byte_is_found(store: Path) -> None:
     """A byte that no cheaper depth looks at is enough, although it was good before."""
-    validity.check_bytes(str(store), NAME, "t")
+    verify.check_bytes(str(store), NAME, "t")
     with (store / "images" / "i.sqsh").open("r+b") as stream:
         stream.seek(3500)
         stream.write(b"x")
-    found = validity.check_bytes(str(store), NAME, "t")
+    found = verify.check_bytes(str(store), NAME, "t")
     assert found.problem.endswith(f"and not {SHA256}")
 
 
 def test_a_cut_image_is_not_even_hashed(store: Path) -> None:
     """The superblock says it first."""
     os.truncate(store / "images" / "i.sqsh", 2048)
-    assert validity.check_bytes(str(store), NAME, "t").problem.startswith("cut short")
+    assert verify.check_bytes(str(store), NAME, "t").problem.startswith("cut short")
 
 
 def test_a_hash_that_its_producer_did_not_write_down_is_written_late(store: Path) -> None:
     """A producer died after the link: the image was proved before, its hash is recorded now, and said to be late."""
     (store / "images" / "i.json").unlink()
-    assert validity.check_bytes(str(store), NAME, "t").problem == ""
+    assert verify.check_bytes(str(store), NAME, "t").problem == ""
     known = json.loads((store / "images" / "i.json").read_text())
     assert (known["sha256"], known["size"], known["recorded_late"]) == (SHA256, len(image()), True)
 
 
 def test_damaged_notes_are_none(store: Path) -> None:
     """What is no note of ours is read again, not believed."""
-    validity.check_bytes(str(store), NAME, "t")
+    verify.check_bytes(str(store), NAME, "t")
     note = store / "images" / "checked" / "i.json"
     for content in ("{", "[]", "{}", '{"stamp": []}'):
         note.chmod(0o644)
         note.write_text(content)
-        assert validity.check_bytes(str(store), NAME, "t").remembered is False
+        assert verify.check_bytes(str(store), NAME, "t").remembered is False

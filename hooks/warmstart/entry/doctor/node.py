@@ -17,7 +17,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host import process, sockets
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
-from warmstart.images import validity
+from warmstart.images import verify
 from warmstart.images.importers import choice, oci, programs
 from warmstart.images.progress import format_size
 from warmstart.paths import Installation, NodePaths
@@ -28,9 +28,9 @@ ACCOUNTS = ("store_user", "import_user", "validate_user")
 POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
 SHARED = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "glusterfs")
 LEAST_FREE = 5  # percent, of bytes and of inodes
-VERSIONS = {validity.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version"}  # others: --version
+VERSIONS = {verify.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version"}  # others: --version
 PROGRAMS = (
-    validity.UNSQUASHFS,
+    verify.UNSQUASHFS,
     pack.MKSQUASHFS,
     programs.PRLIMIT,
     process.UNSHARE,
@@ -158,7 +158,7 @@ def tools(node: Node) -> Iterator[Finding]:
     if missing:
         yield Finding(WRONG, f"missing: {', '.join(missing)}", "install the packages that docs/install.md names")
     else:
-        versions = [_version(program) for program in (validity.UNSQUASHFS, *_importers(node.policy.images.importer))]
+        versions = [_version(program) for program in (verify.UNSQUASHFS, *_importers(node.policy.images.importer))]
         yield Finding(OK, "; ".join(versions))
 
 

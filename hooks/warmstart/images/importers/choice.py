@@ -9,7 +9,7 @@ from warmstart.host.identity import Identity
 
 if TYPE_CHECKING:
     from warmstart.images.credentials import Login
-    from warmstart.images.importers.contract import Importer
+    from warmstart.images.importers.base import Importer
     from warmstart.policy.compiled import Images
 
 ENROOT = "/usr/bin/enroot"

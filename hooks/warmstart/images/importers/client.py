@@ -8,7 +8,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker, WorkerSilent
 from warmstart.images.importers import endpoint
-from warmstart.images.importers.contract import RegistryUnreachable
+from warmstart.images.importers.base import RegistryUnreachable
 from warmstart.images.importers.destinations import Reach
 from warmstart.images.reference import Reference
 

@@ -15,7 +15,7 @@ import ssl
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from warmstart.images.importers.contract import (
+from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,

@@ -21,7 +21,7 @@ from warmstart.host.files import opened_dir, unlink_if_there, write_all
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, for_enroot, lent
 from warmstart.images.importers import oci
-from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.destinations import Reach, host_of
 from warmstart.images.importers.programs import PAUSES_S, patiently, run
 from warmstart.images.reference import Reference, is_digest

@@ -14,7 +14,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, for_skopeo, lent
-from warmstart.images.importers.contract import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.destinations import Reach
 from warmstart.images.importers.programs import PAUSES_S, patiently, run
 from warmstart.images.reference import Reference, is_digest

@@ -17,8 +17,8 @@ from typing import TypeVar
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.images.importers import outlet
-from warmstart.images.importers.contract import RedirectRefused, RegistryUnreachable
+from warmstart.images.importers import egress
+from warmstart.images.importers.base import RedirectRefused, RegistryUnreachable
 from warmstart.images.importers.destinations import Destinations, Reach
 from warmstart.images.measured import Exceeded, Watch
 from warmstart.images.reference import Reference
@@ -77,7 +77,7 @@ def _with_egress(
     reference: Reference,
     reach: Reach,
 ) -> process.CompletedProgram:
-    with outlet.opened(identity, Destinations.of(reference, reach)) as way:
+    with egress.opened(identity, Destinations.of(reference, reach)) as way:
         ended = start(env={**env, **way.environment}, namespace=way.namespace)
         if ended.status != 0 and (problem := way.refused()):
             raise RedirectRefused(image=reference.canonical(), problem=problem)

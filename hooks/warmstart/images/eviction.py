@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from warmstart.errors import UserError
 from warmstart.host.files import unlink_if_there
-from warmstart.images import beside, election, uses
+from warmstart.images import election, launchers, uses
 from warmstart.images.inventory import PINNED, ImageEntry, describe, inventory
-from warmstart.images.lookup import IMAGE, IMAGES, META, PRIVATE_STORES, Charged
-from warmstart.images.publishing import opened_folder, sweep_all
+from warmstart.images.layout import IMAGE, IMAGES, META, PRIVATE_STORES, Charged
+from warmstart.images.published import opened_folder, sweep_all
 from warmstart.policy.compiled import Keep
 from warmstart.store.locks import try_lock
 from warmstart.store.publish import replace
@@ -170,7 +170,7 @@ def _remove_hidden(room: Room, name: str) -> bool:
     with opened_folder(room.store, CHECKED) as folder:
         unlink_if_there(name + META, folder)
     if room.names:
-        beside.unlink(room.names, os.path.join(room.store, IMAGES, name + IMAGE))
+        launchers.unlink(room.names, os.path.join(room.store, IMAGES, name + IMAGE))
     return True
 
 

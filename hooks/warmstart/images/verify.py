@@ -18,9 +18,9 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import copy_hashed, open_regular, read_small
 from warmstart.host.identity import Identity
 from warmstart.images.inventory import known_of
-from warmstart.images.lookup import IMAGE, IMAGES, META, what_is_wrong
-from warmstart.images.publishing import FORMAT, opened_folder
-from warmstart.images.superblock import ImageInvalid
+from warmstart.images.layout import IMAGE, IMAGES, META, what_is_wrong
+from warmstart.images.published import FORMAT, opened_folder
+from warmstart.images.squashfs import ImageInvalid
 from warmstart.store.publish import replace
 
 UNSQUASHFS = "/usr/bin/unsquashfs"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.choice import choose, is_per_machine, recipe
-from warmstart.images.lookup import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
+from warmstart.images.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
 from warmstart.images.reference import Reference
 from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
-    from warmstart.images.importers.contract import Importer
+    from warmstart.images.importers.base import Importer
 
 
 class Requester(NamedTuple):

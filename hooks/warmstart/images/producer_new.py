@@ -12,17 +12,17 @@ from contextlib import suppress
 
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import beside, failures, possession, progress, scratch, validity
-from warmstart.images.asked import Missing, Obtained, Site, as_obtained, query_by_rules
+from warmstart.images import failures, launchers, possession, progress, scratch, verify
 from warmstart.images.election import Producer
 from warmstart.images.failures import RememberedFailure
-from warmstart.images.importers.contract import Importer, RegistryUnreachable
-from warmstart.images.lookup import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
+from warmstart.images.importers.base import Importer, RegistryUnreachable
+from warmstart.images.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
 from warmstart.images.producer import CLEAN_UP_S, Flight, courtesy, teller
-from warmstart.images.publishing import Draft, temp_owner
+from warmstart.images.published import Draft, temp_owner
+from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
 from warmstart.images.sized import Caps
-from warmstart.images.superblock import ImageInvalid
+from warmstart.images.squashfs import ImageInvalid
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
 ADOPTED_FILE = "adopted.sqsh"
@@ -185,12 +185,12 @@ def _make(flight: Flight, digest: str, importer: Importer, work: scratch.Scratch
 def _adopt(flight: Flight, work: scratch.Scratch) -> tuple[Obtained | None, str]:
     """Take over what another launcher left, if the policy says from where; or say why what is there is not taken."""
     want, site, deadline = flight[:3]
-    if want.reference.digest or not site.rules.adopt or not beside.is_unambiguous(want.reference):
+    if want.reference.digest or not site.rules.adopt or not launchers.is_unambiguous(want.reference):
         return None, ""
     with work.errors():
         fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
     try:
-        names = beside.names_of(want.reference)
+        names = launchers.names_of(want.reference)
         taken = site.store.adopt(fd, site.rules.adopt, names, want.times.fresh_after, deadline)
         if isinstance(taken, str):
             return None, taken
@@ -213,7 +213,7 @@ def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
     want, site, deadline = flight[:3]
     size = os.fstat(fd).st_size
     flight.tell(f"checking {progress.format_size(size)}")
-    validity.check_listing(fd, site.validator, deadline)
+    verify.check_listing(fd, site.validator, deadline)
     evicted = site.store.make_room(size, site.rules, site.charged, deadline)
     flight.tell(f"publishing {progress.format_size(size)}")
     draft = Draft(
@@ -237,6 +237,6 @@ def _point(flight: Flight, digest: str, resolved: float) -> None:
         site.store.point(want, digest, resolved, flight.owner, deadline)
     # What one user asked for gets no name: `a_b` and `a/b` are the same file to launchers.
     if site.rules.names and site.charged.uid == -1 and not is_adopted(digest):
-        path = os.path.join(site.store.path, "images", image_name(digest, want.kind) + beside.IMAGE)
+        path = os.path.join(site.store.path, "images", image_name(digest, want.kind) + launchers.IMAGE)
         with suppress(WarmstartError):
-            site.store.link_for_launchers(site.rules.names, beside.names_of(want.reference), path, deadline)
+            site.store.link_for_launchers(site.rules.names, launchers.names_of(want.reference), path, deadline)

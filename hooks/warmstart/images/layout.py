@@ -26,7 +26,7 @@ import time
 from typing import NamedTuple
 
 from warmstart.host.files import REGULAR, open_regular
-from warmstart.images import superblock
+from warmstart.images import squashfs
 from warmstart.images.reference import Reference, is_digest
 
 IMAGES = "images"
@@ -138,8 +138,8 @@ def what_is_wrong(fd: int, status: os.stat_result) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "not a regular file"
     try:
-        superblock.parse(os.pread(fd, superblock.SIZE, 0), status.st_size)
-    except superblock.ImageInvalid as error:
+        squashfs.parse(os.pread(fd, squashfs.SIZE, 0), status.st_size)
+    except squashfs.ImageInvalid as error:
         return str(error.fields["problem"])
     return ""
 

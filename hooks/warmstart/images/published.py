@@ -28,7 +28,7 @@ from warmstart.host.files import (
     read_small,
     unlink_if_there,
 )
-from warmstart.images.lookup import (
+from warmstart.images.layout import (
     IMAGE,
     IMAGES,
     LONGEST_POINTER,
@@ -40,7 +40,7 @@ from warmstart.images.lookup import (
     parse_pointer,
     what_is_wrong,
 )
-from warmstart.images.superblock import ImageInvalid
+from warmstart.images.squashfs import ImageInvalid
 from warmstart.store.publish import TEMP_PREFIX, publish, replace, temp_file
 
 QUARANTINE = "quarantine"

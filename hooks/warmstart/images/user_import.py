@@ -24,13 +24,13 @@ from warmstart.errors import ResourceError, StoreError
 from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
-from warmstart.images.importers.contract import Importer
-from warmstart.images.lookup import IMAGE, key_of, what_is_wrong
+from warmstart.images.importers.base import Importer
+from warmstart.images.layout import IMAGE, key_of, what_is_wrong
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Scratch, disk_errors
 from warmstart.images.served import FOLDER
 from warmstart.images.sized import Caps
-from warmstart.images.superblock import ImageInvalid
+from warmstart.images.squashfs import ImageInvalid
 
 FALLBACK = "/var/tmp"
 LONGEST_CREDENTIALS = 1 << 16
