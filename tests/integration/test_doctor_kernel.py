@@ -20,7 +20,7 @@ from warmstart.entry.doctor.finding import Result
 from warmstart.entry.doctor.finding import run as run_checks
 from warmstart.entry.doctor.node import Node
 from warmstart.host import linux, loops
-from warmstart.images import sized
+from warmstart.images import scratch
 from warmstart.policy.refresh import current
 from warmstart.store import overlay
 
@@ -79,7 +79,7 @@ def test_a_kernel_that_maps_no_ids(here: Node, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop devices; no overlay; no mke2fs: each is advice, for jobs run all the same."""
-    monkeypatch.setattr(sized, "MKE2FS", "/no/such")
+    monkeypatch.setattr(scratch, "MKE2FS", "/no/such")
     with monkeypatch.context() as patch:
         patch.setattr(loops, "attach", no_loops)
         found = examined(here)

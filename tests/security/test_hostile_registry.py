@@ -24,15 +24,14 @@ from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become
-from warmstart.images import scratch, served, single_flight, sized, user_import
+from warmstart.images import scratch, single_flight, user_import
 from warmstart.images.importers.base import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
-from warmstart.images.importers.destinations import Reach
+from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.importers.oci import Oci
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
-from warmstart.images.scratch import ImageTooLarge
-from warmstart.images.sized import Caps
+from warmstart.images.scratch import Caps, ImageTooLarge
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
 SMALL = Caps(48 << 20, 1000)
@@ -129,7 +128,7 @@ def _loops() -> str:
 def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Tell whether this test is on a node without loop devices."""
     if request.param == "measured":
-        monkeypatch.setattr(sized, "mounted", lambda *_: False)
+        monkeypatch.setattr(scratch, "mounted", lambda *_: False)
     return bool(request.param == "measured")
 
 
@@ -191,7 +190,7 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
 
     with slow(place, wanted=True):
         assert result(in_child(as_alice)) == "image-too-large"
-    assert [name for name in os.listdir(account.home / served.FOLDER) if not name.endswith(".lock")] == []
+    assert [name for name in os.listdir(account.home / user_import.FOLDER) if not name.endswith(".lock")] == []
     assert at_work(place, ALICE) == []
 
 
@@ -263,7 +262,7 @@ def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Sit
 
 def test_an_import_sees_no_network_but_its_egress(place: Place) -> None:
     """What takes over skopeo finds an empty loopback, no way to an address, and no other process."""
-    from warmstart.images.importers import programs
+    from warmstart.images.importers import base
 
     with stub("seen=/dev/null") as port:
         script = (
@@ -274,7 +273,7 @@ def test_an_import_sees_no_network_but_its_egress(place: Place) -> None:
         with scratch.opened(
             str(place.base / "workspace"), "n1", "r1", place.identity(IMPORT), CAPS
         ) as work:  # fmt: skip
-            ended = programs.run(
+            ended = base.run(
                 ["/bin/bash", "-c", script], reference=parse("reg.io/a"), scratch=work, deadline=after(20),
                 identity=place.identity(IMPORT), env={"PATH": "/usr/bin:/bin"}, reach=NOWHERE,
             )  # fmt: skip

@@ -15,7 +15,7 @@ from warmstart.host.worker import Worker
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.base import Importer
 from warmstart.images.query import Site
-from warmstart.images.sized import Caps
+from warmstart.images.scratch import Caps
 from warmstart.policy.compiled import Images, Keep
 
 KEEP = Keep(high=99, low=98, floor=0, lease=600, user=0, account=0)

@@ -18,8 +18,7 @@ from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.inventory import ImageEntry
-from warmstart.images.quarantine import QuarantinedImage
+from warmstart.images.eviction import ImageEntry, QuarantinedImage
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
 from warmstart.paths import Installation

@@ -16,10 +16,9 @@ from warmstart.entry.terminal import json_option, progress, say, show_json, show
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import producer_new, single_flight
-from warmstart.images.inventory import ImageEntry
+from warmstart.images.eviction import ImageEntry, QuarantinedImage
 from warmstart.images.layout import NOBODY
-from warmstart.images.progress import format_size
-from warmstart.images.quarantine import QuarantinedImage
+from warmstart.images.producer_new import format_size
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.paths import Installation

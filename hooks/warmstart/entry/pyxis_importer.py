@@ -18,11 +18,11 @@ from warmstart.entry.in_force import current_policy
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import layout, served, user_import
+from warmstart.images import layout, user_import
 from warmstart.images.importers.choice import choose, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
-from warmstart.images.sized import Caps
+from warmstart.images.scratch import Caps
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Images, Keep, Policy
 
@@ -121,8 +121,8 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
     name, job_tmp = os.path.basename(path).removesuffix(layout.IMAGE), _job_tmp(installation)
     with suppress(OSError):
         if job_tmp:
-            served.note(job_tmp, name)
-        if served.is_held(policy.paths.store, name, policy.images.keep.lease):
+            user_import.note(job_tmp, name)
+        if user_import.is_held(policy.paths.store, name, policy.images.keep.lease):
             return path
     _say(f"{reference.canonical()} was not used on this cluster for long; copying it for you alone")
     return user_import.copied(reference, _place(installation, policy.images), path, after(IMPORT_S))

@@ -21,7 +21,7 @@ from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY, opened_dir
-from warmstart.images import scratch, served
+from warmstart.images import scratch, user_import
 from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
 from warmstart.slurm import commands
@@ -132,13 +132,13 @@ class _NodeMaintenance:
         return noted + self._served()
 
     def _served(self) -> int:
-        """Mark the images that steps were served without a hook (images/served.py)."""
+        """Mark the images that steps were served without a hook (images/user_import.py)."""
         run, marked = self._run, 0
         store = ImageStoreClient(run.store.worker, run.policy.paths.store)
         with suppress(FileNotFoundError), opened_dir(f"{run.policy.paths.workspace}/{run.node}") as node_fd:
             for name in os.listdir(node_fd):
                 with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, node_fd) as fd:
-                    marked += served.mark_noted(
+                    marked += user_import.mark_noted(
                         fd, run.paths.uses, node=run.node, store=store, deadline=after(STORE_SECONDS)
                     )
         return marked

@@ -18,12 +18,9 @@ from warmstart.images.layout import PRIVATE_STORES, Charged, Found, ImageQuery, 
 from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
-    from warmstart.images.adoption import Taken
-    from warmstart.images.election import Producer
-    from warmstart.images.failures import RememberedFailure
-    from warmstart.images.inventory import ImageEntry
-    from warmstart.images.published import Draft, Published
-    from warmstart.images.quarantine import QuarantinedImage
+    from warmstart.images.eviction import ImageEntry, QuarantinedImage
+    from warmstart.images.launchers import Taken
+    from warmstart.images.published import Draft, Producer, Published, RememberedFailure
     from warmstart.images.verify import ByteCheck
     from warmstart.policy.compiled import Adopt, Images
 
@@ -94,42 +91,42 @@ class ImageStoreClient(NamedTuple):
 
     def begin(self, want: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> str | None:
         """Become the producer; None if somebody else is, else why there is no lock ("" if there is)."""
-        from warmstart.images import election
+        from warmstart.images import published
 
-        return self._run(deadline, election.begin, self.path, want.lock, producer, owner)
+        return self._run(deadline, published.begin, self.path, want.lock, producer, owner)
 
     def announce(self, want: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> None:
         """Write down what the producer does now."""
-        from warmstart.images import election
+        from warmstart.images import published
 
-        self._run(deadline, election.announce, self.path, want.lock, producer, owner)
+        self._run(deadline, published.announce, self.path, want.lock, producer, owner)
 
     def end(self, want: ImageQuery, deadline: Deadline) -> None:
         """Give the producer's lock back, if need be by ending the worker; raises nothing."""
-        from warmstart.images import election
+        from warmstart.images import published
 
         try:
-            self._run(deadline, election.end, self.path, want.lock)
+            self._run(deadline, published.end, self.path, want.lock)
         except WarmstartError:
             self.close()
 
     def producer_of(self, want: ImageQuery, deadline: Deadline) -> Producer | None:
         """Return what the producer says of itself."""
-        from warmstart.images import election
+        from warmstart.images import published
 
-        return self._run(deadline, election.producer_of, self.path, want.lock)
+        return self._run(deadline, published.producer_of, self.path, want.lock)
 
     def remember(self, want: ImageQuery, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
         """Keep a definitive failure for those who come next."""
-        from warmstart.images import failures
+        from warmstart.images import published
 
-        self._run(deadline, failures.remember, self.path, want.lock, failure, owner)
+        self._run(deadline, published.remember, self.path, want.lock, failure, owner)
 
     def recall(self, want: ImageQuery, kept_s: float, deadline: Deadline) -> RememberedFailure | None:
         """Return a failure that is at most `kept_s` seconds old."""
-        from warmstart.images import failures
+        from warmstart.images import published
 
-        return self._run(deadline, failures.recall, self.path, want.lock, kept_s)
+        return self._run(deadline, published.recall, self.path, want.lock, kept_s)
 
     # Tags
 
@@ -211,23 +208,23 @@ class ImageStoreClient(NamedTuple):
 
     def empty_quarantine(self, now: float, lease: float, deadline: Deadline) -> list[str]:
         """Remove damaged images that are old or too many; returns their names there. Times in seconds."""
-        from warmstart.images import quarantine
+        from warmstart.images import eviction
 
-        return self._run(deadline, quarantine.empty, self.path, now, lease)
+        return self._run(deadline, eviction.empty, self.path, now, lease)
 
     # What is there
 
     def inventory(self, lease: float, deadline: Deadline) -> list[ImageEntry]:
         """Return all images, the least recently used first; `lease` in seconds."""
-        from warmstart.images import inventory
+        from warmstart.images import eviction
 
-        return self._run(deadline, inventory.inventory, self.path, lease)
+        return self._run(deadline, eviction.inventory, self.path, lease)
 
     def quarantined(self, deadline: Deadline) -> list[QuarantinedImage]:
         """Return all damaged images, the oldest first."""
-        from warmstart.images import quarantine
+        from warmstart.images import eviction
 
-        return self._run(deadline, quarantine.quarantined, self.path)
+        return self._run(deadline, eviction.quarantined, self.path)
 
     def stores(self, deadline: Deadline) -> list[str]:
         """Return the paths of this store and of the stores of private images in it, where they have images."""
@@ -266,9 +263,9 @@ class ImageStoreClient(NamedTuple):
         self, fd: int, places: Sequence[Adopt], names: Sequence[str], not_before: float, deadline: Deadline
     ) -> Taken | str:
         """Copy a launcher's image into an open local file; or return why none is taken, "" if there is none."""
-        from warmstart.images import adoption
+        from warmstart.images import launchers
 
-        return self._run_with(fd, deadline, adoption.fetch, fd, places, names, not_before)
+        return self._run_with(fd, deadline, launchers.fetch, fd, places, names, not_before)
 
     @property
     def _subject(self) -> str:

@@ -1,13 +1,19 @@
-"""Room in the store: quotas, watermarks, and which image goes first. Runs as the store's owner, in the worker.
+"""Room in the image store: inventory, quotas, watermarks, eviction, quarantine. Runs as the store's owner.
 
-Only what no node has used within the lease goes, and nothing that is pinned. An image is first taken out of sight by a
-rename, then its marks are read again, then it goes: a hook marks its use first and looks again afterwards
-(flight.py), so one of the two always notices the other.
+Evicts least recently used images; never one that is pinned, or that a node used within the lease. An image is renamed
+out of sight, then its use marks are read again, then it is removed. A hook marks its use first and looks again
+afterwards, so one of the two always notices the other.
+
+    images/quarantine/<name>.<time in ns>.{sqsh,json,reason}      damaged images, moved here by `published.quarantine`
+
+A quarantined image stays for two weeks, for whoever looks for the cause, and the newest few suffice. It stays at
+least for the policy's lease, because a job may still have it open.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -15,11 +21,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import UserError
-from warmstart.host.files import unlink_if_there
-from warmstart.images import election, launchers, uses
-from warmstart.images.inventory import PINNED, ImageEntry, describe, inventory
+from warmstart.host.files import read_small, unlink_if_there
+from warmstart.images import launchers, published, uses
 from warmstart.images.layout import IMAGE, IMAGES, META, PRIVATE_STORES, Charged
-from warmstart.images.published import opened_folder, sweep_all
+from warmstart.images.published import QUARANTINE, opened_folder, sweep_all
 from warmstart.policy.compiled import Keep
 from warmstart.store.locks import try_lock
 from warmstart.store.publish import replace
@@ -27,6 +32,15 @@ from warmstart.store.publish import replace
 OUT_OF_SIGHT = ".evicted-"
 CHECKED = "checked"
 LOCK = "evict.lock"
+PINNED = "pinned"
+LONGEST = 16384
+# A new image is its producer's, who has not marked it yet.
+NEW_S = 3600.0
+RETENTION_S = 14 * 86400.0
+MOST = 8
+REASON = ".reason"
+LONGEST_REASON = 4096
+ENDINGS = (IMAGE, META, REASON)
 
 
 class ImageQuotaExceeded(UserError):
@@ -181,7 +195,7 @@ def _has_images(store: str) -> bool:
 def _finish(room: Room) -> None:
     """End what producers and evictions that died have begun; the evictions' lock is held."""
     sweep_all(room.store)
-    election.forget_dead(room.store)
+    published.forget_dead(room.store)
     with opened_folder(room.store) as images:
         found = [name for name in os.listdir(images) if name.startswith(OUT_OF_SIGHT)]
     for name in found:
@@ -193,3 +207,144 @@ def _space(store: str) -> tuple[int, int]:
     found = os.statvfs(store)
     free = found.f_bavail * found.f_frsize
     return (found.f_blocks - found.f_bfree) * found.f_frsize + free, free
+
+
+class ImageEntry(NamedTuple):
+    """An image in the store; from `digest` on what is known of it, "" or -1 where nothing is."""
+
+    name: str
+    path: str
+    bytes: int
+    published: float  # seconds since the epoch, as `last_use`
+    last_use: float
+    nodes: list[str]  # those that used it within the lease
+    protected: str  # "pinned" | "in use" | "new" | ""
+    digest: str
+    reference: str
+    importer: str
+    user: str
+    account: str
+    sha256: str
+    uid: int
+    private: str  # set by whoever lists all stores: the name of its store of private images, "" for the shared one
+    store: str
+
+
+def inventory(store: str, lease: float) -> list[ImageEntry]:
+    """Return every image of the store, the one that was used least recently first; `lease` in seconds."""
+    folder = os.path.join(store, IMAGES)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        if not os.path.isdir(store):
+            raise
+        return []  # nothing was ever imported
+    entries = (describe(store, name.removesuffix(IMAGE), lease) for name in names if _is_image(name))
+    return sorted((entry for entry in entries if entry), key=lambda entry: entry.last_use)
+
+
+def describe(store: str, name: str, lease: float) -> ImageEntry | None:
+    """Return one image as `inventory` does; None if it is not there."""
+    path = os.path.join(store, IMAGES, name)
+    try:
+        status = os.stat(path + IMAGE, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    known = known_of(path + META)
+    marks = uses.last(store, name)
+    now = time.time()
+    nodes = sorted(node for node, at in marks.items() if now - at < lease)
+    is_pinned = os.path.exists(os.path.join(store, IMAGES, PINNED, name))
+    is_new = now - status.st_mtime < NEW_S
+    published, uid = known.get("published"), known.get("uid")
+    return ImageEntry(
+        name=name,
+        path=path + IMAGE,
+        bytes=status.st_size,
+        published=float(published) if isinstance(published, (int, float)) else status.st_mtime,
+        last_use=max([*marks.values(), status.st_mtime]),
+        nodes=nodes,
+        protected="pinned" if is_pinned else "in use" if nodes else "new" if is_new else "",
+        uid=uid if isinstance(uid, int) else -1,
+        private="",
+        store=store,
+        **{key: str(known.get(key, "")) for key in ("digest", "reference", "importer", "user", "account", "sha256")},
+    )
+
+
+def known_of(path: str) -> dict[str, object]:
+    """Return what was written down when the image was published; {} if that is missing or damaged."""
+    try:
+        found = json.loads(read_small(path, LONGEST))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_image(name: str) -> bool:
+    return name.endswith(IMAGE) and not name.startswith(".")
+
+
+class QuarantinedImage(NamedTuple):
+    """A quarantined image."""
+
+    name: str
+    path: str
+    bytes: int
+    at: float  # seconds since the epoch
+    reason: str
+    reference: str
+    private: str  # set by whoever lists all stores: the name of its store of private images, "" for the shared one
+    store: str
+
+
+def quarantined(store: str) -> list[QuarantinedImage]:
+    """Return what lies there, the oldest first.
+
+    `PermissionError` for anybody but the store's owner.
+    """
+    folder = os.path.join(store, IMAGES, QUARANTINE)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    found = (_describe(store, folder, name) for name in {_stem(name) for name in names} if name)
+    return sorted(found, key=lambda entry: entry.at)
+
+
+def empty(store: str, now: float, lease: float) -> list[str]:
+    """Remove what has lain there for two weeks, and all but the last few, but nothing before its lease; return it.
+
+    `now` in seconds since the epoch, `lease` in seconds.
+    """
+    found = quarantined(store)
+    last = found[-MOST:]
+    going = [entry.name for entry in found if now - entry.at > (max(RETENTION_S, lease) if entry in last else lease)]
+    with opened_folder(store, QUARANTINE, 0o700) as folder:
+        for name in going:
+            for ending in ENDINGS:
+                unlink_if_there(name + ending, folder)
+    return going
+
+
+def _stem(name: str) -> str:
+    """Return NAME.TIME of one of its files, "" for anything else."""
+    stem = next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), "")
+    return stem if stem.rpartition(".")[2].isdecimal() and not stem.startswith(".") else ""
+
+
+def _describe(store: str, folder: str, name: str) -> QuarantinedImage:
+    path = os.path.join(folder, name)
+    size = 0
+    for ending in ENDINGS:
+        try:
+            size += os.stat(path + ending, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            continue  # whoever moved it died in between, or somebody else has just emptied this
+    try:
+        reason = read_small(path + REASON, LONGEST_REASON).decode("utf-8", "replace")
+    except FileNotFoundError:
+        reason = ""
+    at = int(name.rpartition(".")[2]) / 1e9
+    reference = str(known_of(path + META).get("reference", ""))
+    return QuarantinedImage(name, path + IMAGE, size, at, reason, reference, "", store)

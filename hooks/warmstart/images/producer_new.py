@@ -2,30 +2,59 @@
 
 Never on a warm hook's path. The lock's holder looks again, because the one before it may have just published; a
 definitive failure is written down before the lock goes, so that the next holder finds it.
+
+One producer at work: what it holds, what it tells its waiters, and what it asks of the store.
+
+Never on a warm hook's path.
+
+What a producer tells its waiters while it works: for the length of an import, how much of it is on the disk.
+
+A process of its own looks every few seconds: the importer's programs say nothing that could be relied on. It ends
+with the hook, however that ends.
+
+Take what an importer made away from its account, for good (threats, row 11).
+
+The importer's processes are dead by now, with their namespaces. What is proved here is proved of an inode, not
+of a name: one link, regular, the import account's; then it is root's and read-only; then no descriptor open
+for writing is left anywhere, a mapping or a descriptor that was passed on included: the kernel grants a read
+lease only then (fcntl(2), F_SETLEASE). The validated inode is the one that is copied (docs/adr/0002).
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import select
+import stat
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
-from warmstart.errors import UserError, WarmstartError
+from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import failures, launchers, possession, progress, scratch, verify
-from warmstart.images.election import Producer
-from warmstart.images.failures import RememberedFailure
+from warmstart.host.files import DIRECTORY, open_regular
+from warmstart.images import launchers, published, scratch, verify
 from warmstart.images.importers.base import Importer, RegistryUnreachable
 from warmstart.images.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
-from warmstart.images.producer import CLEAN_UP_S, Flight, courtesy, teller
-from warmstart.images.published import Draft, temp_owner
+from warmstart.images.published import Draft, Producer, RememberedFailure, temp_owner
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
-from warmstart.images.sized import Caps
+from warmstart.images.scratch import Caps
 from warmstart.images.squashfs import ImageInvalid
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
 ADOPTED_FILE = "adopted.sqsh"
+CLEAN_UP_S = 5.0
+COURTESY = 4  # the part of what is left of the wait that a launcher's lock may cost: one in this many
+LONGEST_COURTESY_S = 120.0
+POLL_S = 0.25
+EVERY_S = 2.0
+DEEPEST = 3  # layers and results lie above; the unpacked tree goes on below
+MOST = 2000  # entries looked at
+SIGKILL = 9
+BLOCK = 512  # bytes in st_blocks
 
 
 class NothingToAdopt(UserError):
@@ -53,7 +82,7 @@ def produce(flight: Flight, how: str) -> Obtained:
         image = as_obtained(site.store.find(want, deadline), how) or _import(flight)
         return image._replace(missing=image.missing._replace(lockless=image.missing.lockless or flight.lockless))
     except UserError as error:
-        if error.code in failures.DEFINITIVE:
+        if error.code in published.DEFINITIVE:
             failure = RememberedFailure(error.code, {name: str(value) for name, value in error.fields.items()})
             with suppress(WarmstartError):
                 site.store.remember(want, failure, flight.owner, after(CLEAN_UP_S))
@@ -65,7 +94,7 @@ def produce(flight: Flight, how: str) -> Obtained:
 def raise_remembered(want: ImageQuery, site: Site, deadline: Deadline) -> None:
     """Raise the definitive failure that somebody met with this reference a short time ago."""
     failure = site.store.recall(want, site.rules.remember_failures, deadline)
-    if failure and (error := failures.as_error(failure)):
+    if failure and (error := published.as_error(failure)):
         raise error
 
 
@@ -171,11 +200,11 @@ def _make(flight: Flight, digest: str, importer: Importer, work: scratch.Scratch
     want, site, deadline = flight[:3]
     evicted = site.store.make_room(0, site.rules, site.charged, deadline)  # before minutes of work, not after them
     flight.tell("fetching and packing it")
-    with progress.told(work.fd, teller(flight)):
+    with told(work.fd, teller(flight)):
         result = importer.import_image(want.reference, digest, work, deadline)
     work.settle()
     with work.errors():
-        fd = possession.claim(work.fd, result, importer.identity.uid)
+        fd = claim(work.fd, result, importer.identity.uid)
     try:
         return [*evicted, *_publish(flight, fd, digest, importer.name)]
     finally:
@@ -212,10 +241,10 @@ def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
     """Prove an inode that only root can write, and let the store's owner copy it; returns what was evicted for it."""
     want, site, deadline = flight[:3]
     size = os.fstat(fd).st_size
-    flight.tell(f"checking {progress.format_size(size)}")
+    flight.tell(f"checking {format_size(size)}")
     verify.check_listing(fd, site.validator, deadline)
     evicted = site.store.make_room(size, site.rules, site.charged, deadline)
-    flight.tell(f"publishing {progress.format_size(size)}")
+    flight.tell(f"publishing {format_size(size)}")
     draft = Draft(
         digest=digest,
         reference=want.reference.canonical(),
@@ -240,3 +269,164 @@ def _point(flight: Flight, digest: str, resolved: float) -> None:
         path = os.path.join(site.store.path, "images", image_name(digest, want.kind) + launchers.IMAGE)
         with suppress(WarmstartError):
             site.store.link_for_launchers(site.rules.names, launchers.names_of(want.reference), path, deadline)
+
+
+class Flight(NamedTuple):
+    """One producer at work."""
+
+    want: ImageQuery
+    site: Site
+    deadline: Deadline
+    producer: Producer  # what waiters are told
+    owner: str  # of its temps in the store
+    lockless: str  # why it has no lock, "" if it has one
+
+    def tell(self, doing: str) -> None:
+        """Let waiters know; that they can't be told is no failure."""
+        with suppress(WarmstartError):
+            self.site.store.announce(self.want, self.producer._replace(doing=doing), self.owner, self.deadline)
+
+
+@contextmanager
+def courtesy(flight: Flight) -> Iterator[str]:
+    """Hold the launchers' lock where the policy says so, or go on without it; gives why there is none."""
+    site = flight.site
+    if site.rules.lock != "beside":
+        yield ""
+        return
+    name = launchers.names_of(flight.want.reference)[0]
+    until = flight.deadline.within(min(flight.deadline.left() / COURTESY, LONGEST_COURTESY_S))
+    problem = site.store.take_launchers_lock(site.rules.names, name, flight.deadline)
+    while problem == launchers.BUSY and not until.expired():
+        flight.tell("waiting for the launcher that has the lock beside the image")
+        time.sleep(min(POLL_S, until.left()))
+        problem = site.store.take_launchers_lock(site.rules.names, name, flight.deadline)
+    try:
+        yield f"somebody holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
+    finally:
+        with suppress(WarmstartError):
+            site.store.give_back_launchers_lock(name, after(CLEAN_UP_S))
+
+
+def teller(flight: Flight) -> Callable[[int], None]:
+    """Return what tells waiters of bytes; it has a worker of its own, for it runs in another process."""
+    other = flight._replace(site=flight.site._replace(store=flight.site.store.separate()))
+
+    def tell(count: int) -> None:
+        other._replace(deadline=after(CLEAN_UP_S)).tell(f"fetching and packing it, {format_size(count)} so far")
+
+    return tell
+
+
+@contextmanager
+def told(directory: int, tell: Callable[[int], None]) -> Iterator[None]:
+    """Call `tell` with the bytes below a directory every few seconds, in a forked process, during a `with`.
+
+    `tell` runs in that process only; what it raises ends it and nothing else.
+    """
+    ended, ending = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(ending)
+            while not select.select([ended], [], [], EVERY_S)[0]:
+                tell(measure(directory))
+        finally:
+            os._exit(0)
+    os.close(ended)
+    try:
+        yield
+    finally:
+        os.close(ending)
+        _reap(pid)
+
+
+def _reap(pid: int) -> None:
+    """Let it finish what it says; one that hangs in the store is killed."""
+    for _ in range(200):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        select.select([], [], [], 0.01)
+    os.kill(pid, SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def measure(directory: int) -> int:
+    """Return the bytes on disk of the files near the top of a directory; follows no links, opens no file."""
+    with suppress(OSError):
+        return _measure(directory, DEEPEST, [MOST])
+    return 0
+
+
+def _measure(directory: int, depth: int, left: list[int]) -> int:
+    total = 0
+    for name in os.listdir(directory):
+        left[0] -= 1
+        if left[0] < 0:
+            break
+        with suppress(OSError):
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            total += status.st_blocks * BLOCK
+            if depth > 1 and stat.S_ISDIR(status.st_mode):
+                below = os.open(name, DIRECTORY, dir_fd=directory)
+                try:
+                    total += _measure(below, depth - 1, left)
+                finally:
+                    os.close(below)
+    return total
+
+
+def format_size(count: int) -> str:
+    """Return bytes in words."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
+
+
+class ImageNotOurs(StoreError):
+    """What the importer left can't be made ours alone."""
+
+    code = "image-not-ours"
+    template = "the importer's {name} can't be trusted: {problem}"
+    hint = "is paths.workspace on a local disk (ext4, xfs), and does the import account run nothing else?"
+
+
+def claim(dir_fd: int, name: str, uid: int) -> int:
+    """Return a descriptor of the file `name`, now root's, 0444, and written by nobody; `uid` is the importer's.
+
+    Raises `ImageNotOurs`, or `OSError` for a disk that fails.
+    """
+    try:
+        fd = open_regular(name, dir_fd)
+    except OSError as error:
+        raise ImageNotOurs(name=name, problem=error.strerror) from error
+    try:
+        _check(fd, name, uid)
+        os.fchown(fd, os.geteuid(), os.getegid())
+        os.fchmod(fd, 0o444)
+        _prove_unwritten(fd, name)
+        _check(fd, name, os.geteuid())  # a link made before the inode was ours would be one that stays
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check(fd: int, name: str, uid: int) -> None:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid != uid:
+        problem = f"uid {status.st_uid}, {status.st_nlink} links, mode {stat.S_IMODE(status.st_mode):o}"
+        raise ImageNotOurs(name=name, problem=problem)
+
+
+def _prove_unwritten(fd: int, name: str) -> None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        held = error.errno in (errno.EAGAIN, errno.EACCES)
+        problem = "somebody has it open for writing" if held else f"no lease on it: {error.strerror}"
+        raise ImageNotOurs(name=name, problem=problem) from error
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)

@@ -1,8 +1,17 @@
-"""Put an image into the store, and take one out of its place. Runs as the store's owner, in the worker.
+"""Publish an image, elect its producer, and remember failed imports. Runs as the store's owner.
 
-Order (design, rule 1): copy to a temp beside the final name while hashing → superblock of the copy → fsync →
-link → what is known of it → the tag's pointer. Dying between any two of these leaves a temp, or an image
-that nothing points to yet; the next import goes on from there.
+Publishing: copy to a temporary file beside the final name while hashing → check the copy's superblock → fsync → link
+→ write its metadata → write the tag's pointer. A crash between any two leaves a temporary file, or an image without a
+pointer; the next import continues from there.
+
+Election: the producer holds the image's lock, which belongs to its store process: the kernel releases it when that
+dies. The lock saves work and decides nothing else, since publishing tolerates two producers. `<key>.producer` only
+informs waiters.
+
+Failures: a negative cache of definitive import failures, so that N waiters do not ask the registry one after another.
+It keeps only what is the same for everybody: what a registry said for sure (no such image, no access), and an image
+larger than the policy allows. Shared images are requested without credentials and private ones have stores of their
+own, so one user's 401 is nobody else's.
 """
 
 from __future__ import annotations
@@ -16,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from warmstart.errors import UserError, by_code
 from warmstart.host.files import (
     DIRECTORY,
     REGULAR,
@@ -29,6 +39,7 @@ from warmstart.host.files import (
     unlink_if_there,
 )
 from warmstart.images.layout import (
+    CLOCK_SKEW,
     IMAGE,
     IMAGES,
     LONGEST_POINTER,
@@ -41,6 +52,7 @@ from warmstart.images.layout import (
     what_is_wrong,
 )
 from warmstart.images.squashfs import ImageInvalid
+from warmstart.store.locks import Held, try_lock
 from warmstart.store.publish import TEMP_PREFIX, publish, replace, temp_file
 
 QUARANTINE = "quarantine"
@@ -49,6 +61,15 @@ OWNERS_ALONE = frozenset({"locks", QUARANTINE})
 FORMAT = 1
 # A temp of a live producer is written to all the time; where two mounts share no locks, an age protects it.
 ABANDONED_S = 60.0
+LOCKS = "locks"
+PRODUCER = ".producer"
+LONGEST_CLAIM = 4096
+LONGEST_WORD = 80
+
+_held: dict[str, Held] = {}
+FAILED = "failed"
+DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
+LONGEST_FAILURE = 16384
 
 
 class Draft(NamedTuple):
@@ -251,3 +272,115 @@ def _age(folder: int, name: str) -> float:
         return time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
     except FileNotFoundError:
         return 0.0
+
+
+class Producer(NamedTuple):
+    """What a producer says of itself."""
+
+    host: str
+    pid: int
+    job: int
+    since: str  # UTC, ISO 8601
+    doing: str = ""  # "" when it has just begun
+
+
+def begin(store: str, key: str, producer: Producer, owner: str) -> str | None:
+    """Become the producer, if nobody is; None when somebody else has the lock.
+
+    Returns why there is no lock although this is the producer, "" if there is one.
+    """
+    with opened_folder(store, LOCKS, 0o700) as folder:
+        held = try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
+        if held is None:
+            return None
+        _held[key] = held
+        try:
+            _write(folder, key, producer, owner)
+        except OSError:
+            _held.pop(key).release()
+            raise
+    return held.lockless
+
+
+def announce(store: str, key: str, producer: Producer, owner: str) -> None:
+    """Say what the producer does now: its `doing`."""
+    with opened_folder(store, LOCKS, 0o700) as folder:
+        _write(folder, key, producer, owner)
+
+
+def end(store: str, key: str) -> None:
+    """Let the next one have it, if there is one that still needs it."""
+    held = _held.pop(key, None)
+    if held is None:
+        return
+    try:
+        with opened_folder(store, LOCKS, 0o700) as folder:
+            unlink_if_there(key + PRODUCER, folder)
+    finally:
+        held.release()
+
+
+def forget_dead(store: str) -> None:
+    """Remove what producers said of themselves that died before they could."""
+    with opened_folder(store, LOCKS, 0o700) as folder:
+        for name in os.listdir(folder):
+            key = name.removesuffix(PRODUCER)
+            if key == name or (held := try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")) is None:
+                continue
+            try:
+                unlink_if_there(name, folder)
+            finally:
+                held.release()
+
+
+def producer_of(store: str, key: str) -> Producer | None:
+    """Return what the producer said of itself; None when nobody knows."""
+    try:
+        with opened_folder(store, LOCKS, 0o700) as folder:
+            data = json.loads(read_small(key + PRODUCER, LONGEST_CLAIM, folder))
+        words = (str(word)[:LONGEST_WORD] for word in (data["host"], data["since"], data.get("doing", "")))
+        host, since, doing = words
+        return Producer(host, int(data["pid"]), int(data["job"]), since, doing)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write(folder: int, key: str, producer: Producer, owner: str) -> None:
+    said = producer._asdict()
+    if not producer.doing:
+        del said["doing"]
+    replace(folder, owner, key + PRODUCER, json.dumps(said).encode(), 0o600)
+
+
+class RememberedFailure(NamedTuple):
+    """A `UserError` by its code and fields."""
+
+    code: str
+    fields: dict[str, str]
+
+
+def remember(store: str, key: str, failure: RememberedFailure, owner: str) -> None:
+    """Keep a failure."""
+    data = json.dumps({"at": time.time(), **failure._asdict()})
+    with opened_folder(store, FAILED) as folder:
+        replace(folder, owner, key + META, data.encode())
+
+
+def recall(store: str, key: str, kept_s: float) -> RememberedFailure | None:
+    """Return a failure that is at most `kept_s` seconds old, or None."""
+    try:
+        with opened_folder(store, FAILED) as folder:
+            data = json.loads(read_small(key + META, LONGEST_FAILURE, folder))
+        age = time.time() - float(data["at"])
+        if -CLOCK_SKEW <= age < kept_s:
+            fields = {str(name): str(value) for name, value in data["fields"].items()}
+            return RememberedFailure(str(data["code"]), fields)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # none, or not what `remember` wrote: as good as none
+    return None
+
+
+def as_error(failure: RememberedFailure) -> UserError | None:
+    """Return the error that a kept failure stands for; None if this version does not know it."""
+    kind = by_code(failure.code)
+    return kind(**failure.fields) if kind is not None and issubclass(kind, UserError) else None

@@ -1,33 +1,53 @@
-"""The directory of one import: private, gone afterwards, and found again when the importing hook was killed.
+"""The private directory of one import, its size limit, and its removal.
 
     <workspace>/<node>/           root's
-        import.<run>.<random>/    root and the account's group, 0710; locked (flock) for as long as its hook lives
-            disk                  root, 0600: a file system of the size that an import may take (sized.py)
-            <random>/             it, mounted; the import account, 0700: HOME, TMPDIR, layers, the result
+        import.<run>.<random>/    root and the account's group, 0710; locked (flock) while its hook lives
+            disk                  root, 0600: an ext4 of the size that an import may take
+            <random>/             the disk, mounted; the import account's, 0700: HOME, TMPDIR, layers, the result
 
-The inner name is random and the outer directory can't be listed: two imports at once have the same uid, and
-neither finds the other's files. Everybody reads both in /proc/self/mountinfo, and whoever reaches a directory can hold
-its file system with an O_PATH descriptor: so nobody else does, and the disk is emptied when it goes. Where no file
-system can be mounted, the directory is measured while programs run (measured.py).
+The inner name is random and the outer directory cannot be listed: two imports at once have the same uid, and neither
+finds the other's files. /proc/self/mountinfo shows both names to everybody, and whoever reaches a directory can pin
+its file system with an O_PATH descriptor, so the disk is emptied when the import ends.
+
+The disk is a sparse file on a loop device, `nosuid,nodev`, made in 25 ms and 1 MiB. What does not fit ends in ENOSPC
+for this import alone; removing one file removes millions. It has no journal and no barriers, since it lives as long
+as the import. A full disk below it shows as EIO later, so its end asks for that. Where loop devices are missing, and
+for a user's own import, the directory is measured while programs run, which bounds less: what is written between two
+looks has been written.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart.errors import NodeError, ResourceError, UserError
+from warmstart.errors import NodeError, ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.images import sized
-from warmstart.images.sized import Caps
 
 PREFIX = "import."
 REMOVAL_S = 60.0
+MKE2FS = "/sbin/mke2fs"
+MOUNT = "/bin/mount"
+FILE = "disk"
+SECONDS = 30.0
+FILESYSTEM_BLOCK = 4096
+INODE = 256
+# Superblocks, bitmaps and the reserve for them, beside the inode tables.
+OVERHEAD = 16 << 20
+FEATURES = "^has_journal,^resize_inode"
+OPTIONS = "loop,nosuid,nodev,noatime,noinit_itable,barrier=0,errors=continue"
+EVERY_S = 1.0
+PATIENCE = 4  # a look may cost one part in so many of the time
+DEEPEST = 200  # directories; no image has so many in each other, and each costs a descriptor
+STAT_BLOCK = 512  # bytes in st_blocks
 
 
 class ScratchUnusable(ResourceError):
@@ -86,7 +106,7 @@ class Scratch(NamedTuple):
         """Have all that was written on the disk, or say that the disk did not take it."""
         if self.is_sized:
             with self.errors():
-                sized.sync_filesystem(self.fd)
+                sync_filesystem(self.fd)
 
 
 @contextmanager
@@ -129,7 +149,7 @@ def _remove(parent: int, name: str, deadline: Deadline) -> None:
     """Remove a scratch directory, and free what its file system takes even if somebody still holds that."""
     disk = -1
     with suppress(OSError), opened_dir(name, parent) as outer:
-        disk = os.open(sized.FILE, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
+        disk = os.open(FILE, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
     try:
         remove_tree(parent, name, deadline)
     finally:
@@ -157,7 +177,7 @@ def _make_locked(parent: int, run_id: str, gid: int) -> tuple[str, int]:
 def _make_inner(path: str, outer: int, identity: Identity, caps: Caps) -> Scratch:
     name = os.urandom(16).hex()
     os.mkdir(name, 0o700, dir_fd=outer)
-    is_sized = os.geteuid() == 0 and sized.mounted(outer, path, name, caps)
+    is_sized = os.geteuid() == 0 and mounted(outer, path, name, caps)
     fd = os.open(name, DIRECTORY, dir_fd=outer)
     if is_sized:
         os.rmdir("lost+found", dir_fd=fd)
@@ -189,3 +209,108 @@ def disk_errors(path: str) -> Iterator[None]:
     except OSError as error:
         kind = ScratchBroken if error.errno in NODE_FAULTS else ScratchUnusable
         raise kind(path=path, problem=error.strerror or str(error)) from error
+
+
+class Caps(NamedTuple):
+    """What one import may take on a node, all that lies there at once: bytes, and files and directories."""
+
+    size: int
+    files: int
+
+
+def mounted(outer: int, path: str, name: str, caps: Caps) -> bool:
+    """Mount a new file system of that size on the directory `name` of `path`, whose open descriptor is `outer`.
+
+    False where this node can't (no loop devices, no mke2fs, no file may be that large): nothing is left of the attempt
+    then. `OSError` for a disk that fails. Nobody but root may be able to rename anything above `path`.
+    """
+    files = min(caps.files, caps.size // FILESYSTEM_BLOCK)
+    fd = os.open(FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=outer)
+    try:
+        os.ftruncate(fd, caps.size + files * INODE + caps.size // 1024 + OVERHEAD)
+        is_made = True
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        is_made = False
+    finally:
+        os.close(fd)
+    if is_made and _run(_make(f"{path}/{FILE}", files)) and _run(_mount(f"{path}/{FILE}", f"{path}/{name}")):
+        return True
+    os.unlink(FILE, dir_fd=outer)
+    return False
+
+
+def sync_filesystem(fd: int) -> None:
+    """Have everything written that was written to a file system; `OSError` if any of it was lost (kernel 5.8)."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _make(path: str, files: int) -> list[str]:
+    return [
+        *(MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files)),
+        *("-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", path),
+    ]
+
+
+def _mount(path: str, target: str) -> list[str]:
+    return [MOUNT, "-n", "-t", "ext4", "-o", OPTIONS, path, target]
+
+
+def _run(argv: list[str]) -> bool:
+    from warmstart.host import process
+
+    with suppress(WarmstartError):
+        return process.run(argv, deadline=after(SECONDS)).status == 0
+    return False
+
+
+class Exceeded(Exception):
+    """More is there than the caps allow."""
+
+
+class Watch:
+    """Looks from time to time whether a directory has outgrown its caps."""
+
+    def __init__(self, directory: int, caps: Caps) -> None:
+        self._directory = directory
+        self._caps = caps
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        """Raise `Exceeded`; does nothing while it is too early to look again."""
+        if time.monotonic() >= self._next:
+            self.look()
+
+    def look(self) -> None:
+        """Raise `Exceeded` if more is there now; follows no links, opens no files."""
+        started = time.monotonic()
+        _add(self._directory, self._caps, 1)
+        ended = time.monotonic()
+        self._next = ended + max(EVERY_S, PATIENCE * (ended - started))
+
+
+def _add(directory: int, left: Caps, depth: int) -> Caps:
+    """Return what is left of the caps after everything below a directory; what goes away meanwhile is not there."""
+    if depth > DEEPEST:
+        raise Exceeded
+    size, files = left
+    with suppress(OSError), os.scandir(directory) as found:
+        for entry in found:
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                size, files = size - status.st_blocks * STAT_BLOCK, files - 1
+                if size < 0 or files < 0:
+                    raise Exceeded
+                if stat.S_ISDIR(status.st_mode):
+                    below = os.open(entry.name, DIRECTORY, dir_fd=directory)
+                    try:
+                        size, files = _add(below, Caps(size, files), depth + 1)
+                    finally:
+                        os.close(below)
+    return Caps(size, files)

@@ -17,7 +17,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import copy_hashed, open_regular, read_small
 from warmstart.host.identity import Identity
-from warmstart.images.inventory import known_of
+from warmstart.images.eviction import known_of
 from warmstart.images.layout import IMAGE, IMAGES, META, what_is_wrong
 from warmstart.images.published import FORMAT, opened_folder
 from warmstart.images.squashfs import ImageInvalid

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.superblocks import image
 from warmstart.host.files import Copied, copy_hashed
-from warmstart.images import adoption
-from warmstart.images.adoption import Taken
+from warmstart.images import launchers
+from warmstart.images.launchers import Taken
 from warmstart.policy.compiled import Adopt
 
 ME = os.geteuid()
@@ -39,7 +39,7 @@ def shared(tmp_path: Path) -> Path:
 
 def fetch(target: int, shared: Path, not_before: float = 0.0, owner: int = ME) -> Taken | str:
     """Take the image `a`, or `b` before it, of our own uid over."""
-    return adoption.fetch(target, [Adopt(str(shared), (owner,))], ["b", "a"], not_before)
+    return launchers.fetch(target, [Adopt(str(shared), (owner,))], ["b", "a"], not_before)
 
 
 def test_copies_bytes_to_an_own_inode(target: int, shared: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
             stream.write(b"more")
         return Copied(0, "")
 
-    monkeypatch.setattr(adoption, "copy_hashed", slow)
+    monkeypatch.setattr(launchers, "copy_hashed", slow)
     problem = fetch(target, shared)
     assert isinstance(problem, str)
     assert "changed while" in problem
@@ -144,7 +144,7 @@ def test_what_follows_a_refused_file_is_copied_from_the_start(
                 stream.write(b"more")
         return copy_hashed(source, into)
 
-    monkeypatch.setattr(adoption, "copy_hashed", slow)
+    monkeypatch.setattr(launchers, "copy_hashed", slow)
     taken = fetch(target, shared)
     assert isinstance(taken, Taken)
     assert taken.path == str(shared / "a.sqsh")

@@ -13,12 +13,10 @@ from tests.support.image_site import RULES
 from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
-from warmstart.images.adoption import Taken
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.election import Producer
-from warmstart.images.failures import RememberedFailure
+from warmstart.images.launchers import Taken
 from warmstart.images.layout import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
-from warmstart.images.published import Draft
+from warmstart.images.published import Draft, Producer, RememberedFailure
 from warmstart.images.reference import parse
 from warmstart.policy.compiled import Adopt
 from warmstart.store.layout import StoreFailed

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from warmstart.images.importers import destinations
-from warmstart.images.importers.destinations import DestinationRefused, Destinations, Reach, is_public, split
+from warmstart.images.importers import egress
+from warmstart.images.importers.egress import DestinationRefused, Destinations, Reach, is_public, split
 from warmstart.images.reference import parse
 
 
@@ -107,7 +107,7 @@ def test_a_dot_at_the_end_changes_no_name() -> None:
 
 def test_this_node_is_refused_at_a_public_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes may have one, and behind it what only they themselves should reach."""
-    monkeypatch.setattr(destinations, "is_public", lambda _: True)
+    monkeypatch.setattr(egress, "is_public", lambda _: True)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.settimeout(0.0)

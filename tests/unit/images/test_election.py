@@ -8,8 +8,8 @@ from pathlib import Path
 import filelock
 import pytest
 
-from warmstart.images import election
-from warmstart.images.election import Producer
+from warmstart.images import published
+from warmstart.images.published import Producer
 
 WHO = Producer("n1", 1, 7, "x")
 
@@ -23,8 +23,8 @@ def test_a_file_system_without_locks_stops_nobody(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
     for _ in range(2):
-        assert election.begin(str(tmp_path), "key", WHO, "t")
-    election.end(str(tmp_path), "key")
+        assert published.begin(str(tmp_path), "key", WHO, "t")
+    published.end(str(tmp_path), "key")
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOSPC])
@@ -36,18 +36,18 @@ def test_a_failing_store_is_no_reason_to_import(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
     with pytest.raises(OSError, match="broken"):
-        election.begin(str(tmp_path), "key", WHO, "t")
+        published.begin(str(tmp_path), "key", WHO, "t")
 
 
 def test_a_live_producers_word_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
     """Only whoever has the lock is believed to live."""
-    assert election.begin(str(tmp_path), "live", WHO, "t") == ""
+    assert published.begin(str(tmp_path), "live", WHO, "t") == ""
     (tmp_path / "images" / "locks" / "dead.producer").write_text("{}")
-    election.forget_dead(str(tmp_path))
+    published.forget_dead(str(tmp_path))
     assert [path.name for path in (tmp_path / "images" / "locks").glob("*.producer")] == ["live.producer"]
-    assert election.producer_of(str(tmp_path), "live") == WHO
-    election.end(str(tmp_path), "live")
-    assert election.producer_of(str(tmp_path), "live") is None
+    assert published.producer_of(str(tmp_path), "live") == WHO
+    published.end(str(tmp_path), "live")
+    assert published.producer_of(str(tmp_path), "live") is None
 
 
 @pytest.mark.parametrize(
@@ -55,17 +55,17 @@ def test_a_live_producers_word_stays_and_a_dead_ones_goes(tmp_path: Path) -> Non
 )
 def test_a_damaged_word_is_none(tmp_path: Path, said: str) -> None:
     """What no producer has written is not told to waiters."""
-    election.begin(str(tmp_path), "key", WHO, "t")
+    published.begin(str(tmp_path), "key", WHO, "t")
     (tmp_path / "images" / "locks" / "key.producer").write_text(said)
-    assert election.producer_of(str(tmp_path), "key") is None
-    election.end(str(tmp_path), "key")
+    assert published.producer_of(str(tmp_path), "key") is None
+    published.end(str(tmp_path), "key")
 
 
 def test_what_is_said_is_short(tmp_path: Path) -> None:
     """It goes into errors that users see; what a producer does now is there as soon as it says so."""
-    election.begin(str(tmp_path), "key", WHO, "t")
+    published.begin(str(tmp_path), "key", WHO, "t")
     file = tmp_path / "images" / "locks" / "key.producer"
     assert file.read_text() == '{"host": "n1", "pid": 1, "job": 7, "since": "x"}'
-    election.announce(str(tmp_path), "key", WHO._replace(doing="y" * 100), "t")
-    assert election.producer_of(str(tmp_path), "key") == WHO._replace(doing="y" * 80)
-    election.end(str(tmp_path), "key")
+    published.announce(str(tmp_path), "key", WHO._replace(doing="y" * 100), "t")
+    assert published.producer_of(str(tmp_path), "key") == WHO._replace(doing="y" * 80)
+    published.end(str(tmp_path), "key")

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from warmstart.errors import WarmstartError
-from warmstart.images.importers import endpoint
+from warmstart.images.importers import enroot
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
@@ -72,7 +72,7 @@ def registry() -> Iterator[str]:
 
 def ask(registry: str, name: str, *hosts: str) -> str:
     """Ask for the digest of NAME:1; `hosts` are the policy's."""
-    return endpoint.ask(Reference(registry, name, "1", ""), plain=True, hosts=hosts, seconds=5.0)
+    return enroot.ask(Reference(registry, name, "1", ""), plain=True, hosts=hosts, seconds=5.0)
 
 
 def test_the_digest_is_in_a_header(registry: str) -> None:
@@ -128,4 +128,4 @@ def test_nobody_there_is_an_outage(registry: str) -> None:
     port = int(registry.rpartition(":")[2])
     with pytest.raises(RegistryUnreachable):
         # TLS to what speaks none
-        endpoint.ask(Reference(f"127.0.0.1:{port}", "a", "1", ""), plain=False, hosts=(), seconds=5.0)
+        enroot.ask(Reference(f"127.0.0.1:{port}", "a", "1", ""), plain=False, hosts=(), seconds=5.0)

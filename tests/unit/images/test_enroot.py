@@ -17,7 +17,7 @@ from warmstart.host.process import CompletedProgram
 from warmstart.images.importers import choice, enroot, oci
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.client import ImportUserClient
-from warmstart.images.importers.destinations import Reach
+from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch, ScratchUnusable

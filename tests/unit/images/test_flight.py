@@ -14,13 +14,12 @@ import pytest
 from tests.support import image_site
 from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import election, failures, producer_new, single_flight, uses
-from warmstart.images.election import Producer
+from warmstart.images import producer_new, published, single_flight, uses
 from warmstart.images.eviction import ImageQuotaExceeded
-from warmstart.images.failures import RememberedFailure
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
 from warmstart.images.layout import ImageQuery, key_of
-from warmstart.images.producer import Flight
+from warmstart.images.producer_new import Flight
+from warmstart.images.published import Producer, RememberedFailure
 from warmstart.images.query import Obtained, Site, as_obtained
 from warmstart.images.reference import parse
 from warmstart.store.layout import StoreFailed
@@ -43,9 +42,9 @@ def site(tmp_path: Path) -> Site:
 @pytest.fixture
 def others_lock(site: Site) -> Iterator[None]:
     """Let somebody else be the producer, as job 8 on node n9."""
-    assert election.begin(site.store.path, LOCK, OTHER, "test") == ""
+    assert published.begin(site.store.path, LOCK, OTHER, "test") == ""
     yield
-    election.end(site.store.path, LOCK)
+    published.end(site.store.path, LOCK)
 
 
 def put_image(site: Site) -> None:
@@ -86,7 +85,7 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     held = try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock")
     assert held is not None
     held.release()
-    assert election.producer_of(site.store.path, LOCK) is None
+    assert published.producer_of(site.store.path, LOCK) is None
 
 
 @pytest.mark.usefixtures("others_lock")
@@ -153,14 +152,14 @@ def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch
 
 def test_failures_are_forgotten(site: Site) -> None:
     """A failure counts for half a minute; one from far in the future, or a damaged one, does not."""
-    failures.remember(site.store.path, LOCK, NOT_FOUND, "test")
-    assert failures.recall(site.store.path, LOCK, 30) == NOT_FOUND
+    published.remember(site.store.path, LOCK, NOT_FOUND, "test")
+    assert published.recall(site.store.path, LOCK, 30) == NOT_FOUND
     path = Path(site.store.path) / "images" / "failed" / f"{LOCK}.json"
     for content in ("[]", "{", json.dumps({"at": time.time() - 31, "code": "c", "fields": {}}),
                     json.dumps({"at": time.time() + 9999, "code": "c", "fields": {}})):  # fmt: skip
         path.chmod(0o644)
         path.write_text(content)
-        assert failures.recall(site.store.path, LOCK, 30) is None
+        assert published.recall(site.store.path, LOCK, 30) is None
 
 
 def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
@@ -180,12 +179,12 @@ def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr(producer_new, "_import", refused)
     with pytest.raises(ImageQuotaExceeded):
         single_flight.obtain(BY_DIGEST, site, after(5))
-    assert failures.recall(site.store.path, LOCK, 30) is None
+    assert published.recall(site.store.path, LOCK, 30) is None
 
 
 def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `remember_failures` over, the registry is asked again."""
-    failures.remember(site.store.path, LOCK, NOT_FOUND, "test")
+    published.remember(site.store.path, LOCK, NOT_FOUND, "test")
     with pytest.raises(ImageNotFound):
         single_flight.obtain(BY_DIGEST, site, after(5))
     monkeypatch.setattr(producer_new, "_import", nothing_to_import)
@@ -196,7 +195,7 @@ def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: 
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
     """What the producer announced last stands in the error."""
-    election.announce(site.store.path, LOCK, OTHER._replace(since="x", doing="checking 3 MiB"), "test")
+    published.announce(site.store.path, LOCK, OTHER._replace(since="x", doing="checking 3 MiB"), "test")
     with pytest.raises(single_flight.ImageWaitExpired) as raised:
         single_flight.obtain(BY_DIGEST, site, after(0.01))
     assert str(raised.value.fields["producer"]).endswith("since x, now checking 3 MiB")
@@ -213,7 +212,7 @@ def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.Monk
         return found_by(producer)
 
     monkeypatch.setattr(Held, "release", lambda _: None)
-    monkeypatch.setattr(election, "try_lock", none)
+    monkeypatch.setattr(published, "try_lock", none)
     monkeypatch.setattr(producer_new, "_import", make)
     assert single_flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == "No locks available"
     assert single_flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == ""

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.images import measured
-from warmstart.images.measured import Exceeded, Watch
-from warmstart.images.sized import Caps
+from warmstart.images import scratch
+from warmstart.images.scratch import Caps, Exceeded, Watch
 
 ROOMY = Caps(1 << 30, 1000)
 
@@ -44,7 +43,7 @@ def test_leads_nowhere_else_and_ends(directory: int, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/usr")
     Watch(directory, ROOMY._replace(files=1)).look()
     deep = tmp_path
-    for _ in range(measured.DEEPEST + 1):
+    for _ in range(scratch.DEEPEST + 1):
         deep /= "d"
         deep.mkdir()
     with pytest.raises(Exceeded):
@@ -59,8 +58,8 @@ def test_looks_now_and_then(directory: int, tmp_path: Path, monkeypatch: pytest.
     watch()
     (tmp_path / "one").touch()
     (tmp_path / "two").touch()
-    now[0] += measured.EVERY_S / 2
+    now[0] += scratch.EVERY_S / 2
     watch()
-    now[0] += measured.EVERY_S
+    now[0] += scratch.EVERY_S
     with pytest.raises(Exceeded):
         watch()

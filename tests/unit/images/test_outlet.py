@@ -15,7 +15,7 @@ import pytest
 from warmstart.host import netns
 from warmstart.host.identity import Identity
 from warmstart.images.importers import egress
-from warmstart.images.importers.destinations import Destinations
+from warmstart.images.importers.egress import Destinations
 
 NOBODY = Identity("nobody", 65534, 65534)
 

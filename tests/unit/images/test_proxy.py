@@ -15,9 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmstart.images.importers import proxy
-from warmstart.images.importers.destinations import Destinations, Reach
-from warmstart.images.importers.proxy import NotUnderstood, parse
+from warmstart.images.importers import egress
+from warmstart.images.importers.egress import Destinations, NotUnderstood, Reach, parse
 
 BLOB = bytes(range(256)) * 4096
 
@@ -119,7 +118,7 @@ def serving(destinations: Destinations, answer: bytes = b"HTTP/1.0 200 OK\r\n\r\
             registry=destinations.registry.format(port=behind),
             reach=destinations.reach._replace(proxy=destinations.reach.proxy.format(port=behind)),
         )
-        threading.Thread(target=proxy.serve, args=(front, [], own, told.append), daemon=True).start()
+        threading.Thread(target=egress.serve, args=(front, [], own, told.append), daemon=True).start()
         yield Running(front.getsockname()[1], behind, asked, told)
         back.shutdown(socket.SHUT_RDWR)
         responder.join(10)
@@ -210,7 +209,7 @@ def test_a_tunnel_that_the_sites_proxy_refuses_is_no_way_to_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as upstream, socket.create_server(("127.0.0.1", 0)) as front:
         reach = Reach(proxy=f"127.0.0.1:{upstream.getsockname()[1]}")
         threading.Thread(
-            target=proxy.serve, args=(front, [], Destinations("reg.invalid", reach), print), daemon=True
+            target=egress.serve, args=(front, [], Destinations("reg.invalid", reach), print), daemon=True
         ).start()
         refuser = threading.Thread(target=refuse, daemon=True)
         refuser.start()
@@ -235,9 +234,9 @@ def waiting_at(listening: socket.socket, number: int) -> bool:
 
 def test_so_many_connections_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """An importer that was taken over makes no threads outside by the thousand; the others wait for their turn."""
-    monkeypatch.setattr(proxy, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(egress, "MOST_CONNECTIONS", 2)
     with socket.create_server(("127.0.0.1", 0)) as front:
-        threading.Thread(target=proxy.serve, args=(front, [], Destinations("reg.io"), print), daemon=True).start()
+        threading.Thread(target=egress.serve, args=(front, [], Destinations("reg.io"), print), daemon=True).start()
         clients = [socket.create_connection(front.getsockname(), 10) for _ in range(6)]
         for left in (4, 3, 2, 1, 0):
             assert waiting_at(front, left)
@@ -253,7 +252,7 @@ def test_nonsense_and_endless_heads_end() -> None:
     with serving(Destinations("reg.io")) as running:
         assert exchange(running.port, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
         with socket.create_connection(("127.0.0.1", running.port), 10) as client:
-            client.sendall(b"a" * (proxy.LONGEST_HEAD + proxy.CHUNK + 1))
+            client.sendall(b"a" * (egress.LONGEST_HEAD + egress.CHUNK + 1))
             try:
                 assert client.recv(100).startswith(b"HTTP/1.1 400 ")
             except ConnectionResetError:

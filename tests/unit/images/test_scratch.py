@@ -14,7 +14,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.images import scratch, sized
+from warmstart.images import scratch
 
 ME = Identity("me", os.geteuid(), os.getegid())
 
@@ -86,7 +86,7 @@ def test_is_a_file_system_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", ["MKE2FS", "MOUNT"])
 def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     """A node without mke2fs, or without loop devices: nothing is left of the attempt, and programs are watched."""
-    monkeypatch.setattr(sized, program, "/bin/false")
+    monkeypatch.setattr(scratch, program, "/bin/false")
     with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
         assert not work.is_sized
         assert os.listdir(Path(work.path).parent) == [Path(work.path).name]

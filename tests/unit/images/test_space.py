@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.superblocks import image
 from warmstart.images import eviction, uses
-from warmstart.images.inventory import inventory
+from warmstart.images.eviction import inventory
 from warmstart.images.layout import NOBODY, Charged
 from warmstart.policy.compiled import Keep
 

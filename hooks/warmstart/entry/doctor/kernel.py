@@ -19,8 +19,8 @@ from warmstart.host.files import opened_dir, remove_tree, weakness
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.namespaces import enter_new
 from warmstart.host.worker import Worker
-from warmstart.images import sized
-from warmstart.images.sized import Caps
+from warmstart.images import scratch
+from warmstart.images.scratch import Caps
 from warmstart.profiles import registry
 from warmstart.slurm import commands
 from warmstart.store import overlay
@@ -63,7 +63,7 @@ def image_limits(node: Node) -> Iterator[Finding]:
         yield Finding(OK, "images.max_size and images.max_files are held by a file system for each import")
     else:
         found = "no file system for each import: images.max_size and images.max_files are only looked after"
-        yield Finding(ADVICE, found, f"{sized.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)")
+        yield Finding(ADVICE, found, f"{scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)")
 
 
 def job_ends(node: Node) -> Iterator[Finding]:
@@ -142,7 +142,7 @@ def _make(parent: str, name: str) -> bool:
     base = f"{parent}/{name}"
     os.mkdir(f"{base}/work", 0o700)
     with opened_dir(base) as fd:
-        return sized.mounted(fd, base, "work", SAMPLE)
+        return scratch.mounted(fd, base, "work", SAMPLE)
 
 
 CHECKS = {

@@ -18,8 +18,8 @@ from warmstart.host import process, sockets
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
 from warmstart.images import verify
-from warmstart.images.importers import choice, oci, programs
-from warmstart.images.progress import format_size
+from warmstart.images.importers import base, choice, oci
+from warmstart.images.producer_new import format_size
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.store import pack
@@ -32,7 +32,7 @@ VERSIONS = {verify.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version"}  # other
 PROGRAMS = (
     verify.UNSQUASHFS,
     pack.MKSQUASHFS,
-    programs.PRLIMIT,
+    base.PRLIMIT,
     process.UNSHARE,
     process.NSENTER,
     process.SETPRIV,

@@ -20,7 +20,7 @@ def choose(rules: Images, identity: Identity, login: Login | None = None) -> Imp
 
     `login`: the site's own, for one registry. `ValueError` for a name that the policy would refuse.
     """
-    from warmstart.images.importers.destinations import Reach
+    from warmstart.images.importers.egress import Reach
 
     name, reach = _installed(rules.importer), Reach(rules.hosts, rules.proxy)
     if name == "enroot":

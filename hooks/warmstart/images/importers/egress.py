@@ -1,27 +1,53 @@
-"""The one way out that an import's programs have (threats, row 11).
+"""The only way out for an import's programs: an HTTP proxy that judges every address it connects to.
 
-They run in a network namespace in which there is nothing but this: a proxy's socket, and for a registry on this
-node's own loopback that address. A process outside of it, as the import account, accepts there and connects for
-them, to where an import may go. So a redirect to 127.0.0.1 meets an empty loopback, and one to another place a
-proxy that says no; no name is looked up twice. It lives and dies with one program.
+The programs run in a network namespace that holds nothing but the proxy's socket, and the registry's address if that
+is on this node's loopback. Outside, a process of the import account accepts their connections and connects for them.
+It lives and dies with one program.
+
+The proxy takes CONNECT and absolute-form requests (RFC 9110, 9.3.6; RFC 9112, 3.2.2) and passes bytes on unchanged.
+It allows the image's registry, the hosts of the policy, and public addresses. A registry can redirect anywhere, so
+the address is judged, not the name, which may resolve differently a moment later.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
+import selectors
 import signal
-from collections.abc import Iterator, Sequence
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from warmstart.errors import ResourceError
 from warmstart.host.identity import Identity, close_others, detach, surrender
 from warmstart.host.netns import Enclosure, enclosure
-from warmstart.images.importers.destinations import Destinations, split
+from warmstart.images.reference import DOCKER_HUB, Reference
 
 PROXY = ("127.0.0.1", 3128)
 LONGEST = 4096
+LONGEST_HEAD = 1 << 16
+CONNECT_S = 20.0
+HEAD_S = 30.0
+MOST_CONNECTIONS = 64
+CHUNK = 1 << 16
+_HOP = (b"proxy-", b"connection:", b"keep-alive:")
+# Whoever is asked next must read a request as we do: an URI's own signs (RFC 3986) and no fragment, hosts as DNS and
+# addresses have them, lines that end in one way.
+_TARGET = re.compile(r"[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]+")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}")
+_STRAY = re.compile(rb"\0|\r(?!\n)|(?<!\r)\n")
+_GRANTED = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r]")
+Tell = Callable[[str], None]
+# Prefixes that carry an IPv4 address to whoever translates: RFC 6052 (NAT64), RFC 3056 (6to4).
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# The last label of what is an IPv4 address, as browsers read it (url.spec.whatwg.org, "ends in a number").
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
+_UNICAST = ipaddress.ip_network("2000::/3")  # all that IANA gives out of IPv6
 
 
 class EgressUnusable(ResourceError):
@@ -79,12 +105,12 @@ def _end(pid: int) -> None:
 
 def _serve(made: Enclosure, relayed: Sequence[tuple[str, int]], destinations: Destinations, telling: int) -> None:
     """Be the process outside, for as long as the hook wants it."""
-    from warmstart.images.importers import proxy
+    # REFACTOR
 
     def tell(sentence: str) -> None:
         os.write(telling, f"{ascii(sentence[:500])[1:-1]}\n".encode())
 
-    proxy.serve(made.sockets[0], list(zip(made.sockets[1:], relayed, strict=True)), destinations, tell)
+    serve(made.sockets[0], list(zip(made.sockets[1:], relayed, strict=True)), destinations, tell)
 
 
 def _give_up_root(identity: Identity, keep: set[int], parent: int) -> None:
@@ -110,3 +136,291 @@ def _environment() -> dict[str, str]:
     proxy = f"http://{PROXY[0]}:{PROXY[1]}"
     # The last one keeps /etc/enroot/enroot.conf from naming hosts that are not asked for through it.
     return {"http_proxy": proxy, "https_proxy": proxy, "all_proxy": proxy, "no_proxy": "none.invalid"}
+
+
+class ProxyRequest(NamedTuple):
+    """A request's head: whom it is for, and what that one is sent; `tunnel`: nothing, it is CONNECT."""
+
+    host: str
+    port: int
+    tunnel: bool
+    head: bytes
+
+
+class NotUnderstood(Exception):
+    """Not a request for a proxy."""
+
+
+def serve(
+    proxy: socket.socket,
+    relays: Sequence[tuple[socket.socket, tuple[str, int]]],
+    destinations: Destinations,
+    tell: Tell,
+) -> None:
+    """Answer for ever: requests at `proxy`; connections to each relay go to its host and port as they are.
+
+    `tell` gets a sentence for each destination that was refused.
+    """
+    free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def handle(client: socket.socket, whom: tuple[str, int] | None) -> None:
+        try:
+            with client:
+                _relay(client, *whom) if whom else _answer(client, destinations, tell)
+        except (OSError, NotUnderstood):
+            return  # whoever hung up, or a proxy that is none: the other side sees that it is over
+        finally:
+            free.release()
+
+    with selectors.DefaultSelector() as selector:
+        selector.register(proxy, selectors.EVENT_READ, None)
+        for listening, whom in relays:
+            selector.register(listening, selectors.EVENT_READ, whom)
+        while True:
+            for key, _ in selector.select():
+                free.acquire()
+                assert isinstance(key.fileobj, socket.socket)
+                client, _ = key.fileobj.accept()
+                threading.Thread(target=handle, args=(client, key.data), daemon=True).start()
+
+
+def _relay(client: socket.socket, host: str, port: int) -> None:
+    with socket.create_connection((host, port), CONNECT_S) as server:
+        _pump(client, server)
+
+
+def _answer(client: socket.socket, destinations: Destinations, tell: Tell) -> None:
+    client.settimeout(HEAD_S)
+    try:
+        head, rest = _read_head(client)
+        asked = parse(head)
+        upstream = destinations.reach.proxy
+        if upstream:
+            destinations.check(asked.host, asked.port)
+            server = socket.create_connection(split(upstream, 80), CONNECT_S)
+        else:
+            server = destinations.connect(asked.host, asked.port, CONNECT_S)
+    except (NotUnderstood, UnicodeError, ValueError):
+        _refuse(client, "400 Bad Request")
+    except DestinationRefused as error:
+        tell(str(error))
+        _refuse(client, f"403 Forbidden: {error}")
+    except OSError as error:
+        _refuse(client, f"502 Bad Gateway: {error.strerror or 'no answer'}")
+    else:
+        with server:
+            if upstream and asked.tunnel:
+                server.settimeout(HEAD_S)
+                server.sendall(head)
+                answer, early = _read_head(server)
+                client.sendall(answer + early)
+                if not _GRANTED.match(answer):
+                    return  # what follows would be a request that nobody has looked at
+                server.sendall(rest)
+            elif upstream:
+                server.sendall(_closing(head) + rest)
+            elif asked.tunnel:
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                server.sendall(rest)
+            else:
+                server.sendall(asked.head + rest)
+            _pump(client, server)
+
+
+def parse(head: bytes) -> ProxyRequest:
+    """Return whom a request's head is for; `NotUnderstood`, `ValueError`."""
+    line, _, headers = head.partition(b"\r\n")
+    words = line.decode("ascii").split(" ")
+    if len(words) != 3 or _STRAY.search(head):
+        raise NotUnderstood
+    method, target, version = words
+    if not method.isalpha() or version not in ("HTTP/1.0", "HTTP/1.1") or not _TARGET.fullmatch(target):
+        raise NotUnderstood
+    if method == "CONNECT":
+        return ProxyRequest(*_whom(target, 443), tunnel=True, head=b"")
+    url = urlsplit(target)
+    if url.scheme != "http" or not url.netloc:
+        raise NotUnderstood
+    host, port = _whom(url.netloc.rpartition("@")[2], 80)
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    own = f"{method} {path} {version}\r\n".encode() + headers
+    return ProxyRequest(host, port, tunnel=False, head=_closing(own))
+
+
+def _whom(text: str, default: int) -> tuple[str, int]:
+    host, port = split(text, default)
+    if not _HOST.fullmatch(host):
+        raise NotUnderstood
+    return host, port
+
+
+def _closing(head: bytes) -> bytes:
+    """Return a head without what was meant for us, and with `Connection: close`: one connection, one destination."""
+    first, *lines = head.rstrip(b"\r\n").split(b"\r\n")
+    kept = [line for line in lines if not line.lower().startswith(_HOP)]
+    return b"\r\n".join([first, *kept, b"Connection: close", b"", b""])
+
+
+def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = client.recv(CHUNK)
+        if not chunk or len(data) > LONGEST_HEAD:
+            raise NotUnderstood
+        data += chunk
+    head, _, rest = data.partition(b"\r\n\r\n")
+    return head + b"\r\n\r\n", rest
+
+
+def _refuse(client: socket.socket, status: str) -> None:
+    # The reason phrase is what Go and curl print.
+    client.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode("ascii", "replace"))
+
+
+def _pump(one: socket.socket, other: socket.socket) -> None:
+    """Pass bytes both ways until both have ended; the one that ends first lets the other finish."""
+    for end in (one, other):
+        end.settimeout(None)
+    back = threading.Thread(target=_pass_on, args=(other, one), daemon=True)
+    back.start()
+    _pass_on(one, other)
+    back.join()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(CHUNK):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for end in (source, target):
+            _hang_up(end)
+
+
+def _hang_up(end: socket.socket) -> None:
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
+
+
+class Reach(NamedTuple):
+    """The policy's part of it: `hosts` are HOST, HOST:PORT or *.DOMAIN, `proxy` is HOST:PORT or ""."""
+
+    hosts: tuple[str, ...] = ()
+    proxy: str = ""
+
+
+class DestinationRefused(Exception):
+    """An import was sent where it may not go; says where, in words."""
+
+
+class Destinations(NamedTuple):
+    """What one import may reach; `registry`, HOST or HOST:PORT, is its image's."""
+
+    registry: str
+    reach: Reach = Reach()
+
+    @classmethod
+    def of(cls, reference: Reference, reach: Reach) -> Destinations:
+        """Return what an import of an image may reach."""
+        return cls(host_of(reference), reach)
+
+    def connect(self, host: str, port: int, seconds: float) -> socket.socket:
+        """Return a connection to a host and port; `DestinationRefused`, `OSError` where nobody answers."""
+        trusted = self.is_named(host, port)
+        problem: OSError = OSError("it has no address")
+        refused = ""
+        for family, kind, protocol, _, address in socket.getaddrinfo(host.rstrip("."), port, type=socket.SOCK_STREAM):
+            if not trusted and not _is_elsewhere(family, address):
+                refused = str(address[0])
+                continue
+            made = socket.socket(family, kind, protocol)
+            made.settimeout(seconds)
+            try:
+                made.connect(address)
+            except OSError as error:
+                made.close()
+                problem = error
+            else:
+                return made
+        if refused:
+            raise DestinationRefused(f"{host}:{port} is at {refused}, where no registry may send us")
+        raise problem
+
+    def check(self, host: str, port: int) -> None:
+        """Raise `DestinationRefused` for what `connect` would refuse, if its name means anything here.
+
+        For a host that a proxy connects to, which may know names that this node does not, but no other addresses.
+        """
+        if self.is_named(host, port):
+            return
+        name = host.rstrip(".")
+        try:
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except OSError:
+            if _NUMBER.fullmatch(name.rpartition(".")[2]):
+                raise DestinationRefused(f"{host}:{port} is no name, and no address that we know") from None
+            return
+        if refused := [item[4][0] for item in found if not _is_elsewhere(item[0], item[4])]:
+            raise DestinationRefused(f"{host}:{port} is at {refused[0]}, where no registry may send us")
+
+    def is_named(self, host: str, port: int) -> bool:
+        """Tell whether it is the registry, or one of the policy's hosts: these may have any address."""
+        name = host.lower().rstrip(".")
+        return any(_fits(pattern, name, port) for pattern in (self.registry, *self.reach.hosts))
+
+
+def host_of(reference: Reference) -> str:
+    """Return HOST or HOST:PORT where the registry of an image answers."""
+    return "registry-1.docker.io" if reference.registry == DOCKER_HUB else reference.registry
+
+
+def split(text: str, default: int) -> tuple[str, int]:
+    """Return host and port of HOST[:PORT], an IPv6 address in brackets; `ValueError`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = text, ""
+    host = host.removeprefix("[").removesuffix("]")
+    number = int(port) if port.isascii() and port.isdecimal() else 0 if port else default
+    if not host or not 0 < number < 1 << 16:
+        raise ValueError(f"not HOST:PORT: {text[:300]!a}")
+    return host, number
+
+
+def is_public(address: str) -> bool:
+    """Tell whether a registry may send us there: not loopback, a link, the site, or a metadata service."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = _embedded_ipv4(ip)
+        if inner is None:
+            return ip.is_global and ip in _UNICAST
+        ip = inner
+    return ip.is_global and not ip.is_multicast
+
+
+def _is_elsewhere(family: int, address: tuple[str | int | bytes, ...]) -> bool:
+    """Tell whether a socket's address is public and not this node's own, which may be public as well."""
+    if not is_public(str(address[0])):
+        return False
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(address)  # sends nothing; the kernel takes an address of its own as the source, too
+        except OSError:
+            return True  # no way there
+        return bool(probe.getsockname()[0] != address[0])
+
+
+def _embedded_ipv4(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    if ip in _NAT64:
+        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return ip.ipv4_mapped or ip.sixtofour
+
+
+def _fits(pattern: str, host: str, port: int) -> bool:
+    name, colon, own_port = pattern.rpartition(":")
+    if not colon:
+        name, own_port = pattern, ""
+    if own_port and int(own_port) != port:
+        return False
+    return host.endswith(name[1:]) if name.startswith("*.") else host == name

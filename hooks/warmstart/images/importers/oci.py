@@ -14,9 +14,16 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, for_skopeo, lent
-from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
-from warmstart.images.importers.destinations import Reach
-from warmstart.images.importers.programs import PAUSES_S, patiently, run
+from warmstart.images.importers.base import (
+    PAUSES_S,
+    ImageForbidden,
+    ImageNotFound,
+    ImportFailed,
+    RegistryUnreachable,
+    patiently,
+    run,
+)
+from warmstart.images.importers.egress import Reach
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.scratch import Scratch
 
