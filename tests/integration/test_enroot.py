@@ -24,7 +24,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
-from warmstart.images import producer_new, scratch, single_flight, user_import, verify
+from warmstart.images import producer, scratch, single_flight, user_import, verify
 from warmstart.images.credentials import Login
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.client import ImportUserClient
@@ -106,7 +106,7 @@ def _imported(place: Place, version: str, reference: Reference, digest: str = ""
         digest = digest or importer.resolve(reference, work, after(30))
         assert digest == place.digest
         result = importer.import_image(reference, digest, work, after(60))
-        fd = producer_new.claim(work.fd, result, importer.identity.uid)
+        fd = producer.claim(work.fd, result, importer.identity.uid)
         try:
             verify.check_listing(fd, place.identity(VALIDATE), after(30))
             listed = subprocess.run(

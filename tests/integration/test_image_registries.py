@@ -14,7 +14,7 @@ from tests.support.image_site import RULES
 from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import producer_new, single_flight
+from warmstart.images import producer, single_flight
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.oci import Oci
 from warmstart.images.query import Site
@@ -84,12 +84,12 @@ def test_a_silent_registry_leaves_the_last_known_image(
     place: Place, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expired tag of a silent registry means what it last meant; others are not made to wait for the silence."""
-    monkeypatch.setattr(producer_new, "RESOLVE_KNOWN_S", 1.0)
+    monkeypatch.setattr(producer, "RESOLVE_KNOWN_S", 1.0)
     old = single_flight.obtain(place.image(), site, after(60))
     expired = site._replace(rules=RULES._replace(tag_ttl=0))
     with place.registry.silent():
         assert single_flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
-        monkeypatch.setattr(producer_new, "begin", None)  # nobody asks again
+        monkeypatch.setattr(producer, "begin", None)  # nobody asks again
         assert single_flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
         with pytest.raises(TypeError):  # but for a short time only
             single_flight.obtain(

@@ -34,7 +34,7 @@ from warmstart.images import scratch, single_flight, squashfs, verify
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
 from warmstart.images.importers.choice import choose
 from warmstart.images.importers.oci import RESULT, Oci
-from warmstart.images.producer_new import ImageNotOurs
+from warmstart.images.producer import ImageNotOurs
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.store.layout import StoreFailed, StoreFull

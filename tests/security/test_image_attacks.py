@@ -19,7 +19,7 @@ from tests.cluster.accounts import ALICE, IMPORT, STORE
 from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
 from tests.support.image_site import KEEP, RULES
 from warmstart.host.deadline import after
-from warmstart.images import eviction, producer_new, single_flight
+from warmstart.images import eviction, producer, single_flight
 from warmstart.images.layout import Charged
 from warmstart.images.query import Obtained, Site
 from warmstart.policy.compiled import Adopt
@@ -138,9 +138,9 @@ def test_an_old_image_waits_for_a_person(place: Place, launchers: Path, site: Si
     """What is older than a tag may be is not adopted by a job; an admin may."""
     os.utime(left(place, launchers, STORE), (time.time() - 100_000,) * 2)
     assert single_flight.obtain(place.image(NAME), site, after(30)).how == "imported"
-    assert producer_new.adopt_now(place.image(NAME), site, after(30)).how == "adopted"
-    with pytest.raises(producer_new.NothingToAdopt):
-        producer_new.adopt_now(place.image("team/other:1"), site, after(30))
+    assert producer.adopt_now(place.image(NAME), site, after(30)).how == "adopted"
+    with pytest.raises(producer.NothingToAdopt):
+        producer.adopt_now(place.image("team/other:1"), site, after(30))
 
 
 def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, site: Site) -> None:

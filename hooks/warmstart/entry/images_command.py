@@ -15,10 +15,10 @@ from warmstart.entry.image_store import LISTING_S, NOT_DONE, Store, changed, ope
 from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn, working
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import producer_new, single_flight
+from warmstart.images import producer, single_flight
 from warmstart.images.eviction import ImageEntry, QuarantinedImage
 from warmstart.images.layout import NOBODY
-from warmstart.images.producer_new import format_size
+from warmstart.images.producer import format_size
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.paths import Installation
@@ -116,7 +116,7 @@ def adopt(installation: Installation, reference: str, as_json: bool) -> None:
     with changed(installation) as store, _told(as_json):
         wanted = store.reference(reference)
         with working(f"adopting {wanted.canonical()}"):
-            image = _timed(store, wanted, producer_new.adopt_now)
+            image = _timed(store, wanted, producer.adopt_now)
         _report(image, as_json)
 
 

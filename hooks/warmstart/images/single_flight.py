@@ -51,9 +51,9 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     want, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     image = as_obtained(site.store.find(want, deadline), "reused")
     if image and site.rules.verify == "full":
-        from warmstart.images import producer_new
+        from warmstart.images import producer
 
-        image = None if producer_new.discard_damaged(image, want, site, deadline) else image
+        image = None if producer.discard_damaged(image, want, site, deadline) else image
     image = image or _wait_or_import(want, site, deadline, started)
     name = image_name(image.digest, want.kind)
     if uses.is_noted(site.uses, name):
@@ -70,16 +70,16 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
 def _wait_or_import(want: ImageQuery, site: Site, deadline: Deadline, started: float) -> Obtained:
     import random
 
-    from warmstart.images import producer_new
+    from warmstart.images import producer
 
     last_look = Deadline(deadline.at - ANSWER_S)
     pause, how, waited_s = FIRST_PAUSE_S, "reused", 0.0
     while True:
-        producer_new.raise_remembered(want, site, deadline)
-        if ours := producer_new.begin(want, site, deadline):
-            return producer_new.produce(ours, how)._replace(waited_s=waited_s)
+        producer.raise_remembered(want, site, deadline)
+        if ours := producer.begin(want, site, deadline):
+            return producer.produce(ours, how)._replace(waited_s=waited_s)
         if last_look.expired():
-            raise _expired(want, producer_new.describe_producer(want, site), waited_s)
+            raise _expired(want, producer.describe_producer(want, site), waited_s)
         # S311: keeps waiters of many nodes apart; no secret
         time.sleep(min(pause * (0.5 + random.random()), last_look.left()))  # noqa: S311
         pause = min(pause * 1.5, LONGEST_PAUSE_S)

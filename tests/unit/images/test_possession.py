@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.host.files import opened_dir
-from warmstart.images.producer_new import ImageNotOurs, claim
+from warmstart.images.producer import ImageNotOurs, claim
 
 
 @pytest.fixture

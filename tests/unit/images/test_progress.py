@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.images import producer_new
+from warmstart.images import producer
 
 
 @pytest.fixture
@@ -25,22 +25,22 @@ def directory(tmp_path: Path) -> Iterator[int]:
 
 def test_measures_what_lies_near_the_top(directory: int, tmp_path: Path) -> None:
     """Links are not followed, and an unpacked tree is not walked."""
-    before = producer_new.measure(directory)
+    before = producer.measure(directory)
     (tmp_path / "tree" / "1" / "2" / "3" / "d").write_bytes(b"x" * 65536)
-    assert producer_new.measure(directory) == before
+    assert producer.measure(directory) == before
     (tmp_path / "layers" / "sha256" / "e").write_bytes(b"x" * 65536)
-    assert producer_new.measure(directory) - before >= 65536
+    assert producer.measure(directory) - before >= 65536
 
 
 def test_tells_from_a_process_of_its_own(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It speaks while the work goes on, and is gone afterwards."""
     reader, writer = os.pipe()
-    monkeypatch.setattr(producer_new, "EVERY_S", 0.01)
+    monkeypatch.setattr(producer, "EVERY_S", 0.01)
 
     def tell(count: int) -> None:
         os.write(writer, f"{os.getpid()} {count}\n".encode())
 
-    with producer_new.told(directory, tell):
+    with producer.told(directory, tell):
         pid, count = os.read(reader, 100).split()[:2]
     assert int(pid) != os.getpid()
     assert int(count) >= 4096
@@ -53,4 +53,4 @@ def test_tells_from_a_process_of_its_own(directory: int, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (2048, "2 KiB"), (3 << 20, "3 MiB"), (5 << 29, "2.5 GiB")])
 def test_says_sizes_in_words(count: int, words: str) -> None:
     """A person reads it."""
-    assert producer_new.format_size(count) == words
+    assert producer.format_size(count) == words

@@ -19,7 +19,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
 from warmstart.images import verify
 from warmstart.images.importers import base, choice, oci
-from warmstart.images.producer_new import format_size
+from warmstart.images.producer import format_size
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.store import pack
