@@ -51,6 +51,7 @@ from warmstart import view
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import ResourceError, StoreError, WarmstartError
+from warmstart.harvest import deferred
 from warmstart.host import ports
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir, remove_tree
@@ -58,7 +59,6 @@ from warmstart.images import scratch
 from warmstart.paths import SEED, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordUnreadable
-from warmstart.store import aside
 from warmstart.store.client import StoreClient
 
 STEP = "release"  # the step's name in the audit, whoever ends the run
@@ -158,12 +158,12 @@ def defer(ending: Ending, deadline: Deadline) -> None:
     Drops the oldest deferred harvests where there are too many. Raises `StateUnusable`, `StateFull`, `WorkspaceBusy`.
     """
     record, paths = ending.record, ending.paths
-    aside.defer(paths.deferred, record, time.time())
+    deferred.defer(paths.deferred, record, time.time())
     ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.deferred)
     view.remove(paths.view, record)
     _close_to_user(record, deadline)
     records.forget(paths.state, record.job_id)
-    with aside.exclusive(paths.deferred) as is_ours:
+    with deferred.exclusive(paths.deferred) as is_ours:
         if is_ours:
             _make_room(ending, deadline)
 
@@ -178,12 +178,12 @@ def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> lis
 
 
 def drop_deferred(
-    paths: NodePaths, waiting: aside.DeferredHarvest, reason: str, audit: Journal, deadline: Deadline
+    paths: NodePaths, waiting: deferred.DeferredHarvest, reason: str, audit: Journal, deadline: Deadline
 ) -> None:
     """Give up a deferred harvest and remove its run; the caller has the `turn`. What is lost is audited."""
     if waiting.record:
         _remove_run(paths, waiting.record, deadline)
-    aside.forget(paths.deferred, waiting.name)
+    deferred.forget(paths.deferred, waiting.name)
     profiles = waiting.record.deferred if waiting.record else []
     audit.emit(events.HARVEST_DROPPED, run=waiting.name, profiles=profiles, reason=reason)
 
@@ -261,7 +261,7 @@ def _remove(ending: Ending, deadline: Deadline) -> None:
     in_use = _remove_run(paths, record, deadline)
     records.forget(paths.state, record.job_id)
     if in_use:
-        from warmstart.store.overlay import CacheInUse
+        from warmstart.seed.overlay import CacheInUse
 
         raise CacheInUse(path=f"{record.run_directory}/cache", subdirs=", ".join(in_use))
 
@@ -269,7 +269,7 @@ def _remove(ending: Ending, deadline: Deadline) -> None:
 def _remove_run(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
     """Remove what is the run's alone: 3 to 5. Returns the directories of the cache that a process still used."""
     in_use = _remove_workspace(record, deadline) if record.workspace else []
-    aside.forget(paths.deferred, record.run_name)
+    deferred.forget(paths.deferred, record.run_name)
     return in_use
 
 
@@ -296,7 +296,7 @@ def _unmount(node: int, run_name: str) -> list[str]:
         with opened_dir(run_name, node) as run:
             if SEED not in os.listdir(run):
                 return []
-            from warmstart.store import overlay
+            from warmstart.seed import overlay
 
             return overlay.take_down(run)
     except FileNotFoundError:
@@ -342,12 +342,12 @@ def _close_to_user(record: Record, deadline: Deadline) -> None:
 
 def _make_room(ending: Ending, deadline: Deadline) -> None:
     """Drop the oldest deferred harvests beyond the policy's number, and while the disk is short of space."""
-    waiting = aside.deferred_harvests(ending.paths.deferred)
+    waiting = deferred.deferred_harvests(ending.paths.deferred)
     beyond = len(waiting) - ending.policy.harvest.deferred
     for number, item in enumerate(waiting):
-        if number >= beyond and not aside.is_short_of_space(ending.record.workspace):
+        if number >= beyond and not deferred.is_short_of_space(ending.record.workspace):
             return
-        reason = aside.NO_ROOM if number < beyond else aside.NO_SPACE
+        reason = deferred.NO_ROOM if number < beyond else deferred.NO_SPACE
         drop_deferred(ending.paths, item, reason, ending.audit, deadline)
 
 
@@ -357,11 +357,11 @@ def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callab
         record = records.load(paths.state, orphan.job_id)
     except RecordUnreadable:
         return None
-    if aside.holds(paths.deferred, orphan.run_name) or (record and record.run_name == orphan.run_name):
+    if deferred.holds(paths.deferred, orphan.run_name) or (record and record.run_name == orphan.run_name):
         return None
     ended = _retained_since(orphan) if orphan.kind == "workspace" else None
     if ended is not None:
-        is_due = time.time() >= ended + keep or aside.is_short_of_space(orphan.directory)
+        is_due = time.time() >= ended + keep or deferred.is_short_of_space(orphan.directory)
         return "kept" if is_due else None
     # A record of another run of the job: this one is over, whatever the job does now.
     return orphan.kind if record or is_over(orphan.job_id) else None

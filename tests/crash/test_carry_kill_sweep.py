@@ -18,9 +18,11 @@ from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
 from warmstart.entry import tend_command, unfinished
 from warmstart.entry.upkeep_run import maintenance_session
+from warmstart.harvest import deferred
 from warmstart.host.deadline import after
 from warmstart.host.worker import WorkerSilent
-from warmstart.store import arrivals, aside, exports
+from warmstart.repack import transfer
+from warmstart.store import arrivals
 from warmstart.store.arrivals import ReceiveSettings
 from warmstart.store.unpack import RepackSettings
 
@@ -35,7 +37,7 @@ STRIDE = 5
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this machine's disk be as full as it is, and this process's priority as high."""
     monkeypatch.setattr(tend_command, "be_idle", lambda: None)
-    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
+    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
 
 
 def calls(stride: int = STRIDE) -> Iterator[tuple[int, str]]:
@@ -111,8 +113,8 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
 
         def drop() -> None:
             with maintenance_session(node.site.installation, "maintain", "n1") as run:
-                for item in aside.deferred_harvests(node.paths.deferred):
-                    run_end.drop_deferred(node.paths, item, aside.NO_ROOM, run.audit, after(30))
+                for item in deferred.deferred_harvests(node.paths.deferred):
+                    run_end.drop_deferred(node.paths, item, deferred.NO_ROOM, run.audit, after(30))
 
         died = vanishes(drop, call, when)
         assert record.run_name in node.waiting() or not os.path.exists(record.run_directory)
@@ -134,7 +136,7 @@ def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
         target.parent.mkdir()
 
         def export(target: Path = target) -> None:
-            with exports.writing(str(target)) as writer:
+            with transfer.writing(str(target)) as writer:
                 for manifest in sorted(site.directory(DAEMON).glob("*Z-*.json")):
                     for path in (manifest.with_suffix(".sqsh"), manifest):
                         with path.open("rb") as file:
@@ -144,10 +146,10 @@ def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
 
         died = vanishes(export, call, when)
         if died:
-            with suppress(exports.ExportDamaged, FileNotFoundError):
+            with suppress(transfer.ExportDamaged, FileNotFoundError):
                 assert len(items(target, site)) == 2
             if target.is_file():  # it died after giving the file its name: nothing else of it stays
-                with pytest.raises(exports.ExportRefused):
+                with pytest.raises(transfer.ExportRefused):
                     export()
             else:
                 export()
@@ -158,9 +160,9 @@ def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
             return
 
 
-def items(target: Path, site: UpkeepSite) -> list[exports.Item]:
+def items(target: Path, site: UpkeepSite) -> list[transfer.Item]:
     """Return what an export says that it has."""
-    with exports.reading(str(target), site.owner, after(20)) as reader:
+    with transfer.reading(str(target), site.owner, after(20)) as reader:
         return reader.items()
 
 
@@ -177,7 +179,7 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
         assert here.command("cache", "export", str(target), bundle) == 0
 
         def take(target: Path = target) -> None:
-            with exports.reading(str(target), there.owner, after(20)) as reader, there.client() as client:
+            with transfer.reading(str(target), there.owner, after(20)) as reader, there.client() as client:
                 (item,) = reader.items()
                 where = arrivals.destination(str(there.store), item, None, None)
                 arrivals.receive(

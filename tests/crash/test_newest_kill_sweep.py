@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.bundles import OWNER, draft, namespace
 from tests.support.vanish import vanishes
-from warmstart.store import bundles, upkeep
+from warmstart.store import bundles, maintenance
 
 
 def taken(store: Path) -> tuple[str, str]:
@@ -58,10 +58,10 @@ def test_a_replacement_killed_at_any_step(tmp_path: Path, when: str, monkeypatch
     content += "+last"
     assert publish(tmp_path, content, bundle)
     assert taken(tmp_path)[1] == content
-    monkeypatch.setattr(upkeep, "GRACE_SECONDS", -60.0)
-    monkeypatch.setattr(upkeep, "ORPHAN_SECONDS", -60.0)
+    monkeypatch.setattr(maintenance, "GRACE_SECONDS", -60.0)
+    monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", -60.0)
     where = namespace(tmp_path)
-    upkeep.remove(where, upkeep.superseded(where, OWNER, time.time()), OWNER)
-    upkeep.sweep(where, OWNER, time.time())
+    maintenance.remove(where, maintenance.superseded(where, OWNER, time.time()), OWNER)
+    maintenance.sweep(where, OWNER, time.time())
     assert taken(tmp_path)[1] == content
     assert len(list(Path(where.path).glob("*Z-*.sqsh"))) == 1

@@ -12,7 +12,7 @@ import pytest
 from tests.support.overlay_place import Node, Run, a_node, content
 from tests.support.vanish import WHENS, vanishes
 from warmstart.host import linux
-from warmstart.store.copies import Copy
+from warmstart.seed.node_cache import Copy
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

@@ -22,7 +22,7 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import blocks, bundles, index, spool, upkeep
+from warmstart.store import blocklist, bundles, index, maintenance, spool
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -74,9 +74,9 @@ def merge(store: Path, number: int = 0) -> str | None:
     return made.bundle
 
 
-def plan(store: Path) -> list[upkeep.Merger]:
+def plan(store: Path) -> list[maintenance.Merger]:
     """Return what a compaction of two bundles or more would merge."""
-    return upkeep.plan_compaction(namespace(store), OWNER, 2, 1 << 30)
+    return maintenance.plan_compaction(namespace(store), OWNER, 2, 1 << 30)
 
 
 @WHENS
@@ -108,12 +108,12 @@ def test_a_removal_of_replaced_bundles_killed_at_any_step(
     tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Old bundles go or stay; what they held is always there, and a last run leaves only what is needed."""
-    monkeypatch.setattr(upkeep, "GRACE_SECONDS", -60.0)
-    monkeypatch.setattr(upkeep, "ORPHAN_SECONDS", -60.0)
+    monkeypatch.setattr(maintenance, "GRACE_SECONDS", -60.0)
+    monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", -60.0)
 
     def act(where: Namespace) -> None:
-        upkeep.remove(where, upkeep.superseded(where, OWNER, time.time()), OWNER)
-        upkeep.sweep(where, OWNER, time.time())
+        maintenance.remove(where, maintenance.superseded(where, OWNER, time.time()), OWNER)
+        maintenance.sweep(where, OWNER, time.time())
 
     for call in count(1):
         store = tmp_path / str(call)
@@ -138,10 +138,10 @@ def test_a_collection_and_a_quarantine_killed_at_any_step(tmp_path: Path, when: 
     """The bundle that has to go is whole or gone; its neighbour is never touched."""
     where = namespace(tmp_path)
     kept = publish(tmp_path, "kept").bundle
-    for act in (upkeep.remove, upkeep.quarantine):
+    for act in (maintenance.remove, maintenance.quarantine):
         for call in count(1):
             going = publish(tmp_path, "going", content=b"%d %d" % (call, time.time_ns())).bundle or ""
-            names = [going] if act is upkeep.remove else going
+            names = [going] if act is maintenance.remove else going
             died = vanishes(lambda names=names, act=act: act(where, names, OWNER), call, when)  # type: ignore[misc]
             assert seen(tmp_path, frozenset({going}))["kept"] == kept
             act(where, names, OWNER)  # type: ignore[arg-type]
@@ -217,10 +217,10 @@ def test_blocking_killed_at_any_step(tmp_path: Path, when: str) -> None:
     """The list of blocks is the old one or the new one."""
     publish(tmp_path, "e")
     for call in count(1):
-        new = blocks.Block(user=f"u{call}")
-        before = blocks.listed(str(tmp_path))
-        died = vanishes(lambda new=new: blocks.block(str(tmp_path), new, OWNER), call, when)  # type: ignore[misc]
-        assert blocks.listed(str(tmp_path)) in (before, [*before, new])
+        new = blocklist.Block(user=f"u{call}")
+        before = blocklist.listed(str(tmp_path))
+        died = vanishes(lambda new=new: blocklist.block(str(tmp_path), new, OWNER), call, when)  # type: ignore[misc]
+        assert blocklist.listed(str(tmp_path)) in (before, [*before, new])
         if not died:
             assert call > 8
             return

@@ -17,18 +17,19 @@ from tests.cluster import mounts
 from tests.cluster.accounts import STORE, Accounts
 from tests.support.bundles import draft
 from tests.support.vanish import VANISHED, WHENS, count_down
+from warmstart.harvest.collect import Collected, HarvestLimits, collect
+from warmstart.harvest.pack import PackFailed, pack
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
-from warmstart.store import bundles, copies
+from warmstart.seed import node_cache
+from warmstart.seed.extract import ExtractionFailed, Source, extract
+from warmstart.seed.node_cache import Copy, FetchOverBudget, local_copy
+from warmstart.store import bundles
 from warmstart.store.bundles import BundleDamaged, Offer, Published
 from warmstart.store.client import StoreClient
-from warmstart.store.collect import Collected, HarvestLimits, collect
-from warmstart.store.copies import Copy, FetchOverBudget, local_copy
-from warmstart.store.extract import ExtractionFailed, Source, extract
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, decode
-from warmstart.store.pack import PackFailed, pack
 from warmstart.store.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -275,7 +276,7 @@ def test_a_fetch_that_is_too_slow_is_over_budget(local: Place) -> None:
     (offer,) = local.offers()
     (local.base / "bundles").mkdir(0o700)
     with opened_dir(str(local.base / "bundles")) as fd:
-        held = copies._claim(fd, offer, after(1))
+        held = node_cache._claim(fd, offer, after(1))
     os.write(held, b"half of another")
     with pytest.raises(FetchOverBudget, match="still fetching"):
         local.copy(offer, seconds=0.1)

@@ -22,7 +22,7 @@ from warmstart.entry.doctor.node import Node
 from warmstart.host import linux, loops
 from warmstart.images import scratch
 from warmstart.policy.refresh import current
-from warmstart.store import overlay
+from warmstart.seed import overlay
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

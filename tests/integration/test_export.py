@@ -17,8 +17,8 @@ import pytest
 from tests.support.maintenance_site import UpkeepSite, one
 from tests.support.numba_entries import FOLDER, numba_entries, numba_entry
 from warmstart.host.deadline import after
-from warmstart.store import exports
-from warmstart.store.exports import ExportDamaged, ExportRefused, Item
+from warmstart.repack import transfer
+from warmstart.repack.transfer import ExportDamaged, ExportRefused, Item
 from warmstart.store.layout import Namespace
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -355,13 +355,13 @@ def test_what_is_no_export_is_refused(two: Two) -> None:
     head.write_text('{"format": 2}')
     resum(out)
     with (
-        exports.reading(str(out), two.there.owner, after(10)) as reader,
+        transfer.reading(str(out), two.there.owner, after(10)) as reader,
         pytest.raises(ExportRefused, match="known is 1"),
     ):
         reader.items()
     (out / "SHA256SUMS").unlink()
     with (
-        exports.reading(str(out), two.there.owner, after(10)) as reader,
+        transfer.reading(str(out), two.there.owner, after(10)) as reader,
         pytest.raises(ExportDamaged, match="SHA256SUMS"),
     ):
         reader.items()

@@ -23,14 +23,16 @@ from hypothesis import strategies as st
 
 from tests.support.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried, without_overlays
 from tests.support.whiteouts import PATHS, RULES, grouped, merged
+from warmstart.harvest import collect
+from warmstart.harvest.collect import HarvestLimits, collect_view
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.store import collect, layers, mask, overlay, prune
-from warmstart.store.collect import HarvestLimits, collect_view
-from warmstart.store.copies import Copy
+from warmstart.seed import overlay
+from warmstart.seed.node_cache import Copy
+from warmstart.seed.overlay import CacheBusy, OverlayUnavailable
+from warmstart.store import layers, mask, prune
 from warmstart.store.mask import Layer
-from warmstart.store.overlay import CacheBusy, OverlayUnavailable
 from warmstart.store.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("capable_host")

@@ -18,18 +18,18 @@ from tests.support.bundles import draft
 from tests.support.overlay_place import without_overlays
 from tests.support.runs import a_context, a_policy, a_record
 from warmstart import run_end
+from warmstart.harvest.pack import pack
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.steps import release, seed, workspace
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import blocks, bundles
-from warmstart.store.blocks import Block
+from warmstart.store import blocklist, bundles
+from warmstart.store.blocklist import Block
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import File
-from warmstart.store.pack import pack
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -101,7 +101,7 @@ def test_of_each_entry_one_bundle_and_nothing_blocked(
     """The older bundle's files of the entry that both have; a blocked one's of neither; either way of seeding."""
     published(root, {"m/k": {"m/k.nbi": b"old", "m/k.1": b"old"}, "bad": {"bad.nbi": b"bad"}})
     published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}, "bad": {"bad.2": b"bad"}})
-    blocks.block(f"{root}/store", Block(profile="numba", entry="bad", reason="reason", by="admin"), "n1-test")
+    blocklist.block(f"{root}/store", Block(profile="numba", entry="bad", reason="reason", by="admin"), "n1-test")
     if not overlays:
         without_overlays(monkeypatch)
     context = a_run(root, "aaaaaaaa")

@@ -15,7 +15,7 @@ from tests.cluster.site import RULES, Site
 from tests.support.late_node import BOOT, LateNode
 from tests.support.numba_entries import DIGEST, numba_entries, write_as
 from warmstart.entry import tend_command
-from warmstart.store import aside
+from warmstart.harvest import deferred
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 
@@ -71,7 +71,7 @@ def test_what_there_is_no_time_for_is_finished_by_tend(site: Site) -> None:
 @pytest.fixture
 def node(base: Path, monkeypatch: pytest.MonkeyPatch) -> LateNode:
     """Give a node; how full this machine's disk is does not matter."""
-    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
+    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
     return LateNode(base)
 
 
@@ -81,7 +81,7 @@ def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
         node.epilog(node.run_of(number))
     left = node.left()
     assert left == node.waiting() == ["1.00000001", "2.00000002"]
-    with aside.exclusive(node.paths.deferred) as mine:
+    with deferred.exclusive(node.paths.deferred) as mine:
         assert mine
         node.tend()
         assert node.left() == left
@@ -105,7 +105,7 @@ def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
 
 def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of the policy holds after every epilog; 0 keeps none."""
-    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
+    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
     node = LateNode(base, "harvest: {deferred: 2}")
     for number in (1, 2, 3):
         node.epilog(node.run_of(number))
@@ -115,7 +115,7 @@ def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyP
     node.epilog(node.run_of(4))
     assert node.left() == node.waiting() == []
     node.tend()
-    assert set(node.dropped().values()) == {aside.NO_ROOM}
+    assert set(node.dropped().values()) == {deferred.NO_ROOM}
     assert len(node.dropped()) == 4
 
 
@@ -123,11 +123,11 @@ def test_a_full_disk_takes_deferred_harvests_first(node: LateNode, monkeypatch: 
     """While less than a tenth is free, the oldest go, however few they are."""
     node.epilog(node.run_of(1))
     answers = iter([True, False])
-    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: next(answers))
+    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
     node.epilog(node.run_of(2))
     assert node.left() == node.waiting() == ["2.00000002"]
     node.tend()
-    assert node.dropped() == {"1.00000001": aside.NO_SPACE}
+    assert node.dropped() == {"1.00000001": deferred.NO_SPACE}
 
 
 def test_a_file_system_says_how_full_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,19 +141,23 @@ def test_a_file_system_says_how_full_it_is(tmp_path: Path, monkeypatch: pytest.M
         fields = {"f_blocks": 1000, "f_bavail": 500, "f_files": 100, "f_favail": 50}
         fields.update({"f_bavail": 90} if "f_bavail" in changes else changes)
         monkeypatch.setattr(os, "statvfs", lambda _path, fields=fields: type("Found", (), fields))
-        assert aside.is_short_of_space(str(tmp_path)) is short
+        assert deferred.is_short_of_space(str(tmp_path)) is short
 
 
 def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
     """What can't be trusted or has waited for two days is dropped; each says why, and nothing is left of it."""
     for number, boot_id in ((1, BOOT), (2, "another boot"), (3, BOOT), (4, BOOT)):
         node.epilog(node.run_of(number, boot_id))
-    old = aside.deferred_harvests(node.paths.deferred)[0]
+    old = deferred.deferred_harvests(node.paths.deferred)[0]
     assert old.record
-    aside.defer(node.paths.deferred, old.record, time.time() - aside.LONGEST_SECONDS - 60)
+    deferred.defer(node.paths.deferred, old.record, time.time() - deferred.LONGEST_SECONDS - 60)
     Path(node.paths.deferred, "3.00000003.json").write_text("{")
     node.tend()
-    assert node.dropped() == {"1.00000001": aside.TOO_OLD, "2.00000002": aside.REBOOTED, "3.00000003": aside.DAMAGED}
+    assert node.dropped() == {
+        "1.00000001": deferred.TOO_OLD,
+        "2.00000002": deferred.REBOOTED,
+        "3.00000003": deferred.DAMAGED,
+    }
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(4))
 
@@ -163,10 +167,12 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
     from warmstart.entry import unfinished
 
     node.epilog(node.run_of(1))
-    since = aside.deferred_harvests(node.paths.deferred)[0].since
+    since = deferred.deferred_harvests(node.paths.deferred)[0].since
     monkeypatch.setattr(unfinished, "RUN_SECONDS", 0.0)
     node.tend()
-    assert [(item.name, item.since) for item in aside.deferred_harvests(node.paths.deferred)] == [("1.00000001", since)]
+    assert [(item.name, item.since) for item in deferred.deferred_harvests(node.paths.deferred)] == [
+        ("1.00000001", since)
+    ]
     monkeypatch.undo()
     monkeypatch.setattr(tend_command, "be_idle", lambda: None)
     node.tend()
@@ -177,7 +183,7 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
 def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> None:
     """Its record names what was left: that is harvested, and nothing is deferred twice."""
     record = node.run_of(1)._replace(deferred=["numba"])
-    aside.defer(node.paths.deferred, record, time.time())
+    deferred.defer(node.paths.deferred, record, time.time())
     node.epilog(record, budget=30.0)
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1))

@@ -18,20 +18,21 @@ from tests.support.maintenance_site import UpkeepSite, one
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
+from warmstart.harvest.collect import collect
+from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
 from warmstart.policy import refresh
 from warmstart.record import Record, Seeded
+from warmstart.seed import node_cache
 from warmstart.steps import harvest as step
 from warmstart.steps import spool as spool_step
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import copies, manifest, spool
+from warmstart.store import manifest, spool
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
-from warmstart.store.collect import collect
 from warmstart.store.layout import StoreFailed
-from warmstart.store.scan import OUT_OF_TIME
 from warmstart.store.spool import Spooled
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
@@ -377,7 +378,9 @@ def fetch(node: Node, offer: Offer) -> Path:
     """Return the node's copy of an offered bundle."""
     with node.site.client() as store:
         where = node.site.namespace()
-        copy = copies.local_copy(node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20))
+        copy = node_cache.local_copy(
+            node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20)
+        )
         return Path(copy.path)
 
 

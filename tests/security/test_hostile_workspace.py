@@ -22,11 +22,11 @@ from typing import NamedTuple, NoReturn
 import pytest
 
 from tests.support.privileges import drop_to
+from warmstart.harvest import collect, scan
+from warmstart.harvest.collect import Collected, HarvestLimits
 from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.store import collect, scan
-from warmstart.store.collect import Collected, HarvestLimits
 from warmstart.store.stage import Stage
 
 pytestmark = pytest.mark.skipif(

@@ -10,13 +10,13 @@ from tests.support.numba_entries import numba_entries, write_as
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
+from warmstart.harvest import deferred
 from warmstart.host.deadline import after
 from warmstart.paths import NodePaths
 from warmstart.policy import refresh
 from warmstart.record import Record, Seeded
 from warmstart.steps import harvest, release
 from warmstart.steps.contract import Context
-from warmstart.store import aside
 from warmstart.store.client import StoreClient
 
 Entries = dict[str, dict[str, bytes]]
@@ -75,7 +75,7 @@ class LateNode:
 
     def waiting(self) -> list[str]:
         """Return the deferred harvests."""
-        return [item.name for item in aside.deferred_harvests(self.paths.deferred)]
+        return [item.name for item in deferred.deferred_harvests(self.paths.deferred)]
 
     def left(self) -> list[str]:
         """Return the runs' directories, and what there is of jobs' state."""

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.command_line import answer, installed, run
+from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, File, Producer
-from warmstart.store.pack import pack
 
 POLICY = """\
 version: 1

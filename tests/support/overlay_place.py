@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.privileges import drop_to
+from warmstart.harvest.pack import pack
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.store import layers, overlay
-from warmstart.store.copies import Copy
-from warmstart.store.pack import pack
+from warmstart.seed import overlay
+from warmstart.seed.node_cache import Copy
+from warmstart.store import layers
 
 JOB = Identity("a job", 64201, 64201)
 SUBDIR = "tool"

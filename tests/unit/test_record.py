@@ -9,10 +9,10 @@ import pytest
 from tests.support.runs import a_policy, a_record
 from warmstart import plan
 from warmstart import record as records
+from warmstart.harvest import deferred
+from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host.deadline import after
 from warmstart.record import JobBusy, RecordUnreadable, Seeded, StateFull
-from warmstart.store import aside
-from warmstart.store.aside import DeferredHarvest
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_the_longest_record_can_be_deferred(tmp_path: Path, monkeypatch: pytest.
     """It is written down within another file there, and longer for that; a longer one is one damaged run, no more."""
     long = a_record(seeded={"numba": Seeded("ab12", ['"'] * 1000)})
     monkeypatch.setattr(records, "LONGEST", len(records.encode(long)))
-    aside.defer(str(tmp_path), long, 1.5)
-    assert aside.deferred_harvests(str(tmp_path)) == [DeferredHarvest(long.run_name, 1.5, long)]
+    deferred.defer(str(tmp_path), long, 1.5)
+    assert deferred.deferred_harvests(str(tmp_path)) == [DeferredHarvest(long.run_name, 1.5, long)]
     (tmp_path / "8.0a1b2c3d.json").write_bytes(b" " * (records.LONGEST * 3))
-    assert aside.deferred_harvests(str(tmp_path)) == [
+    assert deferred.deferred_harvests(str(tmp_path)) == [
         DeferredHarvest("8.0a1b2c3d", 0.0, None),
         DeferredHarvest(long.run_name, 1.5, long),
     ]

@@ -18,13 +18,13 @@ from tests.support.vanish import vanishes
 from warmstart import record as records
 from warmstart import run_end, view
 from warmstart.errors import StoreError
+from warmstart.harvest import deferred
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.record import JobBusy, Record
 from warmstart.run_end import Ending, Orphan, WorkspaceBusy
 from warmstart.steps import release, workspace
 from warmstart.steps.contract import Context
-from warmstart.store import aside
 
 SOON = 10.0
 LONG_AGO = (1, 1)
@@ -62,7 +62,7 @@ class Runs:
 
     def deferred(self) -> list[str]:
         """Return the runs that maintenance is to finish."""
-        return [item.name for item in aside.deferred_harvests(self.paths.deferred)]
+        return [item.name for item in deferred.deferred_harvests(self.paths.deferred)]
 
     def events(self, name: str) -> list[dict[str, object]]:
         """Return the audited events of one name."""
@@ -73,7 +73,7 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     """Give runs below the test's directory, on a disk with space."""
-    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: False)
+    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
     made = Runs(tmp_path)
     yield made
     made.context.store.close()
@@ -269,14 +269,14 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
         )
     assert sorted(os.listdir(runs.workspace)) == runs.deferred() == ["2.00000002", "3.00000003"]
     answers = iter([True, False])
-    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: next(answers))
+    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
     Path(runs.paths.deferred, "9.00000009.json").write_text("{")  # damaged: nobody can tell since when
     run_end.defer(runs.make(deferred=["numba"])._replace(policy=policy), after(SOON))
     assert [(event["run"], event["reason"], event["profiles"]) for event in runs.events("harvest.dropped")] == [
-        ("1.00000001", aside.NO_ROOM, ["numba"]),
-        ("9.00000009", aside.NO_ROOM, []),
-        ("2.00000002", aside.NO_ROOM, ["numba"]),
-        ("3.00000003", aside.NO_SPACE, ["numba"]),
+        ("1.00000001", deferred.NO_ROOM, ["numba"]),
+        ("9.00000009", deferred.NO_ROOM, []),
+        ("2.00000002", deferred.NO_ROOM, ["numba"]),
+        ("3.00000003", deferred.NO_SPACE, ["numba"]),
     ]
     assert runs.left() == ["7.0a1b2c3d", "7.0a1b2c3d"]
 
@@ -286,7 +286,7 @@ def test_nothing_is_dropped_while_maintenance_is_at_it(runs: Runs) -> None:
     policy = a_policy(runs.root)
     policy = policy._replace(harvest=policy.harvest._replace(deferred=0))
     os.makedirs(runs.paths.deferred, mode=0o700)
-    with aside.exclusive(runs.paths.deferred) as is_ours:
+    with deferred.exclusive(runs.paths.deferred) as is_ours:
         assert is_ours
         released(runs.make(deferred=["numba"])._replace(policy=policy))
     assert runs.deferred() == ["7.0a1b2c3d"]
@@ -343,9 +343,9 @@ def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
     (state / records.NAME).write_text("{")
     assert not orphan.end(is_over=True)
     records.forget(paths.state, 7)
-    aside.defer(paths.deferred, record, time.time())
+    deferred.defer(paths.deferred, record, time.time())
     assert not orphan.end(is_over=True)
-    aside.forget(paths.deferred, record.run_name)
+    deferred.forget(paths.deferred, record.run_name)
     with records.job_lock(paths.state, 7, after(0)), pytest.raises(JobBusy):
         orphan.end(is_over=True)
     assert orphan.end(is_over=True)
@@ -364,7 +364,7 @@ def test_a_retained_tmpdir_goes_when_its_time_is_over(orphan: Orphans) -> None:
 def test_a_retained_tmpdir_goes_first_on_a_full_disk(orphan: Orphans, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next jobs need the space."""
     Path(orphan.record.run_directory, ".kept").touch(mode=0o600)
-    monkeypatch.setattr(aside, "is_short_of_space", lambda _workspace: True)
+    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: True)
     assert orphan.end(is_over=False, keep=60)
     assert orphan.kinds() == ["kept"]
 

@@ -10,7 +10,7 @@ from warmstart.audit import events
 from warmstart.entry.cache_command import NO, administrator, run_as_root, when
 from warmstart.entry.terminal import json_option, say, show_json, show_table
 from warmstart.paths import Installation
-from warmstart.store.blocks import Block
+from warmstart.store.blocklist import Block
 
 
 @click.command()

@@ -23,8 +23,8 @@ from warmstart.policy.schema import BYTES
 from warmstart.profiles.defined import FILES
 from warmstart.store import promote
 from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import Manifest
-from warmstart.store.upkeep import Bundle
 
 NO = 1
 COLUMNS = ("scope", "profile", "namespace", "bundle", "entries", "size", "user", "last used (UTC)")

@@ -21,11 +21,12 @@ from warmstart.entry.upkeep_run import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.paths import Installation
-from warmstart.store import arrivals, exports, manifest
+from warmstart.repack import transfer
+from warmstart.repack.transfer import Item
+from warmstart.store import arrivals, manifest
 from warmstart.store.arrivals import Received, ReceiveSettings
-from warmstart.store.exports import Item
 from warmstart.store.layout import BUNDLE, MANIFEST, Namespace
-from warmstart.store.upkeep import Bundle
+from warmstart.store.maintenance import Bundle
 
 STEP = "import"
 COLUMNS = ("scope", "profile", "namespace", "bundle", "published", "known", "rejected", "problem")
@@ -68,7 +69,7 @@ def export_command(
         ]
         done: list[Bundle] = []
         if found:
-            with exports.writing(target) as writer:
+            with transfer.writing(target) as writer:
                 done = [b for b in progress(found, "export", quiet=as_json) if _exported(run, writer, b)]
                 writer.finish()
             size = sum(bundle.size for bundle in done)
@@ -105,7 +106,7 @@ def import_command(
     rows: list[_Row] = []
     with store_maintenance(installation) as (run, _):
         desk = ReceiveSettings(run.bench, run.policy.profiles)
-        with exports.reading(os.path.abspath(source), run.policy.validate_user, run.bundle_deadline()) as reader:
+        with transfer.reading(os.path.abspath(source), run.policy.validate_user, run.bundle_deadline()) as reader:
             chosen = [i for i in reader.items() if place.holds(_named(run, i)) and (not wanted or i.bundle in wanted)]
             _check_one(chosen, to_namespace)
             for item in progress(chosen, "import", quiet=as_json):
@@ -123,7 +124,7 @@ def import_command(
         raise click.exceptions.Exit(NO)
 
 
-def _exported(run: MaintenanceSession, writer: exports.Writer, bundle: Bundle) -> bool:
+def _exported(run: MaintenanceSession, writer: transfer.Writer, bundle: Bundle) -> bool:
     """Add one bundle and its manifest; False where the store does not give it."""
     where = Namespace(run.policy.paths.store, bundle.scope, bundle.profile, bundle.namespace)
     name = Item(*where[1:], bundle.bundle).path
@@ -137,7 +138,7 @@ def _exported(run: MaintenanceSession, writer: exports.Writer, bundle: Bundle) -
         writer.add(name + BUNDLE, fd, bundle.sha256)
         writer.add_text(name + MANIFEST, manifest.encode(found))
     except WarmstartError as error:
-        if isinstance(error, exports.ExportRefused):
+        if isinstance(error, transfer.ExportRefused):
             raise
         run.failed("export", error)
         warn(str(error))

@@ -16,10 +16,11 @@ from warmstart.entry.upkeep_run import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY
-from warmstart.store import compact, gc, scrub, upkeep
+from warmstart.repack import merge
+from warmstart.store import gc, maintenance, scrub
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
-from warmstart.store.upkeep import Bundle, Merger
+from warmstart.store.maintenance import Bundle, Merger
 
 STEP = "store"
 REPLACED = "replaced by a compacted bundle"
@@ -66,10 +67,10 @@ class StoreMaintenance:
         self._remove(where, run.store.superseded(where, now, run.store_deadline()), REPLACED)
         self._count(swept=len(swept))
 
-    def compact(self, where: Namespace, fewest: int = compact.FEWEST) -> None:
+    def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
         """Make one bundle of many, of which a node can fetch more than one: larger ones no job would be seeded with."""
         run = self._run
-        most = min(compact.MOST_BYTES, run.policy.seed.max_fetch // 2)
+        most = min(merge.MOST_BYTES, run.policy.seed.max_fetch // 2)
         for merger in run.store.plan_compaction(where, run.store_deadline(), fewest=fewest, most_bytes=most):
             self._compact(where, merger)
 
@@ -107,7 +108,7 @@ class StoreMaintenance:
             except WarmstartError as error:
                 self._failed(error)
         self.collect_garbage()
-        self.scrub(bundle for bundle in self.bundles() if scrub.is_due(bundle, upkeep.today()))
+        self.scrub(bundle for bundle in self.bundles() if scrub.is_due(bundle, maintenance.today()))
         self.evict_images()
         self.empty_quarantines()
         return self.report
@@ -150,7 +151,7 @@ class StoreMaintenance:
     def _compact(self, where: Namespace, merger: Merger) -> None:
         run = self._run
         try:
-            made = compact.compact(run.bench, where, merger, run.bundle_deadline())
+            made = merge.compact(run.bench, where, merger, run.bundle_deadline())
         except BundleDamaged as error:
             self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
             return

@@ -15,12 +15,12 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.entry.upkeep_run import MaintenanceSession
 from warmstart.errors import WarmstartError
+from warmstart.harvest import deferred
+from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host.deadline import after
 from warmstart.record import Record
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
-from warmstart.store import aside
-from warmstart.store.aside import DeferredHarvest
 
 RUN_SECONDS = 600.0  # for one run's harvest; what is not done then is the next run's
 
@@ -35,8 +35,8 @@ class DeferredOutcome(NamedTuple):
 def finish_deferred(run: MaintenanceSession, boot_id: str) -> DeferredOutcome:
     """Finish the deferred harvests, the oldest first; what fails keeps nothing else from being done."""
     done, failures = 0, list[WarmstartError]()
-    with aside.exclusive(run.paths.deferred) as mine:
-        for waiting in aside.deferred_harvests(run.paths.deferred) if mine else []:
+    with deferred.exclusive(run.paths.deferred) as mine:
+        for waiting in deferred.deferred_harvests(run.paths.deferred) if mine else []:
             try:
                 done += _finish(run, waiting, boot_id, failures)
             except WarmstartError as error:
@@ -50,15 +50,15 @@ def _finish(run: MaintenanceSession, waiting: DeferredHarvest, boot_id: str, fai
     drop = partial(run_end.drop_deferred, run.paths, waiting, deadline=after(run_end.MAINTENANCE_SECONDS))
     record = waiting.record
     if record is None:
-        drop(aside.DAMAGED, run.audit)
+        drop(deferred.DAMAGED, run.audit)
         return True
     audit = run.audit.bind(job_id=record.job_id, uid=record.uid, user=record.user)
     if record.boot_id != boot_id:
-        drop(aside.REBOOTED, audit)
-    elif waiting.since < time.time() - aside.LONGEST_SECONDS:
-        drop(aside.TOO_OLD, audit)
+        drop(deferred.REBOOTED, audit)
+    elif waiting.since < time.time() - deferred.LONGEST_SECONDS:
+        drop(deferred.TOO_OLD, audit)
     elif left := _harvest(run, record, audit, failures):
-        aside.defer(run.paths.deferred, record._replace(deferred=left), waiting.since)
+        deferred.defer(run.paths.deferred, record._replace(deferred=left), waiting.since)
         return False
     else:
         run_end.finish_deferred(run.paths, record, after(run_end.MAINTENANCE_SECONDS))

@@ -26,8 +26,8 @@ from warmstart.images import launchers, published, uses
 from warmstart.images.layout import IMAGE, IMAGES, META, PRIVATE_STORES, Charged
 from warmstart.images.published import QUARANTINE, opened_folder, sweep_all
 from warmstart.policy.compiled import Keep
+from warmstart.store.atomic import replace
 from warmstart.store.locks import try_lock
-from warmstart.store.publish import replace
 
 OUT_OF_SIGHT = ".evicted-"
 CHECKED = "checked"

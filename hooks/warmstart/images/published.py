@@ -52,8 +52,8 @@ from warmstart.images.layout import (
     what_is_wrong,
 )
 from warmstart.images.squashfs import ImageInvalid
+from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
 from warmstart.store.locks import Held, try_lock
-from warmstart.store.publish import TEMP_PREFIX, publish, replace, temp_file
 
 QUARANTINE = "quarantine"
 FOLDERS = (TAGS, "locks", "failed", "pinned", "checked", QUARANTINE)

@@ -21,7 +21,7 @@ from warmstart.images.eviction import known_of
 from warmstart.images.layout import IMAGE, IMAGES, META, what_is_wrong
 from warmstart.images.published import FORMAT, opened_folder
 from warmstart.images.squashfs import ImageInvalid
-from warmstart.store.publish import replace
+from warmstart.store.atomic import replace
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"

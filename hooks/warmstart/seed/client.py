@@ -15,8 +15,8 @@ from warmstart.host.worker import Worker
 
 if TYPE_CHECKING:
     from warmstart.profiles.contract import Profile
+    from warmstart.seed.node_cache import Copy
     from warmstart.store.bundles import Offer
-    from warmstart.store.copies import Copy
 
 
 class JobClient:
@@ -30,7 +30,7 @@ class JobClient:
 
         `ExtractionFailed`, `ProgramTooSlow`, `BundleDamaged`; what is left then is for the caller to remove.
         """
-        from warmstart.store.extract import ExtractionFailed, Source, extract
+        from warmstart.seed.extract import ExtractionFailed, Source, extract
         from warmstart.store.settle import restore_times
 
         times: dict[str, int] = {}

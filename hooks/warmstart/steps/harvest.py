@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
+from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, collect, collect_view
+from warmstart.harvest.delivery import Delivery, Late, in_time
+from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.profiles.client import Validator
 from warmstart.record import Record
+from warmstart.seed.overlay import frozen_view
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.collect import STAGE_FULL, Collected, HarvestLimits, collect, collect_view
-from warmstart.store.delivery import Delivery, Late, in_time
 from warmstart.store.manifest import Entries
-from warmstart.store.overlay import frozen_view
-from warmstart.store.scan import OUT_OF_TIME
 from warmstart.store.stage import Stage, room
 
 NAME = "harvest"

@@ -32,7 +32,7 @@ from warmstart.store.bundles import Offer
 from warmstart.store.layout import Namespace
 
 if TYPE_CHECKING:
-    from warmstart.store.copies import Copy
+    from warmstart.seed.node_cache import Copy
 
 NAME = "seed"
 
@@ -179,8 +179,8 @@ class _Seeding:
                 self._done(source)
 
     def _mounted(self, source: _Source) -> _Source | None:
+        from warmstart.seed.overlay import OverlayUnavailable
         from warmstart.store import views
-        from warmstart.store.overlay import OverlayUnavailable
 
         context, tool = self._context, source.tool
         picked, left_out = views.divided(source.copied)
@@ -206,7 +206,7 @@ class _Seeding:
 
     def _discard(self, source: _Source, cache: int) -> None:
         if source.way:
-            from warmstart.store.overlay import discard
+            from warmstart.seed.overlay import discard
 
             with opened_dir(self._context.record.run_directory) as base:
                 discard(base, source.tool.subdir)
@@ -268,7 +268,7 @@ def _copied(
     context: Context, tool: Profile, namespace: str, offers: list[Offer], budget: _Budget
 ) -> list[tuple[Offer, Copy]]:
     """Bring the bundles to this node; what would go over the budget stays cold, and the audit says so."""
-    from warmstart.store.copies import FetchOverBudget, local_copy
+    from warmstart.seed.node_cache import FetchOverBudget, local_copy
 
     copied = []
     for offer in offers:

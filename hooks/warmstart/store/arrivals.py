@@ -17,9 +17,9 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
 from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
+from warmstart.repack.merge import origin, publish_stage
+from warmstart.repack.transfer import ExportDamaged, ExportRefused, Item, Reader
 from warmstart.store import bundles, manifest
-from warmstart.store.compact import origin, publish_stage
-from warmstart.store.exports import ExportDamaged, ExportRefused, Item, Reader
 from warmstart.store.layout import MANIFEST, Namespace
 from warmstart.store.manifest import Draft, Manifest
 from warmstart.store.stage import Stage

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
 from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_dir, write_all
-from warmstart.store import blocks, index, layout, manifest, precedence, usage
+from warmstart.store import blocklist, index, layout, manifest, precedence, usage
+from warmstart.store.atomic import publish, temp_file
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, store_errors
 from warmstart.store.locks import lock_or_proceed
 from warmstart.store.manifest import Draft, Manifest
-from warmstart.store.publish import publish, temp_file
 
 
 class BundleDamaged(StoreError):
@@ -96,7 +96,7 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
     """
     result = Offers([], {})
     with store_errors("read what is blocked"):
-        blocked = blocks.read(store)
+        blocked = blocklist.read(store)
     if blocked.namespace(profile, namespace):
         return Offers([], {"*": "the namespace is blocked"})
     never = blocked.entries(profile)
@@ -145,7 +145,7 @@ def known_entries(
 
 def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
     """Return the entries that are blocked; `PublishBlocked` where the user or the namespace is."""
-    blocked = blocks.read(where.store)
+    blocked = blocklist.read(where.store)
     if blocked.user(user, uid):
         raise PublishBlocked(what=f"the user {user}")
     if blocked.namespace(where.profile, where.name):
@@ -222,7 +222,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
     name: Callable[[Manifest, index.Index], Manifest | None] = precedence.with_new_id
     if draft.based_on is not None:
         with store_errors("read what is blocked"):
-            name = partial(precedence.with_id_over, blocks.read(where.store), draft.based_on)
+            name = partial(precedence.with_id_over, blocklist.read(where.store), draft.based_on)
     return _publish(where, fd, draft, owner, name)
 
 

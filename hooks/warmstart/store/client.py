@@ -15,13 +15,13 @@ from warmstart.host.worker import Worker, WorkerAnswerMalformed
 
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
-    from warmstart.store.blocks import Block
+    from warmstart.store.blocklist import Block
     from warmstart.store.bundles import Offers, Published, Reindexed
     from warmstart.store.layout import Namespace
+    from warmstart.store.maintenance import Bundle, Merger, Use
     from warmstart.store.manifest import Draft, Entries, Manifest
     from warmstart.store.precedence import Base
     from warmstart.store.rendezvous import Answer
-    from warmstart.store.upkeep import Bundle, Merger, Use
 
 
 class StoreClient:
@@ -126,21 +126,21 @@ class StoreClient:
 
     def lock(self, deadline: Deadline) -> bool:
         """Take the lock of the store's maintenance until `close`; False where another host has it."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.lock, self.path)
+        return self.worker.run(deadline, maintenance.lock, self.path)
 
     def namespaces(self, deadline: Deadline) -> list[Namespace]:
         """Return all namespaces, sorted."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.namespaces, self.path)
+        return self.worker.run(deadline, maintenance.namespaces, self.path)
 
     def survey(self, deadline: Deadline) -> list[Bundle]:
         """Return every bundle that readers see."""
-        from warmstart.store import layout, upkeep
+        from warmstart.store import layout, maintenance
 
-        found = self.worker.run(deadline, upkeep.survey, self.path, self.publisher)
+        found = self.worker.run(deadline, maintenance.survey, self.path, self.publisher)
         for bundle in found:
             # Root names directories of an export after them.
             if not (all(map(layout.is_component, bundle[:3])) and layout.is_bundle_id(bundle.bundle)):
@@ -149,45 +149,45 @@ class StoreClient:
 
     def note_uses(self, uses: list[Use], deadline: Deadline) -> int:
         """Write down when bundles were last used; return how many were not up to date."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.note_uses, self.path, uses)
+        return self.worker.run(deadline, maintenance.note_uses, self.path, uses)
 
     def sweep(self, where: Namespace, now: float, deadline: Deadline) -> list[str]:
         """Remove what dead publishers left in a namespace; return the names that went."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.sweep, where, self.publisher, now)
+        return self.worker.run(deadline, maintenance.sweep, where, self.publisher, now)
 
     def sweep_top(self, now: float, deadline: Deadline) -> list[str]:
         """Remove what is left beside the namespaces; return the names that went."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.sweep_top, self.path, now)
+        return self.worker.run(deadline, maintenance.sweep_top, self.path, now)
 
     def superseded(self, where: Namespace, now: float, deadline: Deadline) -> list[str]:
         """Return the bundles of a namespace that others have replaced, and nobody reads any more."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.superseded, where, self.publisher, now)
+        return self.worker.run(deadline, maintenance.superseded, where, self.publisher, now)
 
     def plan_compaction(self, where: Namespace, deadline: Deadline, *, fewest: int, most_bytes: int) -> list[Merger]:
         """Return which bundles of a namespace are worth making one of."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.plan_compaction, where, self.publisher, fewest, most_bytes)
+        return self.worker.run(deadline, maintenance.plan_compaction, where, self.publisher, fewest, most_bytes)
 
     def remove(self, where: Namespace, bundles: list[str], deadline: Deadline) -> list[str]:
         """Remove bundles; return those that were there."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.remove, where, bundles, self.publisher)
+        return self.worker.run(deadline, maintenance.remove, where, bundles, self.publisher)
 
     def quarantine(self, where: Namespace, bundle: str, deadline: Deadline) -> bool:
         """Move a damaged bundle out of readers' sight; False where it is not there any more."""
-        from warmstart.store import upkeep
+        from warmstart.store import maintenance
 
-        return self.worker.run(deadline, upkeep.quarantine, where, bundle, self.publisher)
+        return self.worker.run(deadline, maintenance.quarantine, where, bundle, self.publisher)
 
     def reindex(self, where: Namespace, deadline: Deadline) -> Reindexed:
         """Make the index of a namespace again from its manifests."""
@@ -199,27 +199,27 @@ class StoreClient:
 
     def block(self, new: Block, deadline: Deadline) -> bool:
         """Add a block; return whether it is new."""
-        from warmstart.store import blocks
+        from warmstart.store import blocklist
 
-        return self.worker.run(deadline, blocks.block, self.path, new, self.publisher)
+        return self.worker.run(deadline, blocklist.block, self.path, new, self.publisher)
 
     def unblock(self, unwanted: Block, deadline: Deadline) -> bool:
         """Take back what a block blocks, whatever its reason; return whether it was there."""
-        from warmstart.store import blocks
+        from warmstart.store import blocklist
 
-        return self.worker.run(deadline, blocks.unblock, self.path, unwanted, self.publisher)
+        return self.worker.run(deadline, blocklist.unblock, self.path, unwanted, self.publisher)
 
     def unblock_all(self, deadline: Deadline) -> bool:
         """Take back all blocks, readable or not; return whether there was a list."""
-        from warmstart.store import blocks
+        from warmstart.store import blocklist
 
-        return self.worker.run(deadline, blocks.unblock_all, self.path)
+        return self.worker.run(deadline, blocklist.unblock_all, self.path)
 
     def blocked(self, deadline: Deadline) -> list[Block]:
         """Return all blocks; `BlocksUnreadable`."""
-        from warmstart.store import blocks
+        from warmstart.store import blocklist
 
-        return self.worker.run(deadline, blocks.listed, self.path)
+        return self.worker.run(deadline, blocklist.listed, self.path)
 
     # What the nodes of a job tell each other, and the controller tells the nodes
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import usage
-from warmstart.store.upkeep import Bundle
+from warmstart.store.maintenance import Bundle
 
 UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"

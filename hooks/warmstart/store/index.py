@@ -18,9 +18,9 @@ from warmstart.host import wire
 from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
 from warmstart.host.wire import Json
 from warmstart.store import manifest
+from warmstart.store.atomic import replace
 from warmstart.store.layout import MANIFEST, is_bundle_id
 from warmstart.store.manifest import Manifest, ManifestUnreadable, is_sha256
-from warmstart.store.publish import replace
 
 FORMAT = 1
 NAME = "index.json"

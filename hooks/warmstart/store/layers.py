@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from warmstart.host import files, linux, loops
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, ensure_dir, mount_id, names_in, open_regular, opened_dir
-from warmstart.store.copies import Copy
+from warmstart.seed.node_cache import Copy
 
 _LOCK_PAUSE = 0.005
 

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from warmstart.host.files import opened_dir
-from warmstart.store import blocks, index, layout
-from warmstart.store.blocks import Blocks
+from warmstart.store import blocklist, index, layout
+from warmstart.store.blocklist import Blocks
 from warmstart.store.index import Listed
 from warmstart.store.layout import Namespace, store_errors
 from warmstart.store.manifest import Entries, File, Manifest
@@ -73,7 +73,7 @@ def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: s
     """
     with store_errors("compare with the newest"):
         having = _having(entries, index.read(where.path, owner))
-        current = _current_bundle(having, blocks.read(where.store))
+        current = _current_bundle(having, blocklist.read(where.store))
         files = _files(where._replace(scope=based_on.scope), based_on.bundle) if based_on else {}
         newest = _files(where, current) if current else {}
     mine = {path: file for each in entries.values() for path, file in each.items()}

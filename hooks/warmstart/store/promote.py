@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
+from warmstart.repack.merge import origin, publish_stage
 from warmstart.store.bundles import Published
-from warmstart.store.compact import origin, publish_stage
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft
 from warmstart.store.unpack import BundleSelection, RepackSettings, unpacked

@@ -16,7 +16,7 @@ from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, read_small, unlink_if_there
 from warmstart.store import layers
-from warmstart.store.upkeep import Use
+from warmstart.store.maintenance import Use
 
 IN_HAND_SECONDS = 3600.0
 UNMOUNTING_SECONDS = 5.0

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there
 from warmstart.host.wire import Json
+from warmstart.store.atomic import replace
 from warmstart.store.layout import store_errors
-from warmstart.store.publish import replace
 
 DIRECTORY = "rendezvous"
 LONGEST = 64 << 10

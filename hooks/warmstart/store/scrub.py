@@ -8,9 +8,9 @@ from __future__ import annotations
 from warmstart.host.deadline import Deadline
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import OTHER_FORMAT, ManifestUnreadable
 from warmstart.store.unpack import BundleSelection, RepackSettings, unpacked
-from warmstart.store.upkeep import Bundle
 
 DAYS = 30
 

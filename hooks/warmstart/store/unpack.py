@@ -14,13 +14,13 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
+from warmstart.harvest.collect import HarvestLimits, collect
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
+from warmstart.seed.extract import Bounds, Source, extract
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.client import StoreClient
-from warmstart.store.collect import HarvestLimits, collect
-from warmstart.store.extract import Bounds, Source, extract
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Entries, File, Manifest
 from warmstart.store.stage import Stage, room

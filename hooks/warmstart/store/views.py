@@ -11,9 +11,10 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.store import layers, mask, overlay
+from warmstart.seed import overlay
+from warmstart.seed.node_cache import Copy
+from warmstart.store import layers, mask
 from warmstart.store.bundles import Offer
-from warmstart.store.copies import Copy
 
 MOST_BUNDLES = overlay.MOST_LAYERS - 1  # one layer is kept for the mask
 

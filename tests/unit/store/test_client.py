@@ -12,14 +12,14 @@ from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerAnswerMalformed
-from warmstart.store import bundles, upkeep
-from warmstart.store.blocks import Block
+from warmstart.store import bundles, maintenance
+from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleGone, Offer, Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable
 from warmstart.store.rendezvous import Answer
-from warmstart.store.upkeep import Bundle
 
 SHA = "ab" * 32
 BUNDLE = "20260101T000000.000000Z-abababababababab"
@@ -126,7 +126,7 @@ def test_a_manifest_keeps_its_rules(client: StoreClient, monkeypatch: pytest.Mon
 
 def test_a_survey_names_no_path(client: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root makes the directories of an export."""
-    monkeypatch.setattr(upkeep, "survey", forged_survey)
+    monkeypatch.setattr(maintenance, "survey", forged_survey)
     with pytest.raises(WorkerAnswerMalformed, match="survey"):
         client.survey(after(10))
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from warmstart.harvest import collect, scan
+from warmstart.harvest.collect import Collected, HarvestLimits
 from warmstart.host import files, untrusted
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
-from warmstart.store import collect, scan, stage
-from warmstart.store.collect import Collected, HarvestLimits
+from warmstart.store import stage
 from warmstart.store.stage import Stage
 
 PLENTY = 1 << 30

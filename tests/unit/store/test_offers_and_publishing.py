@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
-from warmstart.store import blocks, bundles, index, locks
-from warmstart.store import publish as publishing
+from warmstart.store import atomic as publishing
+from warmstart.store import blocklist, bundles, index, locks
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published, Reindexed
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
 from warmstart.store.manifest import ManifestUnreadable
@@ -221,7 +221,7 @@ def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "open", note)
     monkeypatch.setattr(os, "listdir", lambda *_: pytest.fail("a listing"))
     assert len(offered(tmp_path).offers) == 5
-    blocked = str(tmp_path / "artifacts" / blocks.NAME)
+    blocked = str(tmp_path / "artifacts" / blocklist.NAME)
     assert opened == [blocked, os.path.join(namespace(tmp_path).path, index.NAME)]
 
 

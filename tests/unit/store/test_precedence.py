@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.bundles import OWNER, draft, namespace
-from warmstart.store import blocks, bundles, index, precedence, upkeep
-from warmstart.store.blocks import Block
+from warmstart.store import blocklist, bundles, index, maintenance, precedence
+from warmstart.store.blocklist import Block
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Entries, File
 from warmstart.store.precedence import SMALLER, SUPERSEDED, UNCHANGED, Base
@@ -110,10 +110,10 @@ def test_a_blocked_users_file_is_passed_over_and_stays_behind(shop: Shop) -> Non
     """Readers take the one below; what grows from that comes before both, even when the block is lifted."""
     first = shop.publish("v1", "") or ""
     bad = shop.publish("v1+bad", first, user="mallory")
-    blocks.block(str(shop.store), Block(user="mallory"), OWNER)
+    blocklist.block(str(shop.store), Block(user="mallory"), OWNER)
     assert shop.taken() == [first]
     third = shop.publish("v1+good", first)
-    blocks.unblock_all(str(shop.store))
+    blocklist.unblock_all(str(shop.store))
     assert shop.taken() == [third]
     assert bad is not None
 
@@ -135,4 +135,4 @@ def test_upkeep_merges_none_that_was_replaced(shop: Shop) -> None:
     made = ""
     for number in range(5):
         made = shop.publish("v" * (number + 1), made) or ""
-    assert upkeep.mergers(index.read(shop.where().path, OWNER).bundles, 2, 1 << 30) == []
+    assert maintenance.mergers(index.read(shop.where().path, OWNER).bundles, 2, 1 << 30) == []

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from tests.support.bundles import OWNER, draft, namespace, publish
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import blocks, bundles, gc, prune, scrub, upkeep
-from warmstart.store.blocks import Block, BlocksUnreadable
+from warmstart.store import blocklist, bundles, gc, maintenance, prune, scrub
+from warmstart.store.blocklist import Block, BlocksUnreadable
 from warmstart.store.bundles import PublishBlocked
 from warmstart.store.index import Listed
 from warmstart.store.layout import bundle_id, microseconds_of
-from warmstart.store.upkeep import Bundle, Use
+from warmstart.store.maintenance import Bundle, Use
 
 POLICY = Maintenance(keep=100, per_user=10, per_account=20, per_site=30)
 
@@ -38,7 +38,7 @@ def bundle(name: str, used: float, size: int = 1, scope: str = "user-1-a") -> Bu
 def test_only_first_publishers_entries_are_merged() -> None:
     """An entry that another user published first stays that user's, whatever the merged bundle's age."""
     found = [listed(1, "x", "y"), listed(2, "z", user="b"), listed(3, "z", "w"), listed(4, "x")]
-    (merger,) = upkeep.mergers(found, 2, 1 << 30)
+    (merger,) = maintenance.mergers(found, 2, 1 << 30)
     assert merger.user == "a"
     assert merger.sources == [found[0].bundle, found[2].bundle, found[3].bundle]
     assert merger.entries == {found[0].bundle: ["x", "y"], found[2].bundle: ["w"]}
@@ -48,15 +48,15 @@ def test_what_was_merged_is_not_merged_again() -> None:
     """Sources that wait for their removal count for nothing."""
     old = [listed(number, f"e{number}") for number in (2, 3, 4)]
     new = listed(1, "e2", "e3", "e4", replaces=tuple(source.bundle for source in old))
-    assert upkeep.mergers([new, *old], 2, 1 << 30) == []
+    assert maintenance.mergers([new, *old], 2, 1 << 30) == []
 
 
 def test_a_merged_bundle_has_bounds() -> None:
     """The small ones are merged; too few of them are left alone."""
     found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
-    (merger,) = upkeep.mergers(found, 2, 10)
+    (merger,) = maintenance.mergers(found, 2, 10)
     assert merger.sources == [found[1].bundle, found[2].bundle]
-    assert upkeep.mergers(found, 3, 10) == []
+    assert maintenance.mergers(found, 3, 10) == []
 
 
 ROW = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"))
@@ -68,7 +68,7 @@ def test_merging_never_changes_what_a_reader_gets(rows: list[tuple[set[str], str
     found = [listed(10 * age, *sorted(entries), user=user) for age, (entries, user) in enumerate(rows, 1)]
     lying = [(one.bundle, dict.fromkeys(one.entries, one.bundle)) for one in found]
     before = read(lying)
-    for merger in upkeep.mergers(found, 2, 1 << 30):
+    for merger in maintenance.mergers(found, 2, 1 << 30):
         made = bundle_id(microseconds_of(min(merger.sources)) - 1, "0" * 64)
         lying.append((made, {entry: source for source, entries in merger.entries.items() for entry in entries}))
     assert read(lying) == before
@@ -110,13 +110,13 @@ def test_every_bundle_is_verified_once_in_thirty_days() -> None:
 def test_a_list_of_blocks_that_is_damaged_blocks_everything(tmp_path: Path, text: str) -> None:
     """Nothing is offered and nothing published until it is written anew; an empty list is no damage."""
     publish(tmp_path, "a")
-    path = tmp_path / "artifacts" / blocks.NAME
+    path = tmp_path / "artifacts" / blocklist.NAME
     path.write_text(text)
     with pytest.raises(BlocksUnreadable):
         bundles.offers(str(tmp_path), ["user-1"], "numba", "ns", OWNER)
     with pytest.raises(BlocksUnreadable):
         publish(tmp_path, "b")
-    assert blocks.unblock_all(str(tmp_path))
+    assert blocklist.unblock_all(str(tmp_path))
     publish(tmp_path, "b", content=b"2")
 
 
@@ -124,15 +124,15 @@ def test_what_is_blocked_is_not_harvested_or_published(tmp_path: Path) -> None:
     """A blocked entry counts as known; a blocked user's or namespace's bundle is refused with a reason."""
     publish(tmp_path, "a")
     store = str(tmp_path)
-    assert blocks.block(store, Block(profile="numba", entry="bad"), OWNER)
+    assert blocklist.block(store, Block(profile="numba", entry="bad"), OWNER)
     assert bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER) == ["a", "bad"]
-    assert blocks.block(store, Block(profile="numba", namespace="ns"), OWNER)
+    assert blocklist.block(store, Block(profile="numba", namespace="ns"), OWNER)
     with pytest.raises(PublishBlocked, match="namespace ns"):
         publish(tmp_path, "b")
     found = bundles.offers(store, ["user-1"], "numba", "ns", OWNER)
     assert found == bundles.Offers([], {"*": "the namespace is blocked"})
-    assert blocks.unblock(store, Block(profile="numba", namespace="ns", reason="another"), OWNER)
-    blocks.block(store, Block(user="1000"), OWNER)
+    assert blocklist.unblock(store, Block(profile="numba", namespace="ns", reason="another"), OWNER)
+    blocklist.block(store, Block(user="1000"), OWNER)
     with pytest.raises(PublishBlocked, match="user a"):
         bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER)
 
@@ -143,9 +143,9 @@ def test_the_survey_tells_the_last_use_and_uses_are_noted_once_a_day(tmp_path: P
     path = Path(namespace(tmp_path).path, f"{made}.sqsh")
     os.utime(path, (1_000_000, 1_000_000))
     use = Use("user-1", "numba", "ns", made, 1_050_000.0)
-    assert upkeep.note_uses(str(tmp_path), [use, use._replace(bundle="../../x", at=9e9)]) == 0
-    assert upkeep.note_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
-    (row,) = upkeep.survey(str(tmp_path), OWNER)
+    assert maintenance.note_uses(str(tmp_path), [use, use._replace(bundle="../../x", at=9e9)]) == 0
+    assert maintenance.note_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
+    (row,) = maintenance.survey(str(tmp_path), OWNER)
     assert (row.bundle, row.used, row.user) == (made, 1_200_000.0, "a")
 
 
@@ -153,7 +153,7 @@ def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> 
     """It was quarantined or removed meanwhile: what was made of it must not bring it back."""
     gone = publish(tmp_path, "a", content=b"1").bundle or ""
     left = publish(tmp_path, "b", content=b"2").bundle or ""
-    upkeep.quarantine(namespace(tmp_path), gone, OWNER)
+    maintenance.quarantine(namespace(tmp_path), gone, OWNER)
     fd = os.memfd_create("merged")
     made = bundles.publish_compacted(namespace(tmp_path), fd, draft("a", "b")._replace(replaces=[gone, left]), OWNER)
     os.close(fd)
@@ -166,17 +166,17 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
     (tmp_path / "rendezvous").mkdir()
     (tmp_path / "rendezvous" / "c.7.0.json").touch()
     (tmp_path / "artifacts" / ".tmp-n1-dead").touch()
-    (tmp_path / "artifacts" / blocks.NAME).touch()
+    (tmp_path / "artifacts" / blocklist.NAME).touch()
     now = time.time()
-    assert upkeep.sweep_top(str(tmp_path), now + 80_000) == []
-    assert upkeep.sweep_top(str(tmp_path), now + 90_000) == ["artifacts/.tmp-n1-dead"]
-    assert upkeep.sweep_top(str(tmp_path), now + 700_000) == ["rendezvous/c.7.0.json"]
-    assert (tmp_path / "artifacts" / blocks.NAME).exists()
+    assert maintenance.sweep_top(str(tmp_path), now + 80_000) == []
+    assert maintenance.sweep_top(str(tmp_path), now + 90_000) == ["artifacts/.tmp-n1-dead"]
+    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["rendezvous/c.7.0.json"]
+    assert (tmp_path / "artifacts" / blocklist.NAME).exists()
 
 
 def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A node without copies or spool, a store without artifacts."""
     assert prune.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
     assert prune.uses(str(tmp_path / "none")) == []
-    assert upkeep.survey(str(tmp_path), OWNER) == []
+    assert maintenance.survey(str(tmp_path), OWNER) == []
     assert os.listdir(tmp_path) == []

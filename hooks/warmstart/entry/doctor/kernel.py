@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, OK, UNKNOWN, WRONG, Finding
 from warmstart.entry.doctor.node import Node
 from warmstart.errors import WarmstartError
+from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree, weakness
 from warmstart.host.identity import ROOT, Identity
@@ -22,9 +23,8 @@ from warmstart.host.worker import Worker
 from warmstart.images import scratch
 from warmstart.images.scratch import Caps
 from warmstart.profiles import registry
+from warmstart.seed import overlay
 from warmstart.slurm import commands
-from warmstart.store import overlay
-from warmstart.store.pack import pack
 
 PREFIX = ".doctor-"
 SECONDS = 20.0
@@ -117,8 +117,8 @@ def _place(parent: str) -> Iterator[str]:
 
 def _show(parent: str, name: str) -> _Shown:
     """Pack a bundle, mount it and show it as a job's cache."""
+    from warmstart.seed.node_cache import Copy
     from warmstart.store import layers
-    from warmstart.store.copies import Copy
 
     enter_new()
     base = f"{parent}/{name}"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from warmstart.audit import waiting
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
+from warmstart.harvest import pack
 from warmstart.host import process, sockets
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
@@ -22,7 +23,6 @@ from warmstart.images.importers import base, choice, oci
 from warmstart.images.producer import format_size
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
-from warmstart.store import pack
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})

@@ -12,16 +12,16 @@ import os
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
+from warmstart.harvest.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import mount_id
 from warmstart.host.untrusted import GONE, Tree, TurnedAway, open_branch
 from warmstart.store.manifest import LARGEST, Entries, File
-from warmstart.store.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.store.shared_lock import tool_lock
 from warmstart.store.stage import OutOfTime, Stage
 
 if TYPE_CHECKING:
-    from warmstart.store.overlay import FrozenView
+    from warmstart.seed.overlay import FrozenView
 
 TOO_LARGE = "larger than the limit"
 MOST_ENTRIES = "more entries than the limit"

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 
+from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Merger
 from warmstart.store.manifest import Draft, Manifest, Origin
-from warmstart.store.pack import pack
 from warmstart.store.unpack import BundleSelection, RepackSettings, unpacked
-from warmstart.store.upkeep import Merger
 
 FEWEST = 4  # bundles of one user: fewer are left alone
 MOST_BYTES = 2 << 30

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from warmstart.host.files import ensure_dir, opened_dir, unlink_if_there
 from warmstart.store import index, rendezvous
+from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
     ARTIFACTS,
@@ -26,7 +27,6 @@ from warmstart.store.layout import (
     store_errors,
 )
 from warmstart.store.locks import Held, lock_or_proceed, try_lock
-from warmstart.store.publish import TEMP_PREFIX
 
 ORPHAN_SECONDS = 86400.0  # older than any publishing can take
 GRACE_SECONDS = 3600.0  # longer than anybody goes on with an index that he has read

@@ -117,7 +117,7 @@ def unblock_all(store: str) -> bool:
 
 
 def _write(store: str, blocks: Iterable[Block], owner: str) -> None:
-    from warmstart.store.publish import replace
+    from warmstart.store.atomic import replace
 
     data = json.dumps({"format": FORMAT, "blocks": [known._asdict() for known in blocks]}).encode()
     with opened_dir(os.path.join(store, ARTIFACTS)) as fd:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import StoreError
+from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline
 from warmstart.host.process import ProgramTooSlow
 from warmstart.host.worker import WorkerSilent
@@ -22,7 +23,6 @@ from warmstart.store import layout, precedence, spool, usage
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, Entries, Producer
-from warmstart.store.pack import pack
 from warmstart.store.precedence import Base
 from warmstart.store.spool import Spooled
 
