@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node
-from warmstart.harvest.collect import HarvestLimits, collect_view
+from warmstart.harvest.collect import HarvestLimits, Stage, collect_view
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed import overlay
 from warmstart.seed.node_cache import Copy
-from warmstart.store.stage import Stage
 
 FILES = 50_000
 SEEDED, NEW = 5_000, 200

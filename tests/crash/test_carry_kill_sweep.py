@@ -22,9 +22,8 @@ from warmstart.harvest import deferred
 from warmstart.host.deadline import after
 from warmstart.host.worker import WorkerSilent
 from warmstart.repack import transfer
-from warmstart.store import arrivals
-from warmstart.store.arrivals import ReceiveSettings
-from warmstart.store.unpack import RepackSettings
+from warmstart.repack.merge import RepackSettings
+from warmstart.repack.transfer import ReceiveSettings
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -181,8 +180,8 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
         def take(target: Path = target) -> None:
             with transfer.reading(str(target), there.owner, after(20)) as reader, there.client() as client:
                 (item,) = reader.items()
-                where = arrivals.destination(str(there.store), item, None, None)
-                arrivals.receive(
+                where = transfer.destination(str(there.store), item, None, None)
+                transfer.receive(
                     reader, item, where, ReceiveSettings(RepackSettings(stage, client, there.owner), ()), after(20)
                 )
 

@@ -17,7 +17,7 @@ from tests.cluster import mounts
 from tests.cluster.accounts import STORE, Accounts
 from tests.support.bundles import draft
 from tests.support.vanish import VANISHED, WHENS, count_down
-from warmstart.harvest.collect import Collected, HarvestLimits, collect
+from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
 from warmstart.harvest.pack import PackFailed, pack
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -30,7 +30,6 @@ from warmstart.store.bundles import BundleDamaged, Offer, Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, decode
-from warmstart.store.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

@@ -24,16 +24,13 @@ from hypothesis import strategies as st
 from tests.support.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried, without_overlays
 from tests.support.whiteouts import PATHS, RULES, grouped, merged
 from warmstart.harvest import collect
-from warmstart.harvest.collect import HarvestLimits, collect_view
+from warmstart.harvest.collect import HarvestLimits, Stage, collect_view
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.seed import overlay
+from warmstart.seed import node_cache, overlay
 from warmstart.seed.node_cache import Copy
-from warmstart.seed.overlay import CacheBusy, OverlayUnavailable
-from warmstart.store import layers, mask, prune
-from warmstart.store.mask import Layer
-from warmstart.store.stage import Stage
+from warmstart.seed.overlay import CacheBusy, Layer, OverlayUnavailable
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -212,7 +209,7 @@ def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
     """The entry comes from the upper bundle; a file that only the lower one has of it is hidden (row 8)."""
     first = node.bundle({"k/a": b"A", "k/b": b"A", "own/1": b"A"})
     second = node.bundle({"k/a": b"B", "k/c": b"B", "own/2": b"B", "bad/x": b"B"})
-    view = mask.view(
+    view = overlay.view(
         [
             Layer({"k": ["k/a", "k/b"], "own/1": ["own/1"]}, ["k", "own/1"]),
             Layer({"k": ["k/a", "k/c"], "own/2": ["own/2"], "bad": ["bad/x"]}, ["own/2"]),
@@ -235,7 +232,7 @@ def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_
             files = grouped(paths, entry_of)
             found.append(Layer(files, sorted(files.keys() - taken)))
             taken.update(files)
-        view = mask.view(found)
+        view = overlay.view(found)
         run = node.run("1.aaaaaaaa")
         run.show(*copies, hidden=view.hidden)
         expected = merged(list(enumerate(bundles)), view.hidden)
@@ -263,14 +260,14 @@ def test_eight_prologs_mount_a_bundle_once(node: Node) -> None:
             if not pid:
                 status = 1
                 try:
-                    fd = layers.mounted(node.layers, copy, after(20))
+                    fd = node_cache.mounted(node.layers, copy, after(20))
                     status = 0 if os.listdir(f"/proc/self/fd/{fd}") else 1
                 finally:
                     os._exit(status)
             children.append(pid)
         assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 8
         assert node.mounts() == [f"layers/{copy.sha256}"]
-        layers.unmount(node.layers, copy.sha256, after(5))
+        node_cache.unmount(node.layers, copy.sha256, after(5))
         assert node.mounts() == []
 
 
@@ -292,7 +289,7 @@ def test_a_job_keeps_what_upkeep_removes(node: Node) -> None:
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert prune.prune(copy.directory, node.layers, 0, before + 7200) > 300_000
+    assert node_cache.prune(copy.directory, node.layers, 0, before + 7200) > 300_000
     assert not Path(copy.path).exists()
     assert os.listdir(node.layers) == []
     assert len(loop_devices(copy)) == 1
@@ -309,10 +306,10 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert prune.prune(copy.directory, node.layers, 1 << 40, before + 1800) == 0
-    assert layers.left(node.layers) == [copy.sha256]
-    assert prune.prune(copy.directory, node.layers, 1 << 40, before + 7200) == 0
-    assert (layers.left(node.layers), Path(copy.path).exists()) == ([], True)
+    assert node_cache.prune(copy.directory, node.layers, 1 << 40, before + 1800) == 0
+    assert node_cache.left(node.layers) == [copy.sha256]
+    assert node_cache.prune(copy.directory, node.layers, 1 << 40, before + 7200) == 0
+    assert (node_cache.left(node.layers), Path(copy.path).exists()) == ([], True)
     assert run.as_job(lambda: Path("file").read_text()) == "seeded"
     run.take_down()
     assert loop_devices(copy) == []
@@ -325,10 +322,10 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
     """It says that it uses the copy before it asks for the mount; maintenance looks once nobody can ask any more."""
     copy = node.bundle({"file": b"seeded"})
     now = Path(copy.path).stat().st_mtime + 7200
-    os.close(layers.mounted(node.layers, copy, after(5)))
+    os.close(node_cache.mounted(node.layers, copy, after(5)))
     with opened_dir(node.layers) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        upkeep = threading.Thread(target=prune.prune, args=(copy.directory, node.layers, 1 << 40, now))
+        upkeep = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, 1 << 40, now))
         upkeep.start()
         while not waits_for(upkeep, "_alone"):
             assert upkeep.is_alive()
@@ -354,7 +351,7 @@ def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
     reader = subprocess.Popen(["/bin/sleep", "60"], cwd=run.cache, user=JOB.uid, group=JOB.gid, extra_groups=[])
     try:
         assert run.take_down() == [SUBDIR]
-        assert node.mounts() == [f"layers/{layers.left(node.layers)[0]}"]
+        assert node.mounts() == [f"layers/{node_cache.left(node.layers)[0]}"]
         assert not run.path.exists()
         done = subprocess.run(
             ["/bin/sh", "-c", f"cd /proc/{reader.pid}/cwd && echo x >new"], capture_output=True, text=True, check=False
@@ -377,7 +374,7 @@ def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
         assert other.stdout.readline() == b"ready\n"
         assert str(run.cache) in Path(f"/proc/{other.pid}/mountinfo").read_text()
         run.take_down()
-        layers.unmount(node.layers, copy.sha256, after(5))
+        node_cache.unmount(node.layers, copy.sha256, after(5))
         assert str(node.base) not in Path(f"/proc/{other.pid}/mountinfo").read_text()
         assert loop_devices(copy) == []
     finally:
@@ -406,7 +403,7 @@ def test_where_the_kernel_has_no_overlay_nothing_is_left(node: Node, monkeypatch
     run = node.run("1.aaaaaaaa")
     with pytest.raises(OverlayUnavailable, match="No such device"):
         run.show(node.bundle(SEEDED))
-    assert node.mounts() == [f"layers/{layers.left(node.layers)[0]}"]
+    assert node.mounts() == [f"layers/{node_cache.left(node.layers)[0]}"]
     assert os.listdir(run.path / ".seed") == []
     assert content(run.cache) == {}
 

@@ -18,7 +18,9 @@ from tests.support.maintenance_site import UpkeepSite, one
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
+from warmstart.harvest import delivery
 from warmstart.harvest.collect import collect
+from warmstart.harvest.delivery import Spooled
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -29,11 +31,10 @@ from warmstart.seed import node_cache
 from warmstart.steps import harvest as step
 from warmstart.steps import spool as spool_step
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import manifest, spool
+from warmstart.store import manifest
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
-from warmstart.store.spool import Spooled
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 
@@ -101,7 +102,7 @@ def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 <
     (stage / "bundle.sqsh").write_bytes(os.pread(fd, 1 << 20, 0))
     os.close(fd)
     item = Spooled(scope, "numba", "ns", node.site.draft(content), "7.0a1b2c3d.numba")
-    return spool.keep(node.paths.spool, str(stage), item, limit)
+    return delivery.keep(node.paths.spool, str(stage), item, limit)
 
 
 def test_the_spool_is_published_under_its_scope(node: Node) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.maintenance_site import UpkeepSite
 from tests.support.numba_entries import numba_entries
-from warmstart.store import unpack
+from warmstart.repack import merge
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -128,5 +128,5 @@ def test_a_disk_that_fills_up_meanwhile(carried: Carried, monkeypatch: pytest.Mo
 
     carried.change(add)
     looks = iter([1 << 40])
-    monkeypatch.setattr(unpack, "room", lambda _: next(looks, 0))
+    monkeypatch.setattr(merge, "room", lambda _: next(looks, 0))
     assert "room for 0 bytes" in carried.problem()

@@ -20,14 +20,13 @@ import pytest
 
 from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
 from tests.support.privileges import drop_to
-from warmstart.harvest.collect import Collected, HarvestLimits, collect_view
+from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_view
 from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed import overlay
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import CacheBusy
-from warmstart.store.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

@@ -23,11 +23,10 @@ import pytest
 
 from tests.support.privileges import drop_to
 from warmstart.harvest import collect, scan
-from warmstart.harvest.collect import Collected, HarvestLimits
+from warmstart.harvest.collect import Collected, HarvestLimits, Stage
 from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.store.stage import Stage
 
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"

@@ -22,9 +22,8 @@ from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.seed import overlay
+from warmstart.seed import node_cache, overlay
 from warmstart.seed.node_cache import Copy
-from warmstart.store import layers
 
 JOB = Identity("a job", 64201, 64201)
 SUBDIR = "tool"
@@ -88,7 +87,7 @@ class Run(NamedTuple):
 
     def show(self, *copies: Copy, hidden: Sequence[str] = ()) -> bool:
         """Mount a view of bundles and give the cache to the job; return whether it is id-mapped."""
-        roots = [layers.mounted(self.node.layers, copy, after(10)) for copy in copies]
+        roots = [node_cache.mounted(self.node.layers, copy, after(10)) for copy in copies]
         with opened_dir(str(self.path)) as fd:
             mapped = overlay.build(fd, SUBDIR, roots, hidden, JOB)
         for root in roots:

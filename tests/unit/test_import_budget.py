@@ -58,5 +58,5 @@ def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
 def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
     """What extracts runs unsquashfs; the modules for that cost as much as the mounts."""
     mounted = "import types; warmstart.steps.seed._Seeding.extract(types.SimpleNamespace(_sources=[]))"
-    modules = ("warmstart.steps.seed", "warmstart.store.views", "warmstart.seed.node_cache")
+    modules = ("warmstart.steps.seed", "warmstart.seed.overlay", "warmstart.seed.node_cache")
     assert "subprocess" not in imported(*modules, then=mounted)

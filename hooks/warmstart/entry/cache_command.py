@@ -21,7 +21,7 @@ from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 from warmstart.policy.schema import BYTES
 from warmstart.profiles.defined import FILES
-from warmstart.store import promote
+from warmstart.repack import merge
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import Manifest
@@ -234,8 +234,8 @@ def promote_command(
             warn(f"there is no bundle {bundle}")
             raise click.exceptions.Exit(UNUSABLE)
         where = Namespace(run.policy.paths.store, found.scope, found.profile, found.namespace)
-        choice = promote.Choice(where, bundle, entries, scope)
-        made = promote.promote(run.bench, choice, run.bundle_deadline())
+        choice = merge.Choice(where, bundle, entries, scope)
+        made = merge.promote(run.bench, choice, run.bundle_deadline())
         named = {"scope": where.scope, "profile": where.profile, "namespace": where.name, "bundle": bundle}
         listed = list(entries)[:20]
         run.audit.emit(

@@ -22,9 +22,8 @@ from warmstart.errors import WarmstartError
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.paths import Installation
 from warmstart.repack import transfer
-from warmstart.repack.transfer import Item
-from warmstart.store import arrivals, manifest
-from warmstart.store.arrivals import Received, ReceiveSettings
+from warmstart.repack.transfer import Item, Received, ReceiveSettings
+from warmstart.store import manifest
 from warmstart.store.layout import BUNDLE, MANIFEST, Namespace
 from warmstart.store.maintenance import Bundle
 
@@ -111,8 +110,8 @@ def import_command(
             _check_one(chosen, to_namespace)
             for item in progress(chosen, "import", quiet=as_json):
                 try:
-                    where = arrivals.destination(run.policy.paths.store, item, to, to_namespace)
-                    arrived = arrivals.receive(reader, item, where, desk, run.bundle_deadline())
+                    where = transfer.destination(run.policy.paths.store, item, to, to_namespace)
+                    arrived = transfer.receive(reader, item, where, desk, run.bundle_deadline())
                 except WarmstartError as error:
                     run.failed(STEP, error)
                     rows.append(_Row(*item, *Received(None, 0, 0, {}), str(error)))

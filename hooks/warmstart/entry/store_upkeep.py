@@ -17,7 +17,7 @@ from warmstart.errors import WarmstartError
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY
 from warmstart.repack import merge
-from warmstart.store import gc, maintenance, scrub
+from warmstart.store import maintenance
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
@@ -77,7 +77,7 @@ class StoreMaintenance:
     def collect_garbage(self) -> None:
         """Remove what the policy says has to go."""
         going: dict[tuple[Namespace, str], list[str]] = {}
-        for bundle, reason in gc.expired(self.bundles(), self._run.policy.maintenance, time.time()):
+        for bundle, reason in maintenance.expired(self.bundles(), self._run.policy.maintenance, time.time()):
             going.setdefault((self._namespace(bundle), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             self._remove(where, names, reason)
@@ -88,7 +88,7 @@ class StoreMaintenance:
         for bundle in bundles:
             where = self._namespace(bundle)
             try:
-                problem = scrub.verify(self._run.bench, where, bundle.bundle, self._run.bundle_deadline())
+                problem = merge.verify(self._run.bench, where, bundle.bundle, self._run.bundle_deadline())
             except WarmstartError as error:
                 self._failed(error)
                 continue
@@ -108,7 +108,7 @@ class StoreMaintenance:
             except WarmstartError as error:
                 self._failed(error)
         self.collect_garbage()
-        self.scrub(bundle for bundle in self.bundles() if scrub.is_due(bundle, maintenance.today()))
+        self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
         self.evict_images()
         self.empty_quarantines()
         return self.report

@@ -24,9 +24,9 @@ from warmstart.host.files import DIRECTORY, opened_dir
 from warmstart.images import scratch, user_import
 from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
+from warmstart.seed import node_cache
 from warmstart.slurm import commands
 from warmstart.steps import spool
-from warmstart.store import prune
 
 IONICE = "/usr/bin/ionice"
 SPOOL_SECONDS = 600.0
@@ -123,11 +123,11 @@ class _NodeMaintenance:
 
     def _copies(self) -> int:
         run = self._run
-        return prune.prune(run.paths.bundles, run.paths.layers, run.policy.seed.keep, time.time())
+        return node_cache.prune(run.paths.bundles, run.paths.layers, run.policy.seed.keep, time.time())
 
     def _uses(self) -> int:
         run = self._run
-        uses = prune.uses(run.paths.bundles)
+        uses = node_cache.uses(run.paths.bundles)
         noted = run.store.note_uses(uses, run.store_deadline()) if uses else 0
         return noted + self._served()
 

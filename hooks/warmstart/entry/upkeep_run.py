@@ -21,8 +21,8 @@ from warmstart.paths import Installation, NodePaths
 from warmstart.policy import refresh
 from warmstart.policy.compiled import Policy
 from warmstart.record import writing_state
+from warmstart.repack.merge import RepackSettings
 from warmstart.store.client import StoreClient
-from warmstart.store.unpack import RepackSettings
 
 STORE_SECONDS = 60.0  # for one question to the store
 BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle

@@ -1,24 +1,36 @@
-"""Harvest, first half: what is new in a job's cache, copied by root into its stage (design, rule 3).
+"""Collect what is new in a job's cache: root copies whole entries into its stage.
 
-The job's processes may be alive: every byte and name of the tree is theirs. An entry is taken whole or not at
-all; what is turned away is counted by reason. A growing file is cut at the size that it had: the check after
-the copy then finds it changed.
+The job's processes may be alive: every byte and name of the tree is theirs. An entry is taken whole or not at all;
+what is refused is counted by reason. Files are opened without following links, and each is read once, hashed on the
+way, and cut at the size it had when opened; the check after the copy then finds a file that grew. The stage is a
+directory of root's, 0700; a file there keeps its mtime, but not its mode, owner or xattrs.
+
+A single-file cache is copied under its tool's lock: `<file>.lock`, flock(2), shared, never created, never unlinked.
+Any process of the job may hold it for ever, so the wait is short; a locked file is in use and left out.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection
+import posixpath
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.harvest.scan import OUT_OF_TIME, Found, Rules, Tally, scan
+from warmstart.host import files
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import mount_id
-from warmstart.host.untrusted import GONE, Tree, TurnedAway, open_branch
-from warmstart.store.manifest import LARGEST, Entries, File
-from warmstart.store.shared_lock import tool_lock
-from warmstart.store.stage import OutOfTime, Stage
+from warmstart.host.files import ReadFailed, copy_hashed, mount_id
+from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
+from warmstart.store.manifest import LARGEST, LATEST_NS, Entries, File
+
+CHANGED = "changed while it was read"
+
+_LEFT_FREE = 1 << 30  # bytes, or a twentieth of the disk where that is less
+HELD = "its lock is held"
+SECONDS = 2.0
+
 
 if TYPE_CHECKING:
     from warmstart.seed.overlay import FrozenView
@@ -214,3 +226,122 @@ class _Copy:
             raise _Spoilt(path, TOO_LARGE)
         if self.size + entry_size > self._limits.max_size:
             raise _Enough(MOST_BYTES)
+
+
+def room(stage: str | int) -> int:
+    """Return how many bytes a stage (a path, or a descriptor) may still take: others need its disk, too."""
+    found = os.statvfs(stage)
+    left = min(_LEFT_FREE, found.f_blocks * found.f_frsize // 20)
+    return max(0, found.f_bavail * found.f_frsize - left)
+
+
+class OutOfTime(Exception):  # never leaves the harvest
+    """The deadline passed in the middle of a file."""
+
+
+class Stage:
+    """An empty directory of root's that fills up with files."""
+
+    def __init__(self, fd: int) -> None:
+        """`fd` stays the caller's."""
+        self._fd = fd
+        self._made: set[str] = {""}
+
+    def take(self, source: int, path: str, deadline: Deadline) -> File:
+        """Copy an open file to `path` and return what it was.
+
+        `TurnedAway` where it changed meanwhile, `OutOfTime` at the deadline, `OSError` is the stage's disk;
+        in all three cases the file does not stay. Bytes count as the file's size says: a hole is zeros.
+        """
+        self._make_parents(posixpath.dirname(path))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        out = os.open(path, flags, 0o600, dir_fd=self._fd)
+        try:
+            before = os.fstat(source)
+            sha256 = _copy(source, out, before.st_size, deadline)
+            if _state(os.fstat(source)) != _state(before):
+                raise TurnedAway(CHANGED)
+            mtime_ns = min(max(before.st_mtime_ns, 0), LATEST_NS)
+            os.fchmod(out, 0o644)
+            os.utime(out, ns=(mtime_ns, mtime_ns))
+        except BaseException:
+            self.discard([path])
+            raise
+        finally:
+            os.close(out)
+        return File(before.st_size, sha256, mtime_ns)
+
+    def discard(self, paths: list[str]) -> None:
+        """Remove files that were taken, and the directories that are empty then."""
+        for path in paths:
+            os.unlink(path, dir_fd=self._fd)
+        for folder in {posixpath.dirname(path) for path in paths}:
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: str) -> None:
+        """Remove a directory and those above it, as far as they are empty."""
+        while folder:
+            try:
+                os.rmdir(folder, dir_fd=self._fd)
+            except OSError:  # others' files are in it, or it is gone already
+                return
+            self._made.discard(folder)
+            folder = posixpath.dirname(folder)
+
+    def _make_parents(self, folder: str) -> None:
+        if folder in self._made:
+            return
+        self._make_parents(posixpath.dirname(folder))
+        os.mkdir(folder, 0o755, dir_fd=self._fd)
+        os.chmod(folder, 0o755, dir_fd=self._fd)  # whatever the umask is
+        self._made.add(folder)
+
+
+def _copy(source: int, out: int, size: int, deadline: Deadline) -> str:
+    def in_time() -> None:
+        if deadline.expired():
+            raise OutOfTime
+
+    try:
+        copied = copy_hashed(source, out, most=size, watch=in_time)
+    except ReadFailed as error:
+        raise TurnedAway(UNREADABLE) from error
+    if copied.size != size:
+        raise TurnedAway(CHANGED)
+    return copied.sha256
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    # ctime, too: the owner can set mtime back.
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink, status.st_uid)
+
+
+@contextmanager
+def tool_lock(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
+    """Hold the lock file at `path` shared; "" or a file that is not there is no lock. `TurnedAway` where it is held."""
+    fd = _opened(tree, path)
+    try:
+        if fd >= 0:
+            _take(fd, deadline.within(SECONDS))
+        yield
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _opened(tree: Tree, path: str) -> int:
+    try:
+        return tree.open_file(path) if path else -1
+    except TurnedAway as turned:
+        if turned.reason != GONE:
+            raise
+        return -1
+
+
+def _take(fd: int, deadline: Deadline) -> None:
+    try:
+        taken = files.take(fd, deadline, shared=True)
+    except OSError as error:  # a file system without locks: the tool has none either
+        raise TurnedAway(HELD) from error
+    if not taken:
+        raise TurnedAway(HELD)

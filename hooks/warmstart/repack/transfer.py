@@ -1,32 +1,49 @@
-"""Bundles on their way to another cluster: a directory, or one tar file (docs/store-format.md, An export).
+"""Export bundles to another cluster and receive them: a directory, or one tar file (docs/store-format.md, An export).
 
     export.json                                     {"format": 1}
     SCOPE/PROFILE/NAMESPACE/BUNDLE.sqsh  .json      as in the store
     SHA256SUMS                                      of all of them, as sha256sum(1) checks it; written last
 
-Whoever reads one believes nothing but bytes: names come from the list and have to be names of the store's layout, a
-tar's table is read by a process that is nobody, and every file is compared with the list. Root copies only.
+Files are written and opened by descriptor, through no link. The receiver believes nothing but bytes: names must be
+names of the store's layout, a tar's table is read by a process that is nobody, and every file is compared with the
+list. A received squashfs is unpacked under the validator's uid, compared with its manifest file by file, judged by
+its profile's validator and packed anew by root; only that is published. Entries that the store has stay as they are.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import pwd
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError
+from warmstart.harvest.collect import Stage
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import open_regular, opened_dir, opened_trusted, unlink_if_there, write_all
+from warmstart.host.files import (
+    copy_hashed,
+    ensure_dir,
+    open_regular,
+    opened_dir,
+    opened_trusted,
+    unlink_if_there,
+    write_all,
+)
 from warmstart.host.identity import Identity
 from warmstart.host.tar import Member
 from warmstart.profiles.client import Validator
-from warmstart.store import manifest, tarred
-from warmstart.store.carried import copy, open_below, put
-from warmstart.store.layout import BUNDLE, MANIFEST, is_bundle_id, is_component
+from warmstart.profiles.defined import DefinedProfile
+from warmstart.repack.merge import BundleSelection, RepackSettings, origin, publish_stage, unpacked
+from warmstart.store import bundles, manifest
+from warmstart.store.layout import BUNDLE, MANIFEST, Namespace, is_bundle_id, is_component
+from warmstart.store.manifest import Draft, Manifest
 
 FORMAT = 1
 HEAD = "export.json"
@@ -68,7 +85,7 @@ class Item(NamedTuple):
 class Writer:
     """An export that is being made: a directory that may hold a part of it already, or a new tar file."""
 
-    def __init__(self, directory: int, archive: tarred.Archive | None) -> None:
+    def __init__(self, directory: int, archive: Archive | None) -> None:
         """`directory` is the export itself, or the one that the tar file is made in."""
         self._fd = directory
         self._archive = archive
@@ -126,7 +143,7 @@ def writing(path: str) -> Iterator[Writer]:
             yield writer
             return
         try:
-            archive = opened.enter_context(tarred.new(fd, name))
+            archive = opened.enter_context(new(fd, name))
         except FileExistsError as error:
             raise ExportRefused(path=path, problem="it is there already") from error
         writer = Writer(fd, archive)
@@ -251,3 +268,198 @@ def _is_item(name: str) -> bool:
 
 def _head() -> bytes:
     return json.dumps({"format": FORMAT}).encode() + b"\n"
+
+
+def put(top: int, name: str, source: int, sha256: str) -> None:
+    """Put a file in its place below a directory, whole; `FileExistsError` where another one is there."""
+    with _folder(top, os.path.dirname(name)) as folder:
+        base = os.path.basename(name)
+        with suppress(FileNotFoundError):
+            there = open_regular(base, folder)
+            try:
+                if copy(there, 0, os.fstat(there).st_size, None) != sha256:
+                    raise FileExistsError(errno.EEXIST, "another file of this name is there", name)
+            finally:
+                os.close(there)
+            return
+        temp = f".{base}.part"
+        unlink_if_there(temp, folder)
+        out = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            copy(source, 0, os.fstat(source).st_size, out)
+            os.fsync(out)
+        finally:
+            os.close(out)
+        os.rename(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+
+
+@contextmanager
+def _folder(top: int, path: str) -> Iterator[int]:
+    """Give a directory of ours below an export, made where it lacks."""
+    fd = os.dup(top)
+    try:
+        for part in path.split("/") if path else ():
+            ensure_dir(part, 0o700, fd)
+            with opened_dir(part, fd) as below:
+                os.dup2(below, fd, inheritable=False)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_below(top: int, name: str) -> int:
+    """Open a regular file below a directory; follows no link."""
+    *folders, base = name.split("/")
+    fd = os.dup(top)
+    try:
+        for part in folders:
+            with opened_dir(part, fd) as below:
+                os.dup2(below, fd, inheritable=False)
+        return open_regular(base, fd)
+    finally:
+        os.close(fd)
+
+
+def copy(source: int, offset: int, size: int, out: int | None) -> str:
+    """Copy bytes, if there is where to, and return their SHA-256; `EIO` where there are fewer."""
+    copied = copy_hashed(source, out, offset=offset, most=size)
+    if copied.size != size:
+        raise OSError(errno.EIO, "it ended early")
+    return copied.sha256
+
+
+class Archive:
+    """A tar file that is being written under another name."""
+
+    def __init__(self, folder: int, name: str, temp: str, fd: int) -> None:
+        self._folder, self._name, self._temp, self._fd = folder, name, temp, fd
+        self._file = os.fdopen(os.dup(fd), "wb")
+        self._tar = tarfile.open(fileobj=self._file, mode="w")  # noqa: SIM115 - `finish` closes it
+
+    def add(self, name: str, source: int, size: int) -> None:
+        """Add a file's bytes, from its start."""
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = size, 0o600
+        with open(f"/proc/self/fd/{source}", "rb") as file:
+            self._tar.addfile(info, file)
+
+    def finish(self) -> None:
+        """Give it its name; `EEXIST` where something has it by now."""
+        self._tar.close()
+        self._file.flush()
+        os.fsync(self._fd)
+        os.link(self._temp, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
+        os.fsync(self._folder)
+
+    def close(self) -> None:
+        """Let go of the file, finished or not."""
+        self._file.close()
+
+
+@contextmanager
+def new(folder: int, name: str) -> Iterator[Archive]:
+    """Give a new tar file in a directory of root's; what a dead one left under its temporary name goes. `EEXIST`."""
+    temp = f".{name}.part"
+    unlink_if_there(temp, folder)
+    if name in os.listdir(folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+    fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    archive = Archive(folder, name, temp, fd)
+    try:
+        yield archive
+    finally:
+        archive.close()
+        os.close(fd)
+        unlink_if_there(temp, folder)
+
+
+class ReceiveSettings(NamedTuple):
+    """Where things are taken in, and as whom."""
+
+    bench: RepackSettings
+    profiles: Sequence[DefinedProfile]  # of the policy
+
+
+class Received(NamedTuple):
+    """What became of one bundle of an export."""
+
+    bundle: str | None  # its id here; None: nothing of it is new
+    entries: int  # published
+    known: int  # were here already
+    rejected: dict[str, str]  # entry → why its validator did not take it
+
+
+def destination(store: str, item: Item, to: str | None, namespace: str | None) -> Namespace:
+    """Return where a bundle goes; `ExportRefused` for a scope that nobody named, or whose user is not on this node."""
+    scope = to or item.scope
+    kind, _, rest = scope.partition("-")
+    if kind == "user":
+        uid, _, name = rest.partition("-")
+        if not _is_user(name, uid):
+            raise ExportRefused(path=item.path, problem=f"{scope} is no user of this cluster; name the scope with --to")
+    elif to is None:
+        raise ExportRefused(path=item.path, problem=f"its scope is {scope}: name it with --to if others may run it")
+    elif kind not in ("account", "site") or (kind == "site") == bool(rest):
+        raise ExportRefused(path=to, problem="no scope: user-UID-NAME, account-NAME or site")
+    return Namespace(store, scope, item.profile, namespace or item.namespace)
+
+
+def receive(reader: Reader, item: Item, where: Namespace, desk: ReceiveSettings, deadline: Deadline) -> Received:
+    """Publish what is new of one bundle.
+
+    `ExportDamaged`, `ManifestUnreadable`, `ProfileUnknown`, `PublishBlocked`, the errors of unpacking and publishing.
+    """
+    found = _manifest(reader, item)
+    producer = found.producer
+    known = set(desk.bench.store.known_entries(where, producer.user, producer.uid, deadline))
+    new = sorted(found.entries.keys() - known)
+    if not new:
+        return Received(None, 0, len(found.entries), {})
+    try:
+        wanted = [BundleSelection(where, found, new)]
+        with unpacked(desk.bench, wanted, deadline, partial(_copy, reader, item)) as stage:
+            rejected = _rejected(desk, stage, found, new, deadline)
+            valid = [entry for entry in new if entry not in rejected]
+            bundle = None
+            if valid:
+                bundle = publish_stage(desk.bench, stage, where, _draft(found, valid), deadline).bundle
+    except bundles.BundleDamaged as error:
+        raise ExportDamaged(path=item.path, problem=error.fields["problem"]) from error
+    return Received(bundle, len(valid) if bundle else 0, len(found.entries) - len(new), rejected)
+
+
+def _manifest(reader: Reader, item: Item) -> Manifest:
+    found = manifest.decode(item.bundle, reader.text(item.path + MANIFEST, manifest.LARGEST))
+    if (found.scope, found.profile, found.namespace) != item[:3]:
+        raise ExportDamaged(path=item.path + MANIFEST, problem="it is of another namespace")
+    return found
+
+
+def _copy(reader: Reader, item: Item, wanted: BundleSelection, out: int) -> None:
+    reader.copy(item, wanted.found, out)
+
+
+def _rejected(
+    desk: ReceiveSettings, stage: str, found: Manifest, entries: list[str], deadline: Deadline
+) -> dict[str, str]:
+    """Return which entries their validator does not take; they have left the stage."""
+    files = {entry: sorted(found.entries[entry]) for entry in entries}
+    with opened_dir(os.path.join(stage, "entries")) as fd:
+        validator = Validator(desk.bench.validator)
+        verdicts = validator.judge(found.profile, fd, files, defined=desk.profiles, deadline=deadline)
+        rejected = {entry: why for entry, why in verdicts.items() if why is not None}
+        for entry in rejected:
+            Stage(fd).discard(files[entry])
+    return rejected
+
+
+def _draft(found: Manifest, entries: list[str]) -> Draft:
+    origins = {entry: origin(found, entry) for entry in entries}
+    return Draft(found.producer, found.facts, {entry: found.entries[entry] for entry in entries}, origins)
+
+
+def _is_user(name: str, uid: str) -> bool:
+    with suppress(KeyError):
+        return str(pwd.getpwnam(name).pw_uid) == uid
+    return False

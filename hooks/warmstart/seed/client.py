@@ -30,8 +30,7 @@ class JobClient:
 
         `ExtractionFailed`, `ProgramTooSlow`, `BundleDamaged`; what is left then is for the caller to remove.
         """
-        from warmstart.seed.extract import ExtractionFailed, Source, extract
-        from warmstart.store.settle import restore_times
+        from warmstart.seed.extract import ExtractionFailed, Source, extract, restore_times
 
         times: dict[str, int] = {}
         sources = []

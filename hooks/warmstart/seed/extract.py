@@ -1,28 +1,36 @@
-"""Seed by extraction: unsquashfs with the job's uid, which is handed the bundle open (design, Seed; rule 3).
+"""Seed by extraction, where overlays cannot be mounted: unsquashfs under the job's uid.
 
-Root never parses a bundle. The process has nothing but the job's uid and gid, no network, no privileges; so
-links that another process of the user plants harm that user alone, and it is not believed: the names that count
-as seeded are those of the manifest. Facts about unsquashfs 4.5.1 (run): it opens the file system, the list and
-the destination through /proc/self/fd, which the mode of the inode allows whatever that of the directories above;
-a list has one path on each line, blanks in front are skipped and `#` starts a comment (`layout.is_plain_path`
-refuses those); it searches the list name by name, so a bundle that is wanted whole goes without one.
+Root never parses a bundle. The process has the job's uid and gid, no network and no privileges, and gets the bundle
+as an open file. Links that another process of the user plants harm that user alone, and the process is not believed:
+the names that count as seeded are the manifest's.
+
+unsquashfs 4.5.1 (run) opens the file system, the list and the destination through /proc/self/fd, which the inode's
+mode allows whatever the directories above say. The list has one path per line; leading blanks are skipped and `#`
+starts a comment (`layout.is_plain_path` refuses those). It searches the list name by name, so a bundle that is wanted
+whole goes without one.
+
+Afterwards modes and times are restored: a bundle's modes suit layers (0666, 0777), and squashfs cuts times to
+seconds, which makes ninja rebuild. `restore_times` runs as the job's uid in that user's own directory; nothing it
+says is believed.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Callable
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import open_regular, remove_tree, write_all
+from warmstart.host.files import open_regular, opened_dir, remove_tree, write_all
 from warmstart.host.identity import Identity
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
 _REMOVAL = 10.0  # seconds for what a failed extraction left
+_FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
 
 class ExtractionFailed(ResourceError):
@@ -110,3 +118,23 @@ def _reason(ended: process.CompletedProgram) -> str:
     _, because, reason = ended.stderr.decode("utf-8", "replace").partition(" because ")
     line = reason.partition("\n")[0].strip()
     return line if because and line.isprintable() else ended.complaint()
+
+
+def restore_times(cache: int, subdir: str, times: dict[str, int]) -> None:
+    """Give the extracted files below `subdir` of the descriptor `cache` their times (path → nanoseconds) and modes.
+
+    `OSError` where one is not there.
+    """
+    with opened_dir(subdir, cache) as top:
+        for folder in sorted({folder for path in times for folder in _above(path)}):
+            os.chmod(folder, _FOLDER_MODE, dir_fd=top)
+        for path, mtime_ns in times.items():
+            os.chmod(path, _FILE_MODE, dir_fd=top)
+            os.utime(path, ns=(mtime_ns, mtime_ns), dir_fd=top, follow_symlinks=False)
+
+
+def _above(path: str) -> list[str]:
+    folders = []
+    while path := posixpath.dirname(path):
+        folders.append(path)
+    return folders

@@ -1,31 +1,62 @@
-"""This node's copies of bundles: fetched once, whoever of its jobs needs them first (design, Seed).
+"""This node's cache of bundles: fetched once, mounted once, evicted by last use.
 
-`<node>/bundles/` is root's, 0700; a copy is named by its SHA-256, so one that is there is the one that is
-meant. Its mode is 0444: a process that was handed the open file may open it again, whatever the directory.
+    <node>/bundles/<sha256>             root's, 0700; the file 0444, its mtime is its last use
+    <node>/bundles/<sha256>.fetching    a fetch at work; a `flock` on the file itself tells it from a dead one
+    <node>/layers/<sha256>/             root's, 0700; the bundle, mounted `ro,nosuid,nodev`
 
-A fetch writes into `<sha256>.fetching`, which is its own lock: whoever holds a `flock` on it is at work, and
-the kernel drops the lock with the process. What a dead one left is overwritten by the next. Hot path.
+A copy is named by its hash, so one that exists is the right one. A process with the open file may open it again,
+whatever the directory's mode. A dead fetch's file is overwritten by the next.
+
+Jobs get clones of the mounts, so a bundle may be unmounted here at any time: its file system, loop device and bytes
+live until the last overlay above it is gone. After a reboot nothing is mounted, and the next job mounts again. ctypes
+is imported only to mount.
+
+Eviction keeps the cache within `seed.keep`: least recently used copies go, never one used in the last hour, which a
+prolog may be about to mount. What is open or mounted when it goes stays for its users.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
-from warmstart.host import files
-from warmstart.host.deadline import Deadline
-from warmstart.host.files import ensure_dir, is_at, open_regular, opened_dir, read_small, replace_file
+from warmstart.host import files, linux, loops
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import (
+    PATH,
+    ensure_dir,
+    is_at,
+    mount_id,
+    names_in,
+    open_regular,
+    opened_dir,
+    read_small,
+    replace_file,
+    unlink_if_there,
+)
 from warmstart.host.worker import WorkerSilent
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Use
 
 _FILES = ".files.json"
 _ORIGIN = ".origin.json"  # where in the store it is from: scope, profile, namespace, bundle
 _LARGEST_FILES = 64 << 20
+IN_HAND_SECONDS = 3600.0
+UNMOUNTING_SECONDS = 5.0
+_BUNDLE = ".sqsh"
+_COMPANIONS = (".files.json", ".origin.json")
+_FETCHING = ".fetching"
+_LARGEST_ORIGIN = 64 << 10
+_LOCK_PAUSE = 0.005
 
 
 class FetchOverBudget(ResourceError):
@@ -142,3 +173,160 @@ def _finish(dir_fd: int, fd: int, sha256: str, files: dict[str, dict[str, int]])
     os.fsync(fd)
     os.rename(f"{sha256}.fetching", _name(sha256), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     os.fsync(dir_fd)
+
+
+class _Copy(NamedTuple):
+    used: float
+    size: int
+    stem: str
+
+
+def prune(directory: str, mounted: str, keep: int, now: float) -> int:
+    """Remove copies until the rest has `keep` bytes at most, and what dead fetches left; return the bytes removed.
+
+    `mounted` is the directory where copies are mounted: what is gone, or in nobody's hand, is unmounted there. What a
+    job still has below its overlay is freed by the kernel when that job ends, mount and bytes.
+    """
+    try:
+        with opened_dir(directory) as fd:
+            copies = _copies(fd)
+            excess = sum(copy.size for copy in copies) - keep
+            removed = 0
+            for copy in sorted(copies):
+                if removed >= excess or copy.used > now - IN_HAND_SECONDS:
+                    break
+                for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: without it nothing else counts
+                    unlink_if_there(copy.stem + suffix, fd)
+                removed += copy.size
+            _remove_abandoned(fd, now)
+            _unmount_unused(fd, mounted, now)
+            return removed
+    except FileNotFoundError:
+        return 0
+
+
+def _unmount_unused(fd: int, mounted: str, now: float) -> None:
+    """Unmount what is mounted of copies that are gone, or were not used within the hour.
+
+    A mount takes a megabyte or more of the kernel's memory, however small the bundle: `keep` does not bound that.
+    """
+    for sha256 in left(mounted):
+        in_hand = partial(_is_in_hand, fd, sha256, now)
+        unmount(mounted, sha256, after(UNMOUNTING_SECONDS), unless=in_hand)
+
+
+def _is_in_hand(fd: int, stem: str, now: float) -> bool:
+    try:
+        return os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_HAND_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def uses(directory: str) -> list[Use]:
+    """Return when each copy was last used, of those that say where they are from."""
+    found = []
+    try:
+        with opened_dir(directory) as fd:
+            for copy in _copies(fd):
+                with suppress(OSError, ValueError, TypeError):
+                    raw = read_small(copy.stem + ".origin.json", _LARGEST_ORIGIN, fd)
+                    scope, profile, namespace, bundle = json.loads(raw)
+                    found.append(Use(scope, profile, namespace, bundle, copy.used))
+    except FileNotFoundError:
+        return []
+    return found
+
+
+def _copies(fd: int) -> list[_Copy]:
+    copies = []
+    for name in os.listdir(fd):
+        if name.endswith(_BUNDLE):
+            with suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                copies.append(_Copy(status.st_mtime, status.st_size, name.removesuffix(_BUNDLE)))
+    return copies
+
+
+def _remove_abandoned(fd: int, now: float) -> None:
+    """Remove what fetches left that have died: nobody holds its lock, and it is old."""
+    for name in os.listdir(fd):
+        if not name.endswith((_FETCHING, *_COMPANIONS)):
+            continue
+        with suppress(OSError):
+            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_HAND_SECONDS:
+                continue
+            if not name.endswith(_FETCHING):
+                _remove_widow(fd, name)
+                continue
+            file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            try:
+                if files.try_take(file):
+                    unlink_if_there(name, fd)
+            finally:
+                os.close(file)
+
+
+def _remove_widow(fd: int, name: str) -> None:
+    """Remove a list that belongs to no copy any more."""
+    stem = name.partition(".")[0]
+    try:
+        os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        unlink_if_there(name, fd)
+
+
+def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
+    """Return a descriptor (O_PATH) of the root of a copy's mount, made where there is none.
+
+    `OSError`: the kernel has no squashfs or loop device to give, the copy is damaged, or (`ETIME`) another prolog was
+    at work here until the deadline.
+    """
+    ensure_dir(directory, 0o700)
+    with _alone(directory, deadline) as dir_fd:
+        with suppress(FileExistsError):
+            os.mkdir(copy.sha256, 0o700, dir_fd=dir_fd)
+        fd = os.open(copy.sha256, PATH, dir_fd=dir_fd)
+        if mount_id(fd) != mount_id(dir_fd):
+            return fd
+        os.close(fd)
+        _mount(copy, os.path.join(directory, copy.sha256))
+        return os.open(copy.sha256, PATH, dir_fd=dir_fd)
+
+
+def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable[[], bool] = lambda: False) -> None:
+    """Unmount a copy and remove its mount point, so that no namespace of a job keeps it; nothing there is fine.
+
+    `unless` is asked when nobody else can ask for the mount any more, and keeps it.
+    """
+    with suppress(FileNotFoundError), _alone(directory, deadline) as dir_fd:
+        if unless():
+            return
+        with suppress(OSError):  # EINVAL: nothing is mounted
+            linux.unmount(sha256, dir_fd)
+        os.rmdir(sha256, dir_fd=dir_fd)
+
+
+def left(directory: str) -> list[str]:
+    """Return the SHA-256 of all copies that have a mount point here."""
+    return names_in(directory)
+
+
+def _mount(copy: Copy, target: str) -> None:
+    file = open_regular(copy.path)
+    try:
+        device, path = loops.attach(file, copy.path)
+    finally:
+        os.close(file)
+    try:
+        linux.mount(path, target, "squashfs", linux.MS_RDONLY | linux.RESTRICTED)
+    finally:
+        os.close(device)  # the mount holds it now; where there is none it is freed
+
+
+@contextmanager
+def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
+    """Keep others from mounting and unmounting here; the lock is the directory itself."""
+    with opened_dir(directory) as fd:
+        if not files.take(fd, deadline, _LOCK_PAUSE):
+            raise OSError(errno.ETIME, "another job of this node is still mounting", directory)
+        yield fd

@@ -1,16 +1,28 @@
-"""A job's view of the node's bundles: an overlay whose upper layer is the job's own (docs/seeding.md, ADR 0006).
+"""A job's view of the node's bundles: an overlay with an upper layer of the job's own (docs/seeding.md, ADR 0006).
 
     <run>/.seed/            root, 0700
         <subdir>/           one for each profile that is seeded so
             upper  work     what the job writes; upper looks like the job's own 0700 directory, and so does the view
-            mask            whiteouts for what the job is not to see
-            merged          the view, where root reads it; no job can reach it or cover it
+            mask            whiteouts for what the job must not see
+            merged          the view, where root reads it; no job can reach or cover it
             l0 … l15        the layers, from the top, until the overlay has them
     <run>/cache/<subdir>    the same view, where the job has it
 
-All names carry the run, so no upper and no mount point is ever used twice. Everything is mounted while `cache` is still
-root's (threats, row 4). The layers' clones are unmounted again at once: the overlay holds its own.
-Never on a warm hook's path without seeding: ctypes is slow to import.
+All names carry the run, so no upper and no mount point is used twice. Everything is mounted while `cache` is still
+root's (docs/threats.md, row 4). The layers' clones are unmounted at once: the overlay holds its own. Imports ctypes,
+so never on a warm path without seeding.
+
+Whiteouts. An overlay merges: where two bundles hold an entry with different files, it would show the files of both.
+One mask above all bundles suffices, because no path is hidden in one bundle and shown from one below it:
+
+- A path belongs to one entry, whatever the bundle (`Profile.entry_of` is a function of the path), and an entry is
+  shown from the topmost bundle that has it, or from none.
+- So if an entry is shown from a bundle, no bundle above has a file of it. Other files of the entry in bundles below
+  are hidden by the mask, and those of the same name lie under it anyway.
+- A path of an entry that is not shown (blocked, or of a bundle that was not fetched) is hidden in all bundles.
+
+Where bundles break the first rule (published by a release whose profile divides its cache differently), an entry that
+cannot be shown whole and alone is not shown.
 """
 
 from __future__ import annotations
@@ -19,7 +31,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
@@ -30,6 +42,9 @@ from warmstart.host.files import PATH, ensure_dir, mount_id, opened_dir, remove_
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.paths import SEED
+from warmstart.seed import node_cache
+from warmstart.seed.node_cache import Copy
+from warmstart.store.bundles import Offer
 
 MOST_LAYERS = 16  # the mask counts as one
 MOST_HIDDEN = 20_000  # whiteouts; a namespace that needs more wants compaction, and is extracted until then
@@ -41,6 +56,10 @@ _OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index
 _BUSY_PAUSE = 0.005  # short: whoever writes file after file has none open in between
 _LAST_TRY = 1.0  # seconds for a writer to pause, when a view is taken down
 _REMOVAL = 10.0  # seconds
+MOST_BUNDLES = MOST_LAYERS - 1  # one layer is kept for the mask
+
+Picked = list[tuple[Offer, Copy]]  # bundles from the topmost down, each with its copy
+Files = Mapping[str, Collection[str]]  # entry → paths of its files
 
 
 class OverlayUnavailable(ResourceError):
@@ -265,3 +284,94 @@ def _opened(run_fd: int, subdir: str, opened: ExitStack) -> tuple[int, int] | No
         return None
     opened.callback(os.close, merged)
     return None if mount_id(merged) == mount_id(place) else (place, merged)
+
+
+class TooManyLayers(ResourceError):
+    """A namespace has more bundles than an overlay takes, mostly because nobody compacts the store."""
+
+    code = "too-many-layers"
+    template = "bundle {bundle}: a job's view has at most {most} bundles"
+    hint = "does `warmstart maintain --store` run each night? it makes one bundle of a user's many"
+
+
+class Shown(NamedTuple):
+    """A mounted view."""
+
+    entries: list[str]
+    mapped: bool  # whether seeded files look like the job's own; else they are root's, and anybody's to write
+
+
+def divided(copied: Picked) -> tuple[Picked, list[TooManyLayers]]:
+    """Return the bundles that fit into one view, the more trusted and older ones, and an error for each other one."""
+    errors = [TooManyLayers(bundle=offer.bundle, most=MOST_BUNDLES) for offer, _ in copied[MOST_BUNDLES:]]
+    return copied[:MOST_BUNDLES], errors
+
+
+def show(  # noqa: PLR0917 - where, what, for whom
+    run_fd: int, subdir: str, directory: str, picked: Picked, job: Identity, deadline: Deadline
+) -> Shown:
+    """Mount a view of the bundles at `cache/<subdir>` of a run; `directory` is the node's of layers.
+
+    `cache` is still root's. `OverlayUnavailable`: nothing of it is left. `BundleDamaged`: the index is wrong.
+    """
+    view = _view(picked)
+    roots: list[int] = []
+    try:
+        for _, copy in picked:
+            roots.append(node_cache.mounted(directory, copy, deadline))
+        mapped = build(run_fd, subdir, roots, view.hidden, job)
+    except OSError as error:
+        raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
+    finally:
+        for root in roots:
+            os.close(root)
+    return Shown([entry for entries in view.entries for entry in entries], mapped)
+
+
+def _view(picked: Picked) -> View:
+    """Return what is to be seen; bundles that are wanted whole need no look at their files."""
+    if all(offer.whole for offer, _ in picked):
+        return View([offer.entries for offer, _ in picked], [])
+    return view([Layer(copy.files(offer), offer.entries) for offer, copy in picked])
+
+
+class Layer(NamedTuple):
+    """One bundle: what it holds, and which of its entries are wanted."""
+
+    files: Files
+    wanted: Collection[str]
+
+
+class View(NamedTuple):
+    """What the job sees of the bundles."""
+
+    entries: list[list[str]]  # for each layer those that are shown
+    hidden: list[str]  # paths to put whiteouts at; none lies below another
+
+
+def view(layers: Sequence[Layer]) -> View:
+    """Return what to show and what to hide; `layers` from the topmost one down."""
+    top: dict[str, int] = {}  # path → the topmost layer that holds it
+    for number, layer in enumerate(layers):
+        for files in layer.files.values():
+            for path in files:
+                top.setdefault(path, number)
+    folders = {folder for path in top for folder in _above(path)}
+
+    def is_clear(path: str, number: int) -> bool:
+        return top[path] == number and path not in folders and not any(folder in top for folder in _above(path))
+
+    entries = [
+        [entry for entry in layer.wanted if all(is_clear(path, number) for path in layer.files[entry])]
+        for number, layer in enumerate(layers)
+    ]
+    shown = {path for layer, kept in zip(layers, entries, strict=True) for entry in kept for path in layer.files[entry]}
+    hidden = top.keys() - shown
+    return View(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _above(path))))
+
+
+def _above(path: str) -> Iterator[str]:
+    """Give the directories that a path lies in."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path

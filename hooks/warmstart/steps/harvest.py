@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
-from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, collect, collect_view
+from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_view, room
 from warmstart.harvest.delivery import Delivery, Late, in_time
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.host.deadline import Deadline, after
@@ -25,7 +25,6 @@ from warmstart.record import Record
 from warmstart.seed.overlay import frozen_view
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.manifest import Entries
-from warmstart.store.stage import Stage, room
 
 NAME = "harvest"
 

@@ -179,15 +179,15 @@ class _Seeding:
                 self._done(source)
 
     def _mounted(self, source: _Source) -> _Source | None:
+        from warmstart.seed import overlay
         from warmstart.seed.overlay import OverlayUnavailable
-        from warmstart.store import views
 
         context, tool = self._context, source.tool
-        picked, left_out = views.divided(source.copied)
+        picked, left_out = overlay.divided(source.copied)
         deadline = context.deadline.within(MOUNTING_SECONDS)
         with opened_dir(context.record.run_directory) as base:
             try:
-                shown = views.show(base, tool.subdir, context.paths.layers, picked, self._identity, deadline)
+                shown = overlay.show(base, tool.subdir, context.paths.layers, picked, self._identity, deadline)
             except OverlayUnavailable as error:
                 context.audit.emit(events.OVERLAY_FAILED, profile=tool.name, error=error.as_audit())
                 return None

@@ -1,23 +1,37 @@
-"""What the store's owner does with bundles: offer, fetch, publish. Runs in the worker.
+"""Offer, fetch and publish bundles; per-scope byte quotas. Runs as the store's owner. Hot path: `offers`.
 
-One entry comes from exactly one bundle: of the more trusted scope, within a scope of the oldest bundle; that
-is what "first publisher wins" means (design, section 5; threats, row 8). Hot path: `offers`.
+One entry comes from exactly one bundle: of the most trusted scope first, and within a scope of the oldest bundle.
+That is what "first publisher wins" means (docs/threats.md, row 8).
+
+Quotas are approximate at publish and exact in garbage collection (`store.maintenance`). A scope's size is summed up
+each time: a stored sum would be wrong after the first publisher that died. A scope has few namespaces, and compaction
+keeps their bundles few.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from warmstart.errors import ResourceError, StoreError
+from warmstart.errors import ResourceError, StoreError, UserError
 from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_dir, write_all
-from warmstart.store import blocklist, index, layout, manifest, precedence, usage
+from warmstart.policy.compiled import Maintenance
+from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.atomic import publish, temp_file
-from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, store_errors
+from warmstart.store.layout import (
+    ARTIFACTS,
+    BUNDLE,
+    LOCKS,
+    MANIFEST,
+    Namespace,
+    is_bundle_id,
+    is_component,
+    store_errors,
+)
 from warmstart.store.locks import lock_or_proceed
 from warmstart.store.manifest import Draft, Manifest
 
@@ -138,7 +152,7 @@ def known_entries(
     """
     with store_errors("read the index"):
         if quota:
-            usage.check(where.store, where.scope, 1, quota)
+            check(where.store, where.scope, 1, quota)
         blocked = _unblocked(where, user, uid)
         return sorted(blocked if newest else index.read(where.path, owner).entries() | blocked)
 
@@ -218,11 +232,11 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
     """
     if quota:
         with store_errors("measure the scope"):
-            usage.check(where.store, where.scope, os.fstat(fd).st_size, quota)
-    name: Callable[[Manifest, index.Index], Manifest | None] = precedence.with_new_id
+            check(where.store, where.scope, os.fstat(fd).st_size, quota)
+    name: Callable[[Manifest, index.Index], Manifest | None] = index.with_new_id
     if draft.based_on is not None:
         with store_errors("read what is blocked"):
-            name = partial(precedence.with_id_over, blocklist.read(where.store), draft.based_on)
+            name = partial(index.with_id_over, blocklist.read(where.store), draft.based_on)
     return _publish(where, fd, draft, owner, name)
 
 
@@ -231,7 +245,7 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Pu
 
     `bundle` is None where one of those that it replaces is not there any more.
     """
-    return _publish(where, fd, draft, owner, precedence.with_older_id)
+    return _publish(where, fd, draft, owner, index.with_older_id)
 
 
 def _publish(
@@ -281,3 +295,50 @@ def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Ma
 
 def _alone(path: str) -> AbstractContextManager[None]:
     return lock_or_proceed(os.path.join(path, LOCKS), "publish")
+
+
+class QuotaExceeded(UserError):
+    """The scope has what it may have; maintenance makes room by removing what was not used for longest."""
+
+    code = "cache-quota-exceeded"
+    template = "scope {scope} has {used} bytes of the {quota} that it may have; {more} more are not taken"
+    hint = "`warmstart maintain --store` makes room; raise maintenance.per_user, per_account or per_site if it is usual"
+
+
+def quota(scope: str, rules: Maintenance) -> int:
+    """Return how many bytes of bundles a scope (its directory's name) may have."""
+    kind = scope.partition("-")[0]
+    return {"user": rules.per_user, "account": rules.per_account}.get(kind, rules.per_site)
+
+
+def check(store: str, scope: str, more: int, most: int) -> None:
+    """Raise `QuotaExceeded` where `more` bytes would take a scope beyond `most`; `OSError`.
+
+    Two that publish at the same moment may both be let in.
+    """
+    used = 0
+    for size in _sizes(os.path.join(store, ARTIFACTS, scope)):
+        used += size
+        if used + more > most:
+            raise QuotaExceeded(scope=scope, used=used, quota=most, more=more)
+    if more > most:
+        raise QuotaExceeded(scope=scope, used=used, quota=most, more=more)
+
+
+def _sizes(path: str) -> Iterator[int]:
+    """Yield the sizes of a scope's bundles; what goes meanwhile, or is no name of ours, does not count."""
+    for profile in _components(path):
+        for name in _components(os.path.join(path, profile)):
+            with suppress(FileNotFoundError, NotADirectoryError), opened_dir(os.path.join(path, profile, name)) as fd:
+                for file in os.listdir(fd):
+                    if file.endswith(BUNDLE) and is_bundle_id(file.removesuffix(BUNDLE)):
+                        with suppress(FileNotFoundError):
+                            yield os.stat(file, dir_fd=fd, follow_symlinks=False).st_size
+
+
+def _components(path: str) -> list[str]:
+    try:
+        with opened_dir(path) as fd:
+            return [name for name in os.listdir(fd) if is_component(name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

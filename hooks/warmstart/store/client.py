@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
     from warmstart.store.blocklist import Block
     from warmstart.store.bundles import Offers, Published, Reindexed
+    from warmstart.store.index import Base
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle, Merger, Use
     from warmstart.store.manifest import Draft, Entries, Manifest
-    from warmstart.store.precedence import Base
     from warmstart.store.rendezvous import Answer
 
 
@@ -77,9 +77,9 @@ class StoreClient:
 
     def needless(self, where: Namespace, based_on: Base | None, entries: Entries, deadline: Deadline) -> str:
         """Return why these entries need not replace those that the job began with; "" where they should."""
-        from warmstart.store import precedence
+        from warmstart.store import index
 
-        return self.worker.run(deadline, precedence.needless, where, based_on, entries, self.publisher)
+        return self.worker.run(deadline, index.needless, where, based_on, entries, self.publisher)
 
     def fetch(
         self, where: Namespace, bundle: str, sha256: str, size: int, deadline: Deadline, *, into: int

@@ -1,9 +1,12 @@
-"""The index of a namespace: which bundles there are, oldest first, and the names of their entries.
+"""The index of a namespace: its bundles, oldest first, their entries, and which bundle provides an entry.
 
-It only saves readers the work of opening every manifest: what it lacks is read from the manifests, and where
-it is missing, damaged or of another format it is made again. An update lists the directory again after it
-has written and repeats while something is missing: so, without any lock, the last writer covers all
-(design, rule 1). Runs as the store's owner. Hot path.
+Runs as the store's owner. Hot path. The index only saves readers from opening every manifest: what it lacks is read
+from the manifests, and a missing, damaged or unknown index is rebuilt. An update lists the directory again after
+writing and repeats while something is missing; so the last writer covers all, without a lock.
+
+Within a scope, the bundle whose id sorts first provides an entry. A new bundle's id sorts last, so the first
+publisher keeps its entries. A bundle that replaces another (a compacted one, or one of a profile that keeps the
+newest) gets an id one microsecond earlier and names the other in `replaces`.
 """
 
 from __future__ import annotations
@@ -11,20 +14,26 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
+from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.host import wire
-from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
+from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, unlink_if_there
 from warmstart.host.wire import Json
-from warmstart.store import manifest
+from warmstart.store import blocklist, layout, manifest
 from warmstart.store.atomic import replace
-from warmstart.store.layout import MANIFEST, is_bundle_id
-from warmstart.store.manifest import Manifest, ManifestUnreadable, is_sha256
+from warmstart.store.blocklist import Blocks
+from warmstart.store.layout import MANIFEST, Namespace, is_bundle_id, store_errors
+from warmstart.store.manifest import Entries, File, Manifest, ManifestUnreadable, is_sha256
 
 FORMAT = 1
 NAME = "index.json"
 LARGEST = 256 << 20
+UNCHANGED = "unchanged"
+SUPERSEDED = "superseded"
+SMALLER = "smaller"
 
 
 class Listed(NamedTuple):
@@ -210,3 +219,91 @@ def _is_other_format(data: bytes) -> bool:
         return bool(json.loads(data)["format"] != FORMAT)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+class Base(NamedTuple):
+    """The bundle that a job began with."""
+
+    scope: str
+    bundle: str
+
+
+def with_new_id(found: Manifest, before: Index) -> Manifest | None:
+    """Give a bundle its id, younger than all there are; None where the scope has all its entries.
+
+    Clocks of nodes differ; a bundle of a slow clock must not become the oldest and change what readers get.
+    """
+    if before.entries().issuperset(found.entries):
+        return None
+    newest = max([*(listed.bundle for listed in before.bundles), *before.refused], default="")
+    now = time.time_ns() // 1000
+    made = max(now, layout.microseconds_of(newest) + 1) if newest else now
+    return found._replace(bundle=layout.bundle_id(made, found.sha256), created=made / 1e6)
+
+
+def with_older_id(found: Manifest, before: Index) -> Manifest | None:
+    """Give a bundle that replaces others an id before that of the oldest; None where one of them has gone."""
+    if not {listed.bundle for listed in before.bundles}.issuperset(found.replaces):
+        return None
+    oldest = layout.microseconds_of(min(found.replaces)) - 1
+    return found._replace(bundle=layout.bundle_id(oldest, found.sha256), created=time.time())
+
+
+def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: Index) -> Manifest | None:
+    """Give a bundle the place of `based_on`, from which its content grew ("": from nothing).
+
+    None where readers take the entry from another one by now: what somebody else made of it is never lost without
+    a word. Bundles of blocked users, which readers pass over, stay behind this one, too.
+    """
+    having = _having(found.entries, before)
+    if _current_bundle(having, blocked) != based_on:
+        return None
+    if not having:
+        return with_new_id(found, before)
+    return with_older_id(found._replace(replaces=[listed.bundle for listed in having]), before)
+
+
+def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: str) -> str:
+    """Return why these entries need not take the place of those that a job began with; "" where they should.
+
+    `entries` are a draft's. `UNCHANGED`, `SUPERSEDED`; `SMALLER`: such caches grow, so one that shrank was begun anew
+    or cut short. `StoreFailed`.
+    """
+    with store_errors("compare with the newest"):
+        having = _having(entries, read(where.path, owner))
+        current = _current_bundle(having, blocklist.read(where.store))
+        files = _files(where._replace(scope=based_on.scope), based_on.bundle) if based_on else {}
+        newest = _files(where, current) if current else {}
+    mine = {path: file for each in entries.values() for path, file in each.items()}
+    if _content(mine) in (_content(files), _content(newest)):
+        return UNCHANGED
+    if current and based_on != (where.scope, current):
+        return SUPERSEDED
+    return SMALLER if _size(mine) < _size(files) else ""
+
+
+def _having(entries: Collection[str], before: Index) -> list[Listed]:
+    """Return the bundles that have any of the entries, the one that readers take them from first."""
+    return [listed for listed in before.bundles if not listed.entries.keys().isdisjoint(entries)]
+
+
+def _current_bundle(having: list[Listed], blocked: Blocks) -> str:
+    return next((listed.bundle for listed in having if not blocked.user(listed.user, listed.uid)), "")
+
+
+def _files(where: Namespace, bundle: str) -> dict[str, File]:
+    """Return the files of a bundle; none where it, or its namespace, has gone."""
+    try:
+        with opened_dir(where.path) as fd:
+            found = read_manifest(fd, bundle)
+    except FileNotFoundError:
+        return {}
+    return {path: file for files in found.entries.values() for path, file in files.items()}
+
+
+def _content(files: dict[str, File]) -> dict[str, tuple[int, str]]:
+    return {path: (file.size, file.sha256) for path, file in files.items()}
+
+
+def _size(files: dict[str, File]) -> int:
+    return sum(file.size for file in files.values())

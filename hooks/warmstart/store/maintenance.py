@@ -1,20 +1,23 @@
-"""What maintenance asks of the store and does in it, in the worker: see docs/maintenance.md.
+"""Survey, garbage collection and removal of bundles for `warmstart maintain --store`. Runs as the store's owner.
 
-One host does it, under a lock that only saves work: each function leaves the store readable whoever else is at it, and
-wherever it dies (design, rule 1). A bundle is removed with its manifest first, so no reader finds half of one; what
-that leaves behind is an orphan, which `sweep` removes once it is older than any publishing can take.
+One host does it, under a lock that only saves work: each function leaves the store readable whoever else is at work,
+and wherever it dies. A bundle's manifest is removed first, so no reader finds half a bundle; the rest is an orphan
+that `sweep` removes once it is older than any publishing can take.
+
+Garbage collection chooses by last use and size; whoever holds most loses first (docs/threats.md, row 15).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
 from warmstart.host.files import ensure_dir, opened_dir, unlink_if_there
-from warmstart.store import index, rendezvous
+from warmstart.policy.compiled import Maintenance
+from warmstart.store import bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
@@ -36,6 +39,9 @@ QUARANTINE = "quarantine"
 MOST_ENTRIES = 50_000  # of a bundle that is made of others
 
 _held: list[Held] = []  # by this process, until it ends
+UNUSED = "unused for longer than maintenance.keep"
+OVER = "its scope is close to maintenance.{key}"
+HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, maintenance removes down to the second
 
 
 class Bundle(NamedTuple):
@@ -276,3 +282,42 @@ def _alone(path: str) -> AbstractContextManager[None]:
 def today() -> int:
     """Return the number of the day, UTC."""
     return int(time.time() // DAY)
+
+
+class Expired(NamedTuple):
+    """A bundle that has to go, and why."""
+
+    bundle: Bundle
+    reason: str
+
+
+def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
+    """Return what has to go: all that is unused for `keep`, then, scope by scope, what was not used for longest."""
+    found = []
+    scopes: dict[str, list[Bundle]] = {}
+    for bundle in candidates:
+        if bundle.used < now - policy.keep:
+            found.append(Expired(bundle, UNUSED))
+        else:
+            scopes.setdefault(bundle.scope, []).append(bundle)
+    for scope, kept in scopes.items():
+        reason = OVER.format(key=f"per_{scope.partition('-')[0]}")
+        found.extend(Expired(bundle, reason) for bundle in _beyond(kept, bundles.quota(scope, policy)))
+    return found
+
+
+def _beyond(bundles: list[Bundle], quota: int) -> list[Bundle]:
+    """Return what has to go so that the next ones to publish have room: at the quota they are refused.
+
+    Within the quota the bundle that was used last stays.
+    """
+    size = sum(bundle.size for bundle in bundles)
+    excess = size - LOW * quota if size > HIGH * quota else 0
+    going = []
+    by_use = sorted(bundles, key=lambda b: (b.used, b.bundle))
+    for bundle in by_use if size > quota else by_use[:-1]:
+        if excess <= 0:
+            break
+        going.append(bundle)
+        excess -= bundle.size
+    return going

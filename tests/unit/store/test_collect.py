@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from warmstart.harvest import collect, scan
-from warmstart.harvest.collect import Collected, HarvestLimits
+from warmstart.harvest.collect import Collected, HarvestLimits, Stage
 from warmstart.host import files, untrusted
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
-from warmstart.store import stage
-from warmstart.store.stage import Stage
 
 PLENTY = 1 << 30
 
@@ -271,7 +269,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
 
     monkeypatch.setattr(files, "write_all", write_all)
     found = harvest.collect()
-    assert (list(found.entries), found.rejected) == (["b"], {stage.CHANGED: 1})
+    assert (list(found.entries), found.rejected) == (["b"], {collect.CHANGED: 1})
     assert harvest.staged() == {"b.1": b"y"}
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.whiteouts import ODD_PATHS, PATHS, RULES, grouped, merged
-from warmstart.store import mask
-from warmstart.store.mask import Layer
+from warmstart.seed import overlay
+from warmstart.seed.overlay import Layer
 
 
 @given(
@@ -31,7 +31,7 @@ def test_an_entry_is_seen_as_one_bundle_has_it(
         taken.update(wanted)
         if wanted and not fetched >> number & 1:
             found.append((number, Layer(files, wanted)))
-    view = mask.view([layer for _, layer in found])
+    view = overlay.view([layer for _, layer in found])
     assert view.entries == [list(layer.wanted) for _, layer in found]
     expected = {path: n for n, layer in found for entry in layer.wanted for path in layer.files[entry]}
     assert merged([(n, bundles[n]) for n, _ in found], view.hidden) == expected
@@ -44,7 +44,7 @@ def test_bundles_that_disagree_on_entries_are_never_mixed(
     """Bundles of releases whose profiles divide a cache differently: what is shown is whole, or it is not shown."""
     held = [grouped(paths, entry_of) for paths, entry_of in zip(bundles, rules, strict=False)]
     found = [Layer(files, sorted(files)) for files in held]
-    view = mask.view(found)
+    view = overlay.view(found)
     shown = merged(list(enumerate(bundles)), view.hidden)
     expected = {path: n for n, kept in enumerate(view.entries) for entry in kept for path in held[n][entry]}
     assert shown == expected

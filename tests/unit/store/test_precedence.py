@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.bundles import OWNER, draft, namespace
-from warmstart.store import blocklist, bundles, index, maintenance, precedence
+from warmstart.store import blocklist, bundles, index, maintenance
 from warmstart.store.blocklist import Block
+from warmstart.store.index import SMALLER, SUPERSEDED, UNCHANGED, Base
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Entries, File
-from warmstart.store.precedence import SMALLER, SUPERSEDED, UNCHANGED, Base
 
 
 class Shop:
@@ -49,7 +49,7 @@ class Shop:
     def needless(self, content: str, *based_on: str) -> str:
         """Return why the file need not be published."""
         base = Base(*based_on) if based_on else None
-        return precedence.needless(self.where(), base, self.entries(content), OWNER)
+        return index.needless(self.where(), base, self.entries(content), OWNER)
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from warmstart.harvest.collect import HELD, tool_lock
 from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir
 from warmstart.host.untrusted import Tree, TurnedAway
-from warmstart.store.shared_lock import HELD, tool_lock
 
 
 @pytest.fixture

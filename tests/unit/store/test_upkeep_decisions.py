@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.bundles import OWNER, draft, namespace, publish
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import blocklist, bundles, gc, maintenance, prune, scrub
+from warmstart.repack import merge
+from warmstart.seed import node_cache
+from warmstart.store import blocklist, bundles, maintenance
 from warmstart.store.blocklist import Block, BlocksUnreadable
 from warmstart.store.bundles import PublishBlocked
 from warmstart.store.index import Listed
@@ -88,9 +90,9 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
         *(bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b")),
         *(bundle("team", 120, 19, "account-t"), bundle("all", 130, 31, "site")),
     ]
-    going = {one.bundle.bundle: one.reason for one in gc.expired(found, POLICY, 200)}
+    going = {one.bundle.bundle: one.reason for one in maintenance.expired(found, POLICY, 200)}
     assert going == {
-        "unused": gc.UNUSED,
+        "unused": maintenance.UNUSED,
         "older": "its scope is close to maintenance.per_user",
         "all": "its scope is close to maintenance.per_site",
     }
@@ -99,7 +101,7 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
 def test_every_bundle_is_verified_once_in_thirty_days() -> None:
     """Chosen by hash and day alone."""
     found = [bundle(str(number), 0) for number in range(200)]
-    days = Counter(one.bundle for day in range(1000, 1030) for one in found if scrub.is_due(one, day))
+    days = Counter(one.bundle for day in range(1000, 1030) for one in found if merge.is_due(one, day))
     assert set(days.values()) == {1}
     assert len(days) == 200
 
@@ -176,7 +178,7 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
 
 def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A node without copies or spool, a store without artifacts."""
-    assert prune.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
-    assert prune.uses(str(tmp_path / "none")) == []
+    assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
+    assert node_cache.uses(str(tmp_path / "none")) == []
     assert maintenance.survey(str(tmp_path), OWNER) == []
     assert os.listdir(tmp_path) == []

@@ -8,9 +8,8 @@ import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import bundles, usage
-from warmstart.store.bundles import Published
-from warmstart.store.usage import QuotaExceeded
+from warmstart.store import bundles
+from warmstart.store.bundles import Published, QuotaExceeded
 
 RULES = Maintenance(keep=1, per_user=10, per_account=20, per_site=30)
 
@@ -57,12 +56,12 @@ def test_what_is_no_bundle_does_not_count(tmp_path: Path) -> None:
     (folder / "no-id.sqsh").write_bytes(b"x" * 100)
     (folder / "quarantine").mkdir()
     (folder.parent / "file").write_bytes(b"x" * 100)
-    usage.check(str(tmp_path), "user-1", 10, 20)
+    bundles.check(str(tmp_path), "user-1", 10, 20)
     with pytest.raises(QuotaExceeded):
-        usage.check(str(tmp_path), "user-1", 11, 20)
+        bundles.check(str(tmp_path), "user-1", 11, 20)
 
 
 @pytest.mark.parametrize(("scope", "most"), [("user-7-a", 10), ("account-ml", 20), ("site", 30)])
 def test_each_kind_of_scope_has_its_own(scope: str, most: int) -> None:
     """As the policy says."""
-    assert usage.quota(scope, RULES) == most
+    assert bundles.quota(scope, RULES) == most

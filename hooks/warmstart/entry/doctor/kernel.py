@@ -117,8 +117,8 @@ def _place(parent: str) -> Iterator[str]:
 
 def _show(parent: str, name: str) -> _Shown:
     """Pack a bundle, mount it and show it as a job's cache."""
+    from warmstart.seed import node_cache
     from warmstart.seed.node_cache import Copy
-    from warmstart.store import layers
 
     enter_new()
     base = f"{parent}/{name}"
@@ -128,7 +128,7 @@ def _show(parent: str, name: str) -> _Shown:
         try:
             copy = Copy(f"{base}/bundles", "0" * 64, 0)
             os.close(pack(f"{base}/entries", copy.path, after(SECONDS)))
-            layer = layers.mounted(f"{base}/layers", copy, after(SECONDS))
+            layer = node_cache.mounted(f"{base}/layers", copy, after(SECONDS))
             mapped = overlay.build(run, "x", [layer], [], Identity("nobody", 65534, 65534))
         except WarmstartError as error:
             return _Shown(str(error), mapped=False)
