@@ -16,8 +16,9 @@ from tests.support.maintenance_site import UpkeepSite
 from tests.support.numba_entries import numba_entries
 from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
-from warmstart.entry import tend_command, unfinished
-from warmstart.entry.upkeep_run import maintenance_session
+from warmstart.entry import unfinished
+from warmstart.entry.cli import maintain
+from warmstart.entry.maintenance.session import maintenance_session
 from warmstart.harvest import deferred
 from warmstart.host.deadline import after
 from warmstart.host.worker import WorkerSilent
@@ -35,7 +36,7 @@ STRIDE = 5
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this machine's disk be as full as it is, and this process's priority as high."""
-    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
+    monkeypatch.setattr(maintain, "be_idle", lambda: None)
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.image_place import Place, Store, opened_place
-from warmstart.entry import tend_command
+from warmstart.entry.cli import maintain
 
 
 @pytest.fixture(scope="module")
@@ -27,4 +27,4 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave this process's priority alone; the installed program is idle in test_tend_slurm."""
-    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
+    monkeypatch.setattr(maintain, "be_idle", lambda: None)

@@ -14,7 +14,7 @@ from tests.cluster.processes import run_as
 from tests.cluster.site import RULES, Site
 from tests.support.late_node import BOOT, LateNode
 from tests.support.numba_entries import DIGEST, numba_entries, write_as
-from warmstart.entry import tend_command
+from warmstart.entry.cli import maintain
 from warmstart.harvest import deferred
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
@@ -174,7 +174,7 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
         ("1.00000001", since)
     ]
     monkeypatch.undo()
-    monkeypatch.setattr(tend_command, "be_idle", lambda: None)
+    monkeypatch.setattr(maintain, "be_idle", lambda: None)
     node.tend()
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1))

@@ -15,7 +15,7 @@ from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.epilog import SECONDS_BESIDES
-from warmstart.entry.upkeep_run import MaintenanceSession
+from warmstart.entry.maintenance.session import MaintenanceSession
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in
 from warmstart.record import JobBusy, Record, RecordUnreadable

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.entry.in_force import current_policy
+from warmstart.entry.cli.current_policy import current_policy
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

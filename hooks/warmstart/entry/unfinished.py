@@ -13,7 +13,7 @@ from typing import NamedTuple
 from warmstart import run_end
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.entry.upkeep_run import MaintenanceSession
+from warmstart.entry.maintenance.session import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest

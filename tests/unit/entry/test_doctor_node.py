@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.command_line import POLICY, answer, installed, run
-from warmstart.entry import doctor_command
+from warmstart.entry.cli import doctor
+from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.doctor import constant_path, containers, kernel, node, slurm, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import Finding, Result
 from warmstart.entry.doctor.finding import run as run_checks
 from warmstart.entry.doctor.node import Node
-from warmstart.entry.in_force import current_policy
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent
 from warmstart.images.importers import choice
@@ -75,9 +75,9 @@ def test_a_broken_edit_is_critical_and_says_why(site: Installation) -> None:
 def test_no_policy_is_critical(tmp_path: Path) -> None:
     """And nothing is said of a node or a store that nobody named."""
     site = Installation(str(tmp_path))
-    found = {result.check: result.status for result in doctor_command.examine(site, "/dev/null")}
+    found = {result.check: result.status for result in doctor.examine(site, "/dev/null")}
     assert found["policy.in-force"] == "critical"
-    assert {found[name] for name in (*doctor_command.NODE, *store.CHECKS)} == {"unknown"}
+    assert {found[name] for name in (*doctor.NODE, *store.CHECKS)} == {"unknown"}
 
 
 def test_a_policy_that_others_can_write(site: Installation) -> None:
@@ -285,8 +285,8 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     policy = current_policy(site).policy
     monkeypatch.setattr(store, "opened", hangs)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(doctor_command, "NODE", {})
-    found = {r.check: r.status for r in doctor_command._of_the_policy(site, policy)}
+    monkeypatch.setattr(doctor, "NODE", {})
+    found = {r.check: r.status for r in doctor._of_the_policy(site, policy)}
     assert found.pop("store.reachable") == "wrong"
     assert (set(found.values()), len(found)) == ({"unknown"}, len(store.CHECKS) - 1)
 
@@ -295,14 +295,14 @@ def test_what_a_user_cannot_do_is_said(site: Installation, monkeypatch: pytest.M
     """The store is root's to look at."""
     policy = current_policy(site).policy
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    found = {r.check: (r.status, r.change) for r in doctor_command._of_the_policy(site, policy)}
+    found = {r.check: (r.status, r.change) for r in doctor._of_the_policy(site, policy)}
     assert found["store.owner"] == ("unknown", "run it as root")
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("advice", 0), ("unknown", 0), ("wrong", 1), ("critical", 1)])
 def test_exit_statuses(site: Installation, monkeypatch: pytest.MonkeyPatch, status: str, code: int) -> None:
     """Scripts go by it, people by the table."""
-    monkeypatch.setattr(doctor_command, "examine", lambda *_: [Result("a.b", status, "found this", "do that")])
+    monkeypatch.setattr(doctor, "examine", lambda *_: [Result("a.b", status, "found this", "do that")])
     shown = run(site, "doctor")
     assert (shown.exit_code, "found this" in shown.stdout, "do that" in shown.stdout) == (code, True, True)
     finding = {"check": "a.b", "status": status, "found": "found this", "change": "do that"}
@@ -312,7 +312,7 @@ def test_exit_statuses(site: Installation, monkeypatch: pytest.MonkeyPatch, stat
 def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
     """A wrong name is wrong usage; no file at all leaves its checks undone."""
     assert run(site, "doctor", "--slurm-conf", "/no/such").exit_code == 2
-    found = doctor_command._slurm(site, None, "/no/such")
+    found = doctor._slurm(site, None, "/no/such")
     assert {result.status for result in found} == {"unknown"}
     assert {result.check for result in found} == {*slurm.CHECKS, *containers.CHECKS, *constant_path.CHECKS}
 
@@ -321,7 +321,7 @@ def test_the_documentation_has_every_check() -> None:
     """And none that does not exist."""
     groups = (
         site_policy.CHECKS,
-        doctor_command.NODE,
+        doctor.NODE,
         store.CHECKS,
         slurm.CHECKS,
         containers.CHECKS,

@@ -12,11 +12,11 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from tests.support.command_line import installed
+from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.doctor import probe, store
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.probe import Look, Owned
 from warmstart.entry.doctor.store import Store
-from warmstart.entry.in_force import current_policy
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity
 from warmstart.host.worker import WorkerSilent

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.entry.in_force import current_policy
 from warmstart.entry.preview import switched_off
 from warmstart.errors import PolicyError
 from warmstart.host.files import ROOT_ALONE

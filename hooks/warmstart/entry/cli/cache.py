@@ -14,9 +14,9 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit import events
-from warmstart.entry.store_upkeep import StoreMaintenance
-from warmstart.entry.terminal import UNUSABLE, fail, json_option, say, show_json, show_table, warn
-from warmstart.entry.upkeep_run import MaintenanceSession, maintenance_session
+from warmstart.entry.cli.output import UNUSABLE, fail, json_option, say, show_json, show_table, warn
+from warmstart.entry.maintenance.session import MaintenanceSession, maintenance_session
+from warmstart.entry.maintenance.store import StoreMaintenance
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 from warmstart.policy.schema import BYTES

@@ -11,9 +11,9 @@ import click
 
 from warmstart.audit.events import Event
 from warmstart.audit.journal import Journal
-from warmstart.entry.in_force import current_policy, hint_for
-from warmstart.entry.terminal import fail, warn
-from warmstart.entry.upkeep_run import maintenance_session
+from warmstart.entry.cli.current_policy import current_policy, hint_for
+from warmstart.entry.cli.output import fail, warn
+from warmstart.entry.maintenance.session import maintenance_session
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry import unfinished
+from warmstart.entry.maintenance.session import STORE_SECONDS, MaintenanceSession, maintenance_session
 from warmstart.entry.orphans import Orphans
-from warmstart.entry.upkeep_run import STORE_SECONDS, MaintenanceSession, maintenance_session
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import files, process
 from warmstart.host.deadline import after

@@ -6,13 +6,13 @@ import os
 
 import click
 
+from warmstart.entry.cli.current_policy import current_policy
+from warmstart.entry.cli.output import json_option, say, show_json, show_table, warn, working
 from warmstart.entry.doctor import constant_path, containers, finding, kernel, node, slurm, slurm_conf, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, BAD, OK, UNKNOWN, Result, run, undone
 from warmstart.entry.doctor.node import Node
 from warmstart.entry.doctor.slurm import Slurm
-from warmstart.entry.in_force import current_policy
-from warmstart.entry.terminal import json_option, say, show_json, show_table, warn, working
 from warmstart.errors import PolicyError, StoreError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import click
 
-from warmstart.entry import (
-    audit_command,
-    block_command,
-    cache_command,
-    carry_command,
-    doctor_command,
-    images_command,
-    plan_command,
-    policy_command,
-    tend_command,
-)
+from warmstart.entry.cli import audit, block, cache, doctor, images, maintain, plan, policy, transfer
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 
@@ -28,17 +18,17 @@ def cli() -> None:
     """
 
 
-cli.add_command(audit_command.audit)
-cli.add_command(cache_command.cache)
-cli.add_command(doctor_command.doctor)
-cli.add_command(images_command.images)
-cli.add_command(plan_command.plan)
-cli.add_command(policy_command.policy)
-cli.add_command(tend_command.maintain)
-for command in (block_command.block, block_command.unblock, block_command.blocked):
-    cache_command.cache.add_command(command)
-for command in (carry_command.export_command, carry_command.import_command):
-    cache_command.cache.add_command(command)
+cli.add_command(audit.audit)
+cli.add_command(cache.cache)
+cli.add_command(doctor.doctor)
+cli.add_command(images.images)
+cli.add_command(plan.plan)
+cli.add_command(policy.policy)
+cli.add_command(maintain.maintain)
+for command in (block.block, block.unblock, block.blocked):
+    cache.cache.add_command(command)
+for command in (transfer.export_command, transfer.import_command):
+    cache.cache.add_command(command)
 
 
 def main(prefix: str) -> None:

@@ -8,16 +8,9 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit import events
-from warmstart.entry.cache_command import (
-    NO,
-    NamespaceFilter,
-    administrator,
-    place_options,
-    run_as_root,
-    store_maintenance,
-)
-from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn
-from warmstart.entry.upkeep_run import MaintenanceSession
+from warmstart.entry.cli.cache import NO, NamespaceFilter, administrator, place_options, run_as_root, store_maintenance
+from warmstart.entry.cli.output import json_option, progress, say, show_json, show_table, warn
+from warmstart.entry.maintenance.session import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.paths import Installation

@@ -7,8 +7,8 @@ import time
 import click
 
 from warmstart.audit import events
-from warmstart.entry.cache_command import NO, administrator, run_as_root, when
-from warmstart.entry.terminal import json_option, say, show_json, show_table
+from warmstart.entry.cli.cache import NO, administrator, run_as_root, when
+from warmstart.entry.cli.output import json_option, say, show_json, show_table
 from warmstart.paths import Installation
 from warmstart.store.blocklist import Block
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.entry.tend import MaintenanceBusy
-from warmstart.entry.upkeep_run import MaintenanceSession
+from warmstart.entry.maintenance.node import MaintenanceBusy
+from warmstart.entry.maintenance.session import MaintenanceSession
 from warmstart.errors import WarmstartError
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY

@@ -10,8 +10,8 @@ import click
 
 from warmstart.audit.line import ORDER, Line, timestamp
 from warmstart.audit.query import AuditLog, Where
-from warmstart.entry.in_force import current_policy
-from warmstart.entry.terminal import fail, json_option, show_json, show_table, warn
+from warmstart.entry.cli.current_policy import current_policy
+from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.schema import parse_duration

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit import events
-from warmstart.entry.image_store import LISTING_S, NOT_DONE, Store, changed, opened
-from warmstart.entry.terminal import json_option, progress, say, show_json, show_table, warn, working
+from warmstart.entry.cli.image_store import LISTING_S, NOT_DONE, Store, changed, opened
+from warmstart.entry.cli.output import json_option, progress, say, show_json, show_table, warn, working
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import producer, single_flight
