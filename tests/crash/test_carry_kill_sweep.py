@@ -16,8 +16,8 @@ from tests.support.maintenance_site import UpkeepSite
 from tests.support.numba_entries import numba_entries
 from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
-from warmstart.entry import unfinished
 from warmstart.entry.cli import maintain
+from warmstart.entry.maintenance import node as maintenance
 from warmstart.entry.maintenance.session import maintenance_session
 from warmstart.harvest import deferred
 from warmstart.host.deadline import after
@@ -88,7 +88,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     def finish() -> None:
         with maintenance_session(node.site.installation, "maintain", "n1") as run:
             # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
-            os._exit(0 if unfinished.finish_deferred(run, BOOT).runs else VANISHED)
+            os._exit(0 if maintenance.finish_deferred(run, BOOT).runs else VANISHED)
 
     for number, (call, when) in enumerate(calls(stride=13), 1):
         record = node.run_of(number)

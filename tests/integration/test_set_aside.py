@@ -164,11 +164,11 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
 
 def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run waits with its first age, and ends when all is done."""
-    from warmstart.entry import unfinished
+    from warmstart.entry.maintenance import node as node_maintenance
 
     node.epilog(node.run_of(1))
     since = deferred.deferred_harvests(node.paths.deferred)[0].since
-    monkeypatch.setattr(unfinished, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(node_maintenance, "RUN_SECONDS", 0.0)
     node.tend()
     assert [(item.name, item.since) for item in deferred.deferred_harvests(node.paths.deferred)] == [
         ("1.00000001", since)

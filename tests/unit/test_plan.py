@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.runs import a_job, a_policy, a_record
 from warmstart import plan
-from warmstart.entry.preview import preview
+from warmstart.entry.cli.plan import preview
 from warmstart.policy.match import Grant
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile

@@ -7,11 +7,11 @@ import os
 import click
 
 from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
+from warmstart.entry.cli.plan import switched_off
 from warmstart.entry.maintenance.node import MaintenanceBusy, Report, be_idle
 from warmstart.entry.maintenance.node import maintain_node as tend_node
 from warmstart.entry.maintenance.session import maintenance_session
 from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
-from warmstart.entry.preview import switched_off
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 

@@ -9,7 +9,7 @@ import click
 
 from warmstart.entry.cli.current_policy import CurrentPolicy, current_policy, hint_for
 from warmstart.entry.cli.output import fail, json_option, say, show_json, show_table, warn
-from warmstart.entry.preview import switched_off
+from warmstart.entry.cli.plan import switched_off
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy, Rule

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 from warmstart.entry.cli.current_policy import current_policy
+from warmstart.entry.cli.plan import switched_off
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.entry.preview import switched_off
 from warmstart.errors import PolicyError
 from warmstart.host.files import ROOT_ALONE
 from warmstart.paths import Installation
