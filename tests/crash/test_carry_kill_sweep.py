@@ -21,7 +21,7 @@ from warmstart.entry.maintenance import node as maintenance
 from warmstart.entry.maintenance.session import maintenance_session
 from warmstart.harvest import deferred
 from warmstart.host.deadline import after
-from warmstart.host.worker import WorkerSilent
+from warmstart.host.identity import WorkerSilent
 from warmstart.repack import transfer
 from warmstart.repack.merge import RepackSettings
 from warmstart.repack.transfer import ReceiveSettings

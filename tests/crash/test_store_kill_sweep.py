@@ -21,8 +21,7 @@ from tests.support.vanish import VANISHED, WHENS, vanishes
 from warmstart.harvest import delivery
 from warmstart.harvest.delivery import Spooled
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity
-from warmstart.host.worker import WorkerSilent
+from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, bundles, index, maintenance
 from warmstart.store.bundles import BundleGone

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
@@ -44,12 +44,6 @@ class InlineWorker:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-
-    def call(self, function: Callable[..., Any], *args: object, deadline: Deadline) -> object:
-        """Call it, unless the deadline has passed: a real worker's pipe would not answer either."""
-        assert isinstance(deadline, Deadline)
-        self.calls.append(function.__name__)
-        return function(*args)
 
     def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call it; arguments and result pass through JSON and are checked, as a real worker's are."""

@@ -38,9 +38,9 @@ from warmstart.host.files import (
     remove_tree,
     replace_file,
 )
+from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.host.wire import Json
-from warmstart.host.worker import WorkerSilent
 from warmstart.policy.compiled import Maintenance, Policy
 from warmstart.profiles import registry
 from warmstart.record import Record

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from warmstart.errors import StoreError
+
 CLONE_NEWNET = 0x40000000
 CLONE_NEWIPC = 0x08000000
 PR_SET_PDEATHSIG = 1
@@ -27,6 +29,22 @@ class Identity(NamedTuple):
 
 
 ROOT = Identity("root", 0, 0)
+
+
+class WorkerSilent(StoreError):
+    """The child gave no answer in time, or died: mostly a shared file system that hangs."""
+
+    code = "store-unresponsive"
+    template = "{function} as {identity}: {problem}"
+    hint = "does the shared file system answer on this node (ls, df)?"
+
+
+class WorkerAnswerMalformed(StoreError):
+    """The child's answer is not of the type that its function returns."""
+
+    code = "worker-answer-malformed"
+    template = "{function} as {identity}: {problem}"
+    hint = "report it: either a bug, or somebody controls that process"
 
 
 def become(identity: Identity) -> None:

@@ -16,31 +16,24 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from warmstart.errors import NodeError, StoreError, by_code
+from warmstart.errors import NodeError, by_code
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import SIGKILL, Identity, become, close_others, confine, detach
+from warmstart.host.identity import (
+    SIGKILL,
+    Identity,
+    WorkerAnswerMalformed,
+    WorkerSilent,
+    become,
+    close_others,
+    confine,
+    detach,
+)
 from warmstart.host.wire import Json
 
 P = ParamSpec("P")
 R = TypeVar("R")
 LONGEST_MESSAGE = 64 << 20
-
-
-class WorkerSilent(StoreError):
-    """The child gave no answer in time, or died: mostly a shared file system that hangs."""
-
-    code = "store-unresponsive"
-    template = "{function} as {identity}: {problem}"
-    hint = "does the shared file system answer on this node (ls, df)?"
-
-
-class WorkerAnswerMalformed(StoreError):
-    """The child's answer is not of the type that its function returns."""
-
-    code = "worker-answer-malformed"
-    template = "{function} as {identity}: {problem}"
-    hint = "report it: either a bug, or somebody controls that process"
 
 
 class WorkerBug(RuntimeError):
@@ -82,16 +75,6 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, function: Callable[..., Json], *args: Json, deadline: Deadline) -> Json:
-        """Return what the module-level `function` returns for `args`; all of it plain JSON.
-
-        Raises the function's own `WarmstartError` or `OSError`, `WorkerSilent` at the deadline,
-        `WorkerBug` for anything else.
-        """
-        if not self._pid:
-            self._start()
-        return self._ask(f"{function.__module__}:{function.__qualname__}", args, deadline=deadline)
-
     def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the module-level `function` in the child; return what it returns.
 
@@ -101,16 +84,14 @@ class Worker:
         """
         name = f"{function.__module__}:{function.__qualname__}"
         try:
-            answer = self._ask(name, args, kwargs, deadline=deadline)
+            answer = self._ask(name, args, kwargs, deadline)
             result: R = wire.decode(wire.hints(function)["return"], answer)
         except wire.WireMismatch as error:
             self._kill()
             raise WorkerAnswerMalformed(function=name, identity=self.identity.name, problem=error) from error
         return result
 
-    def _ask(
-        self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json] | None = None, *, deadline: Deadline
-    ) -> Json:
+    def _ask(self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json], deadline: Deadline) -> Json:
         if not self._pid:
             self._start()
         try:
@@ -178,13 +159,11 @@ def _serve(requests: int, answers: int) -> None:
         _send(answers, _answer(name, args, kwargs))
 
 
-def _answer(name: str, args: list[Json], kwargs: dict[str, Json] | None) -> dict[str, Json]:
+def _answer(name: str, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
     from warmstart.errors import WarmstartError
 
     try:
         function = wire.function_named(name)
-        if kwargs is None:
-            return {"value": function(*args)}
         args, kwargs = wire.arguments(function, args, kwargs)
         return {"value": function(*args, **kwargs)}
     except WarmstartError as error:

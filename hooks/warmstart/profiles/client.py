@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker, WorkerAnswerMalformed, WorkerBug
+from warmstart.host.identity import Identity, WorkerAnswerMalformed
+from warmstart.host.worker import Worker, WorkerBug
 from warmstart.profiles import judge
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.profiles.entry_files import REASONS

@@ -40,7 +40,7 @@ from warmstart.host.files import (
     replace_file,
     unlink_if_there,
 )
-from warmstart.host.worker import WorkerSilent
+from warmstart.host.identity import WorkerSilent
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient

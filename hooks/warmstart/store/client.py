@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker, WorkerAnswerMalformed
+from warmstart.host.identity import Identity, WorkerAnswerMalformed
+from warmstart.host.worker import Worker
 
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec

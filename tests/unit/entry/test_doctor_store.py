@@ -18,8 +18,7 @@ from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.probe import Look, Owned
 from warmstart.entry.doctor.store import Store
 from warmstart.errors import WarmstartError
-from warmstart.host.identity import Identity
-from warmstart.host.worker import WorkerSilent
+from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.policy.compiled import Policy
 
 OWNER = 4711

@@ -11,8 +11,8 @@ import pytest
 
 from warmstart.errors import NodeError, UserError
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker, WorkerAnswerMalformed, WorkerBug, WorkerSilent
+from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerSilent
+from warmstart.host.worker import Worker, WorkerBug
 
 ME = Identity("me", os.getuid(), os.getgid())
 NOBODY = Identity("nobody", 65534, 65534)
@@ -131,40 +131,40 @@ def worker() -> Iterator[Worker]:
 def test_expected_errors_arrive_as_what_they_are(worker: Worker) -> None:
     """The function's own error class is raised again, with its fields."""
     with pytest.raises(SampleRefused, match="no tea"):
-        worker.call(fail, "expected", deadline=after(5))
+        worker.run(after(5), fail, "expected")
 
 
 def test_system_errors_keep_number_and_file(worker: Worker) -> None:
     """An OSError crosses the pipe as an OSError of the same class."""
     with pytest.raises(FileNotFoundError) as caught:
-        worker.call(fail, "system", deadline=after(5))
+        worker.run(after(5), fail, "system")
     assert caught.value.filename == "/nowhere"
 
 
 def test_anything_else_is_a_bug_with_the_childs_traceback(worker: Worker) -> None:
     """A bug in the child is a bug here, and says where it was."""
     with pytest.raises(WorkerBug, match="ZeroDivisionError"):
-        worker.call(fail, "bug", deadline=after(5))
+        worker.run(after(5), fail, "bug")
 
 
 def test_a_call_ends_at_its_deadline_and_the_child_with_it(worker: Worker) -> None:
     """A function that hangs costs the deadline, and the next call gets a new child."""
     with pytest.raises(WorkerSilent, match="dawdle"):
-        worker.call(dawdle, deadline=after(0.05))
-    assert worker.call(ids, deadline=after(5))[0] == ME.uid
+        worker.run(after(0.05), dawdle)
+    assert worker.run(after(5), ids)[0] == ME.uid
 
 
 def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:
     """A child that dies in a call is an error of the store's kind, not a hang."""
     with pytest.raises(WorkerSilent, match="died"):
-        worker.call(fail, "death", deadline=after(5))
-    assert worker.call(ids, deadline=after(5))[0] == ME.uid
+        worker.run(after(5), fail, "death")
+    assert worker.run(after(5), ids)[0] == ME.uid
 
 
 def test_state_lasts_between_calls(worker: Worker) -> None:
     """All calls run in one process: a lock taken in one is held in the next."""
-    worker.call(remember, 1, deadline=after(5))
-    assert worker.call(remember, 2, deadline=after(5)) == [1, 2]
+    worker.run(after(5), remember, 1)
+    assert worker.run(after(5), remember, 2) == [1, 2]
 
 
 def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
@@ -172,8 +172,8 @@ def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
     kept, other = os.open("/", os.O_RDONLY), os.open("/", os.O_RDONLY)
     try:
         with Worker(ME, keep=(kept,)) as worker:
-            assert worker.call(can_write, kept, deadline=after(5))
-            assert not worker.call(can_write, other, deadline=after(5))
+            assert worker.run(after(5), can_write, kept)
+            assert not worker.run(after(5), can_write, other)
     finally:
         os.close(kept)
         os.close(other)
@@ -181,30 +181,30 @@ def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
 
 def test_the_child_lets_go_of_the_hooks_output(worker: Worker) -> None:
     """Slurmd waits for whoever holds it, and a child that hangs on a dead file system can't be killed."""
-    assert worker.call(standard_streams, deadline=after(5)) == ["/dev/null"] * 3
+    assert worker.run(after(5), standard_streams) == ["/dev/null"] * 3
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: else no identity is taken")
 def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
     """Nothing runs as root instead."""
     with Worker(Identity("nobody-ever", -2, 65534)) as worker, pytest.raises(WorkerBug, match="become"):
-        worker.call(ids, deadline=after(5))
+        worker.run(after(5), ids)
 
 
 @as_root
 def test_the_identity_is_taken_for_good() -> None:
     """Real, effective and saved ids change, and no supplementary group stays."""
     with Worker(NOBODY) as worker:
-        assert worker.call(ids, deadline=after(5)) == [65534] * 6
+        assert worker.run(after(5), ids) == [65534] * 6
 
 
 @as_root
 def test_a_confined_worker_has_no_network_and_writes_nothing(tmp_path: object) -> None:
     """What parses hostile bytes sees no interface but a loopback that is down, and can't grow a file."""
     with Worker(NOBODY, confine=True) as worker:
-        assert worker.call(network_interfaces, deadline=after(5)) in ([], ["lo"])
+        assert worker.run(after(5), network_interfaces) in ([], ["lo"])
         with pytest.raises((OSError, WorkerSilent)):
-            worker.call(grow, "/tmp/warmstart-confined", deadline=after(5))
+            worker.run(after(5), grow, "/tmp/warmstart-confined")
     assert not os.path.exists("/tmp/warmstart-confined") or os.path.getsize("/tmp/warmstart-confined") == 0
 
 

@@ -142,7 +142,7 @@ def test_other_users_do_not_reach_the_mount(tmp_path: Path) -> None:
     with scratch.opened(str(tmp_path), "n1", "r1", importer, CAPS) as work:
         for identity, reached in ((importer, True), (stranger, False)):
             with Worker(identity) as worker:
-                assert worker.call(_reaches, work.path, deadline=after(10)) is reached
+                assert worker.run(after(10), _reaches, work.path) is reached
 
 
 def _reaches(path: str) -> bool:

@@ -10,8 +10,7 @@ import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity
-from warmstart.host.worker import WorkerAnswerMalformed
+from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.store import bundles, maintenance
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleGone, Offer, Offers

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from warmstart.errors import WarmstartError
-from warmstart.host.worker import WorkerSilent
+from warmstart.host.identity import WorkerSilent
 
 OK, ADVICE, WRONG, CRITICAL, UNKNOWN = "ok", "advice", "wrong", "critical", "unknown"
 BAD = (WRONG, CRITICAL)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
-from warmstart.host.worker import Worker, WorkerSilent
+from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.host.worker import Worker
 from warmstart.images.importers import enroot
 from warmstart.images.importers.base import RegistryUnreachable
 from warmstart.images.importers.egress import Reach
