@@ -1,17 +1,20 @@
-"""Directories and files of root's in places that others can write."""
+"""Directories and files of root's where others can write, and the removal of trees that a job wrote."""
 
 import errno
 import hashlib
 import os
 import stat
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from warmstart.host import files
+from warmstart.host import files, linux
+from warmstart.host.deadline import after
 from warmstart.host.files import (
     Copied,
     ReadFailed,
@@ -21,8 +24,10 @@ from warmstart.host.files import (
     ensure_dir,
     ensure_path,
     open_regular,
+    opened_dir,
     opened_trusted,
     read_small,
+    remove_tree,
     replace_file,
 )
 
@@ -333,3 +338,190 @@ def test_the_names_in_a_directory(tmp_path: Path) -> None:
     assert files.names_in(str(tmp_path / "none")) == []
     with pytest.raises(NotADirectoryError):
         files.names_in(str(tmp_path / "a"))
+
+
+# Trees that a job wrote are removed by descriptor, whatever it built there.
+
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: mounts, devices")
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[int]:
+    """Give the descriptor of the directory that holds the tree."""
+    with opened_dir(str(tmp_path)) as fd:
+        yield fd
+
+
+def test_links_are_removed_and_never_followed(tmp_path: Path, parent: int) -> None:
+    """A link in the tree, or in its place, costs its target nothing."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "file").symlink_to(outside / "precious")
+    (tree / "dir").symlink_to(outside)
+    remove_tree(parent, "tree", after(5))
+    tree.symlink_to(outside)
+    remove_tree(parent, "tree", after(5))
+    assert not tree.is_symlink()
+    assert (outside / "precious").read_text() == "x"
+
+
+def test_very_deep_trees_go(tmp_path: Path, parent: int) -> None:
+    """Four thousand levels exhaust neither descriptors nor the stack."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    for name in ["tree", *["d"] * 4000]:
+        os.mkdir(name, dir_fd=fd)
+        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    remove_tree(parent, "tree", after(60))
+    assert os.listdir(tmp_path) == []
+
+
+def test_odd_names_and_types_go(tmp_path: Path, parent: int) -> None:
+    """FIFOs, sockets-to-be and names that are no text are only names."""
+    tree = tmp_path / "tree"
+    tree.mkdir(mode=0o700)
+    os.mkfifo(tree / "fifo")
+    os.mkdir(os.fsencode(tree) + b"/\xff\n")
+    (tree / "locked").mkdir(mode=0o000)
+    remove_tree(parent, "tree", after(5))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_passed_deadline_leaves_the_rest_for_the_next_call(tmp_path: Path, parent: int) -> None:
+    """The removal stops with ETIME, and the next one goes on."""
+    (tmp_path / "tree" / "below").mkdir(parents=True)
+    with pytest.raises(OSError, match="deadline") as caught:
+        remove_tree(parent, "tree", after(-1))
+    assert caught.value.errno == errno.ETIME
+    remove_tree(parent, "tree", after(5))
+    remove_tree(parent, "tree", after(5))
+    assert os.listdir(tmp_path) == []
+
+
+@as_root
+def test_what_is_mounted_in_the_tree_is_detached_and_not_touched(tmp_path: Path, parent: int) -> None:
+    """Bind mounts of the same file system, over each other and on a file, keep their sources whole."""
+    source, target = tmp_path / "source", tmp_path / "tree" / "bound"
+    source.mkdir()
+    (source / "precious").write_text("x")
+    target.mkdir(parents=True)
+    (tmp_path / "tree" / "file").touch()
+    for what, where in ((source, target), (source, target), (source / "precious", tmp_path / "tree" / "file")):
+        subprocess.run(["/usr/bin/mount", "--bind", what, where], check=True)
+    remove_tree(parent, "tree", after(5))
+    assert os.listdir(tmp_path) == ["source"]
+    assert (source / "precious").read_text() == "x"
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+@as_root
+def test_a_mount_that_can_not_be_detached_is_not_entered(
+    tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal stops there and leaves everything below the mount alone."""
+    source, target = tmp_path / "source", tmp_path / "tree" / "bound"
+    source.mkdir()
+    (source / "precious").write_text("x")
+    target.mkdir(parents=True)
+    subprocess.run(["/usr/bin/mount", "--bind", source, target], check=True)
+    monkeypatch.setattr(linux, "detach", lambda _: False)
+    try:
+        with pytest.raises(OSError, match="mounted") as caught:
+            remove_tree(parent, "tree", after(5))
+        assert caught.value.errno == errno.EXDEV
+    finally:
+        subprocess.run(["/usr/bin/umount", target], check=True)
+    assert (source / "precious").read_text() == "x"
+
+
+def test_names_in_the_way_do_not_keep_a_deep_tree(tmp_path: Path, parent: int) -> None:
+    """A job can't guess the names that deep directories are moved to."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    for name in ["tree", *["d"] * 120]:
+        os.mkdir(name, dir_fd=fd)
+        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.makedirs(tmp_path / "tree" / f".up-{os.fstat(inner).st_ino}" / "full", exist_ok=True)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    remove_tree(parent, "tree", after(5))
+    assert os.listdir(tmp_path) == []
+
+
+# The one helper that takes file locks.
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """Give two descriptors of one file, each with a lock of its own."""
+    with ExitStack() as opened:
+        yield opened.enter_context(descriptor(tmp_path / "lock")), opened.enter_context(descriptor(tmp_path / "lock"))
+
+
+@contextmanager
+def descriptor(path: Path) -> Iterator[int]:
+    """Open a file for the length of a `with`."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def test_one_holder_at_a_time(two: tuple[int, int]) -> None:
+    """Whoever tries once learns that somebody holds it; a lock that is held can be taken again by its descriptor."""
+    first, second = two
+    assert files.try_take(first)
+    assert files.try_take(first)
+    assert not files.try_take(second)
+    assert not files.try_take(second, shared=True)
+    files.release(first)
+    assert files.try_take(second)
+
+
+def test_a_directory_can_be_locked(tmp_path: Path) -> None:
+    """So no lock file has to lie in it."""
+    fds = [os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY) for _ in range(2)]
+    assert [files.try_take(fd) for fd in fds] == [True, False]
+    os.close(fds.pop(0))
+    assert files.try_take(fds[0])
+    os.close(fds[0])
+
+
+def test_readers_share_and_exclude_writers(two: tuple[int, int], tmp_path: Path) -> None:
+    """LOCK_SH beside LOCK_SH, and never beside LOCK_EX."""
+    first, second = two
+    assert files.try_take(first, shared=True)
+    assert files.take(second, after(0), shared=True)
+    with descriptor(tmp_path / "lock") as third:
+        assert not files.try_take(third)
+        assert not files.take(third, after(0.01), 0.005)
+
+
+def test_a_wait_ends_with_the_lock_or_at_the_deadline(two: tuple[int, int]) -> None:
+    """Not before the deadline, and soon after the holder lets go."""
+    first, second = two
+    assert files.take(first, after(0))
+    started = time.monotonic()
+    assert not files.take(second, after(0.05), 0.01)
+    assert 0.05 <= time.monotonic() - started < 2
+    holder = threading.Timer(0.05, files.release, [first])
+    holder.start()
+    assert files.take(second, after(10), 0.01)
+    holder.join()
+
+
+def test_a_file_system_without_locks_is_an_error(tmp_path: Path) -> None:
+    """Never "somebody holds it": what cannot be locked is the caller's to judge, and no wait ends it."""
+    fd = os.open(tmp_path, os.O_PATH)  # as ENOLCK or ENOTSUP would be: no lock on this descriptor
+    try:
+        with pytest.raises(OSError):
+            files.take(fd, after(10))
+    finally:
+        os.close(fd)

@@ -1,11 +1,11 @@
-"""A job has its first node alone where Slurm says so, or where it has all of the node's processors."""
+"""Node lists: which node is the head, and whether a job has its first node alone."""
 
 import os
 
 import pytest
 
 from tests.support.runs import a_job
-from warmstart.slurm.nodes import has_first_node_alone, has_several
+from warmstart.slurm.nodes import first, has_first_node_alone, has_several
 
 HERE = os.cpu_count() or 1
 
@@ -47,3 +47,23 @@ def test_what_slurm_says_counts_first(cpus: str, says: str, alone: bool) -> None
 def test_a_list_of_several_hosts(hostlist: str, several: bool) -> None:
     """A dash is a range only in brackets."""
     assert has_several(hostlist) is several
+
+
+# The head node is the first of Slurm's compressed list.
+
+
+@pytest.mark.parametrize(
+    ("hostlist", "host"),
+    [
+        ("", ""),
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("n[1-4]", "n1"),
+        ("n[03,07-09],m1", "n03"),
+        ("rack[2-3]node[01-16]", "rack2node01"),
+        ("n[7]-ib,n8", "n7-ib"),
+    ],
+)
+def test_first_host(hostlist: str, host: str) -> None:
+    """Ranges, zero padding, several brackets."""
+    assert first(hostlist) == host

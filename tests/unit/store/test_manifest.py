@@ -1,8 +1,6 @@
-"""Names of the store and manifests: what is accepted, what is refused."""
+"""Manifests: what is accepted, what is refused."""
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bundles import PRODUCER
-from tests.support.runs import a_job
-from warmstart.policy.match import scope_key
 from warmstart.store import layout, manifest
-from warmstart.store.layout import Namespace
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable, Origin
 
 SHA = "ab" * 32
+
+
 BUNDLE = layout.bundle_id(1_700_000_000_123_456, SHA)
+
+
 A_MANIFEST = Manifest(
     *(BUNDLE, SHA, 4096, 1_700_000_000.123456, "user-1", "numba", "ns"),
     producer=PRODUCER,
@@ -97,64 +96,3 @@ def test_no_part_of_a_manifest_is_one(cut: int) -> None:
     """A manifest that was cut anywhere is refused."""
     with pytest.raises(ManifestUnreadable):
         manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)[:cut])
-
-
-@pytest.mark.parametrize("path", ["a", "a/b.c", "m/f.<locals>.g-1.py311.nbi", "a b/c", "x" * 1024, "-rf", "a#b"])
-def test_ordinary_paths_are_plain(path: str) -> None:
-    """What tools really write can be published."""
-    assert layout.is_plain_path(path)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("", "/a", "a/", "a//b", ".", "a/./b", "..", "a/../b", " a", "a ", "#a", "a\\b"),
-        *("a\nb", "a\tb", "ä", "\udcff", "x" * 1025, "a\n", "a\0b"),
-    ],
-)
-def test_odd_paths_are_not(path: str) -> None:
-    """Names that lead elsewhere, that a list of unsquashfs takes otherwise, or that nobody can print."""
-    assert not layout.is_plain_path(path)
-
-
-@given(st.integers(0, 4_000_000_000_000_000))
-def test_a_bundle_id_tells_its_time(microseconds: int) -> None:
-    """Time to id and back; the id has the documented form."""
-    bundle = layout.bundle_id(microseconds, SHA)
-    assert layout.is_bundle_id(bundle)
-    assert layout.microseconds_of(bundle) == microseconds
-
-
-@given(st.integers(0, 4_000_000_000_000_000), st.integers(1, 10**15))
-def test_ids_sort_by_age(microseconds: int, later: int) -> None:
-    """Whatever the hashes, the older bundle's id comes first."""
-    assert layout.bundle_id(microseconds, "ff" * 32) < layout.bundle_id(microseconds + later, "00" * 32)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0", "é", ".hidden", "a" * 201])
-def test_no_name_leads_out_of_the_store(name: str, tmp_path: Path) -> None:
-    """A scope, profile or namespace that is not one plain name is a bug of the caller."""
-    for parts in ((name, "p", "n"), ("s", name, "n"), ("s", "p", name)):
-        with pytest.raises(ValueError, match="not a name"):
-            _ = Namespace(str(tmp_path), *parts).path
-
-
-def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    """An unmounted store must not turn into a directory of the node's own disk."""
-    with pytest.raises(FileNotFoundError):
-        layout.make_namespace(Namespace(str(tmp_path / "store"), "s", "p", "n"))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_artifacts_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """Bundles of scope `user` can't be read on the shared file system by other users."""
-    os.close(layout.make_namespace(Namespace(str(tmp_path), "s", "p", "n")))
-    assert (tmp_path / "artifacts").stat().st_mode & 0o7777 == 0o700
-    assert (tmp_path / "artifacts/s/p/n").stat().st_mode & 0o7777 == 0o755
-
-
-def test_a_scope_of_any_user_and_account_has_a_place(tmp_path: Path) -> None:
-    """What the policy makes of a name with odd characters is a name of the layout: `user@domain` is a common one."""
-    job = a_job(user="ann@example.com", account="équipe 7")
-    for scope in ("user", "account", "site"):
-        assert Namespace(str(tmp_path), scope_key(scope, job), "numba", "ns").path.startswith(str(tmp_path))

@@ -13,7 +13,7 @@ import pytest
 import warmstart
 from warmstart.errors import WarmstartError, by_code
 
-PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 KINDS = ("user", "node", "resource", "store", "policy")
 
 

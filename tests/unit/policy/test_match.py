@@ -1,4 +1,4 @@
-"""Which rules are a job's, and what they add up to."""
+"""Which rules are a job's, what they add up to, and variables that they override."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.policy import compiled, load
 from warmstart.policy.compiled import Condition, Policy, Rule
+from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import Grant, combine, matching, private_repository
 
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml-1")
+
+
 PUBLISHER = JOB._replace(uid=1500, user="svc_ci")
+
+
 HEAD = """\
 version: 1
 paths: {store: /shared/warmstart}
@@ -26,9 +31,17 @@ images: {registries: [a.org]}
 trust: {account: enforced}
 rules:
 """
+
+
 ALL = "  - {name: all, profiles: [numba]}\n"
+
+
 ACCOUNT = "  - {name: acc, match: {partition: gpu}, scope: account, publish: {users: [svc_ci]}}\n"
+
+
 SITE = "  - {name: site, match: {partition: [gpu]}, scope: site, publish: {users: [svc_ci]}}\n"
+
+
 OWN = ["user-1000-alice"]
 
 
@@ -177,6 +190,8 @@ def test_a_claimed_account_is_no_scope(compiled_of: Compile) -> None:
 
 
 CONTROLLER = "trust: {account: enforced, qos: enforced}\nslurmctld: {spec_directory: /shared/specs}\n"
+
+
 OF_SPEC = HEAD.replace("trust: {account: enforced}\n", CONTROLLER)
 
 
@@ -330,3 +345,34 @@ def test_private_images_are_for_those_they_are_bound_to(
     policy = compiled_of(PRIVATE)
     job = JOB._replace(partition=partition)
     assert private_repository(policy, job, lambda: groups, repository) == name
+
+
+# The rules' `override`: variables that a job's user can't set for himself.
+
+
+TWO_RULES = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n  - {name: other, env: {OTHER: x}}\n  - name: a\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "refusal"),
+    [
+        ("[NUMBA_CACHE]", "6:16: rules[1].override[0]: nothing sets NUMBA_CACHE; put it into env, or correct it"),
+        ("[OTHER, WARMSTART_CACHE]", "6:23: rules[1].override[1]: WARMSTART_CACHE is never the user's; leave it out"),
+        ("[A=1]", "6:16: rules[1].override[0]: 'A=1' is not a variable's name"),
+        ("OTHER", "6:15: rules[1].override: expected a list"),
+    ],
+)
+def test_a_name_that_would_have_no_effect_is_refused(compiled_of: Compile, names: str, refusal: str) -> None:
+    """With its place, and what to write instead."""
+    with pytest.raises(PolicyInvalid) as caught:
+        compiled_of(f"{TWO_RULES}    override: {names}\n")
+    assert refusal in str(caught.value)
+
+
+def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
+    """Of all rules that match; a rule may name what another one, a profile or warmstart sets."""
+    rules = "    override: [OTHER, NUMBA_CACHE_DIR]\n  - {name: b, override: [TMPDIR]}\n"
+    policy = compiled_of(f"{TWO_RULES}{rules}  - {{name: c, match: {{partition: x}}, override: [MASTER_ADDR]}}\n")
+    job = a_job(uid=2000)
+    grant = combine(policy, matching(policy, job, list), job)
+    assert grant.override == {"OTHER", "NUMBA_CACHE_DIR", "TMPDIR"}

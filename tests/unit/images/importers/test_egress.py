@@ -1,42 +1,266 @@
-"""The proxy of an import: whom it asks for what, what it refuses, and that bytes pass as they are."""
+"""An import's way out: where it may go, the proxy that checks that, and the outlet it is confined to."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from warmstart.host import netns
+from warmstart.host.identity import Identity
 from warmstart.images.importers import egress
-from warmstart.images.importers.egress import Destinations, NotUnderstood, Reach, parse
+from warmstart.images.importers.egress import DestinationRefused, Destinations, NotUnderstood, Reach, is_public, split
+from warmstart.images.importers.egress import parse as parse_request
+from warmstart.images.reference import parse
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"),
+        *("169.254.169.254", "::ffff:169.254.169.254", "fe80::1%eth0", "fd00:ec2::254"),
+        *("10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd12::1", "224.0.0.1", "ff02::1"),
+        *("64:ff9b::a01:203", "64:ff9b::7f00:1", "2002:7f00:1::1", "2002:a9fe:a9fe::1", "::ffff:10.1.2.3"),
+        *("::10.1.2.3", "fec0::1", "2001:0:1::1", "2001:db8::1", "4000::1"),
+    ],
+)
+def test_not_public(address: str) -> None:
+    """No registry may send us there."""
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"])
+def test_public(address: str) -> None:
+    """Where registries keep what they have."""
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "named"),
+    [
+        ("reg.io", 5000, True),
+        ("REG.io", 5000, True),
+        ("reg.io", 5001, False),
+        ("evil-reg.io", 5000, False),
+        ("minio.site", 9000, True),
+        ("minio.site", 9001, True),
+        ("a.b.blobs.site", 80, True),
+        ("blobs.site", 80, False),
+        ("xblobs.site", 80, False),
+        ("one.site", 443, True),
+        ("one.site", 80, False),
+    ],
+)
+def test_what_the_policy_names(host: str, port: int, named: bool) -> None:
+    """Whole names, with the port if one is given; a star stands for whole labels."""
+    reach = Reach(("minio.site", "*.blobs.site", "one.site:443"))
+    assert Destinations.of(parse("reg.io:5000/a:1"), reach).is_named(host, port) is named
+
+
+def test_docker_hub_is_asked_where_it_answers() -> None:
+    """`docker.io` is a name of images, not of a host."""
+    hub = Destinations.of(parse("ubuntu"), Reach())
+    assert hub.is_named("registry-1.docker.io", 443)
+    assert not hub.is_named("docker.io", 443)
+
+
+def test_the_address_decides_and_not_the_name() -> None:
+    """A name that means loopback is refused before anything is connected; one that the policy names is connected to."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        server.settimeout(0.0)
+        nowhere = Destinations("reg.io:5000", Reach())
+        with pytest.raises(DestinationRefused, match="where no registry may send us"):
+            nowhere.connect("localhost", port, 5.0)
+        with pytest.raises(DestinationRefused):
+            nowhere.check("localhost", port)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+        named = Destinations("reg.io:5000", Reach((f"localhost:{port}",)))
+        named.check("localhost", port)
+        named.connect("localhost", port, 5.0).close()
+        server.accept()[0].close()
+
+
+def test_what_a_proxy_may_know_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that means nothing on this node is for the site's proxy to refuse."""
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    Destinations("reg.io", Reach()).check("only.the.proxy.knows", 443)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1.", "169.254.169.254.", "localhost.", "localhost..", "1.2.3.0x", "1.2.3.999"]
+)
+def test_what_a_proxy_may_take_for_an_address(host: str) -> None:
+    """Some drop a dot at the end, or read numbers that this node's resolver does not."""
+    with pytest.raises(DestinationRefused):
+        Destinations("reg.io", Reach()).check(host, 80)
+    with pytest.raises((DestinationRefused, OSError)):
+        Destinations("reg.io", Reach()).connect(host, 80, 5.0)
+
+
+def test_a_dot_at_the_end_changes_no_name() -> None:
+    """`reg.io.` is the registry."""
+    assert Destinations("reg.io:5000").is_named("reg.io.", 5000)
+
+
+def test_this_node_is_refused_at_a_public_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes may have one, and behind it what only they themselves should reach."""
+    monkeypatch.setattr(egress, "is_public", lambda _: True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        server.settimeout(0.0)
+        with pytest.raises(DestinationRefused, match="where no registry may send us"):
+            Destinations("reg.io").connect("127.0.0.1", port, 5.0)
+        with pytest.raises(DestinationRefused):
+            Destinations("reg.io").check("127.0.0.1", port)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("a", ("a", 443)), ("a:1", ("a", 1)), ("[::1]", ("::1", 443)), ("[::1]:80", ("::1", 80))],
+)
+def test_host_and_port(text: str, parts: tuple[str, int]) -> None:
+    """A port where there is one."""
+    assert split(text, 443) == parts
+
+
+@pytest.mark.parametrize("text", ["", ":80", "a:0", "a:65536", "a:x", "a:-1", "a:²"])
+def test_what_is_no_host_and_port(text: str) -> None:
+    """Refused, and not guessed at."""
+    with pytest.raises(ValueError, match="not HOST:PORT"):
+        split(text, 443)
+
+
+# The way out of an import: refused where the kernel gives none, and gone with its program.
+
+
+NOBODY = Identity("nobody", 65534, 65534)
+
+
+def own_namespace() -> str:
+    """Return which network namespace we are in."""
+    return os.readlink(netns.OWN)
+
+
+def children() -> list[str]:
+    """Return our children's pids."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_it_is_another_namespace_and_ends() -> None:
+    """We are where we were, its process is the import account's and holds nothing of ours; afterwards all is gone."""
+    before, descriptors, known = own_namespace(), sorted(os.listdir("/proc/self/fd")), set(children())
+    lock = os.open("/tmp", os.O_RDONLY)
+    with egress.opened(NOBODY, Destinations("127.0.0.1:5000")) as way:
+        assert own_namespace() == before
+        assert os.readlink(f"/proc/self/fd/{way.namespace}") != before
+        (pid,) = set(children()) - known
+        assert way.environment["https_proxy"] == "http://127.0.0.1:3128"
+        assert way.refused() == ""
+        for _ in range(2000):
+            if f"Uid:\t{NOBODY.uid}" in Path(f"/proc/{pid}/status").read_text():
+                break
+            time.sleep(0.005)
+        else:
+            pytest.fail("it is still root")
+        held = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+        assert "/tmp" not in held
+    os.close(lock)
+    assert own_namespace() == before
+    assert set(children()) == known
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_failure_leaves_us_where_we_were() -> None:
+    """An address that is not there in the new namespace: no half of one stays, and it is no node's fault."""
+    before, descriptors = own_namespace(), sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="assign requested address"), netns.enclosure([("192.0.2.77", 1)]):
+        pytest.fail("there is no such address")
+    assert own_namespace() == before
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_program_whose_outlet_died_is_told_at_once() -> None:
+    """Refused, and not left in a queue that nobody serves until the import's deadline."""
+    known = set(children())
+    with egress.opened(NOBODY, Destinations("reg.io")) as way:
+        (pid,) = set(children()) - known
+        os.kill(int(pid), signal.SIGKILL)
+        os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
+        connect = f"import socket; socket.create_connection({egress.PROXY!r}, 5)"
+        argv = ["nsenter", f"--net=/proc/self/fd/{way.namespace}", "--", sys.executable, "-c", connect]
+        ended = subprocess.run(argv, pass_fds=[way.namespace], capture_output=True, text=True, check=False)
+    assert "ConnectionRefusedError" in ended.stderr
+
+
+@pytest.mark.parametrize("call", ["fork", "pipe2"])
+def test_no_process_or_descriptor_left(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """A limit that is met is a sentence, no bug; nothing stays open."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    descriptors = sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(egress.EgressUnusable, match="temporarily"), egress.opened(NOBODY, Destinations("reg.io")):
+        pytest.fail("there is none")
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_kernel_that_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's import fails with a sentence; the node stays in service."""
+    monkeypatch.setattr(egress, "PROXY", ("192.0.2.77", 1))
+    with (
+        pytest.raises(egress.EgressUnusable, match="assign requested address"),
+        egress.opened(NOBODY, Destinations("reg.io")),
+    ):
+        pytest.fail("there is no such address")
+
+
+# The proxy of an import: whom it asks for what, what it refuses, and that bytes pass as they are.
+
 
 BLOB = bytes(range(256)) * 4096
 
 
 def test_a_tunnel_is_for_its_host() -> None:
     """CONNECT HOST:PORT, as TLS is asked for."""
-    asked = parse(b"CONNECT reg.io:443 HTTP/1.1\r\nHost: reg.io:443\r\n\r\n")
+    asked = parse_request(b"CONNECT reg.io:443 HTTP/1.1\r\nHost: reg.io:443\r\n\r\n")
     assert asked == ("reg.io", 443, True, b"")
 
 
 def test_a_request_is_rewritten_for_its_host() -> None:
     """In origin form, for one connection, without what was meant for the proxy."""
-    asked = parse(
+    asked = parse_request(
         b"GET http://reg.io:5000/v2/a?b=c HTTP/1.1\r\nHost: reg.io:5000\r\nProxy-Connection: Keep-Alive\r\n"
         b"Connection: keep-alive\r\nAccept: */*\r\n\r\n"
     )
     assert asked[:3] == ("reg.io", 5000, False)
     assert asked.head == b"GET /v2/a?b=c HTTP/1.1\r\nHost: reg.io:5000\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-    assert parse(b"GET http://reg.io HTTP/1.0\r\n\r\n").head == b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n"
-    assert parse(b"GET http://user:word@reg.io/x HTTP/1.1\r\n\r\n").host == "reg.io"
+    assert parse_request(b"GET http://reg.io HTTP/1.0\r\n\r\n").head == b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n"
+    assert parse_request(b"GET http://user:word@reg.io/x HTTP/1.1\r\n\r\n").host == "reg.io"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +288,7 @@ def test_a_request_is_rewritten_for_its_host() -> None:
 def test_what_is_no_request_for_a_proxy(head: bytes) -> None:
     """Refused, and not guessed at."""
     with pytest.raises((NotUnderstood, ValueError)):
-        parse(head)
+        parse_request(head)
 
 
 SIGNS = st.lists(st.sampled_from(list(b"ab01.:/@[]%?#\\ \r\n\t\0")), max_size=40).map(bytes)
@@ -75,7 +299,7 @@ SIGNS = st.lists(st.sampled_from(list(b"ab01.:/@[]%?#\\ \r\n\t\0")), max_size=40
 def test_whatever_it_is_sent(start: bytes, target: bytes, headers: bytes) -> None:
     """Refused, or one host of the signs that hosts have, and one request that ends its connection."""
     try:
-        asked = parse(start + target + b" HTTP/1.1\r\n" + headers + b"\r\n\r\n")
+        asked = parse_request(start + target + b" HTTP/1.1\r\n" + headers + b"\r\n\r\n")
     except (NotUnderstood, ValueError):
         return
     assert re.fullmatch(r"[0-9a-z.:]+", asked.host)

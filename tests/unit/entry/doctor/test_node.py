@@ -26,7 +26,7 @@ from warmstart.images.importers import choice
 from warmstart.paths import Installation
 from warmstart.policy.refresh import current
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
 
 
 @pytest.fixture

@@ -1,0 +1,65 @@
+"""Which bundles are merged, and that merging changes nothing for readers."""
+
+from __future__ import annotations
+
+import hashlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmstart.store import maintenance
+from warmstart.store.index import Listed
+from warmstart.store.layout import bundle_id, microseconds_of
+
+
+def listed(age: int, *entries: str, user: str = "a", size: int = 1, replaces: tuple[str, ...] = ()) -> Listed:
+    """Return a bundle of the index; a greater `age` is younger."""
+    sha256 = hashlib.sha256(b"%d" % age).hexdigest()
+    return Listed(bundle_id(age, sha256), sha256, size, dict.fromkeys(entries, 1), user, ord(user), list(replaces))
+
+
+def test_only_first_publishers_entries_are_merged() -> None:
+    """An entry that another user published first stays that user's, whatever the merged bundle's age."""
+    found = [listed(1, "x", "y"), listed(2, "z", user="b"), listed(3, "z", "w"), listed(4, "x")]
+    (merger,) = maintenance.mergers(found, 2, 1 << 30)
+    assert merger.user == "a"
+    assert merger.sources == [found[0].bundle, found[2].bundle, found[3].bundle]
+    assert merger.entries == {found[0].bundle: ["x", "y"], found[2].bundle: ["w"]}
+
+
+def test_what_was_merged_is_not_merged_again() -> None:
+    """Sources that wait for their removal count for nothing."""
+    old = [listed(number, f"e{number}") for number in (2, 3, 4)]
+    new = listed(1, "e2", "e3", "e4", replaces=tuple(source.bundle for source in old))
+    assert maintenance.mergers([new, *old], 2, 1 << 30) == []
+
+
+def test_a_merged_bundle_has_bounds() -> None:
+    """The small ones are merged; too few of them are left alone."""
+    found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
+    (merger,) = maintenance.mergers(found, 2, 10)
+    assert merger.sources == [found[1].bundle, found[2].bundle]
+    assert maintenance.mergers(found, 3, 10) == []
+
+
+ROW = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"))
+
+
+@given(st.lists(ROW, min_size=1, max_size=8))
+def test_merging_never_changes_what_a_reader_gets(rows: list[tuple[set[str], str]]) -> None:
+    """Each entry comes from the bundle that it came from before, be it through a merged one."""
+    found = [listed(10 * age, *sorted(entries), user=user) for age, (entries, user) in enumerate(rows, 1)]
+    lying = [(one.bundle, dict.fromkeys(one.entries, one.bundle)) for one in found]
+    before = read(lying)
+    for merger in maintenance.mergers(found, 2, 1 << 30):
+        made = bundle_id(microseconds_of(min(merger.sources)) - 1, "0" * 64)
+        lying.append((made, {entry: source for source, entries in merger.entries.items() for entry in entries}))
+    assert read(lying) == before
+
+
+def read(lying: list[tuple[str, dict[str, str]]]) -> dict[str, str]:
+    """Return where a reader has each entry from, who takes it from the oldest bundle."""
+    taken: dict[str, str] = {}
+    for _, entries in sorted(lying, key=lambda one: one[0]):
+        taken = {**entries, **taken}
+    return taken

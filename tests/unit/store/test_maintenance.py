@@ -1,0 +1,90 @@
+"""What the store's maintenance decides, without doing it: which bundles have to go, which are verified today."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.support.bundles import OWNER, draft, namespace, publish
+from warmstart.policy.compiled import Maintenance
+from warmstart.repack import merge
+from warmstart.seed import node_cache
+from warmstart.store import blocklist, bundles, maintenance
+from warmstart.store.maintenance import Bundle, Use
+
+POLICY = Maintenance(keep=100, per_user=10, per_account=20, per_site=30)
+
+
+def bundle(name: str, used: float, size: int = 1, scope: str = "user-1-a") -> Bundle:
+    """Return a bundle of the survey."""
+    return Bundle(scope, "numba", "ns", name, hashlib.sha256(name.encode()).hexdigest(), size, 1, "a", used)
+
+
+def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
+    """Each scope has its own limit; nobody's excess costs another's bundles."""
+    found = [
+        *(bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b")),
+        *(bundle("team", 120, 19, "account-t"), bundle("all", 130, 31, "site")),
+    ]
+    going = {one.bundle.bundle: one.reason for one in maintenance.expired(found, POLICY, 200)}
+    assert going == {
+        "unused": maintenance.UNUSED,
+        "older": "its scope is close to maintenance.per_user",
+        "all": "its scope is close to maintenance.per_site",
+    }
+
+
+def test_every_bundle_is_verified_once_in_thirty_days() -> None:
+    """Chosen by hash and day alone."""
+    found = [bundle(str(number), 0) for number in range(200)]
+    days = Counter(one.bundle for day in range(1000, 1030) for one in found if merge.is_due(one, day))
+    assert set(days.values()) == {1}
+    assert len(days) == 200
+
+
+def test_the_survey_tells_the_last_use_and_uses_are_noted_once_a_day(tmp_path: Path) -> None:
+    """A bundle id that is none leads nowhere; an older use changes nothing."""
+    made = publish(tmp_path, "a").bundle or ""
+    path = Path(namespace(tmp_path).path, f"{made}.sqsh")
+    os.utime(path, (1_000_000, 1_000_000))
+    use = Use("user-1", "numba", "ns", made, 1_050_000.0)
+    assert maintenance.note_uses(str(tmp_path), [use, use._replace(bundle="../../x", at=9e9)]) == 0
+    assert maintenance.note_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
+    (row,) = maintenance.survey(str(tmp_path), OWNER)
+    assert (row.bundle, row.used, row.user) == (made, 1_200_000.0, "a")
+
+
+def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> None:
+    """It was quarantined or removed meanwhile: what was made of it must not bring it back."""
+    gone = publish(tmp_path, "a", content=b"1").bundle or ""
+    left = publish(tmp_path, "b", content=b"2").bundle or ""
+    maintenance.quarantine(namespace(tmp_path), gone, OWNER)
+    fd = os.memfd_create("merged")
+    made = bundles.publish_compacted(namespace(tmp_path), fd, draft("a", "b")._replace(replaces=[gone, left]), OWNER)
+    os.close(fd)
+    assert made.bundle is None
+
+
+def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
+    """A temporary file after a day, an answer after a week; nothing else, and nothing that is younger."""
+    publish(tmp_path, "a")
+    (tmp_path / "rendezvous").mkdir()
+    (tmp_path / "rendezvous" / "c.7.0.json").touch()
+    (tmp_path / "artifacts" / ".tmp-n1-dead").touch()
+    (tmp_path / "artifacts" / blocklist.NAME).touch()
+    now = time.time()
+    assert maintenance.sweep_top(str(tmp_path), now + 80_000) == []
+    assert maintenance.sweep_top(str(tmp_path), now + 90_000) == ["artifacts/.tmp-n1-dead"]
+    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["rendezvous/c.7.0.json"]
+    assert (tmp_path / "artifacts" / blocklist.NAME).exists()
+
+
+def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
+    """A node without copies or spool, a store without artifacts."""
+    assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
+    assert node_cache.uses(str(tmp_path / "none")) == []
+    assert maintenance.survey(str(tmp_path), OWNER) == []
+    assert os.listdir(tmp_path) == []
