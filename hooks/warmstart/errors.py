@@ -1,4 +1,4 @@
-"""Expected failures, by whose fault they are (design, rule 2). Imports nothing from the package.
+"""Expected failures, by whose fault they are (docs/architecture.md, rule 2). Imports nothing from the package.
 
 Anything that is not a `WarmstartError` is a bug: audited with its traceback, never a drain.
 Every concrete class stands beside its owner module and is listed in docs/errors.md; a test

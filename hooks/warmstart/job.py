@@ -1,6 +1,6 @@
 """The job as Slurm describes it to a hook: parsed once, strictly, and never again from the environment.
 
-Verified (design, rule 5): id, uid, gid, user, node, partition, node list; Slurm sets them. Claimed:
+Verified (docs/architecture.md, rule 5): id, uid, gid, user, node, partition, node list; Slurm sets them. Claimed:
 account and QOS (unless the site enforces associations), comment, job name, array, constraints and every `SPANK_*`;
 users forge them. What slurmd does not tell a prolog (job name, array, the QOS before 26.05) comes through the
 controller's spec (slurm.spec), or is None: not known, which is not the same as "".

@@ -1,4 +1,4 @@
-"""Where an installation keeps its things on a node (design, section 7).
+"""Where an installation keeps its things on a node.
 
 Two installations under two prefixes share nothing: own policy, own state. Every path that two
 slurmds of one host could both use carries the node's name.

@@ -1,4 +1,4 @@
-"""Run a plan's steps, and decide by whose fault a failure is what becomes of the job (design, rule 2).
+"""Run a plan's steps, and decide by whose fault a failure is what becomes of the job (docs/architecture.md, rule 2).
 
 | kind     | prolog                                          | epilog             |
 |----------|-------------------------------------------------|--------------------|

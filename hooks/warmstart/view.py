@@ -1,7 +1,7 @@
 """The job's view: `view/<jobid>/`, the only thing of ours on a node that a job reads.
 
 Its files are the job's own (uid, 0500), so a job that sets SLURM_JOB_ID to another's reads nothing
-(threats, row 17); root never reads them back. The name is the id that the job's tasks know.
+(docs/threats.md, row 17); root never reads them back. The name is the id that the job's tasks know.
 """
 
 from __future__ import annotations

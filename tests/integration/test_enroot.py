@@ -211,7 +211,10 @@ def _plant(place: Place, marker: Path) -> dict[str, str]:
 
 
 def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threats, row 1: what would run as whoever imports is not even read, although all of our environment names it."""
+    """What would run as whoever imports is not even read, although all of our environment names it.
+
+    See docs/threats.md, row 1.
+    """
     marker = place.base / "evaluated"
     marker.touch()
     marker.chmod(0o666)

@@ -219,7 +219,10 @@ class Accomplice(Oci):
 
 
 def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Store) -> None:
-    """Threat 11: a descriptor that outlived the importer's processes keeps its image out of the store."""
+    """A descriptor that outlived the importer's processes keeps its image out of the store.
+
+    See docs/threats.md, row 11.
+    """
 
     def attempt() -> str:
         site = place.site(store.path, importer=partial(Accomplice, place.identity(IMPORT), (place.registry.url,)))

@@ -1,4 +1,7 @@
-"""Everything can run twice, out of order, or not at all (design, rule 9); `site` checks that nothing is left."""
+"""Everything can run twice, out of order, or not at all; `site` checks that nothing is left.
+
+See docs/architecture.md, rule 9.
+"""
 
 from __future__ import annotations
 

@@ -189,7 +189,10 @@ def test_two_jobs_see_nothing_of_each_other(node: Node, way: bool) -> None:
 
 
 def test_no_mount_carries_setuid_or_devices(node: Node) -> None:
-    """Bundles hold neither; where one did, the kernel would take no notice: every mount says so (row 5)."""
+    """Bundles hold neither; where one did, the kernel would take no notice: every mount says so.
+
+    See docs/threats.md, row 5.
+    """
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED))
     lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -206,7 +209,10 @@ def test_no_mount_carries_setuid_or_devices(node: Node) -> None:
 
 
 def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
-    """The entry comes from the upper bundle; a file that only the lower one has of it is hidden (row 8)."""
+    """The entry comes from the upper bundle; a file that only the lower one has of it is hidden.
+
+    See docs/threats.md, row 8.
+    """
     first = node.bundle({"k/a": b"A", "k/b": b"A", "own/1": b"A"})
     second = node.bundle({"k/a": b"B", "k/c": b"B", "own/2": b"B", "bad/x": b"B"})
     view = overlay.view(

@@ -115,7 +115,10 @@ def test_whoever_it_is_bound_to_has_a_copy_of_his_own(team: Site, store: Shared,
 
 
 def test_nobody_else_gets_it_by_tag_or_digest(team: Site, store: Shared, private: str) -> None:
-    """Threats, row 10: a hit in a scope that the job can't read is a miss, and the site's credentials are not his."""
+    """A hit in a scope that the job can't read is a miss, and the site's credentials are not his.
+
+    See docs/threats.md, row 10.
+    """
     mine = Path(prepared(team, f"{private}/team/secret:1", ALICE, 7003)["WARMSTART_IMAGE"])
     try:
         (kept,) = (store.source / "private").rglob("*.sqsh")

@@ -173,7 +173,10 @@ def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
 
 
 def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process of the user can reach a mount point before its mount (row 4); then all of it is the job's."""
+    """No process of the user can reach a mount point before its mount; then all of it is the job's.
+
+    See docs/threats.md, row 4.
+    """
     published(root, {"k": {"k.nbi": b"k"}})
     context = a_run(root, "aaaaaaaa")
     cache = Path(context.record.run_directory) / "cache"

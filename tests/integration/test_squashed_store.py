@@ -1,4 +1,4 @@
-"""The main job where the store refuses even root, as root-squashed file systems do (design, rule 6)."""
+"""The main job where the store refuses even root, as root-squashed file systems do (docs/architecture.md, rule 6)."""
 
 from __future__ import annotations
 

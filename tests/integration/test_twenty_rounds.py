@@ -1,4 +1,7 @@
-"""Two jobs on four nodes harvest the same entries at once, again and again, while others read (design, rule 1)."""
+"""Two jobs on four nodes harvest the same entries at once, again and again, while others read.
+
+See docs/architecture.md, rule 1.
+"""
 
 from __future__ import annotations
 

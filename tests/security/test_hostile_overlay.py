@@ -1,4 +1,4 @@
-"""Users who attack the overlays that their jobs are seeded by, as a real uid (threats, rows 4, 5, 8, 13).
+"""Users who attack the overlays that their jobs are seeded by, as a real uid (docs/threats.md, rows 4, 5, 8, 13).
 
 What has to hold for each: nothing outside the run's own directory is read or changed, the shared copy least of all;
 what is honest in the same cache is harvested; and the mounts go.

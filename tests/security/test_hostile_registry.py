@@ -1,4 +1,4 @@
-"""What a registry can do to a node that imports from it, each of which fails (threats, rows 11, 12 and 15).
+"""What a registry can do to a node that imports from it, each of which fails (docs/threats.md, rows 11, 12 and 15).
 
 Layers that expand to more than an import may take; redirects to the node itself, its links, its site.
 """

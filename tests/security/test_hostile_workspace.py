@@ -1,4 +1,4 @@
-"""Jobs that attack the harvest, as a real uid that owns its cache (threats, rows 5, 7, 13).
+"""Jobs that attack the harvest, as a real uid that owns its cache (docs/threats.md, rows 5, 7, 13).
 
 What has to hold for each: no byte from outside the tree arrives in the stage, nothing outside is changed, the
 time is bounded, and what is honest in the same tree is harvested.

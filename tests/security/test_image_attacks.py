@@ -1,4 +1,6 @@
-"""Attacks on the image store, each of which fails (threats, rows 2, 11, 15, 16). Row 11's others: test_images.py.
+"""Attacks on the image store, each of which fails. Row 11's others: test_images.py.
+
+See docs/threats.md, rows 2, 11, 15, 16.
 
 The store and the launchers' directory lie on one file system, which refuses root's own uid. What others do there is
 done behind it, where the test may.
@@ -92,7 +94,7 @@ def is_good(image: Obtained, place: Place, shared: Store) -> bool:
 
 
 def test_a_strangers_image_is_nobodys_image(place: Place, shared: Store, launchers: Path, site: Site) -> None:
-    """Row 2: a user's file under a popular image's name is not adopted, and it is said why."""
+    """Row 2 of docs/threats.md: a user's file under a popular image's name is not adopted, and it is said why."""
     launchers.chmod(0o1777)
     left(place, launchers, ALICE)
     found = single_flight.obtain(place.image(NAME), site, after(30))
@@ -103,7 +105,7 @@ def test_a_strangers_image_is_nobodys_image(place: Place, shared: Store, launche
 def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(
     place: Place, shared: Store, launchers: Path, site: Site
 ) -> None:
-    """Row 2: where others can write, they can put a trusted owner's other file under this name."""
+    """Row 2 of docs/threats.md: where others can write, they can put a trusted owner's other file under this name."""
     launchers.chmod(0o777)
     left(place, launchers, STORE)
     found = single_flight.obtain(place.image(NAME), site, after(30))
@@ -113,7 +115,10 @@ def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(
 def test_an_adopted_image_is_a_copy_and_answers_no_digest(
     place: Place, shared: Store, launchers: Path, site: Site
 ) -> None:
-    """Row 2: its owner can't rewrite what was taken over, and a digest reference is imported from the registry."""
+    """Its owner can't rewrite what was taken over, and a digest reference is imported from the registry.
+
+    See docs/threats.md, row 2.
+    """
     theirs = left(place, launchers, STORE)
     found = single_flight.obtain(place.image(NAME), site, after(30))
     assert (found.how, is_good(found, place, shared)) == ("adopted", False)
@@ -155,7 +160,10 @@ def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory", "held", "held for reading"])
 def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: Path, site: Site, kind: str) -> None:
-    """Row 16: a FIFO, a link, a directory, somebody who never lets go: the import goes on without it, and says so."""
+    """A FIFO, a link, a directory, somebody who never lets go: the import goes on without it, and says so.
+
+    See docs/threats.md, row 16.
+    """
     launchers.chmod(0o1777)
     name = place.image(NAME).canonical().translate(str.maketrans("/:", "__"))
     lock = launchers / f"{name}.sqsh.lock"
@@ -180,7 +188,10 @@ def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: P
 
 
 def test_a_users_quota_is_that_users_matter(place: Place, site: Site) -> None:
-    """Row 15: over its quota a user is refused; the next user, who wants the same image, is not told the refusal."""
+    """Over its quota a user is refused; the next user, who wants the same image, is not told the refusal.
+
+    See docs/threats.md, row 15.
+    """
     size = (place.base / "ready.sqsh").stat().st_size
     rules = RULES._replace(keep=KEEP._replace(user=size + 100))
     alice = site._replace(rules=rules, charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))

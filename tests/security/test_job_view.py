@@ -1,4 +1,4 @@
-"""What a job can see and break of warmstart's own, on real Slurm (threats, rows 4, 13, 17).
+"""What a job can see and break of warmstart's own, on real Slurm (docs/threats.md, rows 4, 13, 17).
 
 That no node is drained and that nothing is left of the jobs is checked after every test by `site` itself.
 """
@@ -47,7 +47,10 @@ def done(site: Site, body: str) -> tuple[JobResult, Path]:
 
 
 def test_a_job_that_names_another_users_job(site: Site) -> None:
-    """The task prolog reads the view of the job that its environment names: its owner's only (row 17)."""
+    """The task prolog reads the view of the job that its environment names: its owner's only.
+
+    See docs/threats.md, row 17.
+    """
     program = str(site.cluster.prefix / "libexec/warmstart/task-prolog")
     with running(site, BOB) as (job_id, _):
         lie = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": "n1"}
@@ -99,7 +102,7 @@ def precious(site: Site) -> Path:
     ids=["link", "links", "moved", "no-permission", "no-permission-at-all", "odd-files"],
 )
 def test_a_job_that_leaves_its_cache_in_another_shape(site: Site, attack: str) -> None:
-    """The epilog ends well, follows nothing, and the workspace goes (rows 4, 13)."""
+    """The epilog ends well, follows nothing, and the workspace goes (docs/threats.md, rows 4, 13)."""
     target = precious(site)
     job, workspace = done(site, attack.format(target=target))
     assert (target / "file").read_text() == "mine\n"

@@ -1,4 +1,7 @@
-"""What a hook imports, held as sets of modules: milliseconds are too noisy for a test (design, rule 11)."""
+"""What a hook imports, held as sets of modules: milliseconds are too noisy for a test.
+
+See docs/architecture.md, rule 11.
+"""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 """Where a hook puts its events at once: a journal file of its own run, one write each.
 
-Importing structlog costs more than a whole warm prolog (design, section 6), so a hook does not wait for
+Importing structlog costs more than a whole warm prolog (docs/adr/0003), so a hook does not wait for
 it: events are on disk when `emit` returns, and `audit.sink` moves finished journals into the audit log —
 at the end of every hook that was not warm anyway, and of every epilog. A journal whose hook was killed is
 moved by the next one: no event is lost because its hook died.

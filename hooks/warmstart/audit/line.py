@@ -1,7 +1,7 @@
 """The shape of one audit line: key order, time, escaped control characters, bounded values.
 
 What a line says comes partly from users (image names, messages of tools that read their files), and it is
-read in terminals and by `jq -r` (threats, row 20): control and other invisible characters are written as
+read in terminals and by `jq -r` (docs/threats.md, row 20): control and other invisible characters are written as
 visible escapes, and no value is longer than an admin's patience. Needs no structlog: `audit.query` and the
 command line use the same shape.
 """

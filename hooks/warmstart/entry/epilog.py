@@ -1,6 +1,6 @@
 """Slurm's Epilog: bring back what the job compiled, then remove what the prolog made.
 
-Reads only the record (design, section 8). Without one there was no prolog, or an epilog came before:
+Reads only the record (docs/architecture.md, rule 8). Without one there was no prolog, or an epilog came before:
 there is nothing to do, and that is normal (reference: slurm.conf(5), Epilog).
 """
 

@@ -1,6 +1,6 @@
 """Slurm's Prolog: prepare the job on this node.
 
-Exit status: 1 drains the node, and only a `NodeError` may do that; everything else is 0 (design, rule 2).
+Exit status: 1 drains the node, and only a `NodeError` may do that; everything else is 0 (docs/architecture.md, rule 2).
 """
 
 from __future__ import annotations

@@ -162,7 +162,10 @@ class Delivery:
         return Base(*self.seeded.based_on) if self.seeded.based_on else None
 
     def _draft(self, entries: Entries) -> Draft:
-        """Return what the manifest is made of; all of it is the parent's own knowledge (design, rule 3)."""
+        """Return what the manifest is made of; all of it is the parent's own knowledge.
+
+        See docs/architecture.md, rule 3.
+        """
         record = self._record
         producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
         draft = Draft(producer, record.facts, entries)

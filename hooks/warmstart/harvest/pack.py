@@ -1,4 +1,4 @@
-"""Pack what the validator left in the stage into one squashfs, inode by inode root's (design, rule 3).
+"""Pack what the validator left in the stage into one squashfs, inode by inode root's (docs/architecture.md, rule 3).
 
 The stage holds nothing but regular files and directories that root made (`stage`), without xattrs; mksquashfs adds
 none. Modes are 0666 and 0777: where a bundle can't be id-mapped a job writes to it as "others", and whoever shows

@@ -18,7 +18,7 @@ from warmstart.store.layout import is_plain_path
 DEEPEST = 16
 # Of all paths together: they are kept in memory, and a manifest (64 MiB, each path in it twice) could not hold more.
 MOST_NAME_BYTES = 64 << 20
-MOST_EXAMPLES = 20  # of what was turned away (design, rule 10: repeated rejections are counted)
+MOST_EXAMPLES = 20  # of what was turned away (docs/architecture.md, rule 10: repeated rejections are counted)
 
 TOO_DEEP = "too deep"
 ODD_NAME = "odd name"

@@ -1,4 +1,4 @@
-"""A point in time that a wait may not pass (design, rule 7)."""
+"""A point in time that a wait may not pass (docs/architecture.md, rule 7)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no rig
 CHUNK = 1 << 20  # bytes, of a copy
 ROOT_ALONE = frozenset({0})
 
-# What no user can cause, and no other job will fare better with (design, rule 2): the rest never drains.
+# What no user can cause, and no other job will fare better with (docs/architecture.md, rule 2): the rest never drains.
 NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
 # Deeper directories are moved up before they are entered: descriptors are few, and a job can nest 4,000 deep.
 DEEPEST = 48

@@ -88,7 +88,7 @@ def surrender(identity: Identity) -> None:
 def confine(identity: Identity) -> None:
     """Become `identity` without network, new privileges, core files, or files of its own.
 
-    For a process that parses hostile bytes (threats, row 7).
+    For a process that parses hostile bytes (docs/threats.md, row 7).
     """
     import resource
 

@@ -4,7 +4,7 @@
 
 A port is a live job's from its prolog to its epilog on the head node. Entries of another boot are nobody's:
 their jobs are gone. What the bind test can't see, another program's bind after it, the ledger doesn't promise
-(threats, row 18).
+(docs/threats.md, row 18).
 """
 
 from __future__ import annotations

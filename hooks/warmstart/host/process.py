@@ -141,7 +141,7 @@ def run_alone(
     """Run a program in process, mount and IPC namespaces of its own, which die with it.
 
     Nothing that it started survives, so no descriptor of its files is left open for writing
-    (threats, row 11). /bin/sh stays as the namespace's first process, as root: the death signal that
+    (docs/threats.md, row 11). /bin/sh stays as the namespace's first process, as root: the death signal that
     `unshare --kill-child` gives it would be cleared by a change of uid.
 
     `namespace` is the descriptor of a network namespace to run in (netns.py); without one there is no network.

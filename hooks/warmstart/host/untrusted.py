@@ -1,4 +1,4 @@
-"""Open what lies in a tree whose owner is hostile and may be at work in it (threats, rows 7 and 13).
+"""Open what lies in a tree whose owner is hostile and may be at work in it (docs/threats.md, rows 7 and 13).
 
 Everything is opened twice: with O_PATH first, which runs nobody's code and waits for nothing (no FIFO's
 writer, no lease, no daemon of a FUSE mount), then, once it is known to be a directory or a file on the tree's

@@ -1,8 +1,8 @@
 """Run named functions in a forked child that has another identity for good.
 
 Why a child and not seteuid: a FUSE mount compares the real and the saved uid, too; and a file system
-that hangs then hangs the child, while the hook's deadline expires (design, rules 6 and 7). Why pipes
-with JSON: the child's word is data, never pickle (threats, row 7).
+that hangs then hangs the child, while the hook's deadline expires (docs/architecture.md, rules 6 and 7). Why pipes
+with JSON: the child's word is data, never pickle (docs/threats.md, row 7).
 
 Hot path: a warm prolog pays one fork and a few short messages.
 """

@@ -1,7 +1,7 @@
 """The site's own credentials at registries: read by root from root's file, given to an import's own directory.
 
 The file is what `skopeo login --authfile` writes (containers-auth.json(5)). They are never in an argument, a log or
-the audit. enroot evaluates text (threats, row 1), so what is not of a few plain characters is refused.
+the audit. enroot evaluates text (docs/threats.md, row 1), so what is not of a few plain characters is refused.
 """
 
 from __future__ import annotations

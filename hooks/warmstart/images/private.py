@@ -3,9 +3,9 @@
     <store>/private/<name>/           the store's owner, 0700: a store of images of its own, images/ and all
     <workspace>/<node>/<run>/<key>.sqsh   the job's copy, its uid's, 0400; gone with the workspace
 
-Scope comes before digest (threats, row 10): a job that may not read `name` is never asked for there, so a hit of
-another scope is a miss, and failures, locks and pointers of one scope are not another's. Nobody but the store's owner
-can enter the directory: what a job reads is its own copy.
+Scope comes before digest (docs/threats.md, row 10): a job that may not read `name` is never asked for there, so a hit
+of another scope is a miss, and failures, locks and pointers of one scope are not another's. Nobody but the store's
+owner can enter the directory: what a job reads is its own copy.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ What a producer tells its waiters while it works: for the length of an import, h
 A process of its own looks every few seconds: the importer's programs say nothing that could be relied on. It ends
 with the hook, however that ends.
 
-Take what an importer made away from its account, for good (threats, row 11).
+Take what an importer made away from its account, for good (docs/threats.md, row 11).
 
 The importer's processes are dead by now, with their namespaces. What is proved here is proved of an inode, not
 of a name: one link, regular, the import account's; then it is root's and read-only; then no descriptor open

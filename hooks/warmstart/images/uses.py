@@ -5,8 +5,8 @@
 
 A write for each job on the shared file system would cost more than the look-up. So a node tells the store once a day
 and image, and asks its own disk whether it has. No node knows another's jobs, and Slurm is not asked
-(design, rule 8): an image counts as used by a live job on a node for as long after that node's last mark as the
-policy's `keep.lease` says, which is longer than any job lasts. Hot path.
+(docs/architecture.md, rule 8): an image counts as used by a live job on a node for as long after that node's last mark
+as the policy's `keep.lease` says, which is longer than any job lasts. Hot path.
 """
 
 from __future__ import annotations

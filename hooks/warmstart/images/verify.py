@@ -1,4 +1,4 @@
-"""How an image is proved whole, in three depths (design, image store); docs/images.md says what each one catches.
+"""How an image is proved whole, in three depths; docs/images.md says what each one catches.
 
 `superblock` is `lookup.what_is_wrong`: 96 bytes and the size, at every use.
 `list`: every inode and directory can be read, before publishing. The parser is unsquashfs, under the validating

@@ -171,7 +171,7 @@ def _slurmctld(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
 
 
 def _credentials(model: PolicyModel) -> Iterator[Fault]:
-    """Rights on verified attributes alone (threats, rows 3 and 10), and for registries that are allowed."""
+    """Rights on verified attributes alone (docs/threats.md, rows 3 and 10), and for registries that are allowed."""
     credentials = model.images.credentials
     if credentials is None:
         return

@@ -1,6 +1,6 @@
 """Which rules are a job's, and what they add up to. Hot path; pure but for the group look-up.
 
-Binding: design, rules 4 and 5: rights come from verified attributes (`checks` refuses other rules), and
+Binding: docs/architecture.md, rules 4 and 5: rights come from verified attributes (`checks` refuses other rules), and
 a job that may publish to a scope is seeded from nothing less trusted.
 """
 

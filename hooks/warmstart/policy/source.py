@@ -1,6 +1,6 @@
 """The policy's files: their signature, and reading them only if nobody but root can change them.
 
-Binding: design, section 5 (files and their parents must be root's); threats, row 19. Symbolic links
+Binding: files and their parents must be root's (docs/threats.md, row 19). Symbolic links
 are refused everywhere on the way: each would need its own proof that nobody else can move it.
 """
 

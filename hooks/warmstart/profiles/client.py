@@ -1,4 +1,6 @@
-"""The validator: the account that parses what jobs and other clusters wrote (design, rule 3; threats, row 7).
+"""The validator: the account that parses what jobs and other clusters wrote.
+
+See docs/architecture.md, rule 3; docs/threats.md, row 7.
 
 Root hands it an open descriptor and nothing else. Each call runs in a child of its own, without network, without new
 privileges, with bounded memory. What the child says is checked: whoever wrote the bytes may control it by then.

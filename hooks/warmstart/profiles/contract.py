@@ -1,4 +1,4 @@
-"""What a profile says about one tool's cache: variables, entries, validator (design, section 5).
+"""What a profile says about one tool's cache: variables, entries, validator (docs/profiles.md).
 
 Hot path: a warm prolog reads `subdir` and `variables`. What opens content is imported by `validate`
 itself, in the process that judges the stage.

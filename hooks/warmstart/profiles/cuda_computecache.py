@@ -1,4 +1,4 @@
-"""The CUDA driver's cache of kernels that it compiled from PTX (cache-formats, section 11).
+"""The CUDA driver's cache of kernels that it compiled from PTX (docs/cache-formats.md, CUDA ComputeCache).
 
 `<hex>/<hex>/<hash>` and one `index`. The driver writes both in place and nobody has published their formats, so this is
 one entry, with its index or not at all, and the newest one is wanted: what one job adds changes the index.

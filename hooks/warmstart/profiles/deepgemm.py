@@ -1,4 +1,4 @@
-"""DeepGEMM's cache of compiled kernels (cache-formats, section 7).
+"""DeepGEMM's cache of compiled kernels (docs/cache-formats.md, DeepGEMM).
 
 `cache/kernel.<name>.<hex>/` holds `kernel.cu` and `kernel.cubin`, with debug options also `kernel.ptx` and
 `kernel.sass`; it is made in `tmp/<uuid>/` and renamed. A directory in which one of the two is missing ends the job

@@ -17,7 +17,7 @@ from warmstart.profiles.contract import Fact, Profile, Relocation
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-# Whatever the policy says: locks and work in progress of many tools (cache-formats, section 15).
+# Whatever the policy says: locks and work in progress of many tools (docs/cache-formats.md, Work in progress).
 NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", ".*", "tmp.*")
 FILES = "files"  # the profile of what a job declares; every policy has one
 SIDECAR = ".sha256"

@@ -1,6 +1,6 @@
 """The staged files of one entry as a validator sees them, and the reasons that it may give.
 
-The stage holds copies that root made (design, rule 3), but their content is the job owner's. Files are
+The stage holds copies that root made (docs/architecture.md, rule 3), but their content is the job owner's. Files are
 opened below the stage's descriptor, one component at a time, through no links.
 """
 

@@ -95,7 +95,7 @@ def cpu(path: str = _CPUINFO) -> str:
     """Return this node's CPU as `<machine>-<16 hex>`, the same on nodes that run the same native code.
 
     Why: Inductor compiles with `-march=native` and neither says so in its names nor checks it
-    (cache-formats, section 2), so a library built here may be illegal instructions elsewhere. Vendor,
+    (docs/cache-formats.md, Inductor), so a library built here may be illegal instructions elsewhere. Vendor,
     family and model are in because the compiler tunes for them; flags because a hypervisor hides some;
     stepping, microcode, clock and core count are not, they change no instruction. The first CPU
     speaks for all. `OSError` where there is no /proc.

@@ -1,4 +1,6 @@
-"""FlashInfer's kernels, built by ninja (cache-formats, section 6: read in FlashInfer 0.7, no GPU was at hand).
+"""FlashInfer's kernels, built by ninja.
+
+See docs/cache-formats.md, Ninja builders; read in FlashInfer 0.7, no GPU was at hand.
 
 Below `.cache/flashinfer/<version>/<architectures>/`, `cached_ops/<op>/` has `<op>.so`, objects, `build.ninja` and
 ninja's log and dependencies; `generated/<op>/` the sources, which ninja compares by mtime. Both are the entry

@@ -1,4 +1,4 @@
-"""PyTorch Inductor and AOTAutograd (cache-formats, section 2; names seen with torch 2.13 on CPU).
+"""PyTorch Inductor and AOTAutograd (docs/cache-formats.md, Inductor; names seen with torch 2.13 on CPU).
 
 Entries, the smallest things that are written and read as a whole:
 `fxgraph/<xx>/<key>` and `aotautograd/<key>`: the pickles of one graph, each named after its content;

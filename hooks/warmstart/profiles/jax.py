@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache (cache-formats, section 3; tried with JAX on CPU).
+"""JAX's persistent compilation cache (docs/cache-formats.md, JAX; tried with JAX on CPU).
 
 Each `<function>-<64 hex>-cache` is an entry: a compressed executable, whose key has the computation, the versions and
 the device. JAX writes it in place, so a killed job leaves it cut short; a damaged one is never repaired: every job

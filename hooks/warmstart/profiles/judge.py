@@ -1,4 +1,4 @@
-"""Judge staged entries; runs in a child with the validator's uid and nothing else (design, rule 3).
+"""Judge staged entries; runs in a child with the validator's uid and nothing else (docs/architecture.md, rule 3).
 
 `profiles.client.Validator` calls it, and takes from its answer only whether an entry is valid and, if not, which of
 the fixed reasons it has.

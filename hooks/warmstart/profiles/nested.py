@@ -1,7 +1,7 @@
 """Caches of other tools below a tool's own directory: their profiles say what is an entry there, and judge it.
 
 vLLM and SGLang point Triton, Inductor and others at directories of their own cache, whatever the job's variables
-say (cache-formats, sections 4 and 5).
+say (docs/cache-formats.md, vLLM and SGLang).
 """
 
 from __future__ import annotations

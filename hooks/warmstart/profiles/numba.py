@@ -1,4 +1,4 @@
-"""Numba's cache of compiled CPU functions (cache-formats, section 9).
+"""Numba's cache of compiled CPU functions (docs/cache-formats.md, Numba).
 
 `<parent>_<sha1 of the source directory>/<module>.<function>-<line>.py<abi>.nbi` is the index of one
 function, `….<n>.nbc` its compiled signatures. One function's files are one entry: the index names the

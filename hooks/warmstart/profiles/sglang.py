@@ -1,4 +1,4 @@
-"""SGLang's caches (cache-formats, section 5: read in SGLang 0.5.23, no GPU was at hand).
+"""SGLang's caches (docs/cache-formats.md, SGLang: read in SGLang 0.5.23, no GPU was at hand).
 
 `SGLANG_CACHE_DIR` is the base below which SGLang points other tools, where the job does not: `triton/`, `inductor/`,
 `tilelang/`, `deep_gemm/`, and again Inductor's and Triton's below `torch_compile_cache/<hash>/rank_<r>_<dp>/`. Their

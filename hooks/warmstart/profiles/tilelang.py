@@ -1,4 +1,4 @@
-"""TileLang's cache of compiled kernels (cache-formats, section 8: read in TileLang 0.1.15, no GPU was at hand).
+"""TileLang's cache of compiled kernels (docs/cache-formats.md, TileLang: read in TileLang 0.1.15, no GPU was at hand).
 
 `<version>/<platform>/kernels/<sha256>/` is one entry: sources, `kernel_lib.so`, `params.json`, and `manifest.json` with
 the size and SHA-256 of the others. It is made in `.staging/` and renamed.

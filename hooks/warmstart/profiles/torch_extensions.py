@@ -1,4 +1,6 @@
-"""Extensions that `torch.utils.cpp_extension.load` builds (cache-formats, section 6; tried with torch 2.13, C++).
+"""Extensions that `torch.utils.cpp_extension.load` builds.
+
+See docs/cache-formats.md, Ninja builders; tried with torch 2.13, C++.
 
 `<name>/` is one entry: `<name>.so` (or `<name>_v<n>.so` after changes within one process), objects, `build.ninja`,
 ninja's log and dependencies, and sources that torch wrote there. ninja compares absolute paths, command lines and

@@ -1,4 +1,4 @@
-"""Triton's cache of compiled kernels (cache-formats, section 1; tried with Triton 3.1, 3.2, 3.4 and 3.9).
+"""Triton's cache of compiled kernels (docs/cache-formats.md, Triton; tried with Triton 3.1, 3.2, 3.4 and 3.9).
 
 `<key>/` is one entry, one of
 a kernel: `<k>.json` (metadata), `<k>.cubin`, what it was made from, and `__grp__<k>.json`, which names the others and

@@ -1,4 +1,6 @@
-"""TensorRT-RTX's runtime cache: one file that grows (cache-formats, section 12; known from torch-tensorrt's source).
+"""TensorRT-RTX's runtime cache: one file that grows.
+
+See docs/cache-formats.md, TensorRT-RTX; known from torch-tensorrt's source.
 
 Torch-TensorRT reads and writes it whole, under `<file>.lock`: flock(2), exclusive, kept when it is released; it
 writes `<file>.tmp` and renames that. Every job that compiles something new leaves a larger file, so the newest one is

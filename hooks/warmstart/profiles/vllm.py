@@ -1,4 +1,4 @@
-"""vLLM's compile cache (cache-formats, section 4: read in vLLM 0.33; its artifacts tried with torch 2.13 on CPU).
+"""vLLM's compile cache (docs/cache-formats.md, vLLM: read in vLLM 0.33; its artifacts tried with torch 2.13 on CPU).
 
 Entries:
 `torch_compile_cache/<10 hex>/rank_<r>_<dp>/<prefix>`: what one rank compiled of one part of a model:

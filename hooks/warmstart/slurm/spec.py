@@ -1,8 +1,8 @@
 """A job's spec: what the controller's own hook knows of a job and a node does not, and when a node believes it.
 
 The file lies on the shared file system, `<directory>/<cluster>.<job id>.json`. A node believes it only where nobody
-but SlurmUser (and root) can have written it, and only about this job, this run of it, lately (threats, row 14). It is
-read by a process of the store's owner: a file system that hangs then hangs nothing else.
+but SlurmUser (and root) can have written it, and only about this job, this run of it, lately (docs/threats.md, row 14).
+It is read by a process of the store's owner: a file system that hangs then hangs nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Step `environment`: render what the job's task prolog prints (design, section 5, Environment).
+"""Step `environment`: render what the job's task prolog prints (docs/inside-the-job.md).
 
     view/<jobid>/            the job's uid, 0500
         environment          three paths: the workspace root, the constant path, where the cache really is; then

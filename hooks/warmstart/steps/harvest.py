@@ -1,4 +1,4 @@
-"""Step `harvest`: bring back what the job compiled (design, section 5, Harvest; threats, rows 5, 7, 13).
+"""Step `harvest`: bring back what the job compiled (docs/architecture.md, An epilog; docs/threats.md, rows 5, 7, 13).
 
 Per profile: root copies the new entries into its stage, a process under the validator's uid judges them there,
 root packs what is valid, the store's owner publishes it. What fails goes nowhere, with a reason in the audit. What

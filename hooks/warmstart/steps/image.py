@@ -1,4 +1,4 @@
-"""Step `image`: have the job's images in the store, each imported once per cluster (design, Image store)."""
+"""Step `image`: have the job's images in the store, each imported once per cluster (docs/images.md)."""
 
 from __future__ import annotations
 

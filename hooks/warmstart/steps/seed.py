@@ -1,11 +1,11 @@
-"""Step `seed`: fill the job's cache with what its namespaces hold (design, section 5, Seed).
+"""Step `seed`: fill the job's cache with what its namespaces hold (docs/seeding.md).
 
 Per profile: ask the store which entries come from which bundle, fetch the bundles that this node lacks, and show them
 to the job through an overlay; extract them as the job's uid where that can't be, or where the tool needs exact times.
 What fails for one profile leaves that one cold and the others warm.
 
-Until all overlays are mounted the cache is root's, so nobody can change what they are mounted on (threats, row 4); then
-it is given to the job, whatever failed before.
+Until all overlays are mounted the cache is root's, so nobody can change what they are mounted on
+(docs/threats.md, row 4); then it is given to the job, whatever failed before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Step `spool`: publish what the store did not take from earlier jobs of this node (design, rule 2)."""
+"""Step `spool`: publish what the store did not take from earlier jobs of this node (docs/architecture.md, rule 2)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Step `workspace`: the job's private directory tree on this node (design, section 5).
+"""Step `workspace`: the job's private directory tree on this node (docs/architecture.md, On a node).
 
     <root>/<node>/<jobid>.<run>/   root, 0711
         tmp/  cache/               the job's uid and gid, 0700
 
 The whole tree is built as root and given away last, so its owner can change nothing under our hands
-(threats, row 4). A cache that has directories of profiles stays root's here: `seed` mounts in it and gives it away.
+(docs/threats.md, row 4). A cache that has directories of profiles stays root's here: `seed` mounts in it and gives it
+away.
 `release` removes the tree by the same name, recomputed from the record.
 """
 

@@ -1,4 +1,4 @@
-"""Make a whole file visible in the store, atomically and never over another one (design, rule 1).
+"""Make a whole file visible in the store, atomically and never over another one (docs/architecture.md, rule 1).
 
 Temp in the same directory → the caller's check → fsync → link to the final name → fsync directory.
 `link(2)` and not rename: it never overwrites, and NFS and Lustre have no no-replace rename. Runs as the

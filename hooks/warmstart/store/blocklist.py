@@ -1,4 +1,6 @@
-"""The kill switch: what no job is given and nobody publishes, from the next job on, on every node (threats, row 19).
+"""The kill switch: what no job is given and nobody publishes, from the next job on, on every node.
+
+See docs/threats.md, row 19.
 
     <store>/artifacts/blocked.json      0444; there is none while nothing is blocked
 

@@ -6,7 +6,7 @@
             index.json                            replaced, never needed
             locks/                                0700
 
-Everything here runs as the store's owner, in the worker (design, rule 6). Hot path.
+Everything here runs as the store's owner, in the worker (docs/architecture.md, rule 6). Hot path.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Private locks of the store: for efficiency, never for correctness (design, rule 1).
+"""Private locks of the store: for efficiency, never for correctness (docs/architecture.md, rule 1).
 
-The only module that imports filelock. Facts about it (design, section 8): from 4.0 on with
+The only module that imports filelock. Facts about it (run): from 4.0 on with
 `fallback_to_soft=False` it neither unlinks the lock file nor turns into an existence lock; a lock that
 anyone can open can be held for ever by anyone, so these lie in a directory that is the store owner's, 0700.
 """

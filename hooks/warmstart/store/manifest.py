@@ -1,6 +1,6 @@
 """The manifest of a bundle: what is in it, who made it, for whom. docs/store-format.md is its description.
 
-A manifest is written once, by the parent's own knowledge (design, rule 3), and never changed. Hot path.
+A manifest is written once, by the parent's own knowledge (docs/architecture.md, rule 3), and never changed. Hot path.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     <store>/rendezvous/                                  0700
         <cluster>.<jobid>.<restarts>.json                the answer of one run's head node
 
-No node asks Slurm for it (design, rule 8): a prolog knows its cluster, its job's id (of a heterogeneous job
-the leader's) and how often the job was restarted, and these are the same on all nodes of one run. An earlier
+No node asks Slurm for it (docs/architecture.md, rule 8): a prolog knows its cluster, its job's id (of a heterogeneous
+job the leader's) and how often the job was restarted, and these are the same on all nodes of one run. An earlier
 run's answer has another name. A job id that comes again (slurmctld's state was lost, or ids wrapped) finds
 another user or other nodes in an answer that nobody withdrew, and waits on: readers compare.
 

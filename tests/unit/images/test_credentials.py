@@ -77,7 +77,7 @@ def test_a_link_or_nothing_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_that_enroot_could_evaluate_gets_through(tmp_path: Path, secret: str) -> None:
-    """Threats, row 1, from the site's own side: shell and netrc characters are refused in user and secret."""
+    """Row 1 of docs/threats.md, from the site's own side: shell and netrc characters are refused in user and secret."""
     for entry in (auth("carol", secret), auth(secret, "plain")):
         with pytest.raises(CredentialsUnusable, match="characters that are not taken") as raised:
             login_at(written(tmp_path, {"reg.io": entry}), "reg.io")

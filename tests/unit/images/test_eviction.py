@@ -132,7 +132,7 @@ def test_an_account_has_a_quota_too(store: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_images_of_an_owner_over_its_quota_go_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threat 15: one user's many tags do not drive out everybody else's images."""
+    """Row 15 of docs/threats.md: one user's many tags do not drive out everybody else's images."""
     put(store, "old", 9000, uid=2)
     for number in range(8):
         put(store, f"tag{number}", 8000 - number, uid=1)

@@ -153,7 +153,7 @@ def test_what_follows_a_refused_file_is_copied_from_the_start(
     assert os.pread(target, 1 << 20, 0) == image()
 
 
-# The launchers' lock and names: taken politely, never trusted (threats, row 16).
+# The launchers' lock and names: taken politely, never trusted (docs/threats.md, row 16).
 
 
 NAME = "reg.io_a_1"

@@ -214,7 +214,7 @@ RIGHTS = [
 
 @pytest.mark.parametrize(("rule", "refusal"), RIGHTS)
 def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> None:
-    """What reads or publishes above the user scope rests on verified attributes (threats, rows 3 and 9)."""
+    """What reads or publishes above the user scope rests on verified attributes (docs/threats.md, rows 3 and 9)."""
     problems = refusals(site, f"{MINIMAL}rules:\n  - {{name: a, {rule}}}\n")
     assert len(problems) == 1
     assert f"rules[0].{refusal}" in problems[0] or refusal in problems[0]

@@ -119,7 +119,7 @@ def test_groups_are_looked_up_once_and_last(policy_of: Make) -> None:
 
 
 def test_reasons_are_ascii_whatever_a_user_wrote(policy_of: Make) -> None:
-    """Free text in an account reaches no terminal raw (threats, row 20)."""
+    """Free text in an account reaches no terminal raw (docs/threats.md, row 20)."""
     policy = policy_of("  - {name: a, match: {account: ml}}\n")
     (found,) = matching(policy, JOB._replace(account="\x1b[31m\u202eé"), no_groups)
     assert found.reason == r"account '\x1b[31m\u202e\xe9' is not 'ml'"
@@ -246,7 +246,7 @@ def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
     ],
 )
 def test_what_is_not_known_restricts(compiled_of: Compile, rules: str, read: list[str], publish: str) -> None:
-    """A user who keeps the spec from being written escapes no rule (threats, row 14)."""
+    """A user who keeps the spec from being written escapes no rule (docs/threats.md, row 14)."""
     grant = granted(with_spec(compiled_of, rules), PUBLISHER if "svc_ci" in rules else JOB)
     assert (grant.read_scopes, grant.publish_scope) == (read, publish)
 
@@ -341,7 +341,7 @@ images:
 def test_private_images_are_for_those_they_are_bound_to(
     compiled_of: Compile, repository: str, groups: list[str], partition: str, name: str
 ) -> None:
-    """Threats, row 10: whoever is not bound to a repository gets what anybody gets, without credentials."""
+    """Row 10 of docs/threats.md: whoever is not bound to a repository gets what anybody gets, without credentials."""
     policy = compiled_of(PRIVATE)
     job = JOB._replace(partition=partition)
     assert private_repository(policy, job, lambda: groups, repository) == name

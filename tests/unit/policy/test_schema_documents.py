@@ -162,7 +162,7 @@ def test_the_usual_images_are_taken(text: str) -> None:
 
 
 def test_the_hot_path_loads_no_parser(tmp_path: Path) -> None:
-    """Reading, matching and a remembered refusal need neither yaml nor pydantic (design, rule 11)."""
+    """Reading, matching and a remembered refusal need neither yaml nor pydantic (docs/architecture.md, rule 11)."""
     code = (
         "import sys; import warmstart.policy.refresh, warmstart.policy.match\n"
         "from warmstart.paths import Installation\n"

@@ -1,4 +1,4 @@
-"""Who may have written what root reads as the policy (threats, row 19)."""
+"""Who may have written what root reads as the policy (docs/threats.md, row 19)."""
 
 from __future__ import annotations
 

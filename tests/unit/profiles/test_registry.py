@@ -17,7 +17,7 @@ from warmstart.profiles.registry import ProfileUnknown
 SWITCHES = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 HOOKS = Path(__file__).parents[3] / "hooks"
 DOCUMENT = HOOKS.parent / "docs/profiles.md"
-# What the design forbids on the hot path, and what only the judge needs.
+# What docs/architecture.md, rule 11, forbids on the hot path, and what only the judge needs.
 HEAVY = {
     "dataclasses",
     "hashlib",

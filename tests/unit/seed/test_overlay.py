@@ -1,4 +1,4 @@
-"""A job sees of each entry what one bundle has, whatever the bundles hold (threats, row 8)."""
+"""A job sees of each entry what one bundle has, whatever the bundles hold (docs/threats.md, row 8)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_scontrols_answer_is_read(text: str, qos: str) -> None:
     ],
 )
 def test_an_answer_that_could_be_the_users_is_none(text: str) -> None:
-    """A user writes name, account and comment, newlines included (threats, row 3)."""
+    """A user writes name, account and comment, newlines included (docs/threats.md, row 3)."""
     with pytest.raises(ValueError, match="scontrol"):
         commands.parsed(text, 7)
 

@@ -112,7 +112,7 @@ def test_what_the_controller_did_not_know_stays_unknown(specs: Path) -> None:
     ],
 )
 def test_a_spec_of_something_else_is_not_this_jobs(specs: Path, changes: dict[str, object], problem: str) -> None:
-    """Another job's, user's, cluster's, an earlier run's, an old one's, another format's (threats, row 14)."""
+    """Another job's, user's, cluster's, an earlier run's, an old one's, another format's (docs/threats.md, row 14)."""
     write(specs, a_spec(), **changes)
     assert problem in refusal(specs)
 
@@ -157,7 +157,7 @@ def fifo(path: Path) -> None:
 def test_a_file_that_another_could_have_written_is_ignored(
     specs: Path, spoil: Callable[[Path], None], problem: str
 ) -> None:
-    """Links, modes, kinds, sizes, and the directories above (threats, row 14)."""
+    """Links, modes, kinds, sizes, and the directories above (docs/threats.md, row 14)."""
     path = write(specs, a_spec())
     informed(specs)
     try:

@@ -48,7 +48,7 @@ def short(tmp_path: Path) -> Iterator[tuple[Context, Path]]:
 
 
 def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path]) -> None:
-    """Layout, owners and modes of design section 5, the variables that point there; `seed` gives the cache away."""
+    """The layout of docs/architecture.md, On a node, and variables that point there; `seed` gives the cache away."""
     context = short[0]._replace(record=short[0].record._replace(uid=JOB, gid=JOB))
     outcome = workspace.run(context, OPTIONS)
     run = short[1] / "n1" / "7.0a1b2c3d"

@@ -229,7 +229,7 @@ def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: py
 
 
 def test_publishing_works_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks are for efficiency (design, rule 1): nobody's lock, somebody's for ever, or none at all."""
+    """Locks are for efficiency (docs/architecture.md, rule 1): nobody's lock, somebody's for ever, or none at all."""
     holder = locks.try_lock(str(tmp_path / "locks"), "x")
     monkeypatch.setattr(locks, "try_lock", lambda *_: None)
     monkeypatch.setattr(time, "sleep", lambda _: None)

@@ -1,7 +1,7 @@
 """How the command line talks: tables for people, `--json` for programs, errors on stderr.
 
 Everything shown passes `visible`: names, comments and messages come from users and registries, and a
-terminal obeys what it is sent (threats, row 20).
+terminal obeys what it is sent (docs/threats.md, row 20).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The policy: whether it is the one that the site wrote, and who else could have written it (threats, row 19)."""
+"""The policy: whether it is the one that the site wrote, and who else could have written it.
+
+See docs/threats.md, row 19.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store: whose it is, who else can write it, and what its file system can do (threats, row 6).
+"""The store: whose it is, who else can write it, and what its file system can do (docs/threats.md, row 6).
 
 All of it is looked at by a worker that is the store's owner, with a deadline for each question. Locks are tried
 between two processes of this node; whether they hold between nodes only two nodes can tell.

@@ -1,4 +1,6 @@
-"""Check a directory that ninja built a library in (cache-formats, section 6; seen with ninja 1.11 and torch 2.13).
+"""Check a directory that ninja built a library in.
+
+See docs/cache-formats.md, Ninja builders; seen with ninja 1.11 and torch 2.13.
 
 ninja takes what its log and the mtimes say for true: a library that is cut short and old enough is "no work to do". It
 writes an output's line into the log when the command has ended, so an output without a line was being written

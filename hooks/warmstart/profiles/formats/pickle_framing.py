@@ -2,7 +2,7 @@
 
 Opcodes, argument lengths and stack effects are the standard library's own table (`pickletools`); what
 the table says is followed with types, never with values. Payloads are skipped, not held, except text,
-which is decoded in pieces. Numba writes protocol 5 (cache-formats, section 9); 4 is accepted.
+which is decoded in pieces. Numba writes protocol 5 (docs/cache-formats.md, Numba); 4 is accepted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Hashes that an entry carries of itself.
 
 Inductor names files by the lower-case base32 of the SHA-256 of their content, without its constant last letter
-(read in torch 2.13, `_inductor/cache_key.py`, and checked on its real files; cache-formats, section 2). TileLang's
-manifest has sizes and plain SHA-256.
+(read in torch 2.13, `_inductor/cache_key.py`, and checked on its real files; docs/cache-formats.md, Inductor).
+TileLang's manifest has sizes and plain SHA-256.
 """
 
 from __future__ import annotations

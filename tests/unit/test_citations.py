@@ -1,0 +1,70 @@
+"""What code and documents cite exists: pages, rules, rows and headings."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GAP = r"\s+(?:#\s*)?"  # a citation may be broken over two lines of a docstring or a comment
+NUMBERS = rf"\d+(?:(?:,|{GAP}and|,{GAP}and){GAP}\d+)*"
+PLACES = ("hooks", "tests", "packaging", "policies", "docs", "README.md", "setup.cfg", ".ruff.toml", "Makefile")
+HISTORY = re.compile(r"\bdesign, (?:rule|section|row)|\bcache-formats, section|(?<!/)\b[Tt]hreats, rows? \d")
+
+
+def texts() -> dict[str, str]:
+    """Return the text of every file of the repository that may cite."""
+    files = [ROOT / place for place in PLACES if (ROOT / place).is_file()]
+    files += [
+        path for place in PLACES for path in (ROOT / place).rglob("*") if path.suffix in {".py", ".md", ".in", ".c"}
+    ]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in files if path != Path(__file__)}
+
+
+TEXTS = texts()
+
+
+def cited(pattern: str) -> list[tuple[str, str]]:
+    """Return where, and what the pattern's group holds."""
+    return [(name, match[1]) for name, text in TEXTS.items() for match in re.finditer(pattern, text)]
+
+
+def numbered(page: str, pattern: str) -> set[int]:
+    """Return the numbers that a page's lines begin with."""
+    return {int(number) for number in re.findall(pattern, (ROOT / "docs" / page).read_text(), re.MULTILINE)}
+
+
+@pytest.mark.parametrize(
+    ("page", "word", "lines"),
+    [("architecture.md", "rule", r"^(\d+)\. \*\*"), ("threats.md", "row", r"^\| (\d+) \|")],
+)
+def test_every_rule_and_row_that_is_cited_exists(page: str, word: str, lines: str) -> None:
+    """Numbers do not outlive what they number."""
+    found = cited(rf"docs/{re.escape(page)},{GAP}{word}s?{GAP}({NUMBERS})")
+    assert len(found) > 30
+    known = numbered(page, lines)
+    assert not [(name, n) for name, numbers in found for n in re.findall(r"\d+", numbers) if int(n) not in known]
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "cache-formats.md"])
+def test_every_heading_that_is_cited_exists(page: str) -> None:
+    """`docs/cache-formats.md, Numba` is a heading of that page."""
+    headings = re.findall(r"^## (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    found = cited(rf"docs/{re.escape(page)},{GAP}((?!rules?\b)[A-Za-z-]+(?:{GAP}[A-Za-z]+)?)")
+    assert found
+    assert not [(name, said) for name, said in found if not any(h.split()[0] == said.split()[0] for h in headings)]
+
+
+def test_every_page_that_is_cited_exists() -> None:
+    """Of docs/ and its decisions."""
+    pages = cited(r"(?<![\w/.-])(docs/[\w/-]+\.md)") + [
+        (name, f"docs/adr/{number}") for name, number in cited(r"docs/adr/(\d{4})")
+    ]
+    known = subprocess.run(["git", "ls-files", "docs"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert not [(name, page) for name, page in pages if page not in known]
+
+
+def test_nothing_cites_pages_that_only_the_authors_had() -> None:
+    """The repository explains itself."""
+    assert not [(name, line) for name, text in TEXTS.items() for line in text.split("\n") if HISTORY.search(line)]
