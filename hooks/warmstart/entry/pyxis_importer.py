@@ -74,14 +74,14 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 def get(installation: Installation, uri: str) -> str:
     """Return the path of the image: the store's if it has it, else the user's own, imported now."""
-    asked, policy = parse_request(uri), _policy(installation)
+    request, policy = parse_request(uri), _policy(installation)
     found = ""
     if policy is not None:
-        check_allowed(asked.reference, policy.images.registries)
+        check_allowed(request.reference, policy.images.registries)
         # With a user name, somebody wants what his own credentials show him, and not what all may see.
-        found = "" if asked.login else _from_store(installation, asked.reference, policy)
-    found = found or user_import.handed_over(_job_tmp(installation), asked.reference)
-    return found or _import(installation, asked, policy)
+        found = "" if request.login else _from_store(installation, request.reference, policy)
+    found = found or user_import.handed_over(_job_tmp(installation), request.reference)
+    return found or _import(installation, request, policy)
 
 
 def _policy(installation: Installation) -> Policy | None:
@@ -103,10 +103,10 @@ def parse_request(uri: str) -> ImportRequest:
 
 def in_store(reference: Reference, policy: Policy) -> str:
     """Return the path of the store's image, "" if there is none; without a lock, as the user."""
-    want = query_by_rules(reference, policy.images, recipe(policy.images.importer))
+    query = query_by_rules(reference, policy.images, recipe(policy.images.importer))
     digest = reference.digest
     try:
-        found = layout.find(policy.paths.store, want.key, digest, want.kind, want.times)
+        found = layout.find(policy.paths.store, query.key, digest, query.kind, query.times)
     except OSError as error:
         _say(f"the image store does not answer: {error.strerror}")
         return ""
@@ -125,20 +125,20 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
         if user_import.is_held(policy.paths.store, name, policy.images.keep.lease):
             return path
     _say(f"{reference.canonical()} was not used on this cluster for long; copying it for you alone")
-    return user_import.copied(reference, _place(installation, policy.images), path, after(IMPORT_S))
+    return user_import.copied(reference, _directory(installation, policy.images), path, after(IMPORT_S))
 
 
-def _place(installation: Installation, rules: Images) -> user_import.UserImportDirectory:
+def _directory(installation: Installation, rules: Images) -> user_import.UserImportDirectory:
     return user_import.user_import_directory(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
 
 
-def _import(installation: Installation, asked: ImportRequest, policy: Policy | None) -> str:
+def _import(installation: Installation, request: ImportRequest, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
-    _say(f"{asked.reference.canonical()} is not served by this cluster's store; importing it for you alone")
+    _say(f"{request.reference.canonical()} is not served by this cluster's store; importing it for you alone")
     rules = policy.images if policy else WITHOUT_POLICY
     importer = choose(rules, Identity(f"uid {uid}", uid, gid))
-    where = _place(installation, rules)
-    return user_import.obtain(asked.reference, where, importer, asked.login, after(IMPORT_S))
+    directory = _directory(installation, rules)
+    return user_import.obtain(request.reference, directory, importer, request.login, after(IMPORT_S))
 
 
 def _say(text: str) -> None:

@@ -34,9 +34,8 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, PATH, REGULAR, mount_id, opened_dir, read_small, remove_tree, write_all
 from warmstart.images import uses
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.eviction import PINNED
 from warmstart.images.importers.base import Importer
-from warmstart.images.layout import IMAGE, IMAGES, key_of, what_is_wrong
+from warmstart.images.layout import IMAGE, IMAGES, PINNED, USED, key_of, what_is_wrong
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch, disk_errors
 from warmstart.images.squashfs import ImageInvalid
@@ -86,19 +85,19 @@ def user_import_directory(job_tmp: str, step: str, caps: Caps) -> UserImportDire
     return UserImportDirectory(_made(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
 
 
-def obtain(reference: Reference, where: UserImportDirectory, importer: Importer, login: str, deadline: Deadline) -> str:
+def obtain(reference: Reference, place: UserImportDirectory, importer: Importer, login: str, deadline: Deadline) -> str:
     """Return the path of the user's own image, imported now unless another step of the job has done that.
 
     `login`: the user name in a `docker://USER@…` reference, "" if there was none. Raises what importers raise.
     """
-    name = f"{where.prefix}{key_of(reference.canonical())}"
-    path = f"{where.directory}/{name}{IMAGE}"
-    with disk_errors(where.directory), opened_dir(where.directory) as directory:
+    name = f"{place.prefix}{key_of(reference.canonical())}"
+    path = f"{place.directory}/{name}{IMAGE}"
+    with disk_errors(place.directory), opened_dir(place.directory) as directory:
         if _is_whole(directory, name + IMAGE):
             return path
         with alone(directory, name, reference, deadline):
             if not _is_whole(directory, name + IMAGE):
-                with _scratch(where, directory) as work:
+                with _scratch(place, directory) as work:
                     _offer_credentials(work, login)
                     # enroot resolves by itself, with the user's credentials; skopeo is given a digest.
                     digest = reference.digest
@@ -111,20 +110,20 @@ def obtain(reference: Reference, where: UserImportDirectory, importer: Importer,
     return path
 
 
-def copied(reference: Reference, where: UserImportDirectory, source: str, deadline: Deadline) -> str:
+def copied(reference: Reference, place: UserImportDirectory, source: str, deadline: Deadline) -> str:
     """Return the path of the user's own copy of an image that the store may lose; "" if that can't be had."""
-    name = f"{where.prefix}{key_of(reference.canonical())}{IMAGE}"
+    name = f"{place.prefix}{key_of(reference.canonical())}{IMAGE}"
     try:
-        with opened_dir(where.directory) as directory, alone(directory, name, reference, deadline):
+        with opened_dir(place.directory) as directory, alone(directory, name, reference, deadline):
             if not _is_whole(directory, name):
-                with _scratch(where, directory) as work:
+                with _scratch(place, directory) as work:
                     shutil.copyfile(source, f"{work.path}/{name}")
                     _check(work.fd, name)
                     os.chmod(name, 0o600, dir_fd=work.fd)
                     os.rename(name, name, src_dir_fd=work.fd, dst_dir_fd=directory)
     except (OSError, ImageInvalid):  # evicted in mid-copy, or no space here: the import says which
         return ""
-    return f"{where.directory}/{name}"
+    return f"{place.directory}/{name}"
 
 
 def handed_over(job_tmp: str, reference: Reference) -> str:
@@ -183,11 +182,11 @@ def alone(directory: int, name: str, reference: Reference, deadline: Deadline) -
 
 
 @contextmanager
-def _scratch(where: UserImportDirectory, directory: int) -> Iterator[Scratch]:
-    made = tempfile.mkdtemp(prefix=".import-", dir=where.directory)
+def _scratch(place: UserImportDirectory, directory: int) -> Iterator[Scratch]:
+    made = tempfile.mkdtemp(prefix=".import-", dir=place.directory)
     fd = os.open(made, DIRECTORY)
     try:
-        yield Scratch(made, fd, where.caps)
+        yield Scratch(made, fd, place.caps)
     finally:
         os.close(fd)
         # A root file system has directories that its owner may not write in.
@@ -242,7 +241,7 @@ def is_held(store: str, name: str, lease: float) -> bool:
     `lease` in seconds: how long a mark protects. A mark's last day does not count, nor the last half of a short lease.
     """
     latest = time.time() - max(lease - uses.DAY, lease / 2)
-    folder = os.path.join(store, IMAGES, uses.USED, name)
+    folder = os.path.join(store, IMAGES, USED, name)
     with suppress(FileNotFoundError), os.scandir(folder) as marks:
         if any(mark.stat(follow_symlinks=False).st_mtime > latest for mark in marks):
             return True

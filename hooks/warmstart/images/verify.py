@@ -1,9 +1,9 @@
-"""How an image is proved whole, in three depths; docs/images.md says what each one catches.
+"""Proof that an image is whole, in three depths; docs/images.md says what each one catches.
 
-`superblock` is `lookup.what_is_wrong`: 96 bytes and the size, at every use.
+`superblock` is `layout.what_is_wrong`: 96 bytes and the size, at every use.
 `list`: every inode and directory can be read, before publishing. The parser is unsquashfs, under the validating
 account, without network, privileges or files of its own, on a descriptor of the inode that will be copied.
-`full`: the bytes are those that were published, by the recorded SHA-256. In the store's worker; hashing parses nothing.
+`full`: the bytes are those that were published, by the recorded SHA-256. As the store's owner; hashing parses nothing.
 """
 
 from __future__ import annotations
@@ -17,33 +17,31 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import copy_hashed, open_regular, read_small
 from warmstart.host.identity import Identity
-from warmstart.images.eviction import known_of
-from warmstart.images.layout import IMAGE, IMAGES, META, what_is_wrong
-from warmstart.images.published import FORMAT, opened_folder
+from warmstart.images.layout import CHECKED, IMAGE, IMAGES, META, what_is_wrong
+from warmstart.images.published import FORMAT, known_of, opened_folder
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.store.atomic import replace
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
 MOST_MEMORY = 4 << 30
-CHECKED = "checked"
-LONGEST = 4096
+LONGEST_CHECK = 4096
 
 
 class ByteCheck(NamedTuple):
-    """What the depth `full` has found."""
+    """The result of depth `full`."""
 
     problem: str  # "" for a whole image
     inode: int
-    remembered: bool  # nothing was read: the file is the one that was read before
+    remembered: bool  # not read again: the file has not changed since it was
 
 
 def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
     """Raise `ImageInvalid` with unsquashfs's last words unless it can list all of the image.
 
-    The name in /proc opens the inode itself: its directory is root's business, its mode is 0444.
+    The name in /proc opens the inode itself; its mode is 0444.
     """
-    ended = process.run_alone(
+    completed = process.run_alone(
         [
             *(PRLIMIT, f"--as={MOST_MEMORY}", "--fsize=0", "--core=0", "--"),
             *(UNSQUASHFS, "-processors", "1", "-lls", f"/proc/self/fd/{fd}"),
@@ -54,8 +52,8 @@ def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
         cwd="/",
         keep=[fd],
     )
-    if ended.status != 0:
-        raise ImageInvalid(problem=f"unsquashfs can't list it: {ended.complaint()}")
+    if completed.status != 0:
+        raise ImageInvalid(problem=f"unsquashfs can't list it: {completed.complaint()}")
 
 
 def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteCheck:
@@ -91,7 +89,7 @@ def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteC
 def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
     with opened_folder(store, CHECKED) as folder:
         try:
-            found = json.loads(read_small(name + META, LONGEST, folder))
+            found = json.loads(read_small(name + META, LONGEST_CHECK, folder))
         except (FileNotFoundError, ValueError):
             return False
     return isinstance(found, dict) and found.get("stamp") == _stamp(status)

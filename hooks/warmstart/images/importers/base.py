@@ -107,19 +107,19 @@ def run(
 
     Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed when it was refused a way.
     """
-    watch = None if scratch.is_sized else Watch(scratch.fd, scratch.caps)
+    watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
     limited = [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv]
     common = partial(_start(identity, capabilities), limited, deadline=deadline, cwd=scratch.path, watch=watch)
     try:
         if reach is None or not _is_alone(identity):
-            ended = common(env=env)
+            completed = common(env=env)
         else:
-            ended = _with_egress(common, env, identity, reference, reach)
+            completed = _with_egress(common, env, identity, reference, reach)
         if watch is not None:
             watch.look()  # what it wrote since the last time
     except Exceeded as error:
         raise ImageTooLarge.of(reference.canonical(), scratch.caps) from error
-    return ended
+    return completed
 
 
 def _is_alone(identity: Identity) -> bool:
@@ -140,10 +140,10 @@ def _with_egress(
     reach: Reach,
 ) -> process.CompletedProgram:
     with egress.opened(identity, Destinations.of(reference, reach)) as way:
-        ended = start(env={**env, **way.environment}, namespace=way.namespace)
-        if ended.status != 0 and (problem := way.refused()):
+        completed = start(env={**env, **way.environment}, namespace=way.namespace)
+        if completed.status != 0 and (problem := way.refused()):
             raise RedirectRefused(image=reference.canonical(), problem=problem)
-        return ended
+        return completed
 
 
 def patiently(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:

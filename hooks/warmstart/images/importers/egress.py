@@ -193,13 +193,13 @@ def _answer(client: socket.socket, destinations: Destinations, tell: Tell) -> No
     client.settimeout(HEAD_S)
     try:
         head, rest = _read_head(client)
-        asked = parse(head)
+        request = parse(head)
         upstream = destinations.reach.proxy
         if upstream:
-            destinations.check(asked.host, asked.port)
+            destinations.check(request.host, request.port)
             server = socket.create_connection(split(upstream, 80), CONNECT_S)
         else:
-            server = destinations.connect(asked.host, asked.port, CONNECT_S)
+            server = destinations.connect(request.host, request.port, CONNECT_S)
     except (NotUnderstood, UnicodeError, ValueError):
         _refuse(client, "400 Bad Request")
     except DestinationRefused as error:
@@ -209,7 +209,7 @@ def _answer(client: socket.socket, destinations: Destinations, tell: Tell) -> No
         _refuse(client, f"502 Bad Gateway: {error.strerror or 'no answer'}")
     else:
         with server:
-            if upstream and asked.tunnel:
+            if upstream and request.tunnel:
                 server.settimeout(HEAD_S)
                 server.sendall(head)
                 answer, early = _read_head(server)
@@ -219,11 +219,11 @@ def _answer(client: socket.socket, destinations: Destinations, tell: Tell) -> No
                 server.sendall(rest)
             elif upstream:
                 server.sendall(_closing(head) + rest)
-            elif asked.tunnel:
+            elif request.tunnel:
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 server.sendall(rest)
             else:
-                server.sendall(asked.head + rest)
+                server.sendall(request.head + rest)
             _pump(client, server)
 
 
@@ -237,17 +237,17 @@ def parse(head: bytes) -> ProxyRequest:
     if not method.isalpha() or version not in ("HTTP/1.0", "HTTP/1.1") or not _TARGET.fullmatch(target):
         raise NotUnderstood
     if method == "CONNECT":
-        return ProxyRequest(*_whom(target, 443), tunnel=True, head=b"")
+        return ProxyRequest(*_host_and_port(target, 443), tunnel=True, head=b"")
     url = urlsplit(target)
     if url.scheme != "http" or not url.netloc:
         raise NotUnderstood
-    host, port = _whom(url.netloc.rpartition("@")[2], 80)
+    host, port = _host_and_port(url.netloc.rpartition("@")[2], 80)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     own = f"{method} {path} {version}\r\n".encode() + headers
     return ProxyRequest(host, port, tunnel=False, head=_closing(own))
 
 
-def _whom(text: str, default: int) -> tuple[str, int]:
+def _host_and_port(text: str, default: int) -> tuple[str, int]:
     host, port = split(text, default)
     if not _HOST.fullmatch(host):
         raise NotUnderstood
@@ -257,8 +257,8 @@ def _whom(text: str, default: int) -> tuple[str, int]:
 def _closing(head: bytes) -> bytes:
     """Return a head without what was meant for us, and with `Connection: close`: one connection, one destination."""
     first, *lines = head.rstrip(b"\r\n").split(b"\r\n")
-    kept = [line for line in lines if not line.lower().startswith(_HOP)]
-    return b"\r\n".join([first, *kept, b"Connection: close", b"", b""])
+    end_to_end = [line for line in lines if not line.lower().startswith(_HOP)]
+    return b"\r\n".join([first, *end_to_end, b"Connection: close", b"", b""])
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:

@@ -85,8 +85,8 @@ class Enroot(NamedTuple):
         """
         if self._version(reference, scratch, deadline) < DIGESTS_SINCE:
             return self._resolve_without(reference, scratch, deadline)
-        ended = self._asking(reference, ["digest", _uri(reference)], scratch, deadline.within(QUICK_S))
-        lines = ended.stdout.decode("ascii", "replace").split()
+        completed = self._asking(reference, ["digest", _uri(reference)], scratch, deadline.within(QUICK_S))
+        lines = completed.stdout.decode("ascii", "replace").split()
         if len(lines) != 1 or not is_digest(lines[0]):
             raise ImportFailed(image=reference.canonical(), program="enroot", problem="printed no digest")
         return lines[0]
@@ -116,10 +116,10 @@ class Enroot(NamedTuple):
         return patiently(ask, deadline, PAUSES_S)
 
     def _version(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> int:
-        ended = self._run(reference, ["version"], scratch, deadline.within(QUICK_S), {})
-        major = ended.stdout.decode("ascii", "replace").partition(".")[0]
-        if ended.status != 0 or not major.isdecimal():
-            raise ImportFailed(image=reference.canonical(), program="enroot", problem=f"version: {_words(ended)}")
+        completed = self._run(reference, ["version"], scratch, deadline.within(QUICK_S), {})
+        major = completed.stdout.decode("ascii", "replace").partition(".")[0]
+        if completed.status != 0 or not major.isdecimal():
+            raise ImportFailed(image=reference.canonical(), program="enroot", problem=f"version: {_words(completed)}")
         return int(major)
 
     def _asking(
@@ -131,14 +131,14 @@ class Enroot(NamedTuple):
         def attempt() -> process.CompletedProgram:
             unlink_if_there(RESULT, scratch.fd)  # half of it from before, and enroot would refuse to go on
             try:
-                ended = self._run(reference, arguments, scratch, deadline, insecure)
+                completed = self._run(reference, arguments, scratch, deadline, insecure)
             except process.ProgramTooSlow as error:
                 if arguments[0] == "import":
                     raise
                 raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
-            if ended.status != 0:
-                raise _failure(reference, ended, scratch)
-            return ended
+            if completed.status != 0:
+                raise _failure(reference, completed, scratch)
+            return completed
 
         with scratch.errors():
             _bound_transfers(scratch)
@@ -212,29 +212,29 @@ def _bound_transfers(scratch: Scratch) -> None:
         os.close(fd)
 
 
-def _failure(reference: Reference, ended: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
+def _failure(reference: Reference, completed: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
     """Tell by what enroot and curl printed whose fault it is; both give numbers, and only those count."""
-    image, problem = reference.canonical(), _words(ended)
-    if oci.found_no_space(ended):
+    image, problem = reference.canonical(), _words(completed)
+    if oci.found_no_space(completed):
         return scratch.full(image, problem)
     status = int(found.group(1)) if (found := _STATUS.search(problem)) else 0
     curl = int(found.group(1)) if (found := _CURL.search(problem)) else 0
     if status == 404:
         return ImageNotFound(image=image)
-    if status in (401, 403) or any(words in ended.complaint() for words in _REFUSED):
+    if status in (401, 403) or any(words in completed.complaint() for words in _REFUSED):
         return ImageForbidden(image=image, problem=problem)
     if status in _LATER or curl in _OUTAGES:
         return RegistryUnreachable(image=image, problem=problem)
     return ImportFailed(image=image, program="enroot", problem=problem)
 
 
-def _words(ended: process.CompletedProgram) -> str:
+def _words(completed: process.CompletedProgram) -> str:
     """Return the first line of its stderr that says what went wrong: what follows it are consequences."""
-    lines = ended.stderr.decode("utf-8", "replace").splitlines()
+    lines = completed.stderr.decode("utf-8", "replace").splitlines()
     for line in lines:
         if not line.startswith("[INFO]") and any(word in line for word in _WORDS):
             return "".join(c if c.isprintable() else "?" for c in line)[:500]
-    return ended.complaint() if lines else f"status {ended.status}"
+    return completed.complaint() if lines else f"status {completed.status}"
 
 
 class Peer(NamedTuple):
