@@ -31,7 +31,7 @@ from warmstart.host.files import DIRECTORY, open_regular
 from warmstart.host.identity import Identity
 from warmstart.images import launchers, published, scratch, verify
 from warmstart.images.importers.base import Importer, RegistryUnreachable
-from warmstart.images.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
+from warmstart.images.layout import ADOPTED, IMAGES, ImageQuery, Pointer, TagTimes, image_name, is_adopted
 from warmstart.images.published import Draft, Producer, RememberedFailure, temp_owner
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
@@ -75,6 +75,7 @@ class Flight(NamedTuple):
     producer: Producer  # what waiters are told
     owner: str  # names its temporary files in the store
     lockless: str  # why it has no lock, "" if it has one
+    names: list[str]  # of the image, to launchers
 
     def tell(self, doing: str) -> None:
         """Tell waiters what is done now; failing to tell is no failure."""
@@ -88,7 +89,11 @@ def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     producer = Producer(site.requester.node, os.getpid(), site.requester.job_id, since)
     owner = _temp_owner(query, site)
     lockless = site.store.begin(query, producer, owner, deadline)
-    return None if lockless is None else Flight(query, site, deadline, producer, owner, lockless)
+    return (
+        None
+        if lockless is None
+        else Flight(query, site, deadline, producer, owner, lockless, launchers.names_of(query.reference))
+    )
 
 
 def _temp_owner(query: ImageQuery, site: Site) -> str:
@@ -100,7 +105,7 @@ def produce(flight: Flight, how: str) -> Obtained:
     query, site, deadline = flight[:3]
     try:
         raise_remembered(query, site, deadline)
-        image = site.find(query, how, deadline) or _import(flight)
+        image = site.look_up(query, how, deadline) or _import(flight)
         return image._replace(missing=image.missing._replace(lockless=image.missing.lockless or flight.lockless))
     except UserError as error:
         if error.code in published.DEFINITIVE:
@@ -180,8 +185,7 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
     with work.errors():
         fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
     try:
-        names = launchers.names_of(query.reference)
-        adopted = site.store.adopt(fd, site.rules.adopt, names, query.times.fresh_after, deadline)
+        adopted = site.store.adopt(fd, site.rules.adopt, flight.names, query.times.fresh_after, deadline)
         if isinstance(adopted, str):
             return None, adopted
         digest = ADOPTED + adopted.sha256
@@ -194,7 +198,7 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
         with work.errors():
             os.unlink(ADOPTED_FILE, dir_fd=work.fd)
     _point(flight, digest, min(adopted.changed, time.time()))
-    image = site.find(query, "adopted", deadline, digest)
+    image = site.look_up(query, "adopted", deadline, digest)
     return image and image._replace(missing=Missing(evicted=tuple(evicted))), ""
 
 
@@ -221,7 +225,7 @@ def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
             site.store.quarantine(found.name, found.invalid, deadline)
         evicted = _make(flight, digest, importer, work)
         missing = Missing(quarantined=found.invalid if found else "", evicted=tuple(evicted))
-        image = site.find(query, "imported", deadline, digest)
+        image = site.look_up(query, "imported", deadline, digest)
     if image is None:  # it went from the store meanwhile
         raise ImageInvalid(problem="it was published and is gone")
     _point(flight, digest, resolved)
@@ -233,7 +237,7 @@ def _stale(flight: Flight, known: Pointer | None) -> Obtained | None:
     if known is None:
         return None
     query, site, deadline = flight[:3]
-    image = site.find(query, "stale", deadline, known.digest)
+    image = site.look_up(query, "stale", deadline, known.digest)
     if image is not None:
         site.store.point_unanswered(query, flight.owner, deadline)
     return image
@@ -284,9 +288,9 @@ def _point(flight: Flight, digest: str, resolved: float) -> None:
         site.store.point(query, digest, resolved, flight.owner, deadline)
     # What one user asked for gets no name: `a_b` and `a/b` are the same file to launchers.
     if site.rules.names and site.charged.uid == -1 and not is_adopted(digest):
-        path = os.path.join(site.store.path, "images", image_name(digest, query.kind) + launchers.IMAGE)
+        path = os.path.join(site.store.path, IMAGES, image_name(digest, query.kind) + launchers.IMAGE)
         with suppress(WarmstartError):
-            site.store.link_for_launchers(site.rules.names, launchers.names_of(query.reference), path, deadline)
+            site.store.link_for_launchers(site.rules.names, flight.names, path, deadline)
 
 
 @contextmanager
@@ -296,7 +300,7 @@ def _launchers_lock(flight: Flight) -> Iterator[str]:
     if site.rules.lock != "beside":
         yield ""
         return
-    name = launchers.names_of(flight.query.reference)[0]
+    name = flight.names[0]
     until = flight.deadline.within(min(flight.deadline.left() / LAUNCHERS_LOCK_SHARE, LAUNCHERS_LOCK_S))
     problem = site.store.try_launchers_lock(site.rules.names, name, flight.deadline)
     while problem == launchers.BUSY and not until.expired():

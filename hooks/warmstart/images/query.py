@@ -59,7 +59,7 @@ class Site(NamedTuple):
         """Return this site with errors of the store that name the image."""
         return self._replace(store=self.store.about(f"image {reference.canonical()}"))
 
-    def find(self, query: ImageQuery, how: str, deadline: Deadline, digest: str = "") -> Obtained | None:
+    def look_up(self, query: ImageQuery, how: str, deadline: Deadline, digest: str = "") -> Obtained | None:
         """Return the store's image, by `digest` if it is given; None if it is not there, or not whole."""
         return as_obtained(self.store.find(query, deadline, digest), how)
 

@@ -48,7 +48,7 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """
     started = time.monotonic()
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-    image = site.find(query, "reused", deadline)
+    image = site.look_up(query, "reused", deadline)
     if image and site.rules.verify == "full":
         from warmstart.images import producer
 
@@ -83,5 +83,5 @@ def _wait_or_import(query: ImageQuery, site: Site, deadline: Deadline, started: 
         time.sleep(min(pause * (0.5 + random.random()), last_look.left()))  # noqa: S311
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
         how, waited_s = "waited", round(time.monotonic() - started, 3)
-        if image := site.find(query, how, deadline):
+        if image := site.look_up(query, how, deadline):
             return image._replace(waited_s=waited_s)
