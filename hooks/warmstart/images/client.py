@@ -20,8 +20,7 @@ from warmstart.store.layout import store_errors
 if TYPE_CHECKING:
     from warmstart.images.eviction import ImageEntry, QuarantinedImage
     from warmstart.images.launchers import AdoptedImage
-    from warmstart.images.published import Draft, Producer, Published, RememberedFailure
-    from warmstart.images.verify import ByteCheck
+    from warmstart.images.published import ByteCheck, Draft, Producer, Published, RememberedFailure
     from warmstart.policy.compiled import Adopt, Images
 
 P = ParamSpec("P")
@@ -196,9 +195,9 @@ class ImageStoreClient(NamedTuple):
 
     def check_bytes(self, name: str, owner: str, deadline: Deadline, *, again: bool = False) -> ByteCheck:
         """Compare an image with its recorded SHA-256, unless that has been done (then only if `again`)."""
-        from warmstart.images import verify
+        from warmstart.images import published
 
-        return self._run(deadline, verify.check_bytes, self.path, name, owner, again)
+        return self._run(deadline, published.check_bytes, self.path, name, owner, again)
 
     def quarantine(self, name: str, reason: str, deadline: Deadline, *, inode: int = 0) -> bool:
         """Quarantine a damaged image; False if it is gone, or its inode is not `inode` any more."""

@@ -1,8 +1,10 @@
-"""Publish an image, elect its producer, and remember failed imports. Runs as the store's owner.
+"""Publish an image, check its bytes, elect its producer, remember failed imports. Runs as the store's owner.
 
 Publishing: copy to a temporary file beside the final name while hashing → check the copy's superblock → fsync → link
 → write its metadata → write the tag's pointer. A crash between any two leaves a temporary file, or an image without a
 pointer; the next import continues from there.
+
+Depth `full` (docs/images.md): every byte of a published image against its recorded SHA-256. Hashing parses nothing.
 
 Election: the producer holds the image's lock, which belongs to its store process: the kernel releases it when that
 dies. The lock saves work and decides nothing else, since publishing tolerates two producers. `<key>.producer` only
@@ -70,6 +72,7 @@ LONGEST_PRODUCER = 4096
 LONGEST_WORD = 80
 LONGEST_META = 16384
 LONGEST_FAILURE = 16384
+LONGEST_CHECK = 4096
 DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
 
 _held: dict[str, Held] = {}
@@ -111,6 +114,14 @@ class RememberedFailure(NamedTuple):
 
     code: str
     fields: dict[str, str]
+
+
+class ByteCheck(NamedTuple):
+    """The result of depth `full`."""
+
+    problem: str  # "" for a whole image
+    inode: int
+    remembered: bool  # not read again: the file has not changed since it was
 
 
 @contextmanager
@@ -195,6 +206,49 @@ def copy_out(path: str, target: int) -> str:
     finally:
         os.close(source)
     return ""
+
+
+def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteCheck:
+    """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
+
+    A good result is remembered by inode, size, mtime and ctime, and read again only if `again`. An image whose
+    producer died before it wrote down the hash gets it now. `FileNotFoundError` if there is no such image.
+    """
+    with opened_folder(store) as images:
+        fd = open_regular(name + IMAGE, images)
+        try:
+            status = os.fstat(fd)
+            answer = ByteCheck(what_is_wrong(fd, status), status.st_ino, remembered=False)
+            if answer.problem:
+                return answer
+            if not again and _is_checked(store, name, status):
+                return answer._replace(remembered=True)
+            sha256 = copy_hashed(fd).sha256
+        finally:
+            os.close(fd)
+        known = known_of(os.path.join(store, IMAGES, name + META))
+        if "sha256" not in known:
+            late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
+            replace(images, owner, name + META, json.dumps(late).encode())
+        elif known["sha256"] != sha256:
+            return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
+    with opened_folder(store, CHECKED) as folder:
+        data = {"stamp": _stamp(status), "at": time.time()}
+        replace(folder, owner, name + META, json.dumps(data).encode())
+    return answer
+
+
+def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
+    with opened_folder(store, CHECKED) as folder:
+        try:
+            found = json.loads(read_small(name + META, LONGEST_CHECK, folder))
+        except (FileNotFoundError, ValueError):
+            return False
+    return isinstance(found, dict) and found.get("stamp") == _stamp(status)
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:

@@ -1,10 +1,10 @@
 """What an importer is, what can go wrong with one, and how it runs its programs.
 
 An importer gets fields, never a user's text, and a scratch directory of its own account. It leaves one squashfs there
-and is believed in nothing: the producer takes and verifies what it left.
+and is believed in nothing: the producer claims and verifies the result.
 
 Programs that root starts run as the import account, in namespaces of their own, with no network but the proxy of
-`egress`. A user's own import runs them as any other process of that user: there is nobody to protect from it.
+`egress`. A user's own import runs them as plain processes of that user.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RegistryUnreachable(StoreError):
 
 
 class RedirectRefused(StoreError):
-    """A registry sent the import to a place where none may go."""
+    """A registry sent the import where none may go."""
 
     code = "redirect-refused"
     template = "image {image}: {problem}"
@@ -105,7 +105,7 @@ def run(
 ) -> process.CompletedProgram:
     """Run a program of an importer in its scratch; with `reach` it has the registry, and what that names.
 
-    Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed when it was refused a way.
+    Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed after a refused connection.
     """
     watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
     limited = [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv]
@@ -147,7 +147,7 @@ def _with_egress(
 
 
 def patiently(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:
-    """Return what `attempt` returns, tried again after `RegistryUnreachable` and a pause; seconds."""
+    """Return what `attempt` returns; try again after `RegistryUnreachable` and each of `pauses`, in seconds."""
     for pause in pauses:
         try:
             return attempt()

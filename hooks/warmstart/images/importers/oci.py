@@ -149,7 +149,7 @@ def _pack() -> list[str]:
 def _failure(
     reference: Reference, program: str, completed: process.CompletedProgram, scratch: Scratch
 ) -> WarmstartError:
-    """Tell by its last words whose fault a program's failure is."""
+    """Return the error for a program that failed, by its last words."""
     image, problem = reference.canonical(), _last_words(completed.complaint(), reference)
 
     def says(words: tuple[str, ...]) -> bool:
@@ -168,7 +168,7 @@ def _failure(
 
 
 def found_no_space(completed: process.CompletedProgram) -> bool:
-    """Tell whether a program met a full disk: not always in its last line."""
+    """Tell whether a program found the disk full; not always in its last line."""
     said = completed.stderr.decode("utf-8", "replace").lower()
     return any(words in said for words in NO_SPACE)
 
@@ -180,8 +180,8 @@ def _last_words(complaint: str, reference: Reference) -> str:
     HOST/NAME: manifest unknown"`: an image named `timeout` must not look like one.
     """
     words = (complaint.partition('msg="')[2].removesuffix('"') or complaint).replace('\\"', '"')
-    named = f"{reference.registry}/{reference.repository}"
-    tail = words.rpartition(f"{named}: ")[2]
-    if tail == words and named in words:
-        tail = words.rpartition(named)[2].partition(": ")[2] or words
+    name = f"{reference.registry}/{reference.repository}"
+    tail = words.rpartition(f"{name}: ")[2]
+    if tail == words and name in words:
+        tail = words.rpartition(name)[2].partition(": ")[2] or words
     return tail.strip(" ,")
