@@ -6,8 +6,8 @@ afterwards, so one of the two always notices the other.
 
     images/quarantine/<name>.<time in ns>.{sqsh,json,reason}      damaged images, moved here by `published.quarantine`
 
-A quarantined image stays for two weeks, for whoever looks for the cause, and the newest few suffice. It stays at
-least for the policy's lease, because a job may still have it open.
+The newest few quarantined images stay for two weeks, so that the cause can be found. Each stays at least for the
+policy's lease, because a job may still have it open.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ImageEntry(NamedTuple):
     account: str
     sha256: str
     uid: int
-    private: str  # set by whoever lists all stores: the name of its store of private images, "" for the shared one
+    private: str  # its store of private images, "" for the shared one; set by what lists all stores
     store: str
 
 
@@ -94,7 +94,7 @@ class QuarantinedImage(NamedTuple):
     at: float  # seconds since the epoch
     reason: str
     reference: str
-    private: str  # set by whoever lists all stores: the name of its store of private images, "" for the shared one
+    private: str  # its store of private images, "" for the shared one; set by what lists all stores
     store: str
 
 
@@ -336,7 +336,7 @@ def _describe_quarantined(store: str, folder: str, name: str) -> QuarantinedImag
         try:
             size += os.stat(path + ending, follow_symlinks=False).st_size
         except FileNotFoundError:
-            continue  # whoever moved it died in between, or somebody else has just emptied this
+            continue  # its mover died in between, or another process has just removed it
     try:
         reason = read_small(path + REASON, LONGEST_REASON).decode("utf-8", "replace")
     except FileNotFoundError:

@@ -7,7 +7,7 @@
         tags/<key>[~<machine>].json           the digest that a tag had, and when (published.py)
         used/<name>/<node>                    when a node last used it, to the day (uses.py)
         pinned/<name>                         never evicted (eviction.py)
-        checked/<name>.json                   the last reading of all its bytes (verify.py)
+        checked/<name>.json                   the last check of all its bytes (published.py)
         locks/                                0700: who imports what (published.py)
         failed/<key>.json                     definitive import failures (published.py)
         quarantine/                           0700: damaged images, with the reason (eviction.py)
@@ -84,7 +84,7 @@ class Pointer(NamedTuple):
 
     digest: str
     resolved: float
-    unanswered: float = 0.0  # when the registry was last asked in vain
+    unanswered: float = 0.0  # when the registry last failed to answer
 
 
 class Found(NamedTuple):

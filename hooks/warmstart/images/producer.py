@@ -31,7 +31,7 @@ from warmstart.host.files import DIRECTORY, open_regular
 from warmstart.host.identity import Identity
 from warmstart.images import launchers, published, scratch, verify
 from warmstart.images.importers.base import Importer, RegistryUnreachable
-from warmstart.images.layout import ADOPTED, IMAGES, ImageQuery, Pointer, TagTimes, image_name, is_adopted
+from warmstart.images.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
 from warmstart.images.published import Draft, Producer, RememberedFailure, temp_owner
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
@@ -72,7 +72,7 @@ class Flight(NamedTuple):
     query: ImageQuery
     site: Site
     deadline: Deadline
-    producer: Producer  # what waiters are told
+    producer: Producer  # what it tells waiters
     owner: str  # names its temporary files in the store
     lockless: str  # why it has no lock, "" if it has one
     names: list[str]  # of the image, to launchers
@@ -197,9 +197,11 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
         os.close(fd)
         with work.errors():
             os.unlink(ADOPTED_FILE, dir_fd=work.fd)
-    _point(flight, digest, min(adopted.changed, time.time()))
     image = site.look_up(query, "adopted", deadline, digest)
-    return image and image._replace(missing=Missing(evicted=tuple(evicted))), ""
+    if image is None:  # it went from the store meanwhile
+        return None, ""
+    _point(flight, image, min(adopted.changed, time.time()))
+    return image._replace(missing=Missing(evicted=tuple(evicted))), ""
 
 
 def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
@@ -228,7 +230,7 @@ def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
         image = site.look_up(query, "imported", deadline, digest)
     if image is None:  # it went from the store meanwhile
         raise ImageInvalid(problem="it was published and is gone")
-    _point(flight, digest, resolved)
+    _point(flight, image, resolved)
     return image._replace(missing=missing)
 
 
@@ -281,16 +283,15 @@ def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
     return evicted
 
 
-def _point(flight: Flight, digest: str, resolved: float) -> None:
+def _point(flight: Flight, image: Obtained, resolved: float) -> None:
     """Let the tag, and launchers' names, lead to the image."""
     query, site, deadline = flight[:3]
     if query.reference.tag:
-        site.store.point(query, digest, resolved, flight.owner, deadline)
-    # What one user asked for gets no name: `a_b` and `a/b` are the same file to launchers.
-    if site.rules.names and site.charged.uid == -1 and not is_adopted(digest):
-        path = os.path.join(site.store.path, IMAGES, image_name(digest, query.kind) + launchers.IMAGE)
+        site.store.point(query, image.digest, resolved, flight.owner, deadline)
+    # A user's own choice gets no name: `a_b` and `a/b` are the same file to launchers.
+    if site.rules.names and site.charged.uid == -1 and not is_adopted(image.digest):
         with suppress(WarmstartError):
-            site.store.link_for_launchers(site.rules.names, flight.names, path, deadline)
+            site.store.link_for_launchers(site.rules.names, flight.names, image.path, deadline)
 
 
 @contextmanager

@@ -301,7 +301,7 @@ def point(store: str, key: str, digest: str, resolved: float, owner: str) -> Non
 
 
 def point_unanswered(store: str, key: str, owner: str) -> None:
-    """Write down that the registry was asked about a tag just now, in vain."""
+    """Write down that the registry has just failed to answer for a tag."""
     known = last_pointer(store, key)
     if known is not None:
         _point(store, key, known._replace(unanswered=time.time()), owner)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Requester(NamedTuple):
-    """Who asks: the Slurm node, the hook's run, and its job (0: a person)."""
+    """Who asks: the Slurm node, the run, and its job (0: a person)."""
 
     node: str
     run_id: str
@@ -43,7 +43,7 @@ class Site(NamedTuple):
 
     @classmethod
     def of(cls, policy: Policy, store: ImageStoreClient, uses: str, requester: Requester) -> Site:
-        """Return what the policy says, for whoever asks."""
+        """Return the site that a policy describes."""
         return cls(
             store=store,
             importer=partial(choice.choose, policy.images, policy.import_user),

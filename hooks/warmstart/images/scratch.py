@@ -6,8 +6,8 @@
             <random>/             the disk, mounted; the import account's, 0700: HOME, TMPDIR, layers, the result
 
 The inner name is random and the outer directory cannot be listed: two imports at once have the same uid, and neither
-finds the other's files. /proc/self/mountinfo shows both names to everybody, and whoever reaches a directory can pin
-its file system with an O_PATH descriptor, so the disk is emptied when the import ends.
+finds the other's files. But /proc/self/mountinfo shows both names to everybody, and a process that reaches a directory
+can pin its file system with an O_PATH descriptor. So the disk is emptied when the import ends.
 
 The disk is a sparse file on a loop device, `nosuid,nodev`, made in 25 ms and 1 MiB. What does not fit ends in ENOSPC
 for this import alone; removing one file removes millions. It has no journal and no barriers, since it lives as long
@@ -179,7 +179,7 @@ def remove_abandoned(parent: int) -> None:
 
 
 def _remove(parent: int, name: str, deadline: Deadline) -> None:
-    """Remove a scratch directory, and free what its file system takes even if somebody still holds that."""
+    """Remove a scratch directory, and free what its file system takes even if a process still holds it."""
     disk = -1
     with suppress(OSError), opened_dir(name, parent) as outer:
         disk = os.open(DISK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)

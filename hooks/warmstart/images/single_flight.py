@@ -40,7 +40,7 @@ class ImageWaitExpired(StoreError):
 
 
 def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    """Return the image, importing it or waiting for whoever does.
+    """Return the image, importing it or waiting for another hook that does.
 
     Raises `ImageNotFound`, `ImageForbidden` (also those that another hook has just met), `RegistryUnreachable`,
     `ImageQuotaExceeded`, `ImportFailed`, `ImageWaitExpired`, `ImageInvalid`, `ImageNotOurs`, `StoreFull`,
