@@ -128,7 +128,7 @@ def _loops() -> str:
 def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Tell whether this test is on a node without loop devices."""
     if request.param == "measured":
-        monkeypatch.setattr(scratch, "mounted", lambda *_: False)
+        monkeypatch.setattr(scratch, "mount_loop_filesystem", lambda *_: False)
     return bool(request.param == "measured")
 
 

@@ -23,7 +23,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.oci import Oci
-from warmstart.images.query import Site
+from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
 
@@ -72,8 +72,16 @@ class Place(NamedTuple):
         os.chown(path, self.accounts[STORE].uid, self.accounts[STORE].gid)
         return path
 
-    def site(self, store: Path, **changes: Any) -> Site:  # noqa: ANN401 - fields of Site
-        """Return node n1's view of a store; its worker has not been started yet."""
+    def site(
+        self,
+        store: Path,
+        *,
+        node: str = "n1",
+        run_id: str = "r1",
+        job_id: int = 7,
+        **changes: Any,  # noqa: ANN401 - fields of Site
+    ) -> Site:
+        """Return a node's view of a store; its worker has not been started yet."""
         made = Site(
             store=ImageStoreClient.of(self.identity(STORE), str(store)),
             importer=partial(Oci, self.identity(IMPORT), (self.registry.url,)),
@@ -82,9 +90,7 @@ class Place(NamedTuple):
             recipe="oci1",
             workspace=str(self.base / "workspace"),
             uses=str(self.base / f"uses-{store.name}"),
-            node="n1",
-            run_id="r1",
-            job_id=7,
+            requester=Requester(node, run_id, job_id),
         )
         return made._replace(**changes)
 

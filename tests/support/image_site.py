@@ -14,7 +14,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.base import Importer
-from warmstart.images.query import Site
+from warmstart.images.query import Requester, Site
 from warmstart.images.scratch import Caps
 from warmstart.policy.compiled import Images, Keep
 
@@ -81,7 +81,5 @@ def site(store: Path, workspace: Path) -> Site:
         recipe="none1",
         workspace=str(workspace),
         uses=str(store.parent / "uses"),
-        node="n1",
-        run_id="r1",
-        job_id=7,
+        requester=Requester("n1", "r1", 7),
     )

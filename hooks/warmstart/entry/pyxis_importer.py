@@ -1,8 +1,8 @@
 """pyxis's importer: `get URI` prints the path of a squashfs, `release` gives up what `get` made.
 
-Runs as the job's user, in the job's environment. It reads root's policy and root's store, and believes nothing
-else: variables only say which of the user's own files to use (his job's workspace, his enroot credentials).
-What the store does not have, he imports for himself (images/user_import.py). Protocol: pyxis 0.23 and later,
+Runs as the job's user, in the job's environment. It reads root's policy and the store, and believes nothing else:
+variables only say which of the user's own files to use (the job's workspace, enroot credentials). What the store
+lacks is imported as the user (images/user_import.py). Protocol: pyxis 0.23 and later,
 importers/README.md: one line on stdout; stderr reaches the user only on failure; `release` may come twice.
 """
 
@@ -74,18 +74,24 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 def get(installation: Installation, uri: str) -> str:
     """Return the path of the image: the store's if it has it, else the user's own, imported now."""
-    asked, policy = parse_request(uri), _policy(installation)
+    request, policy = parse_request(uri), _policy(installation)
     found = ""
     if policy is not None:
-        check_allowed(asked.reference, policy.images.registries)
-        # With a user name, somebody wants what his own credentials show him, and not what all may see.
-        found = "" if asked.login else _from_store(installation, asked.reference, policy)
-    found = found or user_import.handed_over(_job_tmp(installation), asked.reference)
-    return found or _import(installation, asked, policy)
+        check_allowed(request.reference, policy.images.registries)
+        # With a user name, the user wants what his own credentials show him, not what all may see.
+        found = "" if request.login else _from_store(installation, request.reference, policy)
+    found = found or user_import.handed_over(_job_tmp(installation), request.reference)
+    return found or _import(installation, request, policy)
+
+
+def parse_request(uri: str) -> ImportRequest:
+    """Parse what the user gave to --container-image; pyxis puts `docker://` in front of it."""
+    login = match.group(1) if (match := _LOGIN.match(uri)) else ""
+    return ImportRequest(parse(f"docker://{uri[match.end() :]}" if match else uri), login)
 
 
 def _policy(installation: Installation) -> Policy | None:
-    """Return the policy in force; without one, or switched off, this is no more than pyxis's own import."""
+    """Return the current policy; None without one or switched off: then this does what pyxis itself would do."""
     if os.path.exists(installation.off_switch):
         return None
     try:
@@ -95,26 +101,8 @@ def _policy(installation: Installation) -> Policy | None:
         return None
 
 
-def parse_request(uri: str) -> ImportRequest:
-    """Parse what the user gave to --container-image; pyxis puts `docker://` in front of it."""
-    login = match.group(1) if (match := _LOGIN.match(uri)) else ""
-    return ImportRequest(parse(f"docker://{uri[match.end() :]}" if match else uri), login)
-
-
-def in_store(reference: Reference, policy: Policy) -> str:
-    """Return the path of the store's image, "" if there is none; without a lock, as the user."""
-    want = query_by_rules(reference, policy.images, recipe(policy.images.importer))
-    digest = reference.digest
-    try:
-        found = layout.find(policy.paths.store, want.key, digest, want.kind, want.times)
-    except OSError as error:
-        _say(f"the image store does not answer: {error.strerror}")
-        return ""
-    return found.path if found is not None and not found.invalid else ""
-
-
 def _from_store(installation: Installation, reference: Reference, policy: Policy) -> str:
-    """Return the path of the store's image, or of a copy where nothing says that it stays; "" if there is none."""
+    """Return the path of the store's image, or of a copy if it may be evicted; "" if there is none."""
     path = in_store(reference, policy)
     if not path:
         return ""
@@ -125,34 +113,41 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
         if user_import.is_held(policy.paths.store, name, policy.images.keep.lease):
             return path
     _say(f"{reference.canonical()} was not used on this cluster for long; copying it for you alone")
-    return user_import.copied(reference, _place(installation, policy.images), path, after(IMPORT_S))
+    return user_import.copied(reference, _directory(installation, policy.images), path, after(IMPORT_S))
 
 
-def _place(installation: Installation, rules: Images) -> user_import.UserImportDirectory:
+def in_store(reference: Reference, policy: Policy) -> str:
+    """Return the path of the store's image, "" if there is none; without a lock, as the user."""
+    query = query_by_rules(reference, policy.images, recipe(policy.images.importer))
+    try:
+        found = layout.find(policy.paths.store, query.key, reference.digest, query.kind, query.times)
+    except OSError as error:
+        _say(f"the image store does not answer: {error.strerror}")
+        return ""
+    return found.path if found is not None and not found.invalid else ""
+
+
+def _import(installation: Installation, request: ImportRequest, policy: Policy | None) -> str:
+    uid, gid = os.getuid(), os.getgid()
+    _say(f"{request.reference.canonical()} is not served by this cluster's store; importing it for you alone")
+    rules = policy.images if policy else WITHOUT_POLICY
+    importer = choose(rules, Identity(f"uid {uid}", uid, gid))
+    directory = _directory(installation, rules)
+    return user_import.obtain(request.reference, directory, importer, request.login, after(IMPORT_S))
+
+
+def _directory(installation: Installation, rules: Images) -> user_import.UserImportDirectory:
     return user_import.user_import_directory(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
 
 
-def _import(installation: Installation, asked: ImportRequest, policy: Policy | None) -> str:
-    uid, gid = os.getuid(), os.getgid()
-    _say(f"{asked.reference.canonical()} is not served by this cluster's store; importing it for you alone")
-    rules = policy.images if policy else WITHOUT_POLICY
-    importer = choose(rules, Identity(f"uid {uid}", uid, gid))
-    where = _place(installation, rules)
-    return user_import.obtain(asked.reference, where, importer, asked.login, after(IMPORT_S))
-
-
-def _say(text: str) -> None:
-    print(f"warmstart: {text}", file=sys.stderr)  # noqa: T201 - pyxis shows it if the step fails
-
-
 def _step() -> str:
-    """Return JOB.STEP; whoever forges it mixes up his own files."""
+    """Return JOB.STEP; a user who forges it only mixes up his own files."""
     parts = (os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", ""))
     return ".".join(part if part.isascii() and part.isdecimal() else "none" for part in parts)
 
 
 def _job_tmp(installation: Installation) -> str:
-    """Return the TMPDIR in the job's workspace, "" if it has none: its view says so, which only its user reads."""
+    """Return the TMPDIR in the job's workspace, "" if it has none; from the view, which only the job's user reads."""
     job = _step().partition(".")[0]
     try:
         nodes = sorted(os.listdir(installation.var))  # SLURMD_NODENAME may still be the batch host's
@@ -167,3 +162,7 @@ def _job_tmp(installation: Installation) -> str:
         if len(lines) >= 3 and lines[2].endswith("/cache"):
             return f"{lines[2].removesuffix('/cache')}/tmp"
     return ""
+
+
+def _say(text: str) -> None:
+    print(f"warmstart: {text}", file=sys.stderr)  # noqa: T201 - pyxis shows it if the step fails

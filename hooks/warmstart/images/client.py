@@ -1,4 +1,4 @@
-"""The image store's operations, one method each; every one runs as the store's owner, in a worker.
+"""The image store's operations, one method each; each runs as the store's owner.
 
 Hot path: what a warm look-up does not need is imported in the methods.
 """
@@ -19,9 +19,8 @@ from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
     from warmstart.images.eviction import ImageEntry, QuarantinedImage
-    from warmstart.images.launchers import Taken
-    from warmstart.images.published import Draft, Producer, Published, RememberedFailure
-    from warmstart.images.verify import ByteCheck
+    from warmstart.images.launchers import AdoptedImage
+    from warmstart.images.published import ByteCheck, Draft, Producer, Published, RememberedFailure
     from warmstart.policy.compiled import Adopt, Images
 
 P = ParamSpec("P")
@@ -33,7 +32,7 @@ class ImageStoreClient(NamedTuple):
 
     Each method raises `StoreFull` or `StoreFailed` for an `OSError` of the store, `WorkerSilent` at its deadline, and
     the errors of the function that it is named after. `name` is an image's file name without its ending
-    (`lookup.image_name`); `owner` names temporary files (`publishing.temp_owner`).
+    (`layout.image_name`); `owner` names temporary files (`published.temp_owner`).
     """
 
     worker: Worker  # as the store's owner; it holds the locks, and clients of other directories share it
@@ -72,12 +71,12 @@ class ImageStoreClient(NamedTuple):
         """End the worker, and with it the locks that it holds."""
         self.worker.close()
 
-    # Looking up, and saying that an image is used
+    # Looking up and marking use
 
-    def find(self, want: ImageQuery, deadline: Deadline, digest: str = "") -> Found | None:
+    def find(self, query: ImageQuery, deadline: Deadline, digest: str = "") -> Found | None:
         """Look an image up, by `digest` if it is given; None if it is not there."""
-        digest = digest or want.reference.digest
-        return self._run(deadline, layout.find, self.path, want.key, digest, want.kind, want.times)
+        digest = digest or query.reference.digest
+        return self._run(deadline, layout.find, self.path, query.key, digest, query.kind, query.times)
 
     def mark(self, name: str, node: str, deadline: Deadline) -> None:
         """Write down that a node uses an image."""
@@ -87,66 +86,66 @@ class ImageStoreClient(NamedTuple):
         """Write down that a node uses an image, if the store has it; tells whether it has."""
         return self._run(deadline, uses.mark_served, self.path, name, node)
 
-    # Who imports
+    # Election of a producer
 
-    def begin(self, want: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> str | None:
-        """Become the producer; None if somebody else is, else why there is no lock ("" if there is)."""
+    def begin(self, query: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> str | None:
+        """Become the producer; None if another hook is, else why there is no lock ("" if there is)."""
         from warmstart.images import published
 
-        return self._run(deadline, published.begin, self.path, want.lock, producer, owner)
+        return self._run(deadline, published.begin, self.path, query.lock, producer, owner)
 
-    def announce(self, want: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> None:
+    def announce(self, query: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> None:
         """Write down what the producer does now."""
         from warmstart.images import published
 
-        self._run(deadline, published.announce, self.path, want.lock, producer, owner)
+        self._run(deadline, published.announce, self.path, query.lock, producer, owner)
 
-    def end(self, want: ImageQuery, deadline: Deadline) -> None:
-        """Give the producer's lock back, if need be by ending the worker; raises nothing."""
+    def end(self, query: ImageQuery, deadline: Deadline) -> None:
+        """Release the producer's lock, if need be by ending the worker; raises nothing."""
         from warmstart.images import published
 
         try:
-            self._run(deadline, published.end, self.path, want.lock)
+            self._run(deadline, published.end, self.path, query.lock)
         except WarmstartError:
             self.close()
 
-    def producer_of(self, want: ImageQuery, deadline: Deadline) -> Producer | None:
+    def producer_of(self, query: ImageQuery, deadline: Deadline) -> Producer | None:
         """Return what the producer says of itself."""
         from warmstart.images import published
 
-        return self._run(deadline, published.producer_of, self.path, want.lock)
+        return self._run(deadline, published.producer_of, self.path, query.lock)
 
-    def remember(self, want: ImageQuery, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
+    def remember(self, query: ImageQuery, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
         """Keep a definitive failure for those who come next."""
         from warmstart.images import published
 
-        self._run(deadline, published.remember, self.path, want.lock, failure, owner)
+        self._run(deadline, published.remember, self.path, query.lock, failure, owner)
 
-    def recall(self, want: ImageQuery, kept_s: float, deadline: Deadline) -> RememberedFailure | None:
+    def recall(self, query: ImageQuery, max_age_s: float, deadline: Deadline) -> RememberedFailure | None:
         """Return a failure that is at most `kept_s` seconds old."""
         from warmstart.images import published
 
-        return self._run(deadline, published.recall, self.path, want.lock, kept_s)
+        return self._run(deadline, published.recall, self.path, query.lock, max_age_s)
 
     # Tags
 
-    def last_pointer(self, want: ImageQuery, deadline: Deadline) -> Pointer | None:
+    def last_pointer(self, query: ImageQuery, deadline: Deadline) -> Pointer | None:
         """Return what the tag meant when that was last known."""
         from warmstart.images import published
 
-        return self._run(deadline, published.last_pointer, self.path, want.key)
+        return self._run(deadline, published.last_pointer, self.path, query.key)
 
-    def point(self, want: ImageQuery, digest: str, resolved: float, owner: str, deadline: Deadline) -> None:
+    def point(self, query: ImageQuery, digest: str, resolved: float, owner: str, deadline: Deadline) -> None:
         """Write down which digest the tag had at `resolved` (seconds since the epoch)."""
         from warmstart.images import published
 
-        self._run(deadline, published.point, self.path, want.key, digest, resolved, owner)
+        self._run(deadline, published.point, self.path, query.key, digest, resolved, owner)
 
-    def point_unanswered(self, want: ImageQuery, owner: str, deadline: Deadline) -> None:
+    def point_unanswered(self, query: ImageQuery, owner: str, deadline: Deadline) -> None:
         """Write down that the registry does not answer for the tag now."""
         from warmstart.images import published
 
-        self._run(deadline, published.point_unanswered, self.path, want.key, owner)
+        self._run(deadline, published.point_unanswered, self.path, query.key, owner)
 
     # Images come and go
 
@@ -162,11 +161,11 @@ class ImageStoreClient(NamedTuple):
 
         return self._run_with(fd, deadline, published.copy_out, path, fd)
 
-    def sweep(self, want: ImageQuery, deadline: Deadline) -> int:
+    def sweep(self, query: ImageQuery, deadline: Deadline) -> int:
         """Remove what dead producers of an image left half copied."""
         from warmstart.images import published
 
-        return self._run(deadline, published.sweep, self.path, want.lock)
+        return self._run(deadline, published.sweep, self.path, query.lock)
 
     def make_room(self, need: int, rules: Images, charged: Charged, deadline: Deadline) -> list[str]:
         """Evict what has to go before `need` bytes come; returns the names of the images that went."""
@@ -187,7 +186,7 @@ class ImageStoreClient(NamedTuple):
         self._run(deadline, eviction.pin, self.path, name, owner)
 
     def unpin(self, name: str, deadline: Deadline) -> bool:
-        """Let a pinned image go when its time comes; False if it was not pinned."""
+        """Make a pinned image evictable again; False if it was not pinned."""
         from warmstart.images import eviction
 
         return self._run(deadline, eviction.unpin, self.path, name)
@@ -196,12 +195,12 @@ class ImageStoreClient(NamedTuple):
 
     def check_bytes(self, name: str, owner: str, deadline: Deadline, *, again: bool = False) -> ByteCheck:
         """Compare an image with its recorded SHA-256, unless that has been done (then only if `again`)."""
-        from warmstart.images import verify
+        from warmstart.images import published
 
-        return self._run(deadline, verify.check_bytes, self.path, name, owner, again)
+        return self._run(deadline, published.check_bytes, self.path, name, owner, again)
 
     def quarantine(self, name: str, reason: str, deadline: Deadline, *, inode: int = 0) -> bool:
-        """Quarantine a damaged image; False if it is gone, or has been replaced by another inode than `inode`."""
+        """Quarantine a damaged image; False if it is gone, or its inode is not `inode` any more."""
         from warmstart.images import published
 
         return self._run(deadline, published.quarantine, self.path, name, reason, inode)
@@ -210,7 +209,7 @@ class ImageStoreClient(NamedTuple):
         """Remove damaged images that are old or too many; returns their names there. Times in seconds."""
         from warmstart.images import eviction
 
-        return self._run(deadline, eviction.empty, self.path, now, lease)
+        return self._run(deadline, eviction.empty_quarantine, self.path, now, lease)
 
     # What is there
 
@@ -241,14 +240,14 @@ class ImageStoreClient(NamedTuple):
 
     # Other launchers
 
-    def take_launchers_lock(self, directory: str, name: str, deadline: Deadline) -> str:
-        """Take the launchers' lock of an image; returns "", `beside.BUSY`, or why there is none."""
+    def try_launchers_lock(self, directory: str, name: str, deadline: Deadline) -> str:
+        """Take the launchers' lock of an image; returns "", `launchers.BUSY`, or why there is none."""
         from warmstart.images import launchers
 
         return self._run(deadline, launchers.try_lock, directory, name)
 
-    def give_back_launchers_lock(self, name: str, deadline: Deadline) -> None:
-        """Give the launchers' lock of an image back."""
+    def release_launchers_lock(self, name: str, deadline: Deadline) -> None:
+        """Release the launchers' lock of an image."""
         from warmstart.images import launchers
 
         self._run(deadline, launchers.unlock, name)
@@ -260,12 +259,12 @@ class ImageStoreClient(NamedTuple):
         return self._run(deadline, launchers.link, directory, names, path)
 
     def adopt(
-        self, fd: int, places: Sequence[Adopt], names: Sequence[str], not_before: float, deadline: Deadline
-    ) -> Taken | str:
-        """Copy a launcher's image into an open local file; or return why none is taken, "" if there is none."""
+        self, fd: int, directories: Sequence[Adopt], names: Sequence[str], not_before: float, deadline: Deadline
+    ) -> AdoptedImage | str:
+        """Copy a launcher's image into an open local file; or return why none is adopted, "" if there is none."""
         from warmstart.images import launchers
 
-        return self._run_with(fd, deadline, launchers.fetch, fd, places, names, not_before)
+        return self._run_with(fd, deadline, launchers.adopt, fd, directories, names, not_before)
 
     @property
     def _subject(self) -> str:

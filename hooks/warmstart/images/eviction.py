@@ -6,14 +6,13 @@ afterwards, so one of the two always notices the other.
 
     images/quarantine/<name>.<time in ns>.{sqsh,json,reason}      damaged images, moved here by `published.quarantine`
 
-A quarantined image stays for two weeks, for whoever looks for the cause, and the newest few suffice. It stays at
-least for the policy's lease, because a job may still have it open.
+The newest few quarantined images stay for two weeks, so that the cause can be found. Each stays at least for the
+policy's lease, because a job may still have it open.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -22,22 +21,28 @@ from typing import NamedTuple
 
 from warmstart.errors import UserError
 from warmstart.host.files import read_small, unlink_if_there
-from warmstart.images import launchers, published, uses
-from warmstart.images.layout import IMAGE, IMAGES, META, PRIVATE_STORES, Charged
-from warmstart.images.published import QUARANTINE, opened_folder, sweep_all
+from warmstart.images import launchers, uses
+from warmstart.images.layout import (
+    CHECKED,
+    IMAGE,
+    IMAGES,
+    LOCKS,
+    META,
+    PINNED,
+    PRIVATE_STORES,
+    QUARANTINE,
+    Charged,
+)
+from warmstart.images.published import forget_dead, known_of, opened_folder, sweep_all
 from warmstart.policy.compiled import Keep
 from warmstart.store.atomic import replace
 from warmstart.store.locks import try_lock
 
 OUT_OF_SIGHT = ".evicted-"
-CHECKED = "checked"
 LOCK = "evict.lock"
-PINNED = "pinned"
-LONGEST = 16384
-# A new image is its producer's, who has not marked it yet.
-NEW_S = 3600.0
-RETENTION_S = 14 * 86400.0
-MOST = 8
+NEW_S = 3600.0  # protected that long: its producer may not have marked it yet
+RETENTION_S = 14 * 86400.0  # of a quarantined image
+MOST = 8  # quarantined images that stay
 REASON = ".reason"
 LONGEST_REASON = 4096
 ENDINGS = (IMAGE, META, REASON)
@@ -52,11 +57,45 @@ class ImageQuotaExceeded(UserError):
 
 
 class Room(NamedTuple):
-    """Where images go from, and what every eviction has to know."""
+    """The store to evict from, and what protects its images."""
 
     store: str
     lease: float  # seconds for which a mark protects
     names: str  # directory of the launchers' links, "" for none
+
+
+class ImageEntry(NamedTuple):
+    """An image in the store; from `digest` on what is known of it, "" or -1 where nothing is."""
+
+    name: str
+    path: str
+    bytes: int
+    published: float  # seconds since the epoch, as `last_use`
+    last_use: float
+    nodes: list[str]  # those that used it within the lease
+    protected: str  # "pinned" | "in use" | "new" | ""
+    digest: str
+    reference: str
+    importer: str
+    user: str
+    account: str
+    sha256: str
+    uid: int
+    private: str  # its store of private images, "" for the shared one; set by what lists all stores
+    store: str
+
+
+class QuarantinedImage(NamedTuple):
+    """A quarantined image."""
+
+    name: str
+    path: str
+    bytes: int
+    at: float  # seconds since the epoch
+    reason: str
+    reference: str
+    private: str  # its store of private images, "" for the shared one; set by what lists all stores
+    store: str
 
 
 def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str) -> list[str]:
@@ -65,10 +104,10 @@ def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str) -
     Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less than the floor would be left.
     """
     room = Room(store, keep.lease, names)
-    with opened_folder(store, "locks", 0o700):
-        held = try_lock(f"{store}/{IMAGES}/locks", LOCK)
+    with opened_folder(store, LOCKS):
+        held = try_lock(f"{store}/{IMAGES}/{LOCKS}", LOCK)
     gone: list[str] = []
-    if held is not None:  # else somebody else is making room
+    if held is not None:  # else another process makes room
         try:
             _finish(room)
             if keep.user and charged.uid != -1:
@@ -79,47 +118,18 @@ def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str) -
             gone += _below_watermark(room, need, keep)
         finally:
             held.release()
-    check_floor(store, need, keep.floor)
+    _check_floor(store, need, keep.floor)
     return gone
 
 
-def stores(store: str) -> list[str]:
-    """Return the store and, below it, those of private images (private.py), where images lie."""
-    private = os.path.join(store, PRIVATE_STORES)
-    names = sorted(os.listdir(private)) if os.path.isdir(private) else []
-    return [place for place in (store, *(os.path.join(private, name) for name in names)) if _has_images(place)]
-
-
-def evict(store: str, name: str, lease: float, names: str, forced: bool = False) -> bool:
-    """Remove one image; False if it is not there, or protected and not `forced`."""
-    found = describe(store, name, lease)
-    if found is None or (found.protected and not forced):
-        return False
-    with opened_folder(store) as images:
-        try:
-            os.rename(name + IMAGE, OUT_OF_SIGHT + name + IMAGE, src_dir_fd=images, dst_dir_fd=images)
-        except FileNotFoundError:
-            return False
-    return _remove_hidden(Room(store, 0.0 if forced else lease, names), name)
-
-
-def pin(store: str, name: str, owner: str) -> None:
-    """Keep an image whatever happens, until `unpin`."""
-    with opened_folder(store, PINNED) as folder:
-        replace(folder, owner, name, b"")
-
-
-def unpin(store: str, name: str) -> bool:
-    """Let an image go when its time comes; False if it was not pinned."""
-    with opened_folder(store, PINNED) as folder:
-        return unlink_if_there(name, folder)
-
-
-def check_floor(store: str, need: int, floor: int) -> None:
-    """Raise `OSError` (ENOSPC) if less than `floor` percent would be left beside `need` bytes."""
-    capacity, free = _space(store)
-    if free - need < capacity * floor // 100:
-        raise OSError(errno.ENOSPC, f"{free} bytes are free, {need} are needed and {floor}% of {capacity} stay free")
+def _finish(room: Room) -> None:
+    """Finish what dead producers and evictions have begun; the eviction lock is held."""
+    sweep_all(room.store)
+    forget_dead(room.store)
+    with opened_folder(room.store) as images:
+        found = [name for name in os.listdir(images) if name.startswith(OUT_OF_SIGHT)]
+    for name in found:
+        _remove_hidden(room, name.removeprefix(OUT_OF_SIGHT).removesuffix(IMAGE))
 
 
 def _within_quota(room: Room, need: int, limit: int, whose: str, is_theirs: Callable[[ImageEntry], bool]) -> list[str]:
@@ -168,8 +178,35 @@ def _evict_until(room: Room, images: Iterable[ImageEntry], wanted: int) -> tuple
     return gone, freed
 
 
+def _check_floor(store: str, need: int, floor: int) -> None:
+    """Raise `OSError` (ENOSPC) if less than `floor` percent would be left beside `need` bytes."""
+    capacity, free = _space(store)
+    if free - need < capacity * floor // 100:
+        raise OSError(errno.ENOSPC, f"{free} bytes are free, {need} are needed and {floor}% of {capacity} stay free")
+
+
+def _space(store: str) -> tuple[int, int]:
+    """Return capacity and free space of the file system for ordinary users, in bytes."""
+    found = os.statvfs(store)
+    free = found.f_bavail * found.f_frsize
+    return (found.f_blocks - found.f_bfree) * found.f_frsize + free, free
+
+
+def evict(store: str, name: str, lease: float, names: str, forced: bool = False) -> bool:
+    """Remove one image; False if it is not there, or protected and not `forced`."""
+    found = describe(store, name, lease)
+    if found is None or (found.protected and not forced):
+        return False
+    with opened_folder(store) as images:
+        try:
+            os.rename(name + IMAGE, OUT_OF_SIGHT + name + IMAGE, src_dir_fd=images, dst_dir_fd=images)
+        except FileNotFoundError:
+            return False
+    return _remove_hidden(Room(store, 0.0 if forced else lease, names), name)
+
+
 def _remove_hidden(room: Room, name: str) -> bool:
-    """Remove what is out of sight, or put it back if a node marked it meanwhile."""
+    """Remove an image that is out of sight, or put it back if a node has marked it meanwhile."""
     hidden = OUT_OF_SIGHT + name + IMAGE
     is_back = any(time.time() - at < room.lease for at in uses.last(room.store, name).values())
     with opened_folder(room.store) as images:
@@ -188,50 +225,31 @@ def _remove_hidden(room: Room, name: str) -> bool:
     return True
 
 
+def pin(store: str, name: str, owner: str) -> None:
+    """Protect an image from eviction until `unpin`."""
+    with opened_folder(store, PINNED) as folder:
+        replace(folder, owner, name, b"")
+
+
+def unpin(store: str, name: str) -> bool:
+    """Make a pinned image evictable again; False if it was not pinned."""
+    with opened_folder(store, PINNED) as folder:
+        return unlink_if_there(name, folder)
+
+
+def stores(store: str) -> list[str]:
+    """Return the store and, below it, those of private images (private.py), where images lie."""
+    private = os.path.join(store, PRIVATE_STORES)
+    names = sorted(os.listdir(private)) if os.path.isdir(private) else []
+    return [path for path in (store, *(os.path.join(private, name) for name in names)) if _has_images(path)]
+
+
 def _has_images(store: str) -> bool:
     return os.path.isdir(os.path.join(store, IMAGES))
 
 
-def _finish(room: Room) -> None:
-    """End what producers and evictions that died have begun; the evictions' lock is held."""
-    sweep_all(room.store)
-    published.forget_dead(room.store)
-    with opened_folder(room.store) as images:
-        found = [name for name in os.listdir(images) if name.startswith(OUT_OF_SIGHT)]
-    for name in found:
-        _remove_hidden(room, name.removeprefix(OUT_OF_SIGHT).removesuffix(IMAGE))
-
-
-def _space(store: str) -> tuple[int, int]:
-    """Return what the file system holds for ordinary users, and what of it is free; bytes."""
-    found = os.statvfs(store)
-    free = found.f_bavail * found.f_frsize
-    return (found.f_blocks - found.f_bfree) * found.f_frsize + free, free
-
-
-class ImageEntry(NamedTuple):
-    """An image in the store; from `digest` on what is known of it, "" or -1 where nothing is."""
-
-    name: str
-    path: str
-    bytes: int
-    published: float  # seconds since the epoch, as `last_use`
-    last_use: float
-    nodes: list[str]  # those that used it within the lease
-    protected: str  # "pinned" | "in use" | "new" | ""
-    digest: str
-    reference: str
-    importer: str
-    user: str
-    account: str
-    sha256: str
-    uid: int
-    private: str  # set by whoever lists all stores: the name of its store of private images, "" for the shared one
-    store: str
-
-
 def inventory(store: str, lease: float) -> list[ImageEntry]:
-    """Return every image of the store, the one that was used least recently first; `lease` in seconds."""
+    """Return every image of the store, the least recently used first; `lease` in seconds."""
     folder = os.path.join(store, IMAGES)
     try:
         names = os.listdir(folder)
@@ -272,30 +290,8 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
     )
 
 
-def known_of(path: str) -> dict[str, object]:
-    """Return what was written down when the image was published; {} if that is missing or damaged."""
-    try:
-        found = json.loads(read_small(path, LONGEST))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _is_image(name: str) -> bool:
     return name.endswith(IMAGE) and not name.startswith(".")
-
-
-class QuarantinedImage(NamedTuple):
-    """A quarantined image."""
-
-    name: str
-    path: str
-    bytes: int
-    at: float  # seconds since the epoch
-    reason: str
-    reference: str
-    private: str  # set by whoever lists all stores: the name of its store of private images, "" for the shared one
-    store: str
 
 
 def quarantined(store: str) -> list[QuarantinedImage]:
@@ -308,19 +304,19 @@ def quarantined(store: str) -> list[QuarantinedImage]:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    found = (_describe(store, folder, name) for name in {_stem(name) for name in names} if name)
+    found = (_describe_quarantined(store, folder, name) for name in {_stem(name) for name in names} if name)
     return sorted(found, key=lambda entry: entry.at)
 
 
-def empty(store: str, now: float, lease: float) -> list[str]:
-    """Remove what has lain there for two weeks, and all but the last few, but nothing before its lease; return it.
+def empty_quarantine(store: str, now: float, lease: float) -> list[str]:
+    """Remove quarantined images that are two weeks old, and all but the newest few; return their names.
 
-    `now` in seconds since the epoch, `lease` in seconds.
+    None goes before its lease. `now` in seconds since the epoch, `lease` in seconds.
     """
     found = quarantined(store)
     last = found[-MOST:]
     going = [entry.name for entry in found if now - entry.at > (max(RETENTION_S, lease) if entry in last else lease)]
-    with opened_folder(store, QUARANTINE, 0o700) as folder:
+    with opened_folder(store, QUARANTINE) as folder:
         for name in going:
             for ending in ENDINGS:
                 unlink_if_there(name + ending, folder)
@@ -333,14 +329,14 @@ def _stem(name: str) -> str:
     return stem if stem.rpartition(".")[2].isdecimal() and not stem.startswith(".") else ""
 
 
-def _describe(store: str, folder: str, name: str) -> QuarantinedImage:
+def _describe_quarantined(store: str, folder: str, name: str) -> QuarantinedImage:
     path = os.path.join(folder, name)
     size = 0
     for ending in ENDINGS:
         try:
             size += os.stat(path + ending, follow_symlinks=False).st_size
         except FileNotFoundError:
-            continue  # whoever moved it died in between, or somebody else has just emptied this
+            continue  # its mover died in between, or another process has just removed it
     try:
         reason = read_small(path + REASON, LONGEST_REASON).decode("utf-8", "replace")
     except FileNotFoundError:

@@ -43,8 +43,16 @@ _SANITISED = str.maketrans(dict.fromkeys("/:@#", "_"))
 _held: dict[str, int] = {}
 
 
+class AdoptedImage(NamedTuple):
+    """A launcher's image that was copied."""
+
+    path: str
+    sha256: str
+    changed: float  # its mtime, seconds since the epoch
+
+
 def names_of(reference: Reference) -> list[str]:
-    """Return what launchers call the image: `sed 's/[/:@#]/_/g'` of each spelling, the shortest first."""
+    """Return launchers' names of the image: `sed 's/[/:@#]/_/g'` of each spelling, the shortest first."""
     full = reference.canonical()
     spellings = [full]
     if reference.registry == DOCKER_HUB:
@@ -54,12 +62,12 @@ def names_of(reference: Reference) -> list[str]:
 
 
 def is_unambiguous(reference: Reference) -> bool:
-    """Tell whether a launcher's name for it can mean only this: other characters become `_`, too."""
+    """Tell whether launchers' names of it can mean no other image: other characters become `_`, too."""
     return "_" not in reference.canonical()
 
 
 def try_lock(directory: str, name: str) -> str:
-    """Take the launchers' lock of an image if nobody has it; returns "", `BUSY`, or why there is none."""
+    """Take the launchers' lock of an image if it is free; returns "", `BUSY`, or why there is none."""
     try:
         with opened_dir(directory) as folder:
             fd = _open(name + LOCK, folder)
@@ -78,43 +86,10 @@ def try_lock(directory: str, name: str) -> str:
 
 
 def unlock(name: str) -> None:
-    """Let launchers have their lock; the file stays."""
+    """Release the launchers' lock; the file stays."""
     fd = _held.pop(name, None)
     if fd is not None:
         os.close(fd)
-
-
-def link(directory: str, names: Sequence[str], path: str) -> int:
-    """Keep links to an image under these names; returns how many there are.
-
-    None where anybody but this account and root could put another file in a link's place, and none in the place of
-    a file that is no link.
-    """
-    kept = 0
-    with opened_dir(directory) as folder:
-        status = os.fstat(folder)
-        if weakness(status, (0, os.geteuid())):
-            return 0
-        for name in names:
-            temp = f".{name[:200]}.{os.getpid()}"
-            unlink_if_there(temp, folder)
-            os.symlink(path, temp, dir_fd=folder)
-            try:
-                if _is_link_or_absent(name + IMAGE, folder):
-                    os.rename(temp, name + IMAGE, src_dir_fd=folder, dst_dir_fd=folder)
-                    kept += 1
-            finally:
-                unlink_if_there(temp, folder)
-    return kept
-
-
-def unlink(directory: str, path: str) -> None:
-    """Remove the links to an image that goes."""
-    with suppress(OSError), opened_dir(directory) as folder:
-        for name in os.listdir(folder):
-            with suppress(OSError):
-                if os.readlink(name, dir_fd=folder) == path:
-                    os.unlink(name, dir_fd=folder)
 
 
 def _open(name: str, folder: int) -> int:
@@ -133,8 +108,41 @@ def _lock(fd: int, name: str, folder: int) -> str:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise OSError(errno.EINVAL, "not a plain file with one name")
-    # Some releases of py-filelock unlink the file on release: a lock on the old one would be nobody else's.
+    # Some releases of py-filelock unlink the file on release: a lock on an unlinked file excludes nobody.
     return "" if files.try_take(fd) and is_at(fd, name, folder) else BUSY
+
+
+def link(directory: str, names: Sequence[str], path: str) -> int:
+    """Keep links to an image under these names; returns how many there are.
+
+    None where anybody but this account and root could put another file in a link's place, and none in the place of
+    a file that is no link.
+    """
+    linked = 0
+    with opened_dir(directory) as folder:
+        status = os.fstat(folder)
+        if weakness(status, (0, os.geteuid())):
+            return 0
+        for name in names:
+            temp = f".{name[:200]}.{os.getpid()}"
+            unlink_if_there(temp, folder)
+            os.symlink(path, temp, dir_fd=folder)
+            try:
+                if _is_link_or_absent(name + IMAGE, folder):
+                    os.rename(temp, name + IMAGE, src_dir_fd=folder, dst_dir_fd=folder)
+                    linked += 1
+            finally:
+                unlink_if_there(temp, folder)
+    return linked
+
+
+def unlink(directory: str, path: str) -> None:
+    """Remove the links to an image that is removed."""
+    with suppress(OSError), opened_dir(directory) as folder:
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                if os.readlink(name, dir_fd=folder) == path:
+                    os.unlink(name, dir_fd=folder)
 
 
 def _is_link_or_absent(name: str, folder: int) -> bool:
@@ -144,25 +152,17 @@ def _is_link_or_absent(name: str, folder: int) -> bool:
         return True
 
 
-class Taken(NamedTuple):
-    """A launcher's image that was copied."""
+def adopt(target: int, directories: Sequence[Adopt], names: Sequence[str], not_before: float) -> AdoptedImage | str:
+    """Copy the first image that may be adopted into the descriptor `target`.
 
-    path: str
-    sha256: str
-    changed: float  # its mtime, seconds since the epoch
-
-
-def fetch(target: int, places: Sequence[Adopt], names: Sequence[str], not_before: float) -> Taken | str:
-    """Copy the first image that may be taken into the descriptor `target`.
-
-    A file counts if it was last changed at `not_before` (seconds since the epoch) or later. Returns a string if none
-    was taken: why one that is there may not be, "" if there is none.
+    A file counts if it was last changed at `not_before` (seconds since the epoch) or later. If none is adopted, returns
+    why: "" if there is none.
     """
     problem = ""
-    for directory, owners in places:
+    for directory, owners in directories:
         for name in names:
             try:
-                return _fetch(target, directory, name + IMAGE, (0, os.geteuid(), *owners), not_before)
+                return _copy(target, directory, name + IMAGE, (0, os.geteuid(), *owners), not_before)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -172,7 +172,7 @@ def fetch(target: int, places: Sequence[Adopt], names: Sequence[str], not_before
     return problem
 
 
-def _fetch(target: int, directory: str, name: str, owners: tuple[int, ...], not_before: float) -> Taken:
+def _copy(target: int, directory: str, name: str, owners: tuple[int, ...], not_before: float) -> AdoptedImage:
     with opened_dir(directory) as folder:
         fd = open_regular(name, folder)
         try:
@@ -187,7 +187,7 @@ def _fetch(target: int, directory: str, name: str, owners: tuple[int, ...], not_
                 raise _refusal("changed while it was read")
         finally:
             os.close(fd)
-    return Taken(os.path.join(directory, name), sha256, status.st_mtime)
+    return AdoptedImage(os.path.join(directory, name), sha256, status.st_mtime)
 
 
 def _check_directories(directory: str, folder: int, owners: tuple[int, ...]) -> None:

@@ -1,16 +1,16 @@
-"""Where images lie in the store, and the warm look-up. Runs as the store's owner, in the worker. Hot path.
+"""Where images lie in the store, and the warm look-up. Runs as the store's owner. Hot path.
 
     images/                                   0755
         <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
-        <hex64>.<machine>.<recipe>.json       what is known of it (publishing.py)
+        <hex64>.<machine>.<recipe>.json       what is known of it (published.py)
         adopted-<hex64>.<machine>.<recipe>.*  an image that another launcher made; <hex64> is its own SHA-256
-        tags/<key>[~<machine>].json           the digest that a tag had, and when (publishing.py)
+        tags/<key>[~<machine>].json           the digest that a tag had, and when (published.py)
         used/<name>/<node>                    when a node last used it, to the day (uses.py)
-        pinned/<name>                         never evicted (space.py)
-        checked/<name>.json                   the last reading of all its bytes (validity.py)
-        locks/                                0700: election.py
-        failed/                               failures.py
-        quarantine/                           0700: what was no whole image any more, with the reason
+        pinned/<name>                         never evicted (eviction.py)
+        checked/<name>.json                   the last check of all its bytes (published.py)
+        locks/                                0700: who imports what (published.py)
+        failed/<key>.json                     definitive import failures (published.py)
+        quarantine/                           0700: damaged images, with the reason (eviction.py)
 
 `machine` is uname's: one digest may stand for a list of images, and which of them an import picks depends on
 the node's CPU. `recipe` is the importer and the version of its options: they change the bytes, too. A look-up costs
@@ -31,6 +31,12 @@ from warmstart.images.reference import Reference, is_digest
 
 IMAGES = "images"
 TAGS = "tags"
+USED = "used"
+PINNED = "pinned"
+CHECKED = "checked"
+LOCKS = "locks"
+FAILED = "failed"
+QUARANTINE = "quarantine"
 IMAGE = ".sqsh"
 META = ".json"
 PRIVATE_STORES = "private"  # directory of the stores of private images (private.py)
@@ -78,12 +84,13 @@ class Pointer(NamedTuple):
 
     digest: str
     resolved: float
-    unanswered: float = 0.0  # when the registry was last asked in vain
+    unanswered: float = 0.0  # when the registry last failed to answer
 
 
 class Found(NamedTuple):
     """An image file in the store."""
 
+    name: str  # as `image_name` gives it
     path: str
     digest: str
     size: int
@@ -120,7 +127,8 @@ def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found
         digest, stale = _tag_digest(os.path.join(store, IMAGES, TAGS, key + META), times)
     if not digest:
         return None
-    path = os.path.join(store, IMAGES, image_name(digest, kind) + IMAGE)
+    name = image_name(digest, kind)
+    path = os.path.join(store, IMAGES, name + IMAGE)
     try:
         fd = os.open(path, REGULAR)
     except FileNotFoundError:
@@ -130,7 +138,7 @@ def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found
         problem = what_is_wrong(fd, status)
     finally:
         os.close(fd)
-    return Found(path, digest, status.st_size, stale, problem)
+    return Found(name, path, digest, status.st_size, stale, problem)
 
 
 def what_is_wrong(fd: int, status: os.stat_result) -> str:

@@ -1,11 +1,11 @@
-"""Images that only some jobs may read: fetched with the site's credentials, kept apart, handed to each job.
+"""Private images, fetched with the site's credentials: a store for each scope, a copy for each job.
 
     <store>/private/<name>/           the store's owner, 0700: a store of images of its own, images/ and all
     <workspace>/<node>/<run>/<key>.sqsh   the job's copy, its uid's, 0400; gone with the workspace
 
-Scope comes before digest (docs/threats.md, row 10): a job that may not read `name` is never asked for there, so a hit
-of another scope is a miss, and failures, locks and pointers of one scope are not another's. Nobody but the store's
-owner can enter the directory: what a job reads is its own copy.
+Scope comes before digest (docs/threats.md, row 10): for a job that may not read `name`, nothing looks there. So a hit
+in another scope is a miss, and each scope has its own failures, locks and pointers. Only the store's owner can enter
+the directory; a job reads its own copy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ImageCopyFailed(ResourceError):
 class JobOwner(NamedTuple):
     """The job that gets a copy: its run directory, which is root's, and its ids."""
 
-    run: str
+    run_directory: str
     uid: int
     gid: int
 
@@ -44,17 +44,17 @@ def site_of(site: Site, name: str, deadline: Deadline) -> Site:
     return site._replace(store=site.store.private(name, deadline), uses=f"{site.uses}-private-{name}", rules=rules)
 
 
-def hand_over(image: Obtained, reference: Reference, heir: JobOwner, site: Site, deadline: Deadline) -> str:
+def hand_over(image: Obtained, reference: Reference, owner: JobOwner, site: Site, deadline: Deadline) -> str:
     """Copy an image into a job's run directory; return the path there."""
     name = key_of(reference.canonical()) + IMAGE
     try:
-        with opened_dir(heir.run) as directory:
+        with opened_dir(owner.run_directory) as directory:
             unlink_if_there(name, directory)
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
             try:
                 if problem := site.store.copy_out(image.path, fd, deadline):
                     raise ImageCopyFailed(image=reference.canonical(), problem=problem)
-                os.fchown(fd, heir.uid, heir.gid)
+                os.fchown(fd, owner.uid, owner.gid)
                 os.fchmod(fd, 0o400)
             except BaseException:
                 with suppress(OSError):
@@ -64,4 +64,4 @@ def hand_over(image: Obtained, reference: Reference, heir: JobOwner, site: Site,
                 os.close(fd)
     except OSError as error:
         raise ImageCopyFailed(image=reference.canonical(), problem=error.strerror) from error
-    return f"{heir.run}/{name}"
+    return f"{owner.run_directory}/{name}"

@@ -1,23 +1,15 @@
 """The producer's part of a single flight: everything between the lock and the published image.
 
-Never on a warm hook's path. The lock's holder looks again, because the one before it may have just published; a
-definitive failure is written down before the lock goes, so that the next holder finds it.
+Never on a warm hook's path. Who gets the lock looks again, because the previous holder may just have published. A
+definitive failure is written down before the lock is released, so that the next holder finds it.
 
-One producer at work: what it holds, what it tells its waiters, and what it asks of the store.
+During an import a forked process looks every few seconds how much of it is on the disk, and tells the waiters. It ends
+with the hook.
 
-Never on a warm hook's path.
-
-What a producer tells its waiters while it works: for the length of an import, how much of it is on the disk.
-
-A process of its own looks every few seconds: the importer's programs say nothing that could be relied on. It ends
-with the hook, however that ends.
-
-Take what an importer made away from its account, for good (docs/threats.md, row 11).
-
-The importer's processes are dead by now, with their namespaces. What is proved here is proved of an inode, not
-of a name: one link, regular, the import account's; then it is root's and read-only; then no descriptor open
-for writing is left anywhere, a mapping or a descriptor that was passed on included: the kernel grants a read
-lease only then (fcntl(2), F_SETLEASE). The validated inode is the one that is copied (docs/adr/0002).
+The importer's result is claimed before it is checked (docs/threats.md, row 11). Its processes are dead by then, with
+their namespaces. `claim` proves facts of an inode, not of a name: one link, regular, the import account's; then it is
+root's and read-only; then no descriptor or mapping for writing is left, because only then does the kernel grant a read
+lease (fcntl(2), F_SETLEASE). The validated inode is the one that is copied (docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -26,34 +18,35 @@ import errno
 import fcntl
 import os
 import select
+import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, open_regular
+from warmstart.host.identity import Identity
 from warmstart.images import launchers, published, scratch, verify
 from warmstart.images.importers.base import Importer, RegistryUnreachable
 from warmstart.images.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
 from warmstart.images.published import Draft, Producer, RememberedFailure, temp_owner
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
-from warmstart.images.scratch import Caps
+from warmstart.images.scratch import Caps, Scratch
 from warmstart.images.squashfs import ImageInvalid
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
 ADOPTED_FILE = "adopted.sqsh"
 CLEAN_UP_S = 5.0
-COURTESY = 4  # the part of what is left of the wait that a launcher's lock may cost: one in this many
-LONGEST_COURTESY_S = 120.0
+LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left
+LAUNCHERS_LOCK_S = 120.0  # and no longer than this
 POLL_S = 0.25
-EVERY_S = 2.0
-DEEPEST = 3  # layers and results lie above; the unpacked tree goes on below
-MOST = 2000  # entries looked at
-SIGKILL = 9
+PROGRESS_S = 2.0  # between two looks at the scratch
+PROGRESS_DEPTH = 3  # layers and results lie above; the unpacked tree goes on below
+PROGRESS_ENTRIES = 2000
 BLOCK = 512  # bytes in st_blocks
 
 
@@ -65,43 +58,76 @@ class NothingToAdopt(UserError):
     hint = "images.adopt in the policy names directories and owners (docs/images.md, Adoption)"
 
 
-def begin(want: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
+class ImageNotOurs(StoreError):
+    """What the importer left can't be made ours alone."""
+
+    code = "image-not-ours"
+    template = "the importer's {name} can't be trusted: {problem}"
+    hint = "is paths.workspace on a local disk (ext4, xfs), and does the import account run nothing else?"
+
+
+class Flight(NamedTuple):
+    """One producer at work."""
+
+    query: ImageQuery
+    site: Site
+    deadline: Deadline
+    producer: Producer  # what it tells waiters
+    owner: str  # names its temporary files in the store
+    lockless: str  # why it has no lock, "" if it has one
+    names: list[str]  # of the image, to launchers
+
+    def tell(self, doing: str) -> None:
+        """Tell waiters what is done now; failing to tell is no failure."""
+        with suppress(WarmstartError):
+            self.site.store.announce(self.query, self.producer._replace(doing=doing), self.owner, self.deadline)
+
+
+def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     """Become the producer, if nobody is."""
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    producer = Producer(site.node, os.getpid(), site.job_id, since)
-    owner = temp_owner(want.lock, site.node, site.run_id)
-    lockless = site.store.begin(want, producer, owner, deadline)
-    return None if lockless is None else Flight(want, site, deadline, producer, owner, lockless)
+    producer = Producer(site.requester.node, os.getpid(), site.requester.job_id, since)
+    owner = _temp_owner(query, site)
+    lockless = site.store.begin(query, producer, owner, deadline)
+    return (
+        None
+        if lockless is None
+        else Flight(query, site, deadline, producer, owner, lockless, launchers.names_of(query.reference))
+    )
+
+
+def _temp_owner(query: ImageQuery, site: Site) -> str:
+    return temp_owner(query.lock, site.requester.node, site.requester.run_id)
 
 
 def produce(flight: Flight, how: str) -> Obtained:
     """Import and publish, unless that has been done in the meantime (then `how`); gives the lock back."""
-    want, site, deadline = flight[:3]
+    query, site, deadline = flight[:3]
     try:
-        raise_remembered(want, site, deadline)
-        image = as_obtained(site.store.find(want, deadline), how) or _import(flight)
+        raise_remembered(query, site, deadline)
+        image = site.look_up(query, how, deadline) or _import(flight)
         return image._replace(missing=image.missing._replace(lockless=image.missing.lockless or flight.lockless))
     except UserError as error:
         if error.code in published.DEFINITIVE:
             failure = RememberedFailure(error.code, {name: str(value) for name, value in error.fields.items()})
             with suppress(WarmstartError):
-                site.store.remember(want, failure, flight.owner, after(CLEAN_UP_S))
+                site.store.remember(query, failure, flight.owner, after(CLEAN_UP_S))
         raise
     finally:
-        site.store.end(want, after(CLEAN_UP_S))
+        site.store.end(query, after(CLEAN_UP_S))
 
 
-def raise_remembered(want: ImageQuery, site: Site, deadline: Deadline) -> None:
-    """Raise the definitive failure that somebody met with this reference a short time ago."""
-    failure = site.store.recall(want, site.rules.remember_failures, deadline)
+def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
+    """Raise the definitive failure that an import of this reference had a short time ago."""
+    failure = site.store.recall(query, site.rules.remember_failures, deadline)
     if failure and (error := published.as_error(failure)):
         raise error
 
 
-def describe_producer(want: ImageQuery, site: Site) -> str:
-    """Return whom a waiter has waited for, and what that one does, in words."""
+def describe_producer(query: ImageQuery, site: Site) -> str:
+    """Return in words who imports the image, and what it does now."""
     try:
-        producer = site.store.producer_of(want, after(CLEAN_UP_S))
+        producer = site.store.producer_of(query, after(CLEAN_UP_S))
     except WarmstartError:
         producer = None  # the waiter's own error says more than this one would
     if producer is None:
@@ -110,99 +136,123 @@ def describe_producer(want: ImageQuery, site: Site) -> str:
     return f"imported by pid {producer.pid} on {producer.host} for job {producer.job} since {producer.since}{doing}"
 
 
-def discard_damaged(image: Obtained, want: ImageQuery, site: Site, deadline: Deadline) -> str:
+def discard_damaged(name: str, query: ImageQuery, site: Site, deadline: Deadline) -> str:
     """Read every byte of an image, unless that has been done; returns what is wrong with it, and quarantines it."""
-    name = image_name(image.digest, want.kind)
-    found = site.store.check_bytes(name, temp_owner(want.lock, site.node, site.run_id), deadline)
+    found = site.store.check_bytes(name, _temp_owner(query, site), deadline)
     if found.problem:
         site.store.quarantine(name, found.problem, deadline, inode=found.inode)
     return found.problem
 
 
 def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    """Take over what another launcher left for a tag, however old it is; `NothingToAdopt` says why not."""
-    want, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-    flight = begin(want._replace(times=TagTimes(0.0, 0.0)), site, deadline)
+    """Adopt what another launcher left for a tag, however old it is. Raises `NothingToAdopt`."""
+    query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
+    flight = begin(query._replace(times=TagTimes(0.0, 0.0)), site, deadline)
     if flight is None:
-        raise NothingToAdopt(image=reference.canonical(), problem=describe_producer(want, site))
+        raise NothingToAdopt(image=reference.canonical(), problem=describe_producer(query, site))
     try:
-        with scratch.opened(site.workspace, site.node, site.run_id, site.store.identity, _caps(site)) as work:
+        with _scratch(site, site.store.identity) as work:
             image, left_out = _adopt(flight, work)
     finally:
-        site.store.end(want, after(CLEAN_UP_S))
+        site.store.end(query, after(CLEAN_UP_S))
     if image is None:
         problem = left_out or "the policy names no directory that has it, or its name could mean another image, too"
         raise NothingToAdopt(image=reference.canonical(), problem=problem)
-    site.store.point(want, image.digest, time.time(), flight.owner, deadline)
+    site.store.point(query, image.digest, time.time(), flight.owner, deadline)
     return image
 
 
-def _caps(site: Site) -> Caps:
-    return Caps(site.rules.max_size, site.rules.max_files)
-
-
 def _import(flight: Flight) -> Obtained:
-    want, site = flight.want, flight.site
-    site.store.sweep(want, flight.deadline)
+    query, site = flight.query, flight.site
+    site.store.sweep(query, flight.deadline)
     importer = site.importer()
-    with (
-        courtesy(flight) as lockless,
-        scratch.opened(site.workspace, site.node, site.run_id, importer.identity, _caps(site)) as work,
-    ):
+    with _launchers_lock(flight) as lockless, _scratch(site, importer.identity) as work:
         image, left_out = _adopt(flight, work)
         image = image or _fetch(flight, importer, work)
     return image._replace(missing=image.missing._replace(lockless=lockless, left_out=left_out))
 
 
-def _fetch(flight: Flight, importer: Importer, work: scratch.Scratch) -> Obtained:
-    want, site, deadline = flight[:3]
+def _scratch(site: Site, identity: Identity) -> AbstractContextManager[Scratch]:
+    caps = Caps(site.rules.max_size, site.rules.max_files)
+    return scratch.opened(site.workspace, site.requester.node, site.requester.run_id, identity, caps)
+
+
+def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
+    """Take over what another launcher left, if the policy says from where; else the reason why not."""
+    query, site, deadline = flight[:3]
+    if query.reference.digest or not site.rules.adopt or not launchers.is_unambiguous(query.reference):
+        return None, ""
+    with work.errors():
+        fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
+    try:
+        adopted = site.store.adopt(fd, site.rules.adopt, flight.names, query.times.fresh_after, deadline)
+        if isinstance(adopted, str):
+            return None, adopted
+        digest = ADOPTED + adopted.sha256
+        try:
+            evicted = _publish(flight, fd, digest, f"adopted from {adopted.path}")
+        except ImageInvalid as error:  # a launcher's half image: the import follows, as without it
+            return None, f"{adopted.path}: {error}"
+    finally:
+        os.close(fd)
+        with work.errors():
+            os.unlink(ADOPTED_FILE, dir_fd=work.fd)
+    image = site.look_up(query, "adopted", deadline, digest)
+    if image is None:  # it went from the store meanwhile
+        return None, ""
+    _point(flight, image, min(adopted.changed, time.time()))
+    return image._replace(missing=Missing(evicted=tuple(evicted))), ""
+
+
+def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
+    query, site, deadline = flight[:3]
     resolved = time.time()
-    digest = want.reference.digest
+    digest = query.reference.digest
     if not digest:
-        known = site.store.last_pointer(want, deadline)
+        known = site.store.last_pointer(query, deadline)
         flight.tell("asking the registry what the tag means")
         try:
             patience = deadline.within(RESOLVE_KNOWN_S) if known is not None else deadline
-            digest = importer.resolve(want.reference, work, patience)
+            digest = importer.resolve(query.reference, work, patience)
         except RegistryUnreachable:
             stale = _stale(flight, known)
             if stale is None:
                 raise
             return stale
-    found = site.store.find(want, deadline, digest)
+    found = site.store.find(query, deadline, digest)
     image = as_obtained(found, "reused")  # under another tag, or the tag has not moved
     missing = Missing()
     if image is None:
         if found is not None:
-            site.store.quarantine(image_name(digest, want.kind), found.invalid, deadline)
+            site.store.quarantine(found.name, found.invalid, deadline)
         evicted = _make(flight, digest, importer, work)
         missing = Missing(quarantined=found.invalid if found else "", evicted=tuple(evicted))
-        image = as_obtained(site.store.find(want, deadline, digest), "imported")
-    if image is None:  # somebody took it out of the store between two lines of this function
+        image = site.look_up(query, "imported", deadline, digest)
+    if image is None:  # it went from the store meanwhile
         raise ImageInvalid(problem="it was published and is gone")
-    _point(flight, digest, resolved)
+    _point(flight, image, resolved)
     return image._replace(missing=missing)
 
 
 def _stale(flight: Flight, known: Pointer | None) -> Obtained | None:
-    """Return the image that the tag last meant, and let others have it without asking for a while."""
+    """Return the image that the tag last meant; for a while others get it without a look at the registry."""
     if known is None:
         return None
-    want, site, deadline = flight[:3]
-    image = as_obtained(site.store.find(want, deadline, known.digest), "stale")
+    query, site, deadline = flight[:3]
+    image = site.look_up(query, "stale", deadline, known.digest)
     if image is not None:
-        site.store.point_unanswered(want, flight.owner, deadline)
+        site.store.point_unanswered(query, flight.owner, deadline)
     return image
 
 
-def _make(flight: Flight, digest: str, importer: Importer, work: scratch.Scratch) -> list[str]:
-    """Import, take the result, and publish it; returns what was evicted for it."""
-    want, site, deadline = flight[:3]
+def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> list[str]:
+    """Import, claim the result, and publish it; returns what was evicted for it."""
+    query, site, deadline = flight[:3]
     evicted = site.store.make_room(0, site.rules, site.charged, deadline)  # before minutes of work, not after them
     flight.tell("fetching and packing it")
-    with told(work.fd, teller(flight)):
-        result = importer.import_image(want.reference, digest, work, deadline)
-    work.settle()
+    with report_progress(work.fd, _progress_callback(flight)):
+        result = importer.import_image(query.reference, digest, work, deadline)
+    work.sync()
     with work.errors():
         fd = claim(work.fd, result, importer.identity.uid)
     try:
@@ -211,35 +261,9 @@ def _make(flight: Flight, digest: str, importer: Importer, work: scratch.Scratch
         os.close(fd)
 
 
-def _adopt(flight: Flight, work: scratch.Scratch) -> tuple[Obtained | None, str]:
-    """Take over what another launcher left, if the policy says from where; or say why what is there is not taken."""
-    want, site, deadline = flight[:3]
-    if want.reference.digest or not site.rules.adopt or not launchers.is_unambiguous(want.reference):
-        return None, ""
-    with work.errors():
-        fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
-    try:
-        names = launchers.names_of(want.reference)
-        taken = site.store.adopt(fd, site.rules.adopt, names, want.times.fresh_after, deadline)
-        if isinstance(taken, str):
-            return None, taken
-        digest = ADOPTED + taken.sha256
-        try:
-            evicted = _publish(flight, fd, digest, f"adopted from {taken.path}")
-        except ImageInvalid as error:  # a launcher's half image: the import follows, as without it
-            return None, f"{taken.path}: {error}"
-    finally:
-        os.close(fd)
-        with work.errors():
-            os.unlink(ADOPTED_FILE, dir_fd=work.fd)
-    _point(flight, digest, min(taken.changed, time.time()))
-    image = as_obtained(site.store.find(want, deadline, digest), "adopted")
-    return image and image._replace(missing=Missing(evicted=tuple(evicted))), ""
-
-
 def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
-    """Prove an inode that only root can write, and let the store's owner copy it; returns what was evicted for it."""
-    want, site, deadline = flight[:3]
+    """Check a claimed inode, and let the store's owner copy it; returns what was evicted for it."""
+    query, site, deadline = flight[:3]
     size = os.fstat(fd).st_size
     flight.tell(f"checking {format_size(size)}")
     verify.check_listing(fd, site.validator, deadline)
@@ -247,69 +271,52 @@ def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
     flight.tell(f"publishing {format_size(size)}")
     draft = Draft(
         digest=digest,
-        reference=want.reference.canonical(),
-        kind=want.kind,
+        reference=query.reference.canonical(),
+        kind=query.kind,
         importer=importer,
         published=time.time(),
-        node=site.node,
-        job_id=site.job_id,
+        node=site.requester.node,
+        job_id=site.requester.job_id,
         charged=site.charged,
     )
-    site.store.publish_image(fd, image_name(digest, want.kind), draft, flight.owner, deadline)
+    site.store.publish_image(fd, image_name(digest, query.kind), draft, flight.owner, deadline)
     return evicted
 
 
-def _point(flight: Flight, digest: str, resolved: float) -> None:
-    """Let the tag, and the names that launchers look for, lead to the image."""
-    want, site, deadline = flight[:3]
-    if want.reference.tag:
-        site.store.point(want, digest, resolved, flight.owner, deadline)
-    # What one user asked for gets no name: `a_b` and `a/b` are the same file to launchers.
-    if site.rules.names and site.charged.uid == -1 and not is_adopted(digest):
-        path = os.path.join(site.store.path, "images", image_name(digest, want.kind) + launchers.IMAGE)
+def _point(flight: Flight, image: Obtained, resolved: float) -> None:
+    """Let the tag, and launchers' names, lead to the image."""
+    query, site, deadline = flight[:3]
+    if query.reference.tag:
+        site.store.point(query, image.digest, resolved, flight.owner, deadline)
+    # A user's own choice gets no name: `a_b` and `a/b` are the same file to launchers.
+    if site.rules.names and site.charged.uid == -1 and not is_adopted(image.digest):
         with suppress(WarmstartError):
-            site.store.link_for_launchers(site.rules.names, launchers.names_of(want.reference), path, deadline)
-
-
-class Flight(NamedTuple):
-    """One producer at work."""
-
-    want: ImageQuery
-    site: Site
-    deadline: Deadline
-    producer: Producer  # what waiters are told
-    owner: str  # of its temps in the store
-    lockless: str  # why it has no lock, "" if it has one
-
-    def tell(self, doing: str) -> None:
-        """Let waiters know; that they can't be told is no failure."""
-        with suppress(WarmstartError):
-            self.site.store.announce(self.want, self.producer._replace(doing=doing), self.owner, self.deadline)
+            site.store.link_for_launchers(site.rules.names, flight.names, image.path, deadline)
 
 
 @contextmanager
-def courtesy(flight: Flight) -> Iterator[str]:
-    """Hold the launchers' lock where the policy says so, or go on without it; gives why there is none."""
+def _launchers_lock(flight: Flight) -> Iterator[str]:
+    """Hold the launchers' lock where the policy says so, or go on without it; gives the reason then."""
     site = flight.site
     if site.rules.lock != "beside":
         yield ""
         return
-    name = launchers.names_of(flight.want.reference)[0]
-    until = flight.deadline.within(min(flight.deadline.left() / COURTESY, LONGEST_COURTESY_S))
-    problem = site.store.take_launchers_lock(site.rules.names, name, flight.deadline)
+    name = flight.names[0]
+    until = flight.deadline.within(min(flight.deadline.left() / LAUNCHERS_LOCK_SHARE, LAUNCHERS_LOCK_S))
+    problem = site.store.try_launchers_lock(site.rules.names, name, flight.deadline)
     while problem == launchers.BUSY and not until.expired():
         flight.tell("waiting for the launcher that has the lock beside the image")
         time.sleep(min(POLL_S, until.left()))
-        problem = site.store.take_launchers_lock(site.rules.names, name, flight.deadline)
+        problem = site.store.try_launchers_lock(site.rules.names, name, flight.deadline)
     try:
         yield f"somebody holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
     finally:
         with suppress(WarmstartError):
-            site.store.give_back_launchers_lock(name, after(CLEAN_UP_S))
+            site.store.release_launchers_lock(name, after(CLEAN_UP_S))
 
 
-def teller(flight: Flight) -> Callable[[int], None]:
-    """Return what tells waiters of bytes; it has a worker of its own, for it runs in another process."""
+def _progress_callback(flight: Flight) -> Callable[[int], None]:
+    """Return a progress callback. It has a worker of its own because it runs in a forked process."""
     other = flight._replace(site=flight.site._replace(store=flight.site.store.separate()))
 
     def tell(count: int) -> None:
@@ -319,7 +326,7 @@ def teller(flight: Flight) -> Callable[[int], None]:
 
 
 @contextmanager
-def told(directory: int, tell: Callable[[int], None]) -> Iterator[None]:
+def report_progress(directory: int, tell: Callable[[int], None]) -> Iterator[None]:
     """Call `tell` with the bytes below a directory every few seconds, in a forked process, during a `with`.
 
     `tell` runs in that process only; what it raises ends it and nothing else.
@@ -329,7 +336,7 @@ def told(directory: int, tell: Callable[[int], None]) -> Iterator[None]:
     if not pid:
         try:
             os.close(ending)
-            while not select.select([ended], [], [], EVERY_S)[0]:
+            while not select.select([ended], [], [], PROGRESS_S)[0]:
                 tell(measure(directory))
         finally:
             os._exit(0)
@@ -342,23 +349,23 @@ def told(directory: int, tell: Callable[[int], None]) -> Iterator[None]:
 
 
 def _reap(pid: int) -> None:
-    """Let it finish what it says; one that hangs in the store is killed."""
+    """Wait two seconds for a child to end, then kill it: it may hang in the store."""
     for _ in range(200):
         if os.waitpid(pid, os.WNOHANG)[0]:
             return
         select.select([], [], [], 0.01)
-    os.kill(pid, SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
 def measure(directory: int) -> int:
     """Return the bytes on disk of the files near the top of a directory; follows no links, opens no file."""
     with suppress(OSError):
-        return _measure(directory, DEEPEST, [MOST])
+        return _add_sizes(directory, PROGRESS_DEPTH, [PROGRESS_ENTRIES])
     return 0
 
 
-def _measure(directory: int, depth: int, left: list[int]) -> int:
+def _add_sizes(directory: int, depth: int, left: list[int]) -> int:
     total = 0
     for name in os.listdir(directory):
         left[0] -= 1
@@ -370,7 +377,7 @@ def _measure(directory: int, depth: int, left: list[int]) -> int:
             if depth > 1 and stat.S_ISDIR(status.st_mode):
                 below = os.open(name, DIRECTORY, dir_fd=directory)
                 try:
-                    total += _measure(below, depth - 1, left)
+                    total += _add_sizes(below, depth - 1, left)
                 finally:
                     os.close(below)
     return total
@@ -384,14 +391,6 @@ def format_size(count: int) -> str:
             return f"{amount:.0f} {unit}"
         amount /= 1024
     return f"{amount:.1f} GiB"
-
-
-class ImageNotOurs(StoreError):
-    """What the importer left can't be made ours alone."""
-
-    code = "image-not-ours"
-    template = "the importer's {name} can't be trusted: {problem}"
-    hint = "is paths.workspace on a local disk (ext4, xfs), and does the import account run nothing else?"
 
 
 def claim(dir_fd: int, name: str, uid: int) -> int:

@@ -6,8 +6,8 @@
             <random>/             the disk, mounted; the import account's, 0700: HOME, TMPDIR, layers, the result
 
 The inner name is random and the outer directory cannot be listed: two imports at once have the same uid, and neither
-finds the other's files. /proc/self/mountinfo shows both names to everybody, and whoever reaches a directory can pin
-its file system with an O_PATH descriptor, so the disk is emptied when the import ends.
+finds the other's files. But /proc/self/mountinfo shows both names to everybody, and a process that reaches a directory
+can pin its file system with an O_PATH descriptor. So the disk is emptied when the import ends.
 
 The disk is a sparse file on a loop device, `nosuid,nodev`, made in 25 ms and 1 MiB. What does not fit ends in ENOSPC
 for this import alone; removing one file removes millions. It has no journal and no barriers, since it lives as long
@@ -36,8 +36,8 @@ PREFIX = "import."
 REMOVAL_S = 60.0
 MKE2FS = "/sbin/mke2fs"
 MOUNT = "/bin/mount"
-FILE = "disk"
-SECONDS = 30.0
+DISK = "disk"
+MOUNT_S = 30.0
 FILESYSTEM_BLOCK = 4096
 INODE = 256
 # Superblocks, bitmaps and the reserve for them, beside the inode tables.
@@ -45,7 +45,7 @@ OVERHEAD = 16 << 20
 FEATURES = "^has_journal,^resize_inode"
 OPTIONS = "loop,nosuid,nodev,noatime,noinit_itable,barrier=0,errors=continue"
 EVERY_S = 1.0
-PATIENCE = 4  # a look may cost one part in so many of the time
+LOOK_SHARE = 4  # looking may take one part in this many of the time
 DEEPEST = 200  # directories; no image has so many in each other, and each costs a descriptor
 STAT_BLOCK = 512  # bytes in st_blocks
 
@@ -79,34 +79,52 @@ class ImageTooLarge(UserError):
         return cls(image=image, size=caps.size, files=caps.files)
 
 
+class Exceeded(Exception):
+    """More is there than the caps allow."""
+
+
+class Caps(NamedTuple):
+    """What one import may take on a node, all that lies there at once: bytes, and files and directories."""
+
+    size: int
+    files: int
+
+
 class Scratch(NamedTuple):
-    """What an importer works in; `is_sized`: a file system holds the caps, else whoever starts programs has to."""
+    """What an importer works in."""
 
     path: str  # absolute; the import account can reach it
     fd: int
     caps: Caps
-    is_sized: bool = False
+    is_loop_filesystem: bool = False  # its size holds the caps; else `Watch` has to
 
     def full(self, image: str, problem: str) -> UserError | ResourceError:
-        """Return the error for a program that found no space: the image's matter, or that of this node's disk."""
-        return ImageTooLarge.of(image, self.caps) if self.is_sized else ScratchUnusable(path=self.path, problem=problem)
+        """Return the error for a program that found no space: the image's fault, or this node's disk's."""
+        return (
+            ImageTooLarge.of(image, self.caps)
+            if self.is_loop_filesystem
+            else ScratchUnusable(path=self.path, problem=problem)
+        )
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn an `OSError` in here into an error: a full disk below its file system looks like a failing one."""
+        """Turn an `OSError` into `ScratchUnusable` or `ScratchBroken`.
+
+        A full disk below a loop file system looks like a failing one.
+        """
         try:
             with disk_errors(self.path):
                 yield
         except ScratchBroken as error:
-            if not self.is_sized:
+            if not self.is_loop_filesystem:
                 raise
             raise ScratchUnusable(**error.fields) from error
 
-    def settle(self) -> None:
-        """Have all that was written on the disk, or say that the disk did not take it."""
-        if self.is_sized:
+    def sync(self) -> None:
+        """Write everything to the disk; an error if the disk did not take it."""
+        if self.is_loop_filesystem:
             with self.errors():
-                sync_filesystem(self.fd)
+                _sync_filesystem(self.fd)
 
 
 @contextmanager
@@ -121,7 +139,7 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Cap
     try:
         with disk_errors(parent):
             remove_abandoned(parent_fd)
-            name, outer = _make_locked(parent_fd, run_id, identity.gid)
+            name, outer = _make_and_lock(parent_fd, run_id, identity.gid)
         try:
             with disk_errors(parent):
                 scratch = _make_inner(f"{parent}/{name}", outer, identity, caps)
@@ -145,11 +163,26 @@ def remove_left(node: int, run_id: str, deadline: Deadline) -> None:
             _remove(node, name, deadline)
 
 
+def remove_abandoned(parent: int) -> None:
+    """Remove what imports of dead hooks left in a node's open workspace directory."""
+    deadline = after(REMOVAL_S)
+    for name in os.listdir(parent):
+        if not name.startswith(PREFIX):
+            continue
+        with suppress(OSError):
+            fd = os.open(name, DIRECTORY, dir_fd=parent)
+            try:
+                if files.try_take(fd):
+                    _remove(parent, name, deadline)
+            finally:
+                os.close(fd)
+
+
 def _remove(parent: int, name: str, deadline: Deadline) -> None:
-    """Remove a scratch directory, and free what its file system takes even if somebody still holds that."""
+    """Remove a scratch directory, and free what its file system takes even if a process still holds it."""
     disk = -1
     with suppress(OSError), opened_dir(name, parent) as outer:
-        disk = os.open(FILE, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
+        disk = os.open(DISK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
     try:
         remove_tree(parent, name, deadline)
     finally:
@@ -158,7 +191,7 @@ def _remove(parent: int, name: str, deadline: Deadline) -> None:
             os.close(disk)
 
 
-def _make_locked(parent: int, run_id: str, gid: int) -> tuple[str, int]:
+def _make_and_lock(parent: int, run_id: str, gid: int) -> tuple[str, int]:
     """Make the outer directory and lock it; another hook may take it for abandoned until it is locked."""
     while True:
         name = f"{PREFIX}{run_id}.{os.urandom(8).hex()}"
@@ -177,28 +210,13 @@ def _make_locked(parent: int, run_id: str, gid: int) -> tuple[str, int]:
 def _make_inner(path: str, outer: int, identity: Identity, caps: Caps) -> Scratch:
     name = os.urandom(16).hex()
     os.mkdir(name, 0o700, dir_fd=outer)
-    is_sized = os.geteuid() == 0 and mounted(outer, path, name, caps)
+    is_loop_filesystem = os.geteuid() == 0 and mount_loop_filesystem(outer, path, name, caps)
     fd = os.open(name, DIRECTORY, dir_fd=outer)
-    if is_sized:
+    if is_loop_filesystem:
         os.rmdir("lost+found", dir_fd=fd)
         os.fchmod(fd, 0o700)
     os.fchown(fd, identity.uid, identity.gid)
-    return Scratch(f"{path}/{name}", fd, caps, is_sized)
-
-
-def remove_abandoned(parent: int) -> None:
-    """Remove what imports of dead hooks left in a node's open workspace directory."""
-    deadline: Deadline = after(REMOVAL_S)
-    for name in os.listdir(parent):
-        if not name.startswith(PREFIX):
-            continue
-        with suppress(OSError):
-            fd = os.open(name, DIRECTORY, dir_fd=parent)
-            try:
-                if files.try_take(fd):
-                    _remove(parent, name, deadline)
-            finally:
-                os.close(fd)
+    return Scratch(f"{path}/{name}", fd, caps, is_loop_filesystem)
 
 
 @contextmanager
@@ -211,21 +229,14 @@ def disk_errors(path: str) -> Iterator[None]:
         raise kind(path=path, problem=error.strerror or str(error)) from error
 
 
-class Caps(NamedTuple):
-    """What one import may take on a node, all that lies there at once: bytes, and files and directories."""
-
-    size: int
-    files: int
-
-
-def mounted(outer: int, path: str, name: str, caps: Caps) -> bool:
+def mount_loop_filesystem(outer: int, path: str, name: str, caps: Caps) -> bool:
     """Mount a new file system of that size on the directory `name` of `path`, whose open descriptor is `outer`.
 
     False where this node can't (no loop devices, no mke2fs, no file may be that large): nothing is left of the attempt
     then. `OSError` for a disk that fails. Nobody but root may be able to rename anything above `path`.
     """
     files = min(caps.files, caps.size // FILESYSTEM_BLOCK)
-    fd = os.open(FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=outer)
+    fd = os.open(DISK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=outer)
     try:
         os.ftruncate(fd, caps.size + files * INODE + caps.size // 1024 + OVERHEAD)
         is_made = True
@@ -235,43 +246,34 @@ def mounted(outer: int, path: str, name: str, caps: Caps) -> bool:
         is_made = False
     finally:
         os.close(fd)
-    if is_made and _run(_make(f"{path}/{FILE}", files)) and _run(_mount(f"{path}/{FILE}", f"{path}/{name}")):
+    disk = f"{path}/{DISK}"
+    make = [
+        *(MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files)),
+        *("-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", disk),
+    ]
+    mount = [MOUNT, "-n", "-t", "ext4", "-o", OPTIONS, disk, f"{path}/{name}"]
+    if is_made and _succeeds(make) and _succeeds(mount):
         return True
-    os.unlink(FILE, dir_fd=outer)
+    os.unlink(DISK, dir_fd=outer)
     return False
 
 
-def sync_filesystem(fd: int) -> None:
-    """Have everything written that was written to a file system; `OSError` if any of it was lost (kernel 5.8)."""
+def _succeeds(argv: list[str]) -> bool:
+    from warmstart.host import process
+
+    with suppress(WarmstartError):
+        return process.run(argv, deadline=after(MOUNT_S)).status == 0
+    return False
+
+
+def _sync_filesystem(fd: int) -> None:
+    """Call syncfs(2); `OSError` if any written data was lost (kernel 5.8)."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syncfs(fd) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-def _make(path: str, files: int) -> list[str]:
-    return [
-        *(MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files)),
-        *("-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", path),
-    ]
-
-
-def _mount(path: str, target: str) -> list[str]:
-    return [MOUNT, "-n", "-t", "ext4", "-o", OPTIONS, path, target]
-
-
-def _run(argv: list[str]) -> bool:
-    from warmstart.host import process
-
-    with suppress(WarmstartError):
-        return process.run(argv, deadline=after(SECONDS)).status == 0
-    return False
-
-
-class Exceeded(Exception):
-    """More is there than the caps allow."""
 
 
 class Watch:
@@ -292,7 +294,7 @@ class Watch:
         started = time.monotonic()
         _add(self._directory, self._caps, 1)
         ended = time.monotonic()
-        self._next = ended + max(EVERY_S, PATIENCE * (ended - started))
+        self._next = ended + max(EVERY_S, LOOK_SHARE * (ended - started))
 
 
 def _add(directory: int, left: Caps, depth: int) -> Caps:

@@ -1,4 +1,4 @@
-"""Single flight: one import for all who want an image, and nobody waits behind another waiter.
+"""Single flight: one import of an image for all who want it, and no queue.
 
     obtain ─▶ in the store? ─▶ yes: its path                         (all that a warm prolog does)
                    │ no
@@ -9,10 +9,9 @@
               the lock? ─▶ no: sleep a little, look again            (waiters: no lock, no queue)
                    │ yes
                    ▼
-              look again → adopt, or resolve → import → take → validate → publish → point
+              look again → adopt, or resolve → import → claim → validate → publish → point
 
-Hot until the image is missing: what an import needs is imported then. The store is asked through its worker
-only. Events are the caller's.
+Hot path until the image is missing; only then are the modules of an import loaded. The caller audits.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from contextlib import suppress
 from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
 from warmstart.images import uses
-from warmstart.images.layout import ImageQuery, image_name
-from warmstart.images.query import Obtained, Site, as_obtained, query_by_rules
+from warmstart.images.layout import ImageQuery
+from warmstart.images.query import Obtained, Site, query_by_rules
 from warmstart.images.reference import Reference
 
 FIRST_PAUSE_S = 0.05
@@ -33,7 +32,7 @@ ANSWER_S = 1.0  # left for the store's last answer when the waiting is over
 
 
 class ImageWaitExpired(StoreError):
-    """Somebody else imports the image, and is not done yet."""
+    """Another hook still imports the image."""
 
     code = "image-wait-expired"
     template = "image {image} is not there after {waited_s} s of waiting; {producer}"
@@ -41,33 +40,32 @@ class ImageWaitExpired(StoreError):
 
 
 def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    """Return the image, importing it or waiting for whoever does.
+    """Return the image, importing it or waiting for another hook that does.
 
-    Raises `ImageNotFound`, `ImageForbidden` (also those that another hook met just now), `RegistryUnreachable`,
+    Raises `ImageNotFound`, `ImageForbidden` (also those that another hook has just met), `RegistryUnreachable`,
     `ImageQuotaExceeded`, `ImportFailed`, `ImageWaitExpired`, `ImageInvalid`, `ImageNotOurs`, `StoreFull`,
     `StoreFailed`, `WorkerSilent`, `ScratchUnusable`, `ScratchBroken`, `ProgramMissing`, `ProgramTooSlow`.
     """
     started = time.monotonic()
-    want, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-    image = as_obtained(site.store.find(want, deadline), "reused")
+    query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
+    image = site.look_up(query, "reused", deadline)
     if image and site.rules.verify == "full":
         from warmstart.images import producer
 
-        image = None if producer.discard_damaged(image, want, site, deadline) else image
-    image = image or _wait_or_import(want, site, deadline, started)
-    name = image_name(image.digest, want.kind)
-    if uses.is_noted(site.uses, name):
+        image = None if producer.discard_damaged(image.name, query, site, deadline) else image
+    image = image or _wait_or_import(query, site, deadline, started)
+    if uses.is_noted(site.uses, image.name):
         return image
     with suppress(OSError, StoreError):  # a store that takes no mark still serves the image
-        site.store.mark(name, site.node, deadline)
-        uses.note(site.uses, name)
-    # Somebody may have evicted it before the mark was there.
-    if site.store.find(want, deadline, image.digest):
+        site.store.mark(image.name, site.requester.node, deadline)
+        uses.note(site.uses, image.name)
+    # It may have been evicted before the mark was there.
+    if site.store.find(query, deadline, image.digest):
         return image
-    return _wait_or_import(want, site, deadline, started)
+    return _wait_or_import(query, site, deadline, started)
 
 
-def _wait_or_import(want: ImageQuery, site: Site, deadline: Deadline, started: float) -> Obtained:
+def _wait_or_import(query: ImageQuery, site: Site, deadline: Deadline, started: float) -> Obtained:
     import random
 
     from warmstart.images import producer
@@ -75,18 +73,15 @@ def _wait_or_import(want: ImageQuery, site: Site, deadline: Deadline, started: f
     last_look = Deadline(deadline.at - ANSWER_S)
     pause, how, waited_s = FIRST_PAUSE_S, "reused", 0.0
     while True:
-        producer.raise_remembered(want, site, deadline)
-        if ours := producer.begin(want, site, deadline):
+        producer.raise_remembered(query, site, deadline)
+        if ours := producer.begin(query, site, deadline):
             return producer.produce(ours, how)._replace(waited_s=waited_s)
         if last_look.expired():
-            raise _expired(want, producer.describe_producer(want, site), waited_s)
+            doing = producer.describe_producer(query, site)
+            raise ImageWaitExpired(image=query.reference.canonical(), waited_s=round(waited_s), producer=doing)
         # S311: keeps waiters of many nodes apart; no secret
         time.sleep(min(pause * (0.5 + random.random()), last_look.left()))  # noqa: S311
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
         how, waited_s = "waited", round(time.monotonic() - started, 3)
-        if image := as_obtained(site.store.find(want, deadline), how):
+        if image := site.look_up(query, how, deadline):
             return image._replace(waited_s=waited_s)
-
-
-def _expired(want: ImageQuery, producer: str, waited_s: float) -> ImageWaitExpired:
-    return ImageWaitExpired(image=want.reference.canonical(), waited_s=round(waited_s), producer=producer)

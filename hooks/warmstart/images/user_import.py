@@ -1,6 +1,6 @@
 """Images that a step's user imports as himself, and notes of images that were served from the store.
 
-The pyxis importer does this for what the store lacks. Nothing here runs as root, root never reads the result, and
+The pyxis importer imports what the store lacks. Nothing here runs as root, root never reads the result, and
 none of it reaches the store. Images lie in
 
     <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/   gone with the job; its later steps find them
@@ -34,9 +34,8 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, PATH, REGULAR, mount_id, opened_dir, read_small, remove_tree, write_all
 from warmstart.images import uses
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.eviction import PINNED
 from warmstart.images.importers.base import Importer
-from warmstart.images.layout import IMAGE, IMAGES, key_of, what_is_wrong
+from warmstart.images.layout import IMAGE, IMAGES, PINNED, USED, key_of, what_is_wrong
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch, disk_errors
 from warmstart.images.squashfs import ImageInvalid
@@ -47,13 +46,13 @@ REMOVAL_S = 60.0
 PAUSE_S = 0.2
 FOLDER = "warmstart-images"
 NOTE = ".served-"
-MOST = 64  # notes of one job
-LOOKED_AT = 1000  # names in its directory
+MOST = 64  # notes of a job
+LOOKED_AT = 1000  # names in a job's directory
 _NAME = re.compile(r"(adopted-)?[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}")
 
 
 class UserImportUnusable(ResourceError):
-    """There is no place on this node that is the user's alone."""
+    """This node has no directory that is the user's alone."""
 
     code = "user-import-unusable"
     template = "no place for an image of your own: {path} {problem}"
@@ -69,62 +68,60 @@ class UserImportBusy(StoreError):
 
 
 class UserImportDirectory(NamedTuple):
-    """A directory of the user's, and what his files in it begin with ("" where the directory is the job's own)."""
+    """Where a user's own images go; file names start with `prefix`, "" in the job's own directory."""
 
-    directory: str
+    path: str
     prefix: str
     caps: Caps  # of one import
 
 
 def user_import_directory(job_tmp: str, step: str, caps: Caps) -> UserImportDirectory:
-    """Return where a job's own images go: below `job_tmp`, its workspace's, or if that is "", below /var/tmp.
+    """Return where a job's own images go: below `job_tmp`, in its workspace, or below /var/tmp if that is "".
 
-    `step` (`JOB.STEP`) tells one step's files from another's there. Raises `OwnScopeUnusable`.
+    There, `step` (`JOB.STEP`) tells one step's files from another's. Raises `UserImportUnusable`.
     """
     if job_tmp and _is_mine(job_tmp):
         return UserImportDirectory(_made(f"{job_tmp}/{FOLDER}"), "", caps)
     return UserImportDirectory(_made(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
 
 
-def obtain(reference: Reference, where: UserImportDirectory, importer: Importer, login: str, deadline: Deadline) -> str:
-    """Return the path of the user's own image, imported now unless another step of the job has done that.
+def obtain(
+    reference: Reference, directory: UserImportDirectory, importer: Importer, login: str, deadline: Deadline
+) -> str:
+    """Return the path of the user's own image; imports it unless another step of the job has done so.
 
     `login`: the user name in a `docker://USER@…` reference, "" if there was none. Raises what importers raise.
     """
-    name = f"{where.prefix}{key_of(reference.canonical())}"
-    path = f"{where.directory}/{name}{IMAGE}"
-    with disk_errors(where.directory), opened_dir(where.directory) as directory:
-        if _is_whole(directory, name + IMAGE):
+    name = f"{directory.prefix}{key_of(reference.canonical())}"
+    path = f"{directory.path}/{name}{IMAGE}"
+    with disk_errors(directory.path), opened_dir(directory.path) as folder:
+        if _is_whole(folder, name + IMAGE):
             return path
-        with alone(directory, name, reference, deadline):
-            if not _is_whole(directory, name + IMAGE):
-                with _scratch(where, directory) as work:
+        with alone(folder, name, reference, deadline):
+            if not _is_whole(folder, name + IMAGE):
+                with _scratch(directory, folder) as work:
                     _offer_credentials(work, login)
                     # enroot resolves by itself, with the user's credentials; skopeo is given a digest.
                     digest = reference.digest
                     if not digest and importer.name != "enroot":
                         digest = importer.resolve(reference, work, deadline)
                     result = importer.import_image(reference, digest, work, deadline)
-                    _check(work.fd, result)
-                    os.chmod(result, 0o600, dir_fd=work.fd)
-                    os.rename(result, name + IMAGE, src_dir_fd=work.fd, dst_dir_fd=directory)
+                    _install(work, result, folder, name + IMAGE)
     return path
 
 
-def copied(reference: Reference, where: UserImportDirectory, source: str, deadline: Deadline) -> str:
-    """Return the path of the user's own copy of an image that the store may lose; "" if that can't be had."""
-    name = f"{where.prefix}{key_of(reference.canonical())}{IMAGE}"
+def copied(reference: Reference, directory: UserImportDirectory, source: str, deadline: Deadline) -> str:
+    """Copy an image that the store may evict; returns the path of the user's copy, "" if that fails."""
+    name = f"{directory.prefix}{key_of(reference.canonical())}{IMAGE}"
     try:
-        with opened_dir(where.directory) as directory, alone(directory, name, reference, deadline):
-            if not _is_whole(directory, name):
-                with _scratch(where, directory) as work:
+        with opened_dir(directory.path) as folder, alone(folder, name, reference, deadline):
+            if not _is_whole(folder, name):
+                with _scratch(directory, folder) as work:
                     shutil.copyfile(source, f"{work.path}/{name}")
-                    _check(work.fd, name)
-                    os.chmod(name, 0o600, dir_fd=work.fd)
-                    os.rename(name, name, src_dir_fd=work.fd, dst_dir_fd=directory)
+                    _install(work, name, folder, name)
     except (OSError, ImageInvalid):  # evicted in mid-copy, or no space here: the import says which
         return ""
-    return f"{where.directory}/{name}"
+    return f"{directory.path}/{name}"
 
 
 def handed_over(job_tmp: str, reference: Reference) -> str:
@@ -137,13 +134,13 @@ def handed_over(job_tmp: str, reference: Reference) -> str:
 
 
 def release(step: str) -> None:
-    """Remove what a step has in /var/tmp; nothing there is fine, and so is a second time."""
+    """Remove what a step has in /var/tmp, if anything; may be called again."""
     try:
-        with opened_dir(f"{FALLBACK}/{FOLDER}-{os.getuid()}") as directory:
-            for name in os.listdir(directory):
+        with opened_dir(f"{FALLBACK}/{FOLDER}-{os.getuid()}") as folder:
+            for name in os.listdir(folder):
                 if name.startswith(f"{step}."):
                     with suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=directory)
+                        os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
         return
 
@@ -170,10 +167,10 @@ def _made(path: str) -> str:
 
 
 @contextmanager
-def alone(directory: int, name: str, reference: Reference, deadline: Deadline) -> Iterator[None]:
+def alone(folder: int, name: str, reference: Reference, deadline: Deadline) -> Iterator[None]:
     """Hold the lock of one image; it saves work, and is released with its process."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=directory)
+    fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=folder)
     try:
         if not files.take(fd, deadline, PAUSE_S):
             raise UserImportBusy(image=reference.canonical())
@@ -183,28 +180,28 @@ def alone(directory: int, name: str, reference: Reference, deadline: Deadline) -
 
 
 @contextmanager
-def _scratch(where: UserImportDirectory, directory: int) -> Iterator[Scratch]:
-    made = tempfile.mkdtemp(prefix=".import-", dir=where.directory)
+def _scratch(directory: UserImportDirectory, folder: int) -> Iterator[Scratch]:
+    made = tempfile.mkdtemp(prefix=".import-", dir=directory.path)
     fd = os.open(made, DIRECTORY)
     try:
-        yield Scratch(made, fd, where.caps)
+        yield Scratch(made, fd, directory.caps)
     finally:
         os.close(fd)
         # A root file system has directories that its owner may not write in.
         process.run(["/bin/chmod", "-R", "u+rwX", "--", made], deadline=after(REMOVAL_S))
         with suppress(OSError):
-            remove_tree(directory, os.path.basename(made), after(REMOVAL_S))
+            remove_tree(folder, os.path.basename(made), after(REMOVAL_S))
 
 
 def _offer_credentials(work: Scratch, login: str) -> None:
-    """Copy the user's own enroot credentials to where this import's enroot looks; `login`'s first: it takes those."""
+    """Copy the user's enroot credentials to where this import's enroot looks, `login`'s first: it takes those."""
     import pwd
 
     home = pwd.getpwuid(os.getuid()).pw_dir
     own = os.environ.get("ENROOT_CONFIG_PATH") or f"{home}/.config/enroot"
     try:
-        with opened_dir(own) as directory:
-            text = read_small(".credentials", LONGEST_CREDENTIALS, directory)
+        with opened_dir(own) as folder:
+            text = read_small(".credentials", LONGEST_CREDENTIALS, folder)
     except OSError:
         return
     lines = text.splitlines(keepends=True)
@@ -218,16 +215,22 @@ def _offer_credentials(work: Scratch, login: str) -> None:
             os.close(fd)
 
 
-def _is_whole(directory: int | None, name: str) -> bool:
+def _install(work: Scratch, result: str, folder: int, name: str) -> None:
+    _check(work.fd, result)
+    os.chmod(result, 0o600, dir_fd=work.fd)
+    os.rename(result, name, src_dir_fd=work.fd, dst_dir_fd=folder)
+
+
+def _is_whole(folder: int | None, name: str) -> bool:
     try:
-        _check(directory, name)
+        _check(folder, name)
     except (ImageInvalid, FileNotFoundError):
         return False
     return True
 
 
-def _check(directory: int | None, name: str) -> None:
-    fd = os.open(name, REGULAR, dir_fd=directory)
+def _check(folder: int | None, name: str) -> None:
+    fd = os.open(name, REGULAR, dir_fd=folder)
     try:
         problem = what_is_wrong(fd, os.fstat(fd))
     finally:
@@ -242,7 +245,7 @@ def is_held(store: str, name: str, lease: float) -> bool:
     `lease` in seconds: how long a mark protects. A mark's last day does not count, nor the last half of a short lease.
     """
     latest = time.time() - max(lease - uses.DAY, lease / 2)
-    folder = os.path.join(store, IMAGES, uses.USED, name)
+    folder = os.path.join(store, IMAGES, USED, name)
     with suppress(FileNotFoundError), os.scandir(folder) as marks:
         if any(mark.stat(follow_symlinks=False).st_mtime > latest for mark in marks):
             return True
@@ -250,7 +253,7 @@ def is_held(store: str, name: str, lease: float) -> bool:
 
 
 def note(job_tmp: str, name: str) -> None:
-    """Leave word that this job was served an image; `OSError`. As the job's user."""
+    """Leave a note that this job was served an image. Runs as the job's user; raises `OSError`."""
     folder = f"{job_tmp}/{FOLDER}"
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
@@ -260,10 +263,10 @@ def note(job_tmp: str, name: str) -> None:
 
 
 def mark_noted(run: int, notes: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
-    """Mark what a job's notes say; returns how many marks were made.
+    """Turn a job's notes into marks; returns how many marks were made.
 
-    `run` is the open directory of a job's run, `notes` that of this node's own memory (uses.py). Raises `StoreError`,
-    and `OSError` for a local disk that fails.
+    `run` is the open directory of a job's run, `notes` the path of this node's own notes (uses.py). Raises
+    `StoreError`, and `OSError` for a local disk that fails.
     """
     made = 0
     for name in _notes(run):
@@ -274,7 +277,7 @@ def mark_noted(run: int, notes: str, *, node: str, store: ImageStoreClient, dead
 
 
 def _notes(run: int) -> Iterator[str]:
-    """Yield the names that a job has noted; what the job's user made of his directory ends it."""
+    """Yield the names that a job has noted; ends early if the user has spoilt the directory."""
     with (
         suppress(OSError),
         _open_on_same_mount("tmp", run) as tmp,
@@ -291,9 +294,9 @@ def _notes(run: int) -> Iterator[str]:
 
 @contextmanager
 def _open_on_same_mount(name: str, parent: int) -> Iterator[int]:
-    """Open a directory on its parent's mount; `EXDEV` for what the job has mounted there, whose daemon may not answer.
+    """Open a directory on its parent's mount; `EXDEV` for what the job has mounted there.
 
-    O_PATH asks nobody.
+    The daemon of such a mount may never answer. O_PATH does not ask it.
     """
     path = os.open(name, PATH, dir_fd=parent)
     try:

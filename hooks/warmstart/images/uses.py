@@ -1,10 +1,10 @@
-"""When which node last used an image: what eviction goes by, and what protects the images of live jobs.
+"""When each node last used an image: what eviction goes by, and what protects the images of live jobs.
 
     <store>/images/used/<name>/<node>     empty; its mtime is the last use there, to the day
     <node's own state>/uses/<name>        the same, on the local disk: when the store was told
 
 A write for each job on the shared file system would cost more than the look-up. So a node tells the store once a day
-and image, and asks its own disk whether it has. No node knows another's jobs, and Slurm is not asked
+for each image, and its own disk says whether it has. No node knows another's jobs, and Slurm is not asked
 (docs/architecture.md, rule 8): an image counts as used by a live job on a node for as long after that node's last mark
 as the policy's `keep.lease` says, which is longer than any job lasts. Hot path.
 """
@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import time
 
-USED = "used"
+from warmstart.images.layout import IMAGE, IMAGES, USED
+
 DAY = 86400.0
 
 
@@ -35,7 +36,7 @@ def note(directory: str, name: str) -> None:
 
 
 def mark(store: str, name: str, node: str) -> None:
-    """Tell the store that the node uses the image. Runs as the store's owner, in the worker."""
+    """Tell the store that the node uses the image. Runs as the store's owner."""
     from warmstart.host.files import ensure_dir, opened_dir
     from warmstart.images.published import opened_folder
 
@@ -46,10 +47,8 @@ def mark(store: str, name: str, node: str) -> None:
 
 
 def mark_served(store: str, name: str, node: str) -> bool:
-    """Mark an image that a step was served (served.py); False if the store has none of that name. As `mark`."""
-    from warmstart.images.layout import IMAGE
-
-    if not os.path.exists(os.path.join(store, "images", name + IMAGE)):
+    """Mark an image that a step was served (user_import.py); False if the store does not have it. As `mark`."""
+    if not os.path.exists(os.path.join(store, IMAGES, name + IMAGE)):
         return False
     mark(store, name, node)
     return True
@@ -57,7 +56,7 @@ def mark_served(store: str, name: str, node: str) -> bool:
 
 def last(store: str, name: str) -> dict[str, float]:
     """Return the nodes that used the image, and when (seconds since the epoch)."""
-    folder = os.path.join(store, "images", USED, name)
+    folder = os.path.join(store, IMAGES, USED, name)
     try:
         with os.scandir(folder) as found:
             return {entry.name: entry.stat(follow_symlinks=False).st_mtime for entry in found}

@@ -32,25 +32,30 @@ EVENTS = {
 
 
 class Options(NamedTuple):
-    """The images, the one that `WARMSTART_IMAGE` names first."""
+    """The images, first the one that `WARMSTART_IMAGE` will name."""
 
     references: tuple[Reference, ...]
-    by_policy: frozenset[Reference] = frozenset()  # of these, the ones that rules name: they count in nobody's quota
-    private: tuple[tuple[Reference, str], ...] = ()  # of these, what the site's credentials fetch, and its place
+    by_policy: frozenset[Reference] = frozenset()  # of these, those that rules name: they count in no quota
+    private: tuple[
+        tuple[Reference, str], ...
+    ] = ()  # of these, those that the site's credentials fetch, with their private store
 
 
 def run(context: Context, options: Options) -> Outcome:
     """Obtain every image; the first failure is the step's."""
-    site = _site(context)
-    deadline = context.deadline.within(context.policy.images.wait)
+    record, policy = context.record, context.policy
+    requester = Requester(record.node, record.run_id, record.job_id)
+    store = ImageStoreClient(context.store.worker, policy.paths.store)
+    site = Site.of(policy, store, context.paths.uses, requester)
+    user = Charged(record.user, record.uid, record.account)
+    deadline = context.deadline.within(policy.images.wait)
     images, private = {}, dict(options.private)
     for reference in options.references:
-        charged = NOBODY if reference in options.by_policy else _charged(context)
-        own = site._replace(charged=charged)
+        charged = site._replace(charged=NOBODY if reference in options.by_policy else user)
         if name := private.get(reference):
-            images[reference.canonical()] = _obtain_private(context, reference, own, name, deadline)
+            images[reference.canonical()] = _obtain_private(context, reference, charged, name, deadline)
         else:
-            images[reference.canonical()] = _obtain(context, reference, own, deadline)
+            images[reference.canonical()] = _obtain(context, reference, charged, deadline)
     paths = [image.path for image in images.values()]
     return Outcome(
         "changed" if any(image.how in ("imported", "adopted") for image in images.values()) else "unchanged",
@@ -71,17 +76,19 @@ def _obtain(context: Context, reference: Reference, site: Site, deadline: Deadli
 
 
 def _obtain_private(context: Context, reference: Reference, site: Site, name: str, deadline: Deadline) -> Obtained:
-    """Obtain an image that others may not read, and give the job a copy of its own."""
+    """Obtain an image of a private store, and give the job a copy of its own."""
     from warmstart.images import private
 
-    apart = private.site_of(site, name, deadline)._replace(importer=partial(_trusted, context, reference.registry))
-    image = _obtain(context, reference, apart, deadline)
+    private_site = private.site_of(site, name, deadline)._replace(
+        importer=partial(_importer_with_login, context, reference.registry)
+    )
+    image = _obtain(context, reference, private_site, deadline)
     record = context.record
-    heir = private.JobOwner(record.run_directory, record.uid, record.gid)
-    return image._replace(path=private.hand_over(image, reference, heir, site, deadline))
+    owner = private.JobOwner(record.run_directory, record.uid, record.gid)
+    return image._replace(path=private.hand_over(image, reference, owner, site, deadline))
 
 
-def _trusted(context: Context, registry: str) -> Importer:
+def _importer_with_login(context: Context, registry: str) -> Importer:
     """Return the importer with the site's credentials; called when a private image is missing."""
     from warmstart.images.credentials import login_at
 
@@ -92,7 +99,7 @@ def _trusted(context: Context, registry: str) -> Importer:
 
 
 def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
-    """Audit how an image was obtained, and what happened on the way to one that was not there."""
+    """Audit how an image was obtained, and what happened on the way if it was missing."""
     missing = image.missing
     if missing.quarantined:
         audit.emit(events.IMAGE_QUARANTINED, image=name, digest=image.digest, reason=missing.quarantined)
@@ -111,15 +118,3 @@ def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
         waited_ms=round(image.waited_s * 1000),
         duration_ms=round(seconds * 1000, 3),
     )
-
-
-def _charged(context: Context) -> Charged:
-    record = context.record
-    return Charged(record.user, record.uid, record.account)
-
-
-def _site(context: Context) -> Site:
-    record = context.record
-    run = Requester(record.node, record.run_id, record.job_id)
-    store = ImageStoreClient(context.store.worker, context.policy.paths.store)
-    return Site.of(context.policy, store, context.paths.uses, run)

@@ -14,7 +14,7 @@ from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.launchers import Taken
+from warmstart.images.launchers import AdoptedImage
 from warmstart.images.layout import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
 from warmstart.images.published import Draft, Producer, RememberedFailure
 from warmstart.images.reference import parse
@@ -53,7 +53,7 @@ def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
     assert store.publish_image(local, NAME, DRAFT, "t", SOON).first
     store.point(WANT, DIGEST, time.time(), "t", SOON)
     path = f"{store.path}/images/{NAME}.sqsh"
-    assert store.find(WANT, SOON) == Found(path, DIGEST, len(image()), stale=False, invalid="")
+    assert store.find(WANT, SOON) == Found(NAME, path, DIGEST, len(image()), stale=False, invalid="")
     store.mark(NAME, "n1", SOON)
     assert store.mark_served(NAME, "n2", SOON)
     assert not store.mark_served(image_name(f"sha256:{'cd' * 32}", KIND), "n2", SOON)
@@ -130,8 +130,8 @@ def test_other_launchers(store: ImageStoreClient, tmp_path: Path) -> None:
     folder = tmp_path / "launchers"
     folder.mkdir()
     folder.chmod(0o755)
-    assert store.take_launchers_lock(str(folder), "a", SOON) == ""
-    store.give_back_launchers_lock("a", SOON)
+    assert store.try_launchers_lock(str(folder), "a", SOON) == ""
+    store.release_launchers_lock("a", SOON)
     assert store.link_for_launchers(str(folder), ["b"], "/store/1.sqsh", SOON) == 1
     fd = os.open(tmp_path / "adopted", os.O_RDWR | os.O_CREAT)
     try:
@@ -140,7 +140,7 @@ def test_other_launchers(store: ImageStoreClient, tmp_path: Path) -> None:
         (folder / "c.sqsh").write_bytes(image())
         (folder / "c.sqsh").chmod(0o644)
         taken = store.adopt(fd, places, ["c"], 0.0, SOON)
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, AdoptedImage)
         assert taken.path == str(folder / "c.sqsh")
     finally:
         os.close(fd)

@@ -249,13 +249,15 @@ def test_empties_what_is_old_and_what_is_too_much(flat_store: Path, monkeypatch:
     """Two weeks, and the last eight; all files of what goes, none of what stays, and nothing in its lease."""
     old = damaged(flat_store, 100, monkeypatch, eviction.RETENTION_S + 60)
     names = [damaged(flat_store, number, monkeypatch, 1000.0 - number) for number in range(eviction.MOST + 2)]
-    assert eviction.empty(str(flat_store), time.time(), eviction.RETENTION_S + 3600) == []
-    gone = eviction.empty(str(flat_store), time.time(), 0.0)
+    assert eviction.empty_quarantine(str(flat_store), time.time(), eviction.RETENTION_S + 3600) == []
+    gone = eviction.empty_quarantine(str(flat_store), time.time(), 0.0)
     assert sorted(gone) == sorted([old, *names[:2]])
     left = {name.rpartition(".")[0] for name in os.listdir(flat_store / "images" / "quarantine")}
     assert left == set(names[2:])
-    assert eviction.empty(str(flat_store), time.time(), 0.0) == []
-    assert sorted(eviction.empty(str(flat_store), time.time() + eviction.RETENTION_S + 2000, 0.0)) == sorted(names[2:])
+    assert eviction.empty_quarantine(str(flat_store), time.time(), 0.0) == []
+    assert sorted(eviction.empty_quarantine(str(flat_store), time.time() + eviction.RETENTION_S + 2000, 0.0)) == sorted(
+        names[2:]
+    )
     assert os.listdir(flat_store / "images" / "quarantine") == []
 
 
@@ -266,5 +268,5 @@ def test_what_a_dead_mover_left_goes_too(flat_store: Path, monkeypatch: pytest.M
     (folder / f"{name}.reason").unlink()
     (folder / "notes.txt").touch()
     assert [entry.reason for entry in eviction.quarantined(str(flat_store))] == [""]
-    assert eviction.empty(str(flat_store), time.time(), 0.0) == [name]
+    assert eviction.empty_quarantine(str(flat_store), time.time(), 0.0) == [name]
     assert os.listdir(folder) == ["notes.txt"]

@@ -14,7 +14,7 @@ import pytest
 from tests.support.superblocks import image
 from warmstart.host.files import Copied, copy_hashed
 from warmstart.images import launchers
-from warmstart.images.launchers import Taken
+from warmstart.images.launchers import AdoptedImage
 from warmstart.images.reference import parse
 from warmstart.policy.compiled import Adopt
 
@@ -39,16 +39,16 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-def fetch(target: int, shared: Path, not_before: float = 0.0, owner: int = ME) -> Taken | str:
+def fetch(target: int, shared: Path, not_before: float = 0.0, owner: int = ME) -> AdoptedImage | str:
     """Take the image `a`, or `b` before it, of our own uid over."""
-    return launchers.fetch(target, [Adopt(str(shared), (owner,))], ["b", "a"], not_before)
+    return launchers.adopt(target, [Adopt(str(shared), (owner,))], ["b", "a"], not_before)
 
 
 def test_copies_bytes_to_an_own_inode(target: int, shared: Path) -> None:
     """The answer has the hash of the copied bytes, and the launcher's file is left as it was."""
     before = (shared / "a.sqsh").stat()
     taken = fetch(target, shared)
-    assert taken == Taken(str(shared / "a.sqsh"), hashlib.sha256(image()).hexdigest(), before.st_mtime)
+    assert taken == AdoptedImage(str(shared / "a.sqsh"), hashlib.sha256(image()).hexdigest(), before.st_mtime)
     assert os.pread(target, 1 << 20, 0) == image()
     assert os.fstat(target).st_ino != before.st_ino
 
@@ -101,7 +101,7 @@ def test_a_strangers_file_is_refused(target: int, shared: Path) -> None:
     problem = fetch(target, shared)
     assert isinstance(problem, str)
     assert "uid 12345" in problem
-    assert isinstance(fetch(target, shared, owner=12345), Taken)
+    assert isinstance(fetch(target, shared, owner=12345), AdoptedImage)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(
@@ -148,7 +148,7 @@ def test_what_follows_a_refused_file_is_copied_from_the_start(
 
     monkeypatch.setattr(launchers, "copy_hashed", slow)
     taken = fetch(target, shared)
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, AdoptedImage)
     assert taken.path == str(shared / "a.sqsh")
     assert os.pread(target, 1 << 20, 0) == image()
 

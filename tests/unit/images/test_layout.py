@@ -43,7 +43,7 @@ def find(store: Path, digest: str = "", machine: str = "x86_64", age: float = 60
 def test_finds_by_tag_and_by_digest(store: Path) -> None:
     """Both ways lead to the same file, with its size."""
     path = f"{store}/images/{HEX}.x86_64.sqsh"
-    expected = Found(path, DIGEST, 4096, stale=False, invalid="")
+    expected = Found(f"{HEX}.x86_64", path, DIGEST, 4096, stale=False, invalid="")
     assert find(store) == expected
     assert find(store, DIGEST) == expected
 
@@ -89,7 +89,9 @@ def test_tells_what_is_wrong_with_an_image(store: Path) -> None:
     """A truncated image, and what is no file, are found as invalid."""
     path = store / "images" / f"{HEX}.x86_64.sqsh"
     os.truncate(path, 2048)
-    assert find(store) == Found(str(path), DIGEST, 2048, stale=False, invalid="cut short: 2048 of 3000 bytes")
+    assert find(store) == Found(
+        f"{HEX}.x86_64", str(path), DIGEST, 2048, stale=False, invalid="cut short: 2048 of 3000 bytes"
+    )
     path.unlink()
     path.mkdir()
     found = find(store)

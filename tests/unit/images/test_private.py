@@ -1,4 +1,4 @@
-"""Private images: a store of their own, and a copy for each job."""
+"""Private images: a store of towner own, and a copy for each job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def heir(tmp_path: Path) -> JobOwner:
+def owner(tmp_path: Path) -> JobOwner:
     """Return a job's run directory."""
     (tmp_path / "run").mkdir(mode=0o711)
     return JobOwner(str(tmp_path / "run"), os.getuid(), os.getgid())
@@ -41,7 +41,7 @@ def heir(tmp_path: Path) -> JobOwner:
 def stored(tmp_path: Path, data: bytes) -> Obtained:
     """Return an image with these bytes."""
     (tmp_path / "image").write_bytes(data)
-    return Obtained(str(tmp_path / "image"), f"sha256:{'ab' * 32}", len(data), "reused", 0.0)
+    return Obtained("image", str(tmp_path / "image"), f"sha256:{'ab' * 32}", len(data), "reused", 0.0)
 
 
 def test_has_a_store_of_its_own(site: Site) -> None:
@@ -61,28 +61,30 @@ def test_a_store_that_is_not_mounted_is_not_made(site: Site, tmp_path: Path) -> 
     assert not (tmp_path / "absent").exists()
 
 
-def test_the_job_gets_a_copy(site: Site, heir: JobOwner, tmp_path: Path) -> None:
+def test_the_job_gets_a_copy(site: Site, owner: JobOwner, tmp_path: Path) -> None:
     """Its own and read-only; a second time replaces the first one."""
     for data in (b"a" * 3_000_000, b"b"):
-        path = Path(private.hand_over(stored(tmp_path, data), IMAGE, heir, site, after(9)))
-        assert (path, path.read_bytes()) == (Path(heir.run) / NAME, data)
+        path = Path(private.hand_over(stored(tmp_path, data), IMAGE, owner, site, after(9)))
+        assert (path, path.read_bytes()) == (Path(owner.run_directory) / NAME, data)
         assert path.stat().st_mode & 0o7777 == 0o400
-    assert os.listdir(heir.run) == [NAME]
+    assert os.listdir(owner.run_directory) == [NAME]
 
 
-def test_nothing_is_left_of_a_copy_that_failed(site: Site, heir: JobOwner, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_copy_that_failed(site: Site, owner: JobOwner, tmp_path: Path) -> None:
     """An image that has gone is the store's failure, a disk that is full the node's shortage."""
     gone = stored(tmp_path, b"x")._replace(path=str(tmp_path / "gone"))
     with pytest.raises(StoreFailed):
-        private.hand_over(gone, IMAGE, heir, site, after(9))
+        private.hand_over(gone, IMAGE, owner, site, after(9))
     with pytest.raises(ImageCopyFailed):
-        private.hand_over(stored(tmp_path, b"x"), IMAGE, heir._replace(run=str(tmp_path / "no")), site, after(9))
+        private.hand_over(
+            stored(tmp_path, b"x"), IMAGE, owner._replace(run_directory=str(tmp_path / "no")), site, after(9)
+        )
     full = stored(tmp_path, b"x" * (2 << 20))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
         with pytest.raises(ImageCopyFailed, match="File too large"):
-            private.hand_over(full, IMAGE, heir, site, after(9))
+            private.hand_over(full, IMAGE, owner, site, after(9))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert os.listdir(heir.run) == []
+    assert os.listdir(owner.run_directory) == []

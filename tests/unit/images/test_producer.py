@@ -82,12 +82,12 @@ def test_measures_what_lies_near_the_top(progress_directory: int, tmp_path: Path
 def test_tells_from_a_process_of_its_own(progress_directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It speaks while the work goes on, and is gone afterwards."""
     reader, writer = os.pipe()
-    monkeypatch.setattr(producer, "EVERY_S", 0.01)
+    monkeypatch.setattr(producer, "PROGRESS_S", 0.01)
 
     def tell(count: int) -> None:
         os.write(writer, f"{os.getpid()} {count}\n".encode())
 
-    with producer.told(progress_directory, tell):
+    with producer.report_progress(progress_directory, tell):
         pid, count = os.read(reader, 100).split()[:2]
     assert int(pid) != os.getpid()
     assert int(count) >= 4096

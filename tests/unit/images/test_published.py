@@ -1,4 +1,4 @@
-"""Publishing into the store: whole or not at all, never over another image; and the lock of an import."""
+"""Publishing into the store: whole or not at all, never over another image; the lock of an import; and depth `full`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from tests.support.superblocks import image
 from warmstart.host import files
 from warmstart.images import published
 from warmstart.images.layout import NOBODY, Pointer, image_name
-from warmstart.images.published import Draft, Producer, Published
+from warmstart.images.published import ByteCheck, Draft, Producer, Published
 from warmstart.images.squashfs import ImageInvalid
 
 DIGEST = f"sha256:{'ab' * 32}"
-
-
 NAME = image_name(DIGEST, "x86_64")
-
-
+IMAGE_SHA256 = hashlib.sha256(image()).hexdigest()
 DRAFT = Draft(
     digest=DIGEST,
     reference="reg.io/a:1",
@@ -245,3 +242,56 @@ def test_what_is_said_is_short(tmp_path: Path) -> None:
     published.announce(str(tmp_path), "key", WHO._replace(doing="y" * 100), "t")
     assert published.producer_of(str(tmp_path), "key") == WHO._replace(doing="y" * 80)
     published.end(str(tmp_path), "key")
+
+
+@pytest.fixture
+def one_image(tmp_path: Path) -> Path:
+    """Return a store with one image and what is known of it."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "i.sqsh").write_bytes(image())
+    (tmp_path / "images" / "i.json").write_text(json.dumps({"sha256": IMAGE_SHA256, "job_id": 7}))
+    return tmp_path
+
+
+def test_reads_an_image_once(one_image: Path) -> None:
+    """A good result is remembered; it is read again when somebody says so, or when the file changed."""
+    assert published.check_bytes(str(one_image), "i", "t").remembered is False
+    inode = (one_image / "images" / "i.sqsh").stat().st_ino
+    assert published.check_bytes(str(one_image), "i", "t") == ByteCheck("", inode, remembered=True)
+    assert published.check_bytes(str(one_image), "i", "t", True).remembered is False
+    os.utime(one_image / "images" / "i.sqsh")
+    assert published.check_bytes(str(one_image), "i", "t").remembered is False
+
+
+def test_one_changed_byte_is_found(one_image: Path) -> None:
+    """A byte that no cheaper depth looks at is enough, although it was good before."""
+    published.check_bytes(str(one_image), "i", "t")
+    with (one_image / "images" / "i.sqsh").open("r+b") as stream:
+        stream.seek(3500)
+        stream.write(b"x")
+    found = published.check_bytes(str(one_image), "i", "t")
+    assert found.problem.endswith(f"and not {IMAGE_SHA256}")
+
+
+def test_a_cut_image_is_not_even_hashed(one_image: Path) -> None:
+    """The superblock says it first."""
+    os.truncate(one_image / "images" / "i.sqsh", 2048)
+    assert published.check_bytes(str(one_image), "i", "t").problem.startswith("cut short")
+
+
+def test_a_hash_that_its_producer_did_not_write_down_is_written_late(one_image: Path) -> None:
+    """A producer died after the link: the image was proved before, its hash is recorded now, and said to be late."""
+    (one_image / "images" / "i.json").unlink()
+    assert published.check_bytes(str(one_image), "i", "t").problem == ""
+    known = json.loads((one_image / "images" / "i.json").read_text())
+    assert (known["sha256"], known["size"], known["recorded_late"]) == (IMAGE_SHA256, len(image()), True)
+
+
+def test_damaged_results_of_a_check_are_none(one_image: Path) -> None:
+    """What is no note of ours is read again, not believed."""
+    published.check_bytes(str(one_image), "i", "t")
+    note = one_image / "images" / "checked" / "i.json"
+    for content in ("{", "[]", "{}", '{"stamp": []}'):
+        note.chmod(0o644)
+        note.write_text(content)
+        assert published.check_bytes(str(one_image), "i", "t").remembered is False

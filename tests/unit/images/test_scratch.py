@@ -73,7 +73,7 @@ def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
 def test_is_a_file_system_of_its_own(tmp_path: Path) -> None:
     """As large as its caps, of the account's, without setuid and devices; no name of its is left afterwards."""
     with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
-        assert work.is_sized
+        assert work.is_loop_filesystem
         found = os.fstatvfs(work.fd)
         assert CAPS.size <= found.f_bfree * found.f_frsize < CAPS.size * 1.1
         assert CAPS.files <= found.f_files < CAPS.files * 1.1
@@ -91,10 +91,10 @@ def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: py
     """A node without mke2fs, or without loop devices: nothing is left of the attempt, and programs are watched."""
     monkeypatch.setattr(scratch, program, "/bin/false")
     with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
-        assert not work.is_sized
+        assert not work.is_loop_filesystem
         assert os.listdir(Path(work.path).parent) == [Path(work.path).name]
         assert isinstance(work.full("reg.io/a", "said"), scratch.ScratchUnusable)
-    assert isinstance(work._replace(is_sized=True).full("reg.io/a", "said"), scratch.ImageTooLarge)
+    assert isinstance(work._replace(is_loop_filesystem=True).full("reg.io/a", "said"), scratch.ImageTooLarge)
 
 
 def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_failing_disk_below_drains_no_node(tmp_path: Path) -> None:
     with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
         with pytest.raises(scratch.ScratchUnusable), work.errors():
             raise OSError(5, "Input/output error")
-        with pytest.raises(scratch.ScratchBroken), work._replace(is_sized=False).errors():
+        with pytest.raises(scratch.ScratchBroken), work._replace(is_loop_filesystem=False).errors():
             raise OSError(5, "Input/output error")
 
 
@@ -127,7 +127,7 @@ def test_nobody_keeps_the_disk_full(tmp_path: Path) -> None:
     """Whoever holds the mount, as a process that an import left behind could: what layers expanded to is freed."""
     with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
         (Path(work.path) / "layer").write_bytes(os.urandom(4 << 20))
-        work.settle()
+        work.sync()
         disk = os.open(Path(work.path).parent / "disk", os.O_RDONLY)
         assert os.fstat(disk).st_blocks * 512 > 4 << 20
         held = os.open(work.path, os.O_PATH)

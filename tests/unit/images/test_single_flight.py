@@ -73,10 +73,10 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     """A missing image is imported by whoever gets the lock, and the lock is free afterwards."""
 
     def make(producer: Flight) -> Obtained:
-        want, site, deadline = producer[:3]
+        query, site, deadline = producer[:3]
         assert try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock") is None
         put_image(site)
-        image = as_obtained(site.store.find(want, deadline), "imported")
+        image = as_obtained(site.store.find(query, deadline), "imported")
         assert image
         return image
 
@@ -111,9 +111,9 @@ def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatc
     """An image that was published between the look-up and the lock is not imported again."""
     begin = producer.begin
 
-    def late(want: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
+    def late(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
         put_image(site)
-        return begin(want, site, deadline)
+        return begin(query, site, deadline)
 
     monkeypatch.setattr(producer, "begin", late)
     monkeypatch.setattr(producer, "_import", nothing_to_import)
@@ -220,7 +220,7 @@ def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.Monk
 
 def found_by(producer: Flight) -> Obtained:
     """Look the image up as an import does at its end."""
-    image = as_obtained(producer.site.store.find(producer.want, producer.deadline), "imported")
+    image = as_obtained(producer.site.store.find(producer.query, producer.deadline), "imported")
     assert image
     return image
 

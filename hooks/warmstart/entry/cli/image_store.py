@@ -1,4 +1,4 @@
-"""The image store as the command line uses it: as its owner where root asks, and as whoever asks otherwise."""
+"""The image store for the command line: used as its owner by root, else as the user who runs the command."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from warmstart.policy.compiled import Policy
 
 NOT_DONE = 1
 LISTING_S = 60.0
-SHORTEST = 6  # letters of a name that may stand for all of it
+SHORTEST = 6  # letters of a name that may stand for the whole
 
 
 class Store(NamedTuple):
-    """The image store of an installation, as whoever runs the command may use it."""
+    """The image store of an installation."""
 
     installation: Installation
     policy: Policy
     images: ImageStoreClient
-    audit: Journal | None  # of whoever may change the store
+    audit: Journal | None  # None if the store is only read
 
     def tell(self, event: Event, **fields: object) -> None:
         """Audit a change."""
@@ -87,16 +87,14 @@ class Store(NamedTuple):
         return reference
 
     def site(self) -> Site:
-        """Return what a prolog on this host would go by, in nobody's quota."""
-        node = _node()
-        return Site.of(
-            self.policy, self.images, self.installation.node(node).uses, Requester(node, f"cli{os.getpid()}", 0)
-        )
+        """Return the site that a prolog on this host would have, in nobody's quota."""
+        requester = Requester(_node(), f"cli{os.getpid()}", 0)
+        return Site.of(self.policy, self.images, self.installation.node(requester.node).uses, requester)
 
 
 @contextmanager
 def opened(installation: Installation) -> Iterator[Store]:
-    """Give the store for looking at; what can't be read ends the command with its error and status 2."""
+    """Give the store for reading; an error ends the command with status 2."""
     try:
         policy = current_policy(installation).policy
     except PolicyError as error:
@@ -111,11 +109,11 @@ def opened(installation: Installation) -> Iterator[Store]:
 
 @contextmanager
 def changed(installation: Installation) -> Iterator[Store]:
-    """Give the store for changing it, which is audited; what goes wrong ends the command with status 2."""
+    """Give the store for changing it, which is audited; an error ends the command with status 2."""
     try:
-        with maintenance_session(installation, "images", _node()) as run:
-            images = ImageStoreClient(run.store.worker, run.policy.paths.store)
-            yield Store(installation, run.policy, images, run.audit)
+        with maintenance_session(installation, "images", _node()) as session:
+            images = ImageStoreClient(session.store.worker, session.policy.paths.store)
+            yield Store(installation, session.policy, images, session.audit)
     except WarmstartError as error:
         fail(error, error.hint)
 

@@ -32,7 +32,7 @@ QUARANTINE_COLUMNS = ("name", "reference", "size", "since (UTC)", "reason", "pri
 
 
 class Verified(NamedTuple):
-    """What the reading of an image has found."""
+    """The result of reading an image."""
 
     name: str
     problem: str  # "" for a whole image
@@ -96,11 +96,7 @@ def import_image(installation: Installation, reference: str, as_json: bool) -> N
 
     Exit status: 0 it is there; 1 it cannot be had; 2 wrong usage.
     """
-    with changed(installation) as store, _told(as_json):
-        wanted = store.reference(reference)
-        with working(f"importing {wanted.canonical()}"):
-            image = _timed(store, wanted, single_flight.obtain)
-        _report(image, as_json)
+    _obtain(installation, reference, "importing", single_flight.obtain, as_json)
 
 
 @images.command()
@@ -113,11 +109,7 @@ def adopt(installation: Installation, reference: str, as_json: bool) -> None:
 
     Exit status: 0 it is in the store; 1 there is nothing that may be taken; 2 wrong usage.
     """
-    with changed(installation) as store, _told(as_json):
-        wanted = store.reference(reference)
-        with working(f"adopting {wanted.canonical()}"):
-            image = _timed(store, wanted, producer.adopt_now)
-        _report(image, as_json)
+    _obtain(installation, reference, "adopting", producer.adopt_now, as_json)
 
 
 @images.command()
@@ -187,7 +179,7 @@ def evict(installation: Installation, image: tuple[str, ...], force: bool, as_js
     with changed(installation) as store:
         rules = store.policy.images
         if not image:
-            gone, kept = store.images.make_room(0, rules, NOBODY, after(LISTING_S)), list[str]()
+            gone, protected = store.images.make_room(0, rules, NOBODY, after(LISTING_S)), list[str]()
         else:
             chosen = [store.the(name) for name in image]
             done = [
@@ -196,21 +188,21 @@ def evict(installation: Installation, image: tuple[str, ...], force: bool, as_js
                 if store.images.at(entry.store).evict(entry.name, rules, after(LISTING_S), forced=force)
             ]
             gone = [entry.name for entry in done]
-            kept = [entry.name for entry in chosen if entry not in done]
+            protected = [entry.name for entry in chosen if entry not in done]
         for name in gone:
             store.tell(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
     if as_json:
-        show_json({"evicted": gone, "kept": kept})
+        show_json({"evicted": gone, "kept": protected})
     else:
-        rows = [*((name, "evicted") for name in gone), *((name, "protected") for name in kept)]
+        rows = [*((name, "evicted") for name in gone), *((name, "protected") for name in protected)]
         show_table(("image", "result"), rows)
-    if kept:
+    if protected:
         raise click.exceptions.Exit(NOT_DONE)
 
 
 @contextmanager
-def _told(as_json: bool) -> Iterator[None]:
-    """Say an error of an import, and leave with status 1."""
+def _errors_shown(as_json: bool) -> Iterator[None]:
+    """Show an error of an import, and exit with status 1."""
     try:
         yield
     except WarmstartError as error:
@@ -222,15 +214,20 @@ def _told(as_json: bool) -> Iterator[None]:
         raise click.exceptions.Exit(NOT_DONE) from None
 
 
-def _timed(store: Store, wanted: Reference, function: Callable[[Reference, Site, Deadline], Obtained]) -> Obtained:
-    started = time.monotonic()
-    image = function(wanted, store.site(), after(IMPORT_S))
-    assert store.audit is not None
-    tell(store.audit, wanted.canonical(), image, time.monotonic() - started)
-    return image
-
-
-def _report(image: Obtained, as_json: bool) -> None:
+def _obtain(
+    installation: Installation,
+    text: str,
+    doing: str,
+    function: Callable[[Reference, Site, Deadline], Obtained],
+    as_json: bool,
+) -> None:
+    with changed(installation) as store, _errors_shown(as_json):
+        reference = store.reference(text)
+        with working(f"{doing} {reference.canonical()}"):
+            started = time.monotonic()
+            image = function(reference, store.site(), after(IMPORT_S))
+            assert store.audit is not None
+            tell(store.audit, reference.canonical(), image, time.monotonic() - started)
     if as_json:
         show_json({"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how})
     else:
@@ -251,7 +248,7 @@ def _row(entry: ImageEntry) -> tuple[object, ...]:
     name = entry.name.partition(".")[0]
     short = f"{name[:20]}…" if len(name) > 20 else name
     nodes = len(entry.nodes) or None
-    told = (
+    return (
         short,
         entry.reference,
         format_size(entry.bytes),
@@ -259,8 +256,8 @@ def _row(entry: ImageEntry) -> tuple[object, ...]:
         _time(entry.last_use),
         nodes,
         entry.protected,
+        entry.private,
     )
-    return (*told, entry.private)
 
 
 def _quarantined(entry: QuarantinedImage) -> tuple[object, ...]:

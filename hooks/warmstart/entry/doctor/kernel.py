@@ -142,7 +142,7 @@ def _make(parent: str, name: str) -> bool:
     base = f"{parent}/{name}"
     os.mkdir(f"{base}/work", 0o700)
     with opened_dir(base) as fd:
-        return scratch.mounted(fd, base, "work", SAMPLE)
+        return scratch.mount_loop_filesystem(fd, base, "work", SAMPLE)
 
 
 CHECKS = {

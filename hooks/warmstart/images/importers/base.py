@@ -1,10 +1,10 @@
 """What an importer is, what can go wrong with one, and how it runs its programs.
 
 An importer gets fields, never a user's text, and a scratch directory of its own account. It leaves one squashfs there
-and is believed in nothing: the producer takes and verifies what it left.
+and is believed in nothing: the producer claims and verifies the result.
 
 Programs that root starts run as the import account, in namespaces of their own, with no network but the proxy of
-`egress`. A user's own import runs them as any other process of that user: there is nobody to protect from it.
+`egress`. A user's own import runs them as plain processes of that user.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RegistryUnreachable(StoreError):
 
 
 class RedirectRefused(StoreError):
-    """A registry sent the import to a place where none may go."""
+    """A registry sent the import where none may go."""
 
     code = "redirect-refused"
     template = "image {image}: {problem}"
@@ -105,21 +105,21 @@ def run(
 ) -> process.CompletedProgram:
     """Run a program of an importer in its scratch; with `reach` it has the registry, and what that names.
 
-    Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed when it was refused a way.
+    Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed after a refused connection.
     """
-    watch = None if scratch.is_sized else Watch(scratch.fd, scratch.caps)
+    watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
     limited = [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv]
     common = partial(_start(identity, capabilities), limited, deadline=deadline, cwd=scratch.path, watch=watch)
     try:
         if reach is None or not _is_alone(identity):
-            ended = common(env=env)
+            completed = common(env=env)
         else:
-            ended = _with_egress(common, env, identity, reference, reach)
+            completed = _with_egress(common, env, identity, reference, reach)
         if watch is not None:
             watch.look()  # what it wrote since the last time
     except Exceeded as error:
         raise ImageTooLarge.of(reference.canonical(), scratch.caps) from error
-    return ended
+    return completed
 
 
 def _is_alone(identity: Identity) -> bool:
@@ -140,14 +140,14 @@ def _with_egress(
     reach: Reach,
 ) -> process.CompletedProgram:
     with egress.opened(identity, Destinations.of(reference, reach)) as way:
-        ended = start(env={**env, **way.environment}, namespace=way.namespace)
-        if ended.status != 0 and (problem := way.refused()):
+        completed = start(env={**env, **way.environment}, namespace=way.namespace)
+        if completed.status != 0 and (problem := way.refused()):
             raise RedirectRefused(image=reference.canonical(), problem=problem)
-        return ended
+        return completed
 
 
 def patiently(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:
-    """Return what `attempt` returns, tried again after `RegistryUnreachable` and a pause; seconds."""
+    """Return what `attempt` returns; try again after `RegistryUnreachable` and each of `pauses`, in seconds."""
     for pause in pauses:
         try:
             return attempt()

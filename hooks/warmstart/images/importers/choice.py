@@ -1,4 +1,4 @@
-"""Which importer the policy names. Hot path: the importer itself is loaded when it is asked for."""
+"""Which importer the policy names. Hot path: the importer itself is loaded only when it is needed."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def choose(rules: Images, identity: Identity, login: Login | None = None) -> Imp
 
 
 def recipe(name: str) -> str:
-    """Return what stands in an image's name for what that importer does to the bytes.
+    """Return the importer and the version of its options, as they stand in an image's name.
 
-    The number goes up with every change of the options that change the bytes; a release of the importer's
-    programs that packs differently does not change what a job finds in the image, and does not count.
+    The number goes up with every change of options that changes the bytes. A new release of the importer's programs
+    does not count: a job finds the same in the image.
     """
     return f"{_installed(name)}1"
 
 
-def is_per_machine(made_by: str) -> bool:
-    """Tell whether what a tag means to that recipe's importer depends on the CPU that it is asked on."""
-    return made_by.startswith("enroot")
+def is_per_machine(recipe: str) -> bool:
+    """Tell whether a tag's digest, to this recipe's importer, depends on the CPU of the node that asks."""
+    return recipe.startswith("enroot")
 
 
 def _installed(name: str) -> str:

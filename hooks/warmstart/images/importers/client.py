@@ -1,4 +1,4 @@
-"""What runs as the import account in a worker: the question for a tag's digest. Its programs are run by `programs`."""
+"""What runs as the import account in a worker: asking a registry for a tag's digest. `base` runs its programs."""
 
 from __future__ import annotations
 

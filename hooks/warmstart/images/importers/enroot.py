@@ -47,7 +47,7 @@ DIGESTS_SINCE = 4  # `enroot digest`, and NAME@DIGEST in references
 CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs2ovlfs, `make setcap`
 RESULT = "image.sqsh"
 SQUASH_OPTIONS = "-no-xattrs -exit-on-error -comp zstd -Xcompression-level 3"
-SLOWEST_S = 30  # without a byte; enroot itself sets no bound
+SILENCE_S = 30  # without a byte; enroot itself sets no limit
 QUICK_S = 30.0  # for all but an import
 
 _STATUS = re.compile(r"returned error(?: code)?: ([0-9]{3})")
@@ -68,6 +68,23 @@ LONGEST_ANSWER = 1 << 20
 _PARAMETER = re.compile(r'([a-z]+)="([^"]*)"')
 
 
+class _Peer(NamedTuple):
+    """A server to ask: HOST or HOST:PORT, `plain` without TLS, and the destinations it may have."""
+
+    host: str
+    plain: bool
+    seconds: float
+    allowed: Destinations
+
+
+class _Answer(NamedTuple):
+    """A response; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
 class Enroot(NamedTuple):
     """The importer, as one account; `insecure` are registries reached over plain http."""
 
@@ -85,8 +102,8 @@ class Enroot(NamedTuple):
         """
         if self._version(reference, scratch, deadline) < DIGESTS_SINCE:
             return self._resolve_without(reference, scratch, deadline)
-        ended = self._asking(reference, ["digest", _uri(reference)], scratch, deadline.within(QUICK_S))
-        lines = ended.stdout.decode("ascii", "replace").split()
+        completed = self._ask_registry(reference, ["digest", _uri(reference)], scratch, deadline.within(QUICK_S))
+        lines = completed.stdout.decode("ascii", "replace").split()
         if len(lines) != 1 or not is_digest(lines[0]):
             raise ImportFailed(image=reference.canonical(), program="enroot", problem="printed no digest")
         return lines[0]
@@ -94,12 +111,13 @@ class Enroot(NamedTuple):
     def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
         """Fetch by digest, unpack and pack, all of which is one `enroot import`.
 
-        Without a digest, what the tag means now: for a user's own import, whose credentials skopeo has not.
+        Without a digest, what the tag means now: for a user's own import, whose credentials skopeo
+        does not have.
         """
         old = self._version(reference, scratch, deadline) < DIGESTS_SINCE
         exact = reference._replace(tag="", digest=digest) if digest else reference
         uri = _uri(exact, ":" if old else "@")
-        self._asking(reference, ["import", "--output", f"{scratch.path}/{RESULT}", uri], scratch, deadline)
+        self._ask_registry(reference, ["import", "--output", f"{scratch.path}/{RESULT}", uri], scratch, deadline)
         return RESULT
 
     def _resolve_without(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
@@ -116,36 +134,36 @@ class Enroot(NamedTuple):
         return patiently(ask, deadline, PAUSES_S)
 
     def _version(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> int:
-        ended = self._run(reference, ["version"], scratch, deadline.within(QUICK_S), {})
-        major = ended.stdout.decode("ascii", "replace").partition(".")[0]
-        if ended.status != 0 or not major.isdecimal():
-            raise ImportFailed(image=reference.canonical(), program="enroot", problem=f"version: {_words(ended)}")
+        completed = self._run(reference, ["version"], scratch, deadline.within(QUICK_S), {})
+        major = completed.stdout.decode("ascii", "replace").partition(".")[0]
+        if completed.status != 0 or not major.isdecimal():
+            raise ImportFailed(image=reference.canonical(), program="enroot", problem=f"version: {_words(completed)}")
         return int(major)
 
-    def _asking(
+    def _ask_registry(
         self, reference: Reference, arguments: list[str], scratch: Scratch, deadline: Deadline
     ) -> process.CompletedProgram:
-        """Run a command that asks the registry, a few times if that does not answer."""
+        """Run a command that needs the registry; try again if that does not answer."""
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
 
         def attempt() -> process.CompletedProgram:
             unlink_if_there(RESULT, scratch.fd)  # half of it from before, and enroot would refuse to go on
             try:
-                ended = self._run(reference, arguments, scratch, deadline, insecure)
+                completed = self._run(reference, arguments, scratch, deadline, insecure)
             except process.ProgramTooSlow as error:
                 if arguments[0] == "import":
                     raise
                 raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
-            if ended.status != 0:
-                raise _failure(reference, ended, scratch)
-            return ended
+            if completed.status != 0:
+                raise _failure(reference, completed, scratch)
+            return completed
 
         with scratch.errors():
             _bound_transfers(scratch)
             if self.login is None:
                 return patiently(attempt, deadline, PAUSES_S)
             with (
-                _config(scratch, self.identity) as config,
+                _credentials_directory(scratch, self.identity) as config,
                 lent(config, self.identity, ".credentials", for_enroot(self.login)),
             ):
                 return patiently(attempt, deadline, PAUSES_S)
@@ -171,7 +189,7 @@ class Enroot(NamedTuple):
 
 
 @contextmanager
-def _config(scratch: Scratch, identity: Identity) -> Iterator[Scratch]:
+def _credentials_directory(scratch: Scratch, identity: Identity) -> Iterator[Scratch]:
     """Make the directory where enroot looks for credentials."""
     with suppress(FileExistsError):
         os.mkdir("config", 0o700, dir_fd=scratch.fd)
@@ -202,61 +220,44 @@ def _settings(scratch: str, programs: str) -> dict[str, str]:
 
 
 def _bound_transfers(scratch: Scratch) -> None:
-    """Leave curl, by which enroot fetches, a limit on silence: one on the whole time would stop large images."""
+    """Limit how long enroot's curl may be without a byte; a limit on the whole time would stop large images."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     unlink_if_there(".curlrc", scratch.fd)
     fd = os.open(".curlrc", flags, 0o644, dir_fd=scratch.fd)
     try:
-        write_all(fd, f"speed-limit = 1\nspeed-time = {SLOWEST_S}\n".encode())
+        write_all(fd, f"speed-limit = 1\nspeed-time = {SILENCE_S}\n".encode())
     finally:
         os.close(fd)
 
 
-def _failure(reference: Reference, ended: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
-    """Tell by what enroot and curl printed whose fault it is; both give numbers, and only those count."""
-    image, problem = reference.canonical(), _words(ended)
-    if oci.found_no_space(ended):
+def _failure(reference: Reference, completed: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
+    """Return the error for what enroot and curl printed; only the numbers that both give count."""
+    image, problem = reference.canonical(), _words(completed)
+    if oci.found_no_space(completed):
         return scratch.full(image, problem)
     status = int(found.group(1)) if (found := _STATUS.search(problem)) else 0
     curl = int(found.group(1)) if (found := _CURL.search(problem)) else 0
     if status == 404:
         return ImageNotFound(image=image)
-    if status in (401, 403) or any(words in ended.complaint() for words in _REFUSED):
+    if status in (401, 403) or any(words in completed.complaint() for words in _REFUSED):
         return ImageForbidden(image=image, problem=problem)
     if status in _LATER or curl in _OUTAGES:
         return RegistryUnreachable(image=image, problem=problem)
     return ImportFailed(image=image, program="enroot", problem=problem)
 
 
-def _words(ended: process.CompletedProgram) -> str:
-    """Return the first line of its stderr that says what went wrong: what follows it are consequences."""
-    lines = ended.stderr.decode("utf-8", "replace").splitlines()
+def _words(completed: process.CompletedProgram) -> str:
+    """Return the first line of stderr that says what went wrong; later ones are consequences."""
+    lines = completed.stderr.decode("utf-8", "replace").splitlines()
     for line in lines:
         if not line.startswith("[INFO]") and any(word in line for word in _WORDS):
             return "".join(c if c.isprintable() else "?" for c in line)[:500]
-    return ended.complaint() if lines else f"status {ended.status}"
-
-
-class Peer(NamedTuple):
-    """Whom to ask: HOST or HOST:PORT, `plain` without TLS, and where that may be."""
-
-    host: str
-    plain: bool
-    seconds: float
-    allowed: Destinations
-
-
-class Answer(NamedTuple):
-    """What one request brought; header names in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
+    return completed.complaint() if lines else f"status {completed.status}"
 
 
 def ask(reference: Reference, *, plain: bool, hosts: tuple[str, ...], seconds: float) -> str:
-    """Return the digest of a tag by its registry, `plain`: without TLS; `hosts`: the policy's; in the worker."""
-    registry = Peer(host_of(reference), plain, seconds, Destinations.of(reference, Reach(hosts)))
+    """Ask a registry for the digest of a tag. `plain`: without TLS; `hosts`: the policy's. As the import account."""
+    registry = _Peer(host_of(reference), plain, seconds, Destinations.of(reference, Reach(hosts)))
     try:
         answer = _manifest(reference, registry, {})
         if answer.status == http.client.UNAUTHORIZED and (token := _token(answer, registry)):
@@ -269,12 +270,12 @@ def ask(reference: Reference, *, plain: bool, hosts: tuple[str, ...], seconds: f
     return _digest(reference, answer)
 
 
-def _manifest(reference: Reference, registry: Peer, more: dict[str, str]) -> Answer:
+def _manifest(reference: Reference, registry: _Peer, more: dict[str, str]) -> _Answer:
     path = f"/v2/{reference.repository}/manifests/{reference.tag}"
     return _request("HEAD", registry, path, {"Accept": ", ".join(MANIFESTS), **more})
 
 
-def _digest(reference: Reference, answer: Answer) -> str:
+def _digest(reference: Reference, answer: _Answer) -> str:
     image, problem = reference.canonical(), f"status {answer.status}"
     if answer.status == http.client.NOT_FOUND:
         raise ImageNotFound(image=image)
@@ -288,8 +289,8 @@ def _digest(reference: Reference, answer: Answer) -> str:
     return digest
 
 
-def _token(answer: Answer, registry: Peer) -> str:
-    """Return an anonymous token from where the registry sends us, "" if it offers none."""
+def _token(answer: _Answer, registry: _Peer) -> str:
+    """Return an anonymous token from the registry's token service, "" if it offers none."""
     scheme, _, rest = answer.headers.get("www-authenticate", "").partition(" ")
     parameters = dict(_PARAMETER.findall(rest))
     realm = urlsplit(parameters.pop("realm", ""))
@@ -303,7 +304,7 @@ def _token(answer: Answer, registry: Peer) -> str:
     return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""
 
 
-def _request(method: str, peer: Peer, path: str, headers: dict[str, str]) -> Answer:
+def _request(method: str, peer: _Peer, path: str, headers: dict[str, str]) -> _Answer:
     name, port = split(peer.host, 80 if peer.plain else 443)
     connection = http.client.HTTPConnection(name, port, timeout=peer.seconds)
     connected = peer.allowed.connect(name, port, peer.seconds)
@@ -312,7 +313,7 @@ def _request(method: str, peer: Peer, path: str, headers: dict[str, str]) -> Ans
         connection.request(method, path, headers={"User-Agent": "warmstart", **headers})
         response = connection.getresponse()
         found = {key.lower(): value for key, value in response.getheaders()}
-        return Answer(response.status, found, response.read(LONGEST_ANSWER))
+        return _Answer(response.status, found, response.read(LONGEST_ANSWER))
     finally:
         connection.close()
         connected.close()

@@ -75,8 +75,8 @@ class Oci(NamedTuple):
             *("--format", "{{.Digest}}"),
             f"docker://{reference.canonical()}",
         ]
-        ended = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S)
-        digest = ended.stdout.decode("ascii", "replace").strip()
+        completed = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S)
+        digest = completed.stdout.decode("ascii", "replace").strip()
         if not is_digest(digest):
             raise ImportFailed(image=reference.canonical(), program=SKOPEO, problem=f"no digest: {digest[:100]!a}")
         return digest
@@ -94,9 +94,9 @@ class Oci(NamedTuple):
             [CHMOD, "-R", "u+rX", "--", ROOTFS],
             _pack(),
         ):
-            ended = self._run(reference, argv, scratch, deadline)
-            if ended.status != 0:
-                raise _failure(reference, argv[0], ended, scratch)
+            completed = self._run(reference, argv, scratch, deadline)
+            if completed.status != 0:
+                raise _failure(reference, argv[0], completed, scratch)
         return RESULT
 
     def _skopeo(
@@ -106,12 +106,12 @@ class Oci(NamedTuple):
 
         def attempt() -> process.CompletedProgram:
             try:
-                ended = self._run(reference, argv, scratch, deadline.within(limit_s), self.reach)
+                completed = self._run(reference, argv, scratch, deadline.within(limit_s), self.reach)
             except process.ProgramTooSlow as error:
                 raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
-            if ended.status != 0:
-                raise _failure(reference, SKOPEO, ended, scratch)
-            return ended
+            if completed.status != 0:
+                raise _failure(reference, SKOPEO, completed, scratch)
+            return completed
 
         if self.login is None:
             return patiently(attempt, deadline, PAUSES_S)
@@ -146,14 +146,16 @@ def _pack() -> list[str]:
     ]
 
 
-def _failure(reference: Reference, program: str, ended: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
-    """Tell by its last words whose fault a program's failure is."""
-    image, problem = reference.canonical(), _last_words(ended.complaint(), reference)
+def _failure(
+    reference: Reference, program: str, completed: process.CompletedProgram, scratch: Scratch
+) -> WarmstartError:
+    """Return the error for a program that failed, by its last words."""
+    image, problem = reference.canonical(), _last_words(completed.complaint(), reference)
 
     def says(words: tuple[str, ...]) -> bool:
         return any(word in problem.lower() for word in words)
 
-    if found_no_space(ended):
+    if found_no_space(completed):
         return scratch.full(image, problem)
     if program == SKOPEO:
         if says(_HIDDEN) or (says(_NOT_FOUND) and not says(_FORBIDDEN)):
@@ -162,12 +164,12 @@ def _failure(reference: Reference, program: str, ended: process.CompletedProgram
             return ImageForbidden(image=image, problem=problem)
         if says(_UNREACHABLE):
             return RegistryUnreachable(image=image, problem=problem)
-    return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {ended.status}")
+    return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {completed.status}")
 
 
-def found_no_space(ended: process.CompletedProgram) -> bool:
-    """Tell whether a program met a full disk: not always in its last line."""
-    said = ended.stderr.decode("utf-8", "replace").lower()
+def found_no_space(completed: process.CompletedProgram) -> bool:
+    """Tell whether a program found the disk full; not always in its last line."""
+    said = completed.stderr.decode("utf-8", "replace").lower()
     return any(words in said for words in NO_SPACE)
 
 
@@ -178,8 +180,8 @@ def _last_words(complaint: str, reference: Reference) -> str:
     HOST/NAME: manifest unknown"`: an image named `timeout` must not look like one.
     """
     words = (complaint.partition('msg="')[2].removesuffix('"') or complaint).replace('\\"', '"')
-    named = f"{reference.registry}/{reference.repository}"
-    tail = words.rpartition(f"{named}: ")[2]
-    if tail == words and named in words:
-        tail = words.rpartition(named)[2].partition(": ")[2] or words
+    name = f"{reference.registry}/{reference.repository}"
+    tail = words.rpartition(f"{name}: ")[2]
+    if tail == words and name in words:
+        tail = words.rpartition(name)[2].partition(": ")[2] or words
     return tail.strip(" ,")

@@ -69,14 +69,14 @@ def test_public(address: str) -> None:
 def test_what_the_policy_names(host: str, port: int, named: bool) -> None:
     """Whole names, with the port if one is given; a star stands for whole labels."""
     reach = Reach(("minio.site", "*.blobs.site", "one.site:443"))
-    assert Destinations.of(parse("reg.io:5000/a:1"), reach).is_named(host, port) is named
+    assert Destinations.of(parse("reg.io:5000/a:1"), reach).is_trusted(host, port) is named
 
 
 def test_docker_hub_is_asked_where_it_answers() -> None:
     """`docker.io` is a name of images, not of a host."""
     hub = Destinations.of(parse("ubuntu"), Reach())
-    assert hub.is_named("registry-1.docker.io", 443)
-    assert not hub.is_named("docker.io", 443)
+    assert hub.is_trusted("registry-1.docker.io", 443)
+    assert not hub.is_trusted("docker.io", 443)
 
 
 def test_the_address_decides_and_not_the_name() -> None:
@@ -120,7 +120,7 @@ def test_what_a_proxy_may_take_for_an_address(host: str) -> None:
 
 def test_a_dot_at_the_end_changes_no_name() -> None:
     """`reg.io.` is the registry."""
-    assert Destinations("reg.io:5000").is_named("reg.io.", 5000)
+    assert Destinations("reg.io:5000").is_trusted("reg.io.", 5000)
 
 
 def test_this_node_is_refused_at_a_public_address_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ Answer = Callable[[Sequence[str]], CompletedProgram]
 
 
 class Programs:
-    """Stands in for `children.run_alone`: answers `enroot version` itself, records and answers the rest."""
+    """Stands in for `process.run_alone`: answers `enroot version` itself, records and answers the rest."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = str(directory)

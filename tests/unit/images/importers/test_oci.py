@@ -24,7 +24,7 @@ Answer = Callable[[Sequence[str]], CompletedProgram]
 
 
 class Programs:
-    """Stands in for `children.run_alone`; records what was to be run, and answers."""
+    """Stands in for `process.run_alone`; records what was to be run, and answers."""
 
     def __init__(self) -> None:
         self.started: list[tuple[list[str], bool]] = []
