@@ -51,9 +51,9 @@ def _prepare(hook: Hook) -> None:
 def _run(hook: Hook, record: Record) -> None:
     hook = _informed(hook)
     grant = plan.grant(hook.policy, hook.job)
-    asked = plan.requested(hook.job, grant)
-    steps = plan.prolog(hook.policy, hook.job, grant, asked)
-    for name in plan.left_out(hook.policy, grant, asked):
+    requested = plan.request_of(hook.job, grant)
+    steps = plan.prolog(hook.policy, hook.job, grant, requested)
+    for name in plan.left_out(hook.policy, grant, requested):
         hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason="needs a constant path (policy: constant_path)")
     if not steps:
         records.forget(hook.paths.state, hook.job.id)
@@ -62,15 +62,15 @@ def _run(hook: Hook, record: Record) -> None:
         workspace=hook.policy.paths.workspace,
         read_scopes=list(grant.read_scopes),
         publish_scope=grant.publish_scope,
-        keep=plan.keeps(hook.policy, asked),
+        keep=plan.keeps(hook.policy, requested),
     )
     records.save(hook.paths.state, record)
     prepared = run_prolog(hook.context(record, _seconds(hook)), steps)
-    run_prolog(prepared.context, [plan.environment(hook.policy, grant, asked, prepared)])
+    run_prolog(prepared.context, [plan.environment(hook.policy, grant, requested, prepared)])
 
 
 def _informed(hook: Hook) -> Hook:
-    """Complete the job by what the controller wrote down, where a rule (or an old slurmd) needs it."""
+    """Add what the controller wrote down of the job, where a rule (or an old slurmd) needs it."""
     job, keys = hook.job, hook.policy.slurmctld
     if keys is None or (job.comment_told and all(getattr(job, name) is not None for name in keys.attributes)):
         return hook
