@@ -76,7 +76,7 @@ def blocked(installation: Installation, as_json: bool) -> None:
 
 
 def _checked(what: dict[str, str], reason: str) -> Block:
-    """Return a block with its reason; wrong usage where it says more or less than one thing."""
+    """Return the block that the options describe; they must name exactly one thing."""
     target = Block(what["user"], what["profile"], what["namespace"], what["entry"])
     kinds = [bool(target.user), bool(target.namespace), bool(target.entry)]
     if kinds.count(True) != 1 or bool(target.profile) == bool(target.user):

@@ -299,10 +299,10 @@ def _size(size: int) -> str:
 
 
 def when(at: float) -> str:
-    """Return a moment for people."""
+    """Return a time in UTC for people."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))
 
 
 def administrator() -> str:
-    """Return who is at work: the login behind sudo, else root; a word of the environment, for people only."""
+    """Return who runs the command: sudo's user, else root. From the environment: for people to read, not to trust."""
     return os.environ.get("SUDO_USER") or "root"

@@ -1,6 +1,6 @@
-"""`warmstart plan`: what a given job would get and why, rule by rule. Touches nothing.
+"""`warmstart plan`: what a given job would get and why, rule by rule. Read only.
 
-Each part asks the functions that a prolog asks (`plan`, `policy.match`, `images.reference`), so a preview cannot
+Each part calls the functions that a prolog calls (`plan`, `policy.match`, `images.reference`), so a preview cannot
 differ from what a hook does with the same job. It looks at neither the store nor a registry.
 """
 
@@ -28,8 +28,8 @@ from warmstart.request import NOTHING, Request
 
 REFUSED = 1
 SHOWN = ("partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
-NO_JOB = 1  # a job id is never asked of anything here
-CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known when the job has a run id
+NO_JOB = 1  # any id: the preview looks up no job
+CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known only when the job has a run id
 NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
 
 
