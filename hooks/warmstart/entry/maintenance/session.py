@@ -63,7 +63,7 @@ class MaintenanceSession(NamedTuple):
         return RepackSettings(self.paths.maintenance, self.store, self.policy.validate_user)
 
     def namespace(self, item: Bundle | Item) -> Namespace:
-        """Return the namespace in this store that a bundle, or one of an export, is named for."""
+        """Return the namespace in this store of a bundle, or of one in an export."""
         return Namespace(self.policy.paths.store, item.scope, item.profile, item.namespace)
 
     def store_deadline(self) -> Deadline:
