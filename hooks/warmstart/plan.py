@@ -22,7 +22,7 @@ from warmstart.policy.match import Grant, combine, matching, private_repository
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
-from warmstart.request import Request
+from warmstart.request import NOTHING, Request
 from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
@@ -34,7 +34,7 @@ class PortsNotOffered(UserError):
     """The job asks for ports, or for so many, that no rule gives it."""
 
     code = "ports-not-offered"
-    template = "the job asks for {asked} ports; it may have {most}"
+    template = "the job asks for {requested} ports; it may have {most}"
     hint = "ask the administrators for rendezvous.per_job, if your jobs need more"
 
 
@@ -62,19 +62,19 @@ def groups(job: Job) -> list[str]:
     return names
 
 
-def requested(job: Job, grant: Grant) -> Request:
-    """Parse what the job asks for, once per hook; a job that gets nothing asks for nothing. `RequestInvalid`."""
-    return request.NOTHING if grant.reason else request.of(job)
+def request_of(job: Job, grant: Grant) -> Request:
+    """Parse what the job asks for, once per hook; `NOTHING` if no rule serves the job. Raises `RequestInvalid`."""
+    return NOTHING if grant.reason else request.of(job)
 
 
-def profiles(policy: Policy, grant: Grant, asked: Request) -> list[str]:
-    """Return the job's profiles, those of the policy first; `ProfileNotOffered` for a wish that can't be met."""
-    return [name for name in _wanted(policy, grant, asked) if not _misplaced(policy, name)]
+def profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:
+    """Return the job's profiles, those of the policy first; `ProfileNotOffered` if it asks for an unknown one."""
+    return [name for name in _all_profiles(policy, grant, requested) if not _misplaced(policy, name)]
 
 
-def left_out(policy: Policy, grant: Grant, asked: Request) -> list[str]:
+def left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
     """Return the profiles that the job would have if its caches were at a constant path on this node."""
-    return [name for name in _wanted(policy, grant, asked) if _misplaced(policy, name)]
+    return [name for name in _all_profiles(policy, grant, requested) if _misplaced(policy, name)]
 
 
 def _misplaced(policy: Policy, profile: str) -> bool:
@@ -84,34 +84,34 @@ def _misplaced(policy: Policy, profile: str) -> bool:
     return not policy.cache_place or (found.follows_links and policy.constant_path == "link")
 
 
-def _wanted(policy: Policy, grant: Grant, asked: Request) -> list[str]:
+def _all_profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:
     known = registry.names(policy.profiles)
-    for name in asked.profiles:
+    for name in requested.profiles:
         if name not in known or name == FILES:
             raise ProfileNotOffered(profile=name)
     # Without a name, files of one job would be seeded into whatever its user runs next.
-    declared = [FILES] if asked.files else []
-    return list(dict.fromkeys([*grant.profiles, *asked.profiles, *declared]))
+    declared = [FILES] if requested.files else []
+    return list(dict.fromkeys([*grant.profiles, *requested.profiles, *declared]))
 
 
-def images(policy: Policy, grant: Grant, asked: Request) -> list[Reference]:
-    """Return the job's images: its own wish first, then the policy's; raises the verdict on a refused one."""
-    wanted = [references.parse(text) for text in asked.images]
-    for reference in wanted:
+def images(policy: Policy, grant: Grant, requested: Request) -> list[Reference]:
+    """Return the job's images, its own before the policy's; raises the verdict on one that the policy refuses."""
+    own = [references.parse(text) for text in requested.images]
+    for reference in own:
         references.check_allowed(reference, policy.images.registries)
-    return list(dict.fromkeys([*wanted, *(references.parse(text) for text in grant.images)]))
+    return list(dict.fromkeys([*own, *(references.parse(text) for text in grant.images)]))
 
 
-def keeps(policy: Policy, asked: Request) -> bool:
+def keeps(policy: Policy, requested: Request) -> bool:
     """Tell whether the job's TMPDIR stays after it."""
-    return policy.limits.keep is not None and asked.keep
+    return policy.limits.keep is not None and requested.keep
 
 
-def prolog(policy: Policy, job: Job, grant: Grant, asked: Request) -> list[Step]:
-    """Return the steps before `environment`, which `environment()` makes of what they found out."""
-    names, wanted = profiles(policy, grant, asked), images(policy, grant, asked)
-    meeting = _rendezvous(job, grant, asked)
-    if not (names or wanted or grant.env or meeting or asked.keep):
+def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[Step]:
+    """Return the steps before `environment`, whose options depend on what these find out (`environment()`)."""
+    names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
+    meeting = _rendezvous(job, grant, requested)
+    if not (names or job_images or grant.env or meeting or requested.keep):
         return []
     from warmstart.steps import workspace
 
@@ -119,11 +119,11 @@ def prolog(policy: Policy, job: Job, grant: Grant, asked: Request) -> list[Step]
     steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(subdirs)))]
     if meeting:
         steps.append(meeting)  # before what takes long: the other nodes wait for it
-    if wanted:
+    if job_images:
         from warmstart.steps import image
 
         by_policy = frozenset(references.parse(text) for text in grant.images)
-        options = image.Options(tuple(wanted), by_policy, private_images(policy, job, wanted))
+        options = image.Options(tuple(job_images), by_policy, private_images(policy, job, job_images))
         steps.append(Step(image.NAME, partial(image.run, options=options)))
     if names:
         from warmstart.steps import seed
@@ -131,30 +131,30 @@ def prolog(policy: Policy, job: Job, grant: Grant, asked: Request) -> list[Step]
         steps.append(
             Step(
                 seed.NAME,
-                partial(seed.run, options=seed.Options(tuple(names), asked.files)),
+                partial(seed.run, options=seed.Options(tuple(names), requested.files)),
                 in_workspace=True,
             )
         )
     return steps
 
 
-def private_images(policy: Policy, job: Job, wanted: list[Reference]) -> tuple[tuple[Reference, str], ...]:
-    """Return which of the images the site's own credentials fetch for this job, and the name of their place."""
+def private_images(policy: Policy, job: Job, images: list[Reference]) -> tuple[tuple[Reference, str], ...]:
+    """Return which of the images the site's own credentials fetch for this job, each with its private store's name."""
     private = []
-    for reference in wanted:
+    for reference in images:
         repository = f"{reference.registry}/{reference.repository}"
         if name := private_repository(policy, job, partial(groups, job), repository):
             private.append((reference, name))
     return tuple(private)
 
 
-def _rendezvous(job: Job, grant: Grant, asked: Request) -> Step | None:
+def _rendezvous(job: Job, grant: Grant, requested: Request) -> Step | None:
     """Return the step for jobs of several nodes, and for any that asks; `PortsNotOffered`."""
     rule = grant.rendezvous
-    if asked.ports is not None and (rule is None or asked.ports > rule.per_job):
-        raise PortsNotOffered(asked=asked.ports, most=rule.per_job if rule else "none")
+    if requested.ports is not None and (rule is None or requested.ports > rule.per_job):
+        raise PortsNotOffered(requested=requested.ports, most=rule.per_job if rule else "none")
     several = job.het_id is not None or nodes.has_several(job.nodelist)
-    if rule is None or not (several or asked.ports is not None):
+    if rule is None or not (several or requested.ports is not None):
         return None
     from warmstart.slurm.nodes import has_first_node_alone
     from warmstart.steps import rendezvous as step
@@ -165,7 +165,7 @@ def _rendezvous(job: Job, grant: Grant, asked: Request) -> Step | None:
     address = (nodes.first(job.nodelist) or job.node) if leading else ""
     options = step.Options(
         rule=rule,
-        further=asked.ports or 0,
+        further=requested.ports or 0,
         name=name_of(job.cluster, job.view_id, job.restarts),
         restarts=job.restarts,
         head=address == job.node,
@@ -177,15 +177,15 @@ def _rendezvous(job: Job, grant: Grant, asked: Request) -> Step | None:
     return Step(step.NAME, partial(step.run, options=options))
 
 
-def environment(policy: Policy, grant: Grant, asked: Request, prepared: Prepared) -> Step:
+def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prepared) -> Step:
     """Return the last step of a prolog."""
     from warmstart.steps import environment as step
 
     cache = prepared.context.record.cache
     variables: dict[str, str] = {}
-    for name in profiles(policy, grant, asked) if cache else ():
+    for name in profiles(policy, grant, requested) if cache else ():
         variables.update(registry.get(name, policy.profiles).environment(cache))
-    notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if asked.keep and policy.limits.keep is None else [])]
+    notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if requested.keep and policy.limits.keep is None else [])]
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
 
@@ -196,15 +196,19 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
 
     steps = []
     # The head node harvests all, the job's other nodes what its ranks write for themselves.
-    wanted = None if record.head else _of_kind(policy, record, "per_rank")
-    brings_back = record.seeded and record.publish_scope and record.cache
-    if wanted != frozenset() and brings_back:
+    only = None if record.head else _of_kind(policy, record, "per_rank")
+    publishes = record.seeded and record.publish_scope and record.cache
+    if publishes and only != frozenset():
         from warmstart.steps import harvest
 
         bounds = policy.harvest
-        careful = frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
-        ended = _outcome_query(policy, record, slurm_conf) if careful else None
-        options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, ended, careful, wanted)
+        after_success = (
+            frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
+        )
+        query_outcome = _outcome_query(policy, record, slurm_conf) if after_success else None
+        options = harvest.Options(
+            bounds.budget, bounds.max_size, bounds.max_entries, query_outcome, after_success, only
+        )
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
     steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))
@@ -212,7 +216,7 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
 
 
 def _of_kind(policy: Policy, record: Record, kind: str) -> frozenset[str]:
-    """Return the record's profiles that say so of themselves; the policy may have changed since the prolog."""
+    """Return the record's profiles with this attribute; the policy may have changed since the prolog."""
     known = {*registry.names(policy.profiles)} & record.seeded.keys()
     return frozenset(name for name in known if getattr(registry.get(name, policy.profiles), kind))
 

@@ -1,4 +1,4 @@
-"""Run a plan's steps, and decide by whose fault a failure is what becomes of the job (docs/architecture.md, rule 2).
+"""Run a plan's steps; whose fault a failure is decides what becomes of the job (docs/architecture.md, rule 2).
 
 | kind     | prolog                                          | epilog             |
 |----------|-------------------------------------------------|--------------------|
@@ -30,11 +30,11 @@ class Step(NamedTuple):
 
     name: str
     run: Callable[[Context], Outcome]
-    in_workspace: bool = False  # left out where the job got no cache
+    in_workspace: bool = False  # skipped if the job has no cache
 
 
 class Prepared(NamedTuple):
-    """What a prolog's steps came to."""
+    """The result of a prolog's steps."""
 
     context: Context
     notices: list[str]  # lines for the job's own output: what is cold, and why
@@ -57,11 +57,11 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
             if _is_verdict(context.policy, step.name, failure):
                 raise Refused(reason=str(failure), cause=failure.code) from failure
             notices.append(f"warmstart: {failure}; the job runs without it")
-    return Prepared(context, list(dict.fromkeys(notices)))  # one reason for several profiles is said once
+    return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have one reason
 
 
 def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None:
-    """Run every step whatever became of the others; return the worst failure."""
+    """Run every step, whether or not others fail; return the worst failure."""
     worst: WarmstartError | None = None
     for step in steps:
         failures: list[WarmstartError] = []
@@ -76,7 +76,7 @@ def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None
 
 
 class Refused(UserError):
-    """Not the job's fault, but it can't run: the site says so (policy, on_error)."""
+    """Not the job's fault, but the policy's `on_error` lets no job run without it."""
 
     code = "job-refused"
     template = "{reason}"
@@ -90,7 +90,7 @@ def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
 
 
 def _run(context: Context, step: Step, degraded: list[WarmstartError]) -> Context:
-    """Run one step; what failed beside the rest of it is added to `degraded`."""
+    """Run one step; adds its non-fatal errors to `degraded`."""
     started = time.monotonic()
     audit = context.audit.bind(step=step.name)
     try:

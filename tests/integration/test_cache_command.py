@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.maintenance_site import UpkeepSite, one
+from tests.support.maintenance_site import MaintenanceSite, one
 from warmstart.store import manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
 
 @pytest.fixture
-def site(base: Path) -> UpkeepSite:
+def site(base: Path) -> MaintenanceSite:
     """Give an installation and an empty store in a directory that other uids can pass through."""
-    return UpkeepSite(base)
+    return MaintenanceSite(base)
 
 
-def test_what_is_published_is_listed_and_shown(site: UpkeepSite) -> None:
+def test_what_is_published_is_listed_and_shown(site: MaintenanceSite) -> None:
     """`ls` finds every scope's bundles, and nothing where nothing is meant; `show` has the manifest."""
     assert site.command("cache", "ls") == 1
     bundle = site.publish(one("e"))
@@ -34,7 +34,7 @@ def test_what_is_published_is_listed_and_shown(site: UpkeepSite) -> None:
     assert site.command("cache", "show", "20260101T000000.000000Z-0000000000000000") == 1
 
 
-def test_many_bundles_become_one_and_nothing_is_lost(site: UpkeepSite) -> None:
+def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> None:
     """The new bundle has each entry once, from its first publisher; the old ones go only after the grace."""
     first = site.publish({**one("a", b"first"), **one("b")})
     foreign = site.publish({**one("c", b"foreign"), **one("a", b"second")}, user="b", uid=2)
@@ -55,18 +55,18 @@ def test_many_bundles_become_one_and_nothing_is_lost(site: UpkeepSite) -> None:
     assert (event["bundle"], event["entries"]) == (merged, 3)
 
 
-def test_no_bundle_grows_beyond_what_a_node_fetches(site: UpkeepSite) -> None:
+def test_no_bundle_grows_beyond_what_a_node_fetches(site: MaintenanceSite) -> None:
     """What no job could be seeded with is not made of bundles that it could."""
-    small = UpkeepSite(site.base, more="seed: {max_fetch: 8KiB}")
+    small = MaintenanceSite(site.base, more="seed: {max_fetch: 8KiB}")
     for name in "abc":
         small.publish(one(name))
     sizes = [row["size"] for row in small.json("cache", "ls")]
     assert sizes == [4096] * 3
     assert small.json("cache", "compact")["compacted"] == 0
-    assert UpkeepSite(site.base, more="seed: {max_fetch: 24KiB}").json("cache", "compact")["compacted"] == 1
+    assert MaintenanceSite(site.base, more="seed: {max_fetch: 24KiB}").json("cache", "compact")["compacted"] == 1
 
 
-def test_replaced_bundles_go_after_the_grace(site: UpkeepSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hours later only the new bundle is there, and it still has everything."""
     for name in "abc":
         site.publish(one(name))
@@ -80,13 +80,13 @@ def test_replaced_bundles_go_after_the_grace(site: UpkeepSite, monkeypatch: pyte
     assert [path.suffix for path in sorted(site.directory().glob("*Z-*"))] == [".json", ".sqsh"]
 
 
-def test_what_is_unused_or_too_much_goes(site: UpkeepSite) -> None:
+def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
     """First what no node has used for `maintenance.keep`, then the least recently used of a scope that is too large."""
     old, used, new = (site.publish(one(name, os.urandom(3_000_000))) for name in "abc")
     for bundle, days in ((old, 100), (used, 1), (new, 50)):
         at = time.time() - days * 86400
         os.utime(site.directory() / f"{bundle}.sqsh", (at, at))
-    limited = UpkeepSite(site.base, "maintenance: {keep: 90d, per_user: 4MiB}")
+    limited = MaintenanceSite(site.base, "maintenance: {keep: 90d, per_user: 4MiB}")
     assert limited.json("cache", "gc")["removed"] == 2
     assert set(site.seen().values()) == {used}
     assert {event["bundle"]: event["reason"] for event in site.events("bundle.removed")} == {
@@ -96,7 +96,7 @@ def test_what_is_unused_or_too_much_goes(site: UpkeepSite) -> None:
 
 
 @pytest.mark.parametrize("damage", ["bundle", "manifest", "content"])
-def test_damage_is_found_and_quarantined(site: UpkeepSite, damage: str) -> None:
+def test_damage_is_found_and_quarantined(site: MaintenanceSite, damage: str) -> None:
     """Flipped bytes, a manifest that tells other files: nobody is given it any more, and the rest stays."""
     whole = site.publish(one("whole"))
     bad = site.publish(one("bad", b"y" * 5000))
@@ -116,7 +116,7 @@ def test_damage_is_found_and_quarantined(site: UpkeepSite, damage: str) -> None:
     assert site.command("cache", "verify") == 0
 
 
-def test_a_newer_format_is_not_quarantined(site: UpkeepSite) -> None:
+def test_a_newer_format_is_not_quarantined(site: MaintenanceSite) -> None:
     """An old warmstart on one host must not take a newer one's bundles from all the others."""
     bundle = site.publish(one("a"))
     path = site.directory() / f"{bundle}.json"
@@ -127,7 +127,7 @@ def test_a_newer_format_is_not_quarantined(site: UpkeepSite) -> None:
     assert site.command("cache", "reindex") == 1
 
 
-def test_a_blocked_user_reaches_nobody(site: UpkeepSite) -> None:
+def test_a_blocked_user_reaches_nobody(site: MaintenanceSite) -> None:
     """By name or by uid, in every scope, and compaction keeps users apart; taken back, it is all there again."""
     site.publish(one("a"))
     site.publish(one("b"), user="mallory", uid=666)
@@ -145,7 +145,7 @@ def test_a_blocked_user_reaches_nobody(site: UpkeepSite) -> None:
     assert len(site.events("cache.blocked")) == 3
 
 
-def test_a_blocked_users_bundles_are_not_compacted(site: UpkeepSite) -> None:
+def test_a_blocked_users_bundles_are_not_compacted(site: MaintenanceSite) -> None:
     """They stay as they are, and nobody else's wait for that."""
     for name in "abc":
         site.publish(one(name), user="mallory", uid=666)
@@ -156,7 +156,7 @@ def test_a_blocked_users_bundles_are_not_compacted(site: UpkeepSite) -> None:
     assert len(set(site.seen().values())) == 1
 
 
-def test_a_blocked_entry_and_a_blocked_namespace(site: UpkeepSite) -> None:
+def test_a_blocked_entry_and_a_blocked_namespace(site: MaintenanceSite) -> None:
     """One entry, then all of the namespace; the options must name exactly one thing."""
     site.publish({**one("a"), **one("b")})
     assert site.command("cache", "block", "--profile", "numba", "--entry", "a", "--reason", "x") == 0
@@ -167,7 +167,7 @@ def test_a_blocked_entry_and_a_blocked_namespace(site: UpkeepSite) -> None:
         assert site.command("cache", "block", *wrong, "--reason", "x") == 2
 
 
-def test_promotion_goes_up_only_and_keeps_the_name(site: UpkeepSite) -> None:
+def test_promotion_goes_up_only_and_keeps_the_name(site: MaintenanceSite) -> None:
     """Chosen entries arrive in the site's scope as the user's; the other way is refused."""
     bundle = site.publish({**one("a", b"A"), **one("b")})
     made = site.json("cache", "promote", bundle, "a", "--to", "site")
@@ -182,7 +182,7 @@ def test_promotion_goes_up_only_and_keeps_the_name(site: UpkeepSite) -> None:
     assert site.seen("site") == {}
 
 
-def test_a_lost_index_is_made_again(site: UpkeepSite) -> None:
+def test_a_lost_index_is_made_again(site: MaintenanceSite) -> None:
     """`reindex` says how many bundles each namespace has."""
     bundle = site.publish(one("a"))
     (site.directory() / "index.json").unlink()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.maintenance_site import UpkeepSite, one
+from tests.support.maintenance_site import MaintenanceSite, one
 from tests.support.numba_entries import FOLDER, numba_entries, numba_entry
 from warmstart.host.deadline import after
 from warmstart.repack import transfer
@@ -33,7 +33,7 @@ class Two:
         self.base = base
         for name in ("h", "t"):
             (base / name).mkdir()
-        self.here, self.there = UpkeepSite(base / "h"), UpkeepSite(base / "t")
+        self.here, self.there = MaintenanceSite(base / "h"), MaintenanceSite(base / "t")
         self.bundle = self.here.publish(numba_entries(1, 2), scope=DAEMON, user="daemon")
         self.entries = set(numba_entries(1, 2))
 
@@ -170,7 +170,7 @@ def test_of_a_cache_whose_newest_wins_what_is_here_stays(base: Path) -> None:
     """An export is old: it takes nobody's place. Where there is nothing its newest is taken, and jobs go on from it."""
     for name in ("h", "t"):
         (base / name).mkdir()
-    here, there = UpkeepSite(base / "h"), UpkeepSite(base / "t")
+    here, there = MaintenanceSite(base / "h"), MaintenanceSite(base / "t")
     scope, where = DAEMON, ("trt-rtx", "ns")
     first = publish_cache(here, scope, b"v1", "")
     newest = publish_cache(here, scope, b"v1+2", first)
@@ -186,7 +186,7 @@ def test_of_a_cache_whose_newest_wins_what_is_here_stays(base: Path) -> None:
     assert cache_of(there, scope, *where) == (grown, b"v1+2+mine")
 
 
-def publish_cache(site: UpkeepSite, scope: str, data: bytes, based_on: str) -> str:
+def publish_cache(site: MaintenanceSite, scope: str, data: bytes, based_on: str) -> str:
     """Publish TensorRT-RTX's one file, grown from a bundle; return the bundle's id."""
     entries = {"runtime_cache.bin": {"runtime_cache.bin": data}}
     fd = site.packed(entries)
@@ -201,7 +201,7 @@ def publish_cache(site: UpkeepSite, scope: str, data: bytes, based_on: str) -> s
     return made.bundle
 
 
-def cache_of(site: UpkeepSite, scope: str, profile: str, namespace: str) -> tuple[str, bytes]:
+def cache_of(site: MaintenanceSite, scope: str, profile: str, namespace: str) -> tuple[str, bytes]:
     """Return the bundle that a job would be seeded from, and the content of its one file."""
     with site.client() as client:
         (offer,) = client.offers([scope], profile, namespace, after(20)).offers

@@ -21,6 +21,6 @@ def test_one_harvest_fits_into_what_a_job_fetches(base: Path) -> None:
     for number in (1, 2):
         node.epilog(node.run_of(number, entries=entries), budget=30.0)
         assert len(node.site.seen()) == 2 * number
-    node.tend()
+    node.maintain()
     assert [event["bytes"] for event in node.site.events("cache.harvested")] == [2 * size, 2 * size]
     assert [bool(event.get("truncated")) for event in node.site.events("cache.harvested")] == [True, False]

@@ -293,7 +293,7 @@ def test_a_read_only_store_serves_what_it_has(place: Place) -> None:
                 single_flight.obtain(place.image("team/other:1"), fresh, after(60))
 
 
-def test_a_damaged_image_is_moved_aside_and_imported_again(place: Place, site: Site, store: Store) -> None:
+def test_a_damaged_image_is_quarantined_and_imported_again(place: Place, site: Site, store: Store) -> None:
     """A truncated image in the store is noticed at use; whoever has it open keeps it."""
     first = single_flight.obtain(place.image(), site, after(60))
     os.truncate(store.file(first.path), 4096)

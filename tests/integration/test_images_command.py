@@ -147,7 +147,7 @@ def test_every_change_is_audited(site: Installation, place: Place) -> None:
     assert told[-4:] == ["image.imported", "image.pinned", "image.unpinned", "image.evicted"]
 
 
-def test_upkeep_of_the_store_looks_after_images(site: Installation, place: Place, store: Store) -> None:
+def test_maintenance_of_the_store_looks_after_images(site: Installation, place: Place, store: Store) -> None:
     """`maintain --store` evicts above the watermark, removes what a dead producer left, keeps what is in use."""
     imported(site, place)
     images = store.source / "images"

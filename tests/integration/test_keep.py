@@ -23,7 +23,7 @@ WRITE = '#!/bin/sh\necho "$SLURM_RESTART_COUNT" >"$TMPDIR/mine"\ntouch "$WARMSTA
 LONG_AGO = (1, 1)
 
 
-def tend(site: Site) -> dict[str, Any]:
+def maintain(site: Site) -> dict[str, Any]:
     """Maintain n1 as the timer does; return the events of what it removed."""
     known = len(site.audit("--event", "orphan.removed"))
     argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
@@ -53,12 +53,12 @@ def test_a_job_keeps_its_files_for_a_time(site: Site) -> None:
         (released,) = [event for event in site.events(ended.job_id, "step.finished") if event["step"] == "release"]
         assert released["kept"] == str(runs[-1])
         assert not (site.var / "n1" / "state" / str(ended.job_id)).exists()
-    assert tend(site) == {}
+    assert maintain(site) == {}
     os.utime(runs[0] / ".kept", LONG_AGO)
-    assert tend(site) == {str(runs[0]): "kept"}
+    assert maintain(site) == {str(runs[0]): "kept"}
     assert (runs[0].exists(), runs[1].exists()) == (False, True)
     site.write_policy()
-    assert tend(site) == {str(runs[1]): "kept"}
+    assert maintain(site) == {str(runs[1]): "kept"}
     assert site.leftovers() == []
 
 
@@ -76,13 +76,13 @@ def test_each_run_of_a_requeued_job_keeps_its_own(site: Site) -> None:
     site.cluster.admin("scontrol", "update", f"jobid={job_id}", "starttime=now+2")
     wait_until("the second run", lambda: site.cluster.job(job_id).output.count("/tmp\n") == 2, 60)
     os.utime(first / ".kept", LONG_AGO)
-    assert tend(site) == {str(first): "kept"}  # the job runs, and this run of it is over
+    assert maintain(site) == {str(first): "kept"}  # the job runs, and this run of it is over
     site.cluster.cancel(job_id)
     site.finish(job_id)
     second = kept(site, site.cluster.job(job_id).output)
     assert (second / "tmp" / "mine").read_text() == "1\n"
     os.utime(second / ".kept", LONG_AGO)
-    assert tend(site) == {str(second): "kept"}
+    assert maintain(site) == {str(second): "kept"}
 
 
 def test_the_oldest_go_first_where_space_is_short(site: Site) -> None:
@@ -94,9 +94,9 @@ def test_the_oldest_go_first_where_space_is_short(site: Site) -> None:
     with mounts.tmpfs(small / "n1", size="1m"):
         jobs = [site.cluster.submit(fill, ALICE, "--nodelist=n1", KEEP) for _ in range(2)]
         first, second = (kept(site, site.finish(job_id).output) for job_id in jobs)
-        assert tend(site) == {}
+        assert maintain(site) == {}
         (second / "tmp" / "more").write_bytes(bytes(150 << 10))
-        assert tend(site) == {str(first): "kept"}
+        assert maintain(site) == {str(first): "kept"}
         assert second.exists()
     (small / "n1").rmdir()
 

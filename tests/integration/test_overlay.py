@@ -289,7 +289,7 @@ def loop_devices(copy: Copy) -> list[str]:
     return found
 
 
-def test_a_job_keeps_what_upkeep_removes(node: Node) -> None:
+def test_a_job_keeps_what_maintenance_removes(node: Node) -> None:
     """The copy is pruned and unmounted under a running job: it goes on reading, and the loop device ends with it."""
     copy = node.bundle({"big": os.urandom(300_000)})
     before = Path(copy.path).stat().st_mtime
@@ -331,12 +331,12 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
     os.close(node_cache.mounted(node.layers, copy, after(5)))
     with opened_dir(node.layers) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        upkeep = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, 1 << 40, now))
-        upkeep.start()
-        while not waits_for(upkeep, "_alone"):
-            assert upkeep.is_alive()
+        pruning = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, 1 << 40, now))
+        pruning.start()
+        while not waits_for(pruning, "_alone"):
+            assert pruning.is_alive()
         os.utime(copy.path, (now, now))
-    upkeep.join()
+    pruning.join()
     assert node.mounts() == [f"layers/{copy.sha256}"]
 
 

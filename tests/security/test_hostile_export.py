@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.maintenance_site import UpkeepSite
+from tests.support.maintenance_site import MaintenanceSite
 from tests.support.numba_entries import numba_entries
 from warmstart.repack import merge
 
@@ -29,13 +29,13 @@ class Carried:
     def __init__(self, base: Path) -> None:
         for name in ("h", "t"):
             (base / name).mkdir()
-        here = UpkeepSite(base / "h")
+        here = MaintenanceSite(base / "h")
         self.base = base
         self.bundle = here.publish(numba_entries(1), scope=DAEMON, user="daemon")
         self.out = base / "out"
         assert here.command("cache", "export", str(self.out)) == 0
         subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", base / "t"], check=True)
-        self.there = UpkeepSite(base / "t")
+        self.there = MaintenanceSite(base / "t")
 
     def change(self, act: Callable[[Path, dict[str, Any]], None]) -> None:
         """Change the bundle's tree and its manifest, and make all hashes right again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.maintenance_site import UpkeepSite
+from tests.support.maintenance_site import MaintenanceSite
 from tests.support.numba_entries import numba_entries, write_as
 from tests.support.runs import a_record
 from warmstart import record as records
@@ -26,11 +26,11 @@ BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 class LateNode:
     """A node of a site with runs whose epilogs have no time at all, unless they are given some."""
 
-    def __init__(self, base: Path, more: str = "", name: str = "n1", site: UpkeepSite | None = None) -> None:
+    def __init__(self, base: Path, more: str = "", name: str = "n1", site: MaintenanceSite | None = None) -> None:
         scontrol = base / "scontrol"  # without a record what a run has is an orphan
         scontrol.write_text('#!/bin/sh\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n')
         scontrol.chmod(0o755)
-        self.site = site or UpkeepSite(base, more, str(scontrol))
+        self.site = site or MaintenanceSite(base, more, str(scontrol))
         self.base = base
         self.name = name
         self.paths: NodePaths = self.site.installation.node(name)
@@ -81,7 +81,7 @@ class LateNode:
         """Return the runs' directories, and what there is of jobs' state."""
         return sorted([*os.listdir(self.workspace), *os.listdir(self.paths.state), *os.listdir(self.paths.stage)])
 
-    def tend(self, status: int = 0) -> None:
+    def maintain(self, status: int = 0) -> None:
         """Maintain the node."""
         assert self.site.command("maintain", "--node", "n1") == status
 

@@ -33,7 +33,7 @@ MTIME_NS = 1_700_000_000_000_000_007
 Content = Mapping[str, bytes]
 
 
-class UpkeepSite:
+class MaintenanceSite:
     """An installation below `base`, whose store is daemon's."""
 
     def __init__(self, base: Path, more: str = "", scontrol: str = "/usr/bin/scontrol") -> None:

@@ -42,9 +42,9 @@ def test_profiles_bound_to_one_path_need_it(
     profile = numba.PROFILE._replace(relocation=relocation, follows_links=follows_links)  # type: ignore[arg-type]
     monkeypatch.setattr(registry, "get", lambda name, _defined: {"numba": profile}[name])
     policy = a_policy(tmp_path, constant_path=constant_path)
-    asked = plan.requested(a_job(comment="warmstart: profiles=numba"), GRANT)
-    assert plan.profiles(policy, GRANT, asked) == (["numba"] if used else [])
-    assert plan.left_out(policy, GRANT, asked) == ([] if used else ["numba"])
+    requested = plan.request_of(a_job(comment="warmstart: profiles=numba"), GRANT)
+    assert plan.profiles(policy, GRANT, requested) == (["numba"] if used else [])
+    assert plan.left_out(policy, GRANT, requested) == ([] if used else ["numba"])
 
 
 def test_files_are_declared_by_name(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_files_are_declared_by_name(tmp_path: Path) -> None:
     policy = a_policy(tmp_path, profiles=(files,))
 
     def profiles(comment: str) -> list[str]:
-        return plan.profiles(policy, GRANT, plan.requested(a_job(comment=comment), GRANT))
+        return plan.profiles(policy, GRANT, plan.request_of(a_job(comment=comment), GRANT))
 
     assert profiles("warmstart: files=llama-70b") == ["numba", "files"]
     assert profiles("") == ["numba"]
@@ -65,8 +65,8 @@ def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:
     """Its request is not even parsed."""
     job = a_job(comment="warmstart: nonsense")
     with pytest.raises(RequestInvalid):
-        plan.requested(job, GRANT)
-    assert plan.requested(job, GRANT._replace(reason="uid 7 is below")) == Request((), ())
+        plan.request_of(job, GRANT)
+    assert plan.request_of(job, GRANT._replace(reason="uid 7 is below")) == Request((), ())
 
 
 def test_the_preview_of_a_request_that_nobody_understands(tmp_path: Path) -> None:

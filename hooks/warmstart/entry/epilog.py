@@ -1,7 +1,7 @@
 """Slurm's Epilog: bring back what the job compiled, then remove what the prolog made.
 
-Reads only the record (docs/architecture.md, rule 8). Without one there was no prolog, or an epilog came before:
-there is nothing to do, and that is normal (reference: slurm.conf(5), Epilog).
+Reads only the record (docs/architecture.md, rule 8). Without one no prolog ran, or an epilog did already: there is
+nothing to do, and that is normal (reference: slurm.conf(5), Epilog).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _finish(hook: Hook) -> None:
 
 
 def _free_ports(hook: Hook) -> None:
-    """Give back what a prolog reserved that then undid the rest, and its record."""
+    """Release the ports of a prolog that undid everything else, its record included."""
     from warmstart.host.ports import held_by
 
     if not held_by(hook.paths.ports, hook.job.node, hook.job.id):

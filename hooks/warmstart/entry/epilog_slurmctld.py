@@ -1,6 +1,6 @@
 """Slurm's EpilogSlurmctld: remove the job's spec, and move what both hooks have audited into their log.
 
-It runs beside the nodes' epilogs, which read nothing of the spec. If it never comes, a spec is out of date by itself.
+It runs at the same time as the nodes' epilogs, which do not read the spec. If it never runs, the spec just expires.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ def _move_journals(installation: Controller) -> None:
         from warmstart.audit.sink import flush
 
         flush(installation.journal, installation.audit)
-    except WarmstartError as error:  # they stay where they are, for the next one
+    except WarmstartError as error:  # they stay, for the next one
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it

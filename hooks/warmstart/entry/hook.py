@@ -1,4 +1,4 @@
-"""What prolog and epilog share: start, audit, and the one place where an exit status is decided.
+"""What prolog, epilog and `job-container` share: start, audit, and the exit status, which is decided only here.
 
 | what happened             | exit status | node   |
 |---------------------------|-------------|--------|
@@ -42,7 +42,7 @@ class Hook(NamedTuple):
     store: StoreClient
 
     def context(self, record: Record, seconds: float) -> Context:
-        """Return what the steps get."""
+        """Return the context of the steps."""
         return Context(self.policy, self.paths, record, self.audit, after(seconds), self.store)
 
     def earlier_record(self) -> Record | None:
@@ -55,12 +55,12 @@ class Hook(NamedTuple):
             return None
 
     def close(self) -> None:
-        """End the process that works in the store."""
+        """End the process of the store's owner."""
         self.store.close()
 
 
 def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
-    """Run `work`; never raises. Nothing that a bug does drains a node."""
+    """Run `work` and return the exit status; never raises, and a bug never drains a node."""
     try:
         os.umask(0o022)
         installation = Installation(prefix)
@@ -88,7 +88,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     run_id = os.urandom(4).hex()
     journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
     journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
-    failure = _guarded(installation, job, journal, run_id, work)
+    failure = _run(installation, job, journal, run_id, work)
     status = DRAINS if isinstance(failure, NodeError) else 0
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
@@ -98,7 +98,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     return status
 
 
-def _guarded(
+def _run(
     installation: Installation,
     job: Job,
     journal: Journal,
@@ -139,15 +139,15 @@ def _policy(installation: Installation, journal: Journal) -> Policy:
 def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeError) -> None:
     from warmstart.slurm.commands import drain_node
 
-    told = policy is not None and drain_node(
+    reason_given = policy is not None and drain_node(
         policy.paths.scontrol, job.node, f"{error} ({error.code})", os.environ.get("SLURM_CONF", "")
     )
-    journal.emit(events.NODE_DRAINED, error=error.as_audit(), reason_given=told)
+    journal.emit(events.NODE_DRAINED, error=error.as_audit(), reason_given=reason_given)
     print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
 
 
 def _move_journals(installation: Installation, paths: NodePaths) -> None:
-    """Move what is finished into the audit log; what can't be moved stays, for the next hook."""
+    """Move finished journals into the audit log; those that can't be moved stay, for the next hook."""
     try:
         from warmstart.audit.sink import flush
         from warmstart.policy.compiled import read
@@ -155,7 +155,7 @@ def _move_journals(installation: Installation, paths: NodePaths) -> None:
         policy = read(installation.compiled_policy)
         if policy is not None:
             flush(paths.journal, policy.paths.audit)
-    except WarmstartError as error:  # journals stay where they are, for the next hook
+    except WarmstartError as error:
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
     except Exception:  # noqa: BLE001 - the audit must not fail a job
         print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it

@@ -1,9 +1,9 @@
 """job_container's CloneNSScript: show the job its cache at the constant path, in the namespace that Slurm made for it.
 
 Slurm 24.11 and later run it as root after the prolog and before anything of the job, with the namespace in SLURM_NS
-(reference: job_container.conf(5)). All steps of the job are in that namespace, and so is who comes with
-pam_slurm_adopt. Another status than 0 would fail the job: where it does not work, the task prolog finds that the
-cache is not there, and the job has its own path.
+(reference: job_container.conf(5)). All steps of the job are in that namespace, and so are sessions that
+pam_slurm_adopt brings in. The status is always 0, since any other fails the job: if the mount fails, the task prolog
+does not find the cache there, and the job gets the cache's own path.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _show(hook: Hook) -> None:
     target = hook.policy.paths.cache
     try:
         show_in_namespace(namespace, record.run_directory, "cache", record.uid, target, after(SECONDS))
-    except (OSError, StoreError) as error:  # a process that gives no answer is a `StoreError`, whatever it works on
+    except (OSError, StoreError) as error:  # `WorkerSilent` is a `StoreError`, whatever the process works on
         problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
         failure = ConstantPathFailed(path=target, problem=problem)
         hook.audit.emit(events.STEP_FAILED, step=NAME, error=failure.as_audit())

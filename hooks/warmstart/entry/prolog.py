@@ -15,8 +15,8 @@ from warmstart.record import Record
 from warmstart.runner import run_prolog
 from warmstart.slurm.nodes import first
 
-# For everything that has no budget of its own in the policy. All of it together, images.wait (4m) and
-# seed.fetch_budget (10s) included, stays below the PrologEpilogTimeout that packaging/slurm sets.
+# For everything that has no budget of its own in the policy. Together with images.wait (4m) and seed.fetch_budget
+# (10s) it stays below the PrologEpilogTimeout that packaging/slurm sets.
 SECONDS_BESIDES = 20.0
 SECONDS_FOR_LOCK = 5.0
 
@@ -35,7 +35,7 @@ def _prepare(hook: Hook) -> None:
             _run(hook, record)
         except UserError as error:
             hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
-            _tell(hook, record, error)
+            _publish_verdict(hook, record, error)
         except WarmstartError:
             _undo(hook, record)
             raise
@@ -49,11 +49,11 @@ def _prepare(hook: Hook) -> None:
 
 
 def _run(hook: Hook, record: Record) -> None:
-    hook = _informed(hook)
+    hook = _with_job_spec(hook)
     grant = plan.grant(hook.policy, hook.job)
-    asked = plan.requested(hook.job, grant)
-    steps = plan.prolog(hook.policy, hook.job, grant, asked)
-    for name in plan.left_out(hook.policy, grant, asked):
+    requested = plan.request_of(hook.job, grant)
+    steps = plan.prolog(hook.policy, hook.job, grant, requested)
+    for name in plan.left_out(hook.policy, grant, requested):
         hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason="needs a constant path (policy: constant_path)")
     if not steps:
         records.forget(hook.paths.state, hook.job.id)
@@ -62,15 +62,15 @@ def _run(hook: Hook, record: Record) -> None:
         workspace=hook.policy.paths.workspace,
         read_scopes=list(grant.read_scopes),
         publish_scope=grant.publish_scope,
-        keep=plan.keeps(hook.policy, asked),
+        keep=plan.keeps(hook.policy, requested),
     )
     records.save(hook.paths.state, record)
     prepared = run_prolog(hook.context(record, _seconds(hook)), steps)
-    run_prolog(prepared.context, [plan.environment(hook.policy, grant, asked, prepared)])
+    run_prolog(prepared.context, [plan.environment(hook.policy, grant, requested, prepared)])
 
 
-def _informed(hook: Hook) -> Hook:
-    """Complete the job by what the controller wrote down, where a rule (or an old slurmd) needs it."""
+def _with_job_spec(hook: Hook) -> Hook:
+    """Add what the controller wrote down of the job, where a rule (or an old slurmd) needs it."""
     job, keys = hook.job, hook.policy.slurmctld
     if keys is None or (job.comment_told and all(getattr(job, name) is not None for name in keys.attributes)):
         return hook
@@ -78,11 +78,11 @@ def _informed(hook: Hook) -> Hook:
 
     try:
         path = spec.path_of(keys.spec_directory, job.cluster, job.id)
-        told = spec.informed(job, path, hook.store.read_job_spec(path, keys.user.uid, after(keys.deadline)))
+        job = spec.informed(job, path, hook.store.read_job_spec(path, keys.user.uid, after(keys.deadline)))
     except StoreError as error:  # rules that need it grant nothing
         hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
         return hook
-    return hook._replace(job=told)
+    return hook._replace(job=job)
 
 
 def _seconds(hook: Hook) -> float:
@@ -118,8 +118,8 @@ def _supersede(hook: Hook) -> None:
     run_end.supersede(ending, rebooted=earlier.boot_id != records.boot_id())
 
 
-def _tell(hook: Hook, record: Record, error: UserError) -> None:
-    """Leave the verdict where the job's task prolog finds it."""
+def _publish_verdict(hook: Hook, record: Record, error: UserError) -> None:
+    """Publish the verdict in the view, where the job's task prolog reads it."""
     workspace, meeting = hook.policy.paths.workspace, _so_far(hook, record).meeting
     record = record._replace(verdict=str(error), workspace=workspace, meeting=meeting)
     records.save(hook.paths.state, record)

@@ -1,4 +1,4 @@
-"""Slurm's PrologSlurmctld: write down for the nodes what slurmd does not tell them. Always ends with 0.
+"""Slurm's PrologSlurmctld: write the job's spec, which tells nodes what slurmd does not. Always ends with 0.
 
 It has ended before any prolog of the job starts on a node (reference: slurm.conf(5), PrologSlurmctld).
 """
@@ -32,7 +32,7 @@ def _write(run: ControllerRun) -> None:
         from warmstart.slurm import commands
 
         try:
-            answer = commands.qos(_asked(run), run.deadline)
+            answer = commands.qos(_qos_query(run), run.deadline)
         except commands.LookUpFailed as error:
             run.audit.emit(events.SPEC_FAILED, error=error.as_audit())
         else:
@@ -42,7 +42,7 @@ def _write(run: ControllerRun) -> None:
     run.audit.emit(events.SPEC_WRITTEN, path=run.path, qos=source, duration_ms=took)
 
 
-def _asked(run: ControllerRun) -> commands.QosQuery:
+def _qos_query(run: ControllerRun) -> commands.QosQuery:
     from warmstart.slurm.commands import QosQuery
 
     return QosQuery(

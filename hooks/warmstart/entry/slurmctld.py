@@ -1,8 +1,8 @@
 """What slurmctld's two hooks share: they run as SlurmUser on the controller, and always end with 0.
 
 A PrologSlurmctld that fails requeues its job, again and again without limit; one that dies of a signal counts as
-successful (reference: prep_slurmctld.c, seen on 22.05). So nothing here is worth a status, and whatever happens at
-any moment, a spec that a node sees is whole.
+successful (reference: prep_slurmctld.c, seen on 22.05). So no error becomes an exit status, and a spec that a node sees
+is whole even if a hook is killed.
 """
 
 from __future__ import annotations

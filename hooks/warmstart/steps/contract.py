@@ -2,7 +2,7 @@
 
 A step is idempotent, undoes itself on failure, and does not print, exit or read the environment. What it
 found out goes into its outcome: the runner adds `record` to the record that later steps and the epilog
-read, and `environment` to what the job will see. Steps import each other's results, never each other.
+read, and `environment` to what the job will see. Steps share results through the record and never import each other.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ class Outcome(NamedTuple):
     detail: dict[str, object] = {}  # noqa: RUF012 - goes into the audit; never mutated
     record: RecordChange = {}  # noqa: RUF012 - fields of Record that it sets
     environment: dict[str, str] = {}  # noqa: RUF012 - variables that the job will see
-    degraded: list[WarmstartError] = []  # noqa: RUF012 - what failed beside the rest, which is done
+    degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded

@@ -2,14 +2,14 @@
 
     view/<jobid>/            the job's uid, 0500
         environment          three paths: the workspace root, the constant path, where the cache really is; then
-                             `NAME=VALUE`, or `!NAME=VALUE` for what the user can't set for himself
+                             `NAME=VALUE`, or `!NAME=VALUE` for what the user can't override
         notice               lines that the job's output shows, if there are any
         link                 there if the task prolog makes the constant path a link (`constant_path: link`)
 
-TaskProlog's protocol ends a value at a newline and knows no quotes (slurm.conf(5), TaskProlog), so values
-that hold one are refused. What names the constant path holds only where the cache is mounted there: who
-reads the view looks, and puts the third path in its place where it is not. In a heterogeneous job the tasks
-know only the leader's id: that names the view.
+TaskProlog's protocol ends a value at a newline and knows no quotes (slurm.conf(5), TaskProlog), so values that hold
+a newline are refused. A variable that names the constant path is right only where the cache is mounted there: who reads
+the view checks that, and replaces the constant path by the third path where it is not. In a heterogeneous job tasks
+know only the leader's id, so that names the view.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class VariableUnrenderable(PolicyError):
 
 
 class Options(NamedTuple):
-    """Variables besides those that earlier steps found out."""
+    """Variables in addition to those that earlier steps set."""
 
     profiles: dict[str, str]  # the profiles' own variables
     policy: dict[str, str]  # what the matching rules add; they win over the profiles'
     notices: tuple[str, ...]
-    override: frozenset[str] = frozenset()  # which of them, and of earlier steps', the user can't set for himself
+    override: frozenset[str] = frozenset()  # which of them, and of earlier steps', the user can't change
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -62,9 +62,10 @@ def run(context: Context, options: Options) -> Outcome:
 
 
 def _is_roots(directory: str) -> bool:
-    """Tell whether the node's own directory is root's: then one that a job finds to be its user's is the job's alone.
+    """Tell whether root owns the directory on the node.
 
-    job_container gives each job its private directories with the job's uid and mode 0700.
+    If so, a job that finds its user as the owner sees another directory there: the private one (its uid, mode 0700)
+    that job_container made for it.
     """
     try:
         found = os.lstat(directory)

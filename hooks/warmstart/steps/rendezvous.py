@@ -1,9 +1,9 @@
 """Step `rendezvous`: one address and port for all nodes of a job (docs/rendezvous.md).
 
-The head node reserves ports in its host's ledger and tells the others through the store; they look there until
-the deadline. What can't be had is a verdict or degrades, by the rule: a port that is not surely the job's own
-is never handed out. The ports stay reserved until the job's epilog on the head node, whatever became of its
-prolog: another node may know them already. `release` gives them back.
+The head node reserves ports in its host's ledger and publishes them in the store, where the other nodes look until
+the deadline. Without ports the job degrades, or has a verdict if the rule requires them: a port that may be somebody
+else's is never handed out. The ports stay reserved until the job's epilog on the head node, even if its prolog fails,
+since another node may know them already. `release` frees them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeShared(ResourceError):
 
 
 class NoAnswer(StoreError):
-    """The head node said nothing in time."""
+    """The head node did not answer in time."""
 
     code = "rendezvous-late"
     template = "no rendezvous port from the head node {head} within {seconds} s"
@@ -76,13 +76,13 @@ class Options(NamedTuple):
     restarts: int
     head: bool  # whether this node reserves
     others: bool  # whether there are nodes to tell
-    alone: bool  # whether the job has the head node for itself; of interest there only
+    alone: bool  # whether the job has the head node for itself; matters there only
     address: str  # the head node, as far as this node knows: in a heterogeneous job "" but on the leader's nodes
     nodelist: str  # the same of its job's nodes
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Reserve, or find out what the head node reserved; what can't be had degrades, or is the rule's verdict."""
+    """Reserve ports, or read those that the head node reserved; an error degrades, or is the rule's verdict."""
     try:
         outcome = _reserve(context, options) if options.head else _join(context, options)
     except WarmstartError as error:
@@ -106,9 +106,9 @@ def _reserve(context: Context, options: Options) -> Outcome:
             _publish(context, options, refused=str(error))
         raise
     context.audit.emit(events.RENDEZVOUS_RESERVED, address=options.address, ports=ports)
-    # If it fails, it may have arrived all the same: the ports stay ours, and this node does without like the others.
+    # If this fails, others may still have read it: the ports stay reserved, and this node does without, as they do.
     _publish(context, options, ports=ports)
-    return _told(context.record, options.address, ports)
+    return _outcome(context.record, options.address, ports)
 
 
 def _ports(context: Context, options: Options) -> list[int]:
@@ -116,9 +116,9 @@ def _ports(context: Context, options: Options) -> list[int]:
     if not (options.alone or rule.shared_nodes):
         raise NodeShared(node=record.node)
     holder = Holder(record.node, record.job_id, record.run_id, record.uid, record.boot_id)
-    wanted = PortRequest(rule.low, rule.high, 1 + options.further, rule.per_user)
+    request = PortRequest(rule.low, rule.high, 1 + options.further, rule.per_user)
     with writing_state(context.paths.ports):
-        return ledger.reserve(context.paths.ports, holder, wanted, options.restarts, _deadline(context, options))
+        return ledger.reserve(context.paths.ports, holder, request, options.restarts, _deadline(context, options))
 
 
 def _publish(context: Context, options: Options, ports: list[int] | None = None, refused: str | None = None) -> None:
@@ -139,7 +139,7 @@ def _join(context: Context, options: Options) -> Outcome:
         raise AnswerUnusable(name=options.name, problem="it has no address, or too few ports")
     waited = round((time.monotonic() - started) * 1000, 3)
     context.audit.emit(events.RENDEZVOUS_JOINED, address=address, ports=ports, waited_ms=waited)
-    return _told(context.record, address, ports)
+    return _outcome(context.record, address, ports)
 
 
 def _answer(context: Context, options: Options) -> Answer:
@@ -159,12 +159,12 @@ def _answer(context: Context, options: Options) -> Answer:
 
 
 def _is_for(context: Context, options: Options, answer: Answer) -> bool:
-    """Tell whether it is this job's, and not that of an earlier job with the same id."""
+    """Tell whether the answer is for this job, and not for an earlier one with the same id."""
     whose = (answer.uid, answer.cluster, answer.nodelist if options.nodelist else "")
     return whose == (context.record.uid, context.record.cluster, options.nodelist)
 
 
-def _told(record: Record, address: str, ports: list[int]) -> Outcome:
+def _outcome(record: Record, address: str, ports: list[int]) -> Outcome:
     first, *further = ports
     environment = {
         "MASTER_ADDR": address,

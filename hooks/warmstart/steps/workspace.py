@@ -4,9 +4,8 @@
         tmp/  cache/               the job's uid and gid, 0700
 
 The whole tree is built as root and given away last, so its owner can change nothing under our hands
-(docs/threats.md, row 4). A cache that has directories of profiles stays root's here: `seed` mounts in it and gives it
-away.
-`release` removes the tree by the same name, recomputed from the record.
+(docs/threats.md, row 4). A cache with directories of profiles stays root's in this step: `seed` mounts in it and then
+gives it away. `release` removes the tree by the same name, computed anew from the record.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def run(context: Context, options: Options) -> Outcome:
     environment = {}
     if has_room(f"{path}/tmp"):
         environment["TMPDIR"] = f"{path}/tmp"
-    else:  # the user's own stays: with a longer one programs fail that bind a socket there
+    else:  # keep the user's TMPDIR: programs that bind a socket below a longer path fail
         context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST - ROOM)
     cache = context.policy.cache_place or f"{path}/cache"
     return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)

@@ -40,7 +40,7 @@ def grant(**rule: object) -> Grant:
 
 def planned(policy_root: Path, job: Job, given: Grant) -> list[Step]:
     """Return the steps that the plan has for the job, whose request is parsed first."""
-    return plan.prolog(a_policy(policy_root), job, given, plan.requested(job, given))
+    return plan.prolog(a_policy(policy_root), job, given, plan.request_of(job, given))
 
 
 def step_of(policy_root: Path, job: Job, **rule: object) -> Step | None:

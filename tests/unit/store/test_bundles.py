@@ -173,7 +173,7 @@ def test_a_manifest_of_a_newer_format_is_skipped_with_a_reason(tmp_path: Path) -
     assert list(found.refused) == [newer]
 
 
-def test_the_index_follows_what_upkeep_removes(tmp_path: Path) -> None:
+def test_the_index_follows_what_maintenance_removes(tmp_path: Path) -> None:
     """A bundle without a manifest is no bundle."""
     gone = publish(tmp_path, "a", content=b"1").bundle
     Path(namespace(tmp_path).path, f"{gone}.json").unlink()
@@ -305,7 +305,7 @@ def fetch(store: Path, made: Published) -> None:
         os.close(fd)
 
 
-def test_what_upkeep_removed_is_gone(tmp_path: Path) -> None:
+def test_what_maintenance_removed_is_gone(tmp_path: Path) -> None:
     """A bundle that an old index names is `bundle-gone`, not a failing store."""
     made = publish(tmp_path, "a")
     Path(namespace(tmp_path).path, f"{made.bundle}.sqsh").unlink()

@@ -130,7 +130,7 @@ def test_without_any_lock_readers_agree(shop: Shop, monkeypatch: pytest.MonkeyPa
     assert shop.taken() == [min(str(bundle) for bundle in both)]
 
 
-def test_upkeep_merges_none_that_was_replaced(shop: Shop) -> None:
+def test_maintenance_merges_none_that_was_replaced(shop: Shop) -> None:
     """A compacted bundle would bring an old file back."""
     made = ""
     for number in range(5):

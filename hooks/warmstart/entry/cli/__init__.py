@@ -1,4 +1,4 @@
-"""`warmstart`, the command for people; each subcommand stands in a module of its own."""
+"""`warmstart`, the command line; each subcommand has a module of its own."""
 
 from __future__ import annotations
 

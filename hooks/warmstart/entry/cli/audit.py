@@ -116,7 +116,7 @@ def _row(line: Line) -> tuple[object, ...]:
 
 
 def _detail(line: Line) -> str:
-    """Return why, where the line says so; else what it says beside the columns."""
+    """Return the reason, if the line has one; else its fields that have no column of their own."""
     found = line.get("error")
     error: Line = found if isinstance(found, dict) else {}
     reasons = [str(error[key]) for key in ("reason", "hint") if error.get(key)]

@@ -7,7 +7,7 @@ import time
 import click
 
 from warmstart.audit import events
-from warmstart.entry.cli.cache import NO, administrator, run_as_root, when
+from warmstart.entry.cli.cache import NO, admin_session, administrator, when
 from warmstart.entry.cli.output import json_option, say, show_json, show_table
 from warmstart.paths import Installation
 from warmstart.store.blocklist import Block
@@ -25,10 +25,10 @@ def block(installation: Installation, /, reason: str, **what: str) -> None:
 
     Exit status: 0 blocked; 1 it was before; 2 wrong usage, or not root, or the store fails.
     """
-    wanted = _checked(what, reason)
-    with run_as_root(installation) as run:
-        new = run.store.block(wanted, run.store_deadline())
-        run.audit.emit(events.CACHE_BLOCKED, block=wanted._asdict())
+    target = _checked(what, reason)
+    with admin_session(installation) as session:
+        new = session.store.block(target, session.store_deadline())
+        session.audit.emit(events.CACHE_BLOCKED, block=target._asdict())
     say("blocked" if new else "it was blocked before")
     if not new:
         raise click.exceptions.Exit(NO)
@@ -46,12 +46,12 @@ def unblock(installation: Installation, /, everything: bool, **what: str) -> Non
 
     Exit status: 0 taken back; 1 there was none; 2 wrong usage, or not root, or the store fails.
     """
-    wanted = Block() if everything else _checked(what, "")
-    with run_as_root(installation) as run:
-        deadline = run.store_deadline()
-        there = run.store.unblock_all(deadline) if everything else run.store.unblock(wanted, deadline)
-        shown = {} if everything else dict(zip(Block._fields, wanted.what, strict=False))
-        run.audit.emit(events.CACHE_UNBLOCKED, block=shown, by=administrator())
+    target = Block() if everything else _checked(what, "")
+    with admin_session(installation) as session:
+        deadline = session.store_deadline()
+        there = session.store.unblock_all(deadline) if everything else session.store.unblock(target, deadline)
+        shown = {} if everything else dict(zip(Block._fields, target.what, strict=False))
+        session.audit.emit(events.CACHE_UNBLOCKED, block=shown, by=administrator())
     say("taken back" if there else "it was not blocked")
     if not there:
         raise click.exceptions.Exit(NO)
@@ -65,8 +65,8 @@ def blocked(installation: Installation, as_json: bool) -> None:
 
     Exit status: 0 something is; 1 nothing is; 2 not root, or the store fails.
     """
-    with run_as_root(installation) as run:
-        found = run.store.blocked(run.store_deadline())
+    with admin_session(installation) as session:
+        found = session.store.blocked(session.store_deadline())
     if as_json:
         show_json([known._asdict() for known in found])
     else:
@@ -76,9 +76,9 @@ def blocked(installation: Installation, as_json: bool) -> None:
 
 
 def _checked(what: dict[str, str], reason: str) -> Block:
-    """Return a block with its reason; wrong usage where it says more or less than one thing."""
-    wanted = Block(what["user"], what["profile"], what["namespace"], what["entry"])
-    kinds = [bool(wanted.user), bool(wanted.namespace), bool(wanted.entry)]
-    if kinds.count(True) != 1 or bool(wanted.profile) == bool(wanted.user):
+    """Return the block that the options describe; they must name exactly one thing."""
+    target = Block(what["user"], what["profile"], what["namespace"], what["entry"])
+    kinds = [bool(target.user), bool(target.namespace), bool(target.entry)]
+    if kinds.count(True) != 1 or bool(target.profile) == bool(target.user):
         raise click.UsageError("give --user, or --profile with --namespace or --entry")
-    return wanted._replace(reason=reason, by=administrator(), at=round(time.time(), 3))
+    return target._replace(reason=reason, by=administrator(), at=round(time.time(), 3))

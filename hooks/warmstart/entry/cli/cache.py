@@ -1,74 +1,82 @@
 """`warmstart cache`: what the store holds, whether it is whole, and what an administrator does about it.
 
-Only root can: the store is its owner's alone, and root acts as that owner in the worker. Every change is audited.
+Root only: nobody but the store's owner can read or write the store, and root's `StoreClient` runs as that owner.
+Every change is audited.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import click
 
 from warmstart.audit import events
 from warmstart.entry.cli.output import UNUSABLE, fail, json_option, say, show_json, show_table, warn
-from warmstart.entry.maintenance.session import MaintenanceSession, maintenance_session
+from warmstart.entry.maintenance.session import MaintenanceSession, labels, maintenance_session
 from warmstart.entry.maintenance.store import StoreMaintenance
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
 from warmstart.policy.schema import BYTES
 from warmstart.profiles.defined import FILES
 from warmstart.repack import merge
+from warmstart.repack.transfer import Item
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import Manifest
 
 NO = 1
 COLUMNS = ("scope", "profile", "namespace", "bundle", "entries", "size", "user", "last used (UTC)")
-_PLACE = (
+_FILTERS = (
     click.option("--scope", help="Only this scope: user-UID-NAME, account-NAME, site."),
     click.option("--profile", help="Only this profile."),
     click.option("--namespace", help="Only this namespace."),
 )
 
+AnyBundle = TypeVar("AnyBundle", Bundle, Item)
 
-def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that `Place` is made of."""
-    for option in reversed(_PLACE):
+
+def filter_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a `NamespaceFilter`."""
+    for option in reversed(_FILTERS):
         command = option(command)
     return command
 
 
 class NamespaceFilter(NamedTuple):
-    """What the options of a command name; None is all."""
+    """The bundles and namespaces that a command is for, by its options; None is all."""
 
     scope: str | None
     profile: str | None
     namespace: str | None
 
-    def holds(self, found: Bundle | Namespace) -> bool:
-        """Tell whether a bundle or a namespace is meant."""
-        name = found.name if isinstance(found, Namespace) else found.namespace
-        wanted = (self.scope, self.profile, self.namespace)
-        return all(want in (None, has) for want, has in zip(wanted, (found.scope, found.profile, name), strict=True))
+    def matches(self, item: Bundle | Item | Namespace) -> bool:
+        """Tell whether a bundle, one of an export, or a namespace is meant."""
+        namespace = item.name if isinstance(item, Namespace) else item.namespace
+        values = (item.scope, item.profile, namespace)
+        return all(only in (None, value) for only, value in zip(self, values, strict=True))
+
+    def select(self, items: Iterable[AnyBundle], bundles: Collection[str]) -> list[AnyBundle]:
+        """Return the bundles that match, all of them or those with these ids."""
+        return [item for item in items if self.matches(item) and (not bundles or item.bundle in bundles)]
 
 
 @contextmanager
 def store_maintenance(installation: Installation) -> Iterator[tuple[MaintenanceSession, StoreMaintenance]]:
-    """Give the store, locked; says what is wrong and leaves with status 2 where that can't be."""
-    with run_as_root(installation) as run:
-        yield run, StoreMaintenance(run)
+    """Open a session and lock the store for maintenance; on an error print it and exit with status 2."""
+    with admin_session(installation) as session:
+        yield session, StoreMaintenance(session)
 
 
 @contextmanager
-def run_as_root(installation: Installation) -> Iterator[MaintenanceSession]:
-    """Give a run; says what is wrong and leaves with status 2 where there can be none."""
+def admin_session(installation: Installation) -> Iterator[MaintenanceSession]:
+    """Open a session, as root only; on an error print it and exit with status 2."""
     try:
-        with maintenance_session(installation, "cache", os.uname().nodename.partition(".")[0]) as run:
-            yield run
+        with maintenance_session(installation, "cache") as session:
+            yield session
     except (WarmstartError, OSError) as error:
         fail(error, getattr(error, "hint", ""))
 
@@ -79,7 +87,7 @@ def cache() -> None:
 
 
 @cache.command()
-@place_options
+@filter_options
 @json_option
 @click.pass_obj
 def ls(installation: Installation, /, as_json: bool, **options: str | None) -> None:
@@ -87,9 +95,9 @@ def ls(installation: Installation, /, as_json: bool, **options: str | None) -> N
 
     Exit status: 0 there are some; 1 there are none; 2 not root, or no policy, or the store fails.
     """
-    place = NamespaceFilter(**options)
-    with run_as_root(installation) as run:
-        found = [bundle for bundle in run.store.survey(run.store_deadline()) if place.holds(bundle)]
+    only = NamespaceFilter(**options)
+    with admin_session(installation) as session:
+        found = [bundle for bundle in session.store.survey(session.store_deadline()) if only.matches(bundle)]
     found.sort(key=lambda bundle: bundle.used)
     if as_json:
         show_json([bundle._asdict() for bundle in found])
@@ -108,8 +116,8 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
 
     Exit status: 0 shown; 1 no such bundle; 2 not root, or the store fails.
     """
-    with run_as_root(installation) as run:
-        found = _manifest(run, bundle)
+    with admin_session(installation) as session:
+        found = _manifest(session, bundle)
     if found is None:
         warn(f"there is no bundle {bundle}")
         raise click.exceptions.Exit(NO)
@@ -132,20 +140,20 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
 
 
 @cache.command()
-@click.argument("wanted", nargs=-1, metavar="[BUNDLE]...")
-@place_options
+@click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
+@filter_options
 @json_option
 @click.pass_obj
-def verify(installation: Installation, /, wanted: tuple[str, ...], as_json: bool, **options: str | None) -> None:
+def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: bool, **options: str | None) -> None:
     """Read bundles whole and compare every file with its SHA-256; all bundles, or those that are named.
 
     What is damaged is quarantined at once; no job is given it any more.
 
     Exit status: 0 all are whole; 1 some were damaged, or could not be read; 2 not root, or the store is at work.
     """
-    place = NamespaceFilter(**options)
+    only = NamespaceFilter(**options)
     with store_maintenance(installation) as (_, work):
-        chosen = [b for b in work.bundles() if place.holds(b) and (not wanted or b.bundle in wanted)]
+        chosen = only.select(work.bundles(), bundles)
         damaged = work.scrub(chosen)
     report = work.report
     if as_json:
@@ -153,12 +161,12 @@ def verify(installation: Installation, /, wanted: tuple[str, ...], as_json: bool
     else:
         show_table(("damaged bundle", "problem"), damaged.items()) if damaged else None
         say(f"{report.verified} verified, {len(damaged)} damaged, {report.failed} not readable now")
-    if damaged or report.failed or len(chosen) < len(wanted):
+    if damaged or report.failed or len(chosen) < len(bundles):
         raise click.exceptions.Exit(NO)
 
 
 @cache.command()
-@place_options
+@filter_options
 @click.option("--fewest", type=click.IntRange(min=2), default=2, show_default=True, help="Bundles worth the work.")
 @json_option
 @click.pass_obj
@@ -167,9 +175,9 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
 
     Exit status: 0 done; 2 not root, or the store fails or is at work.
     """
-    place = NamespaceFilter(**options)
+    only = NamespaceFilter(**options)
     with store_maintenance(installation) as (_, work):
-        for where in filter(place.holds, work.namespaces()):
+        for where in filter(only.matches, work.namespaces()):
             work.sweep(where)
             work.compact(where, fewest)
     _report(work, as_json)
@@ -191,7 +199,7 @@ def gc(installation: Installation, as_json: bool) -> None:
 
 
 @cache.command()
-@place_options
+@filter_options
 @json_option
 @click.pass_obj
 def reindex(installation: Installation, /, as_json: bool, **options: str | None) -> None:
@@ -199,10 +207,10 @@ def reindex(installation: Installation, /, as_json: bool, **options: str | None)
 
     Exit status: 0 done; 1 there are manifests that can't be used; 2 not root, or the store fails or is at work.
     """
-    place = NamespaceFilter(**options)
-    with store_maintenance(installation) as (run, work):
-        chosen = [where for where in work.namespaces() if place.holds(where)]
-        made = [(where, run.store.reindex(where, run.store_deadline())) for where in chosen]
+    only = NamespaceFilter(**options)
+    with store_maintenance(installation) as (session, work):
+        chosen = [where for where in work.namespaces() if only.matches(where)]
+        made = [(where, session.store.reindex(where, session.store_deadline())) for where in chosen]
     if as_json:
         show_json([{**where._asdict(), **answer._asdict()} for where, answer in made])
     else:
@@ -228,18 +236,22 @@ def promote_command(
 
     Exit status: 0 published; 1 that scope has them all; 2 refused, or not root, or the store fails or is at work.
     """
-    with store_maintenance(installation) as (run, work):
+    with store_maintenance(installation) as (session, work):
         found = _find(work.bundles(), bundle)
         if found is None:
             warn(f"there is no bundle {bundle}")
             raise click.exceptions.Exit(UNUSABLE)
-        where = Namespace(run.policy.paths.store, found.scope, found.profile, found.namespace)
+        where = session.namespace(found)
         choice = merge.Choice(where, bundle, entries, scope)
-        made = merge.promote(run.bench, choice, run.bundle_deadline())
-        named = {"scope": where.scope, "profile": where.profile, "namespace": where.name, "bundle": bundle}
-        listed = list(entries)[:20]
-        run.audit.emit(
-            events.ENTRY_PROMOTED, **named, into=scope, published=made.bundle, entries=listed, by=administrator()
+        made = merge.promote(session.repack_settings, choice, session.bundle_deadline())
+        session.audit.emit(
+            events.ENTRY_PROMOTED,
+            **labels(where),
+            bundle=bundle,
+            into=scope,
+            published=made.bundle,
+            entries=list(entries)[:20],
+            by=administrator(),
         )
     if as_json:
         show_json(made._asdict())
@@ -249,16 +261,15 @@ def promote_command(
         raise click.exceptions.Exit(NO)
 
 
-def _find(found: list[Bundle], name: str) -> Bundle | None:
-    return next((bundle for bundle in found if bundle.bundle == name), None)
+def _find(bundles: list[Bundle], name: str) -> Bundle | None:
+    return next((bundle for bundle in bundles if bundle.bundle == name), None)
 
 
-def _manifest(run: MaintenanceSession, name: str) -> Manifest | None:
-    found = _find(run.store.survey(run.store_deadline()), name)
+def _manifest(session: MaintenanceSession, name: str) -> Manifest | None:
+    found = _find(session.store.survey(session.store_deadline()), name)
     if found is None:
         return None
-    where = Namespace(run.policy.paths.store, found.scope, found.profile, found.namespace)
-    return run.store.manifest(where, name, run.bundle_deadline())
+    return session.store.manifest(session.namespace(found), name, session.bundle_deadline())
 
 
 def _first_in(found: Manifest, entry: str) -> str | None:
@@ -288,10 +299,10 @@ def _size(size: int) -> str:
 
 
 def when(at: float) -> str:
-    """Return a moment for people."""
+    """Return a time in UTC for people."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))
 
 
 def administrator() -> str:
-    """Return who is at work: the login behind sudo, else root; a word of the environment, for people only."""
+    """Return who runs the command: sudo's user, else root. From the environment: for people to read, not to trust."""
     return os.environ.get("SUDO_USER") or "root"

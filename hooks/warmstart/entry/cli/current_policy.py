@@ -1,4 +1,4 @@
-"""The policy in force as the command line finds it: without writing anything, for root and for users."""
+"""The policy that is in force, as the command line reads it: without writing anything, for root and for users."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from warmstart.policy.invalid import PolicyUnreadable
 
 
 def hint_for(error: PolicyError) -> str:
-    """Return what to do about a policy that could not be read; a user can do less than root."""
+    """Return what to do about a policy that could not be read; for users something else than for root."""
     if isinstance(error, PolicyUnreadable) and os.geteuid() != 0:
         return "ask as root, or have the policy's directory and files made readable for all"
     return error.hint
 
 
 class CurrentPolicy(NamedTuple):
-    """What the next hook will go by."""
+    """The policy that the next hook will use."""
 
     policy: Policy
     origin: str  # the file that it was read from
@@ -29,19 +29,19 @@ class CurrentPolicy(NamedTuple):
 
 
 def current_policy(installation: Installation) -> CurrentPolicy:
-    """Return the policy; raises the `PolicyError` where there is no good one.
+    """Return the policy; a `PolicyError` if there is no valid one.
 
-    Who may not read the hooks' compiled form (the site's files are not for all) has them compiled in memory.
+    A user who may not read the hooks' compiled form has the site's files compiled in memory.
     """
-    kept = compiled.read(installation.compiled_policy)
-    if kept is not None and compiled.is_current(kept):
-        return CurrentPolicy(kept, installation.compiled_policy, changed=False, problem=None)
+    compiled_policy = compiled.read(installation.compiled_policy)
+    if compiled_policy is not None and compiled.is_current(compiled_policy):
+        return CurrentPolicy(compiled_policy, installation.compiled_policy, changed=False, problem=None)
     from warmstart.policy import load
 
     try:
         fresh = load.compile_policy(installation.policy, owners={0, os.geteuid()})
     except PolicyError as error:
-        if kept is None:
+        if compiled_policy is None:
             raise
-        return CurrentPolicy(kept, installation.compiled_policy, changed=True, problem=error)
-    return CurrentPolicy(fresh, installation.policy, changed=kept is not None, problem=None)
+        return CurrentPolicy(compiled_policy, installation.compiled_policy, changed=True, problem=error)
+    return CurrentPolicy(fresh, installation.policy, changed=compiled_policy is not None, problem=None)

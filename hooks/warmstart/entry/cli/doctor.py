@@ -20,7 +20,7 @@ from warmstart.policy.compiled import Policy
 WRONG = 1
 NODE = {**node.CHECKS, **kernel.CHECKS}
 TASKS = {**containers.CHECKS, **constant_path.CHECKS}
-# What a user can find out about the store is nothing: it is its owner's alone, and root acts as that owner.
+# Users can find out nothing about the store: only its owner can read it, and only root can become that owner.
 NOT_ROOT = "only root can look at the store as its owner does"
 
 

@@ -8,9 +8,8 @@ import click
 
 from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
 from warmstart.entry.cli.plan import switched_off
-from warmstart.entry.maintenance.node import MaintenanceBusy, Report, be_idle
-from warmstart.entry.maintenance.node import maintain_node as tend_node
-from warmstart.entry.maintenance.session import maintenance_session
+from warmstart.entry.maintenance.node import Report, be_idle, maintain_node
+from warmstart.entry.maintenance.session import MaintenanceBusy, maintenance_session
 from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
@@ -28,8 +27,7 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
     """Do this host's maintenance once, as root, at idle priority.
 
     Of each node: moves journals into the audit log, publishes what the store did not take before, finishes
-    harvests that epilogs had no time for, finishes and removes what jobs left that are over, and prunes
-    copies of bundles.
+    deferred harvests, finishes and removes what jobs that are over left, and prunes copies of bundles.
 
     With --store: removes what dead publishers left, makes one bundle of many, removes what the policy's
     maintenance section says, verifies a thirtieth of all bundles, and evicts images down to images.keep.
@@ -48,7 +46,7 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
     reports: list[Report] = []
     for node in [only] if only else installation.nodes():
         try:
-            reports.append(tend_node(installation, node, os.environ.get("SLURM_CONF", "")))
+            reports.append(maintain_node(installation, node, os.environ.get("SLURM_CONF", "")))
         except MaintenanceBusy as error:
             reports.append(Report(node, failed=(str(error),)))
         except (WarmstartError, OSError) as error:
@@ -70,8 +68,8 @@ def _show(reports: list[Report], as_json: bool) -> None:
 
 def _maintain_store(installation: Installation, as_json: bool) -> None:
     try:
-        with maintenance_session(installation, "maintain", os.uname().nodename.partition(".")[0]) as run:
-            report = StoreMaintenance(run).all()
+        with maintenance_session(installation, "maintain") as session:
+            report = StoreMaintenance(session).all()
     except MaintenanceBusy as error:
         warn(str(error))
         raise click.exceptions.Exit(PARTLY) from None

@@ -1,4 +1,4 @@
-"""How the command line talks: tables for people, `--json` for programs, errors on stderr.
+"""Output of the command line: tables for people, `--json` for programs, errors on stderr.
 
 Everything shown passes `visible`: names, comments and messages come from users and registries, and a
 terminal obeys what it is sent (docs/threats.md, row 20).
@@ -46,13 +46,13 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
 
 def progress(things: Sequence[_T], what: str, *, quiet: bool) -> Iterable[_T]:
-    """Return the things, with a bar on a terminal's stderr that follows those that are done."""
+    """Iterate over things, with a progress bar on stderr if that is a terminal."""
     return track(things, f"{what}…", console=Console(stderr=True), transient=True, disable=quiet or not _is_watched())
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show on a terminal's stderr that something goes on, for the length of a `with`."""
+    """Show a spinner on stderr, if that is a terminal, for the length of a `with`."""
     if not _is_watched():
         yield
         return
@@ -66,12 +66,12 @@ def show_json(value: object) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a remark where it does not get into a pipe."""
+    """Print a remark on stderr."""
     click.echo(f"warmstart: {visible(text, keep=chr(10))}", err=True)
 
 
 def fail(error: WarmstartError | OSError, hint: str = "") -> NoReturn:
-    """Say what is wrong and what to do, and leave with status 2."""
+    """Print what is wrong and what to do; exit with status 2."""
     problem = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
     warn(problem)
     if hint:

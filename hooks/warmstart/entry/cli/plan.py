@@ -1,6 +1,6 @@
-"""`warmstart plan`: what a given job would get and why, rule by rule. Touches nothing.
+"""`warmstart plan`: what a given job would get and why, rule by rule. Read only.
 
-Each part asks the functions that a prolog asks (`plan`, `policy.match`, `images.reference`), so a preview cannot
+Each part calls the functions that a prolog calls (`plan`, `policy.match`, `images.reference`), so a preview cannot
 differ from what a hook does with the same job. It looks at neither the store nor a registry.
 """
 
@@ -28,129 +28,9 @@ from warmstart.request import NOTHING, Request
 
 REFUSED = 1
 SHOWN = ("partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
-NO_JOB = 1  # a job id is never asked of anything here
-CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known when the job has a run id
+NO_JOB = 1  # any id: the preview looks up no job
+CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known only when the job has a run id
 NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
-
-
-@click.command()
-@click.option("--user", help="Whose job; you by default.")
-@click.option("--partition", default="", help="The job's partition; without one no rule on partitions matches.")
-@click.option("--account", default="", help="The job's account.")
-@click.option("--qos", default="", help="The job's QOS.")
-@click.option("--job-name", default="", help="The job's name.")
-@click.option("--array", default="", help="JOBID_TASKID, for a task of an array.")
-@click.option("--constraint", default="", help="What the job gives to --constraint.")
-@click.option("--node", help="The node that it runs on; this one by default.")
-@click.option("--comment", default="", help='The job\'s comment, e.g. "warmstart: image=… profiles=…".')
-@click.option("--image", default="", help="What the job gives to --container-image.")
-@json_option
-@click.pass_obj
-def plan(
-    installation: Installation,
-    *,
-    user: str | None,
-    partition: str,
-    account: str,
-    qos: str,
-    job_name: str,
-    array: str,
-    constraint: str,
-    node: str | None,
-    comment: str,
-    image: str,
-    as_json: bool,
-) -> None:
-    """Show what a job would get, rule by rule, and why.
-
-    Describe the job by options. Nothing is written, imported or looked up in the store; groups are those of the
-    user on this node. Any user who can read the policy's files may ask.
-
-    Exit status: 0 the job would run; 1 it would be refused; 2 wrong usage, or no policy can be read.
-    """
-    job = _owned_by(user)._replace(partition=partition, account=account, comment=comment, pyxis_image=image)
-    job = job._replace(node=node or job.node, qos=qos, job_name=job_name, array=array, constraints=constraint)
-    try:
-        policy = current_policy(installation)
-    except PolicyError as error:
-        fail(error, hint_for(error))
-    off = switched_off(installation.off_switch)
-    found = preview(policy.policy, job)
-    if as_json:
-        show_json({**found, "off": off, "policy": _origin(policy)})
-    else:
-        _print(found, policy, installation.off_switch if off else "")
-    if found["verdict"]:
-        raise click.exceptions.Exit(REFUSED)
-
-
-def _owned_by(user: str | None) -> Job:
-    try:
-        found = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
-    except KeyError:
-        raise click.BadParameter(f"no user {user!a} on this node", param_hint="--user") from None
-    here = os.uname().nodename.partition(".")[0]
-    return Job(
-        id=NO_JOB, uid=found.pw_uid, gid=found.pw_gid, user=found.pw_name, node=here, cluster="", partition="",
-        account="", nodelist="", het_id=None, constraints="", comment="", pyxis_image="",
-    )  # fmt: skip
-
-
-def _origin(policy: CurrentPolicy) -> dict[str, object]:
-    problem = policy.problem.as_audit() if policy.problem else None
-    return {"file": policy.origin, "changed": policy.changed, "problem": problem}
-
-
-def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
-    if off_switch:
-        warn(f"switched off by {off_switch}: hooks do nothing until it is removed")
-    if policy.problem:
-        warn(f"{policy.problem}\nthe last good policy stays in force")
-    job = found["job"]
-    asked = ", ".join(f"{key} {value}" for key, value in job.items() if key in SHOWN and value)
-    say(f"Job of {job['user']} (uid {job['uid']}): {asked}\nPolicy: {policy.origin}")
-    rules = [
-        (rule["name"], "yes" if rule["matched"] else "no", rule["reason"], rule["place"]) for rule in found["rules"]
-    ]
-    show_table(("rule", "applies", "because", "place"), rules)
-    if found["nothing_because"]:
-        say(f"warmstart does nothing for this job: {found['nothing_because']}", "bold")
-    elif found["verdict"]:
-        say(f"The job would be refused: {found['verdict']['reason']}\n{found['verdict']['hint']}", "bold red")
-    elif not found["steps"]["prolog"]:
-        say("No rule gives this job anything, and it asks for nothing.", "bold")
-    _print_parts(found)
-
-
-def _print_parts(found: Preview) -> None:
-    if found["images"]:
-        wanted = [(row["image"], row["from"], row["private"], row["reason"] or "allowed") for row in found["images"]]
-        show_table(("image", "wanted by", "private", "verdict"), wanted)
-    if found["profiles"]:
-        rows = [
-            (row["name"], row["from"], " ".join(f"{key}={value}" for key, value in row["variables"].items()))
-            for row in found["profiles"]
-        ]
-        show_table(("profile", "wanted by", "variables"), rows)
-    if found["left_out"]:
-        say(f"Left out, for this node has no constant path (policy: constant_path): {', '.join(found['left_out'])}")
-    if found["rendezvous"]:
-        rule = found["rendezvous"]
-        where = "also on shared nodes" if rule["shared_nodes"] else "on a first node that is the job's alone"
-        say(f"Jobs of several nodes get MASTER_ADDR and MASTER_PORT ({rule['low']}-{rule['high']}), {where}.")
-    if found["environment"]:
-        show_table(("variable", "value set by the policy"), list(found["environment"].items()))
-    if found["keep"]:
-        say(f"The job's TMPDIR stays on its nodes for {found['keep']} s after it.")
-    if found["override"]:
-        say(f"The user can't set these for himself: {', '.join(found['override'])}")
-    if found["steps"]["prolog"]:
-        scopes = found["scopes"]
-        say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'nothing'}")
-        limits = [f"{key} {value}" for key, value in found["limits"].items()]
-        say(f"Limits (seconds, bytes, entries): {', '.join(limits)}")
-        for hook, steps in found["steps"].items():
-            say(f"{hook}: {' → '.join(steps)}")
 
 
 class Described(TypedDict):
@@ -208,12 +88,80 @@ class Preview(TypedDict):
     steps: dict[str, list[str]]
 
 
+@click.command()
+@click.option("--user", help="Whose job; you by default.")
+@click.option("--partition", default="", help="The job's partition; without one no rule on partitions matches.")
+@click.option("--account", default="", help="The job's account.")
+@click.option("--qos", default="", help="The job's QOS.")
+@click.option("--job-name", default="", help="The job's name.")
+@click.option("--array", default="", help="JOBID_TASKID, for a task of an array.")
+@click.option("--constraint", default="", help="What the job gives to --constraint.")
+@click.option("--node", help="The node that it runs on; this one by default.")
+@click.option("--comment", default="", help='The job\'s comment, e.g. "warmstart: image=… profiles=…".')
+@click.option("--image", default="", help="What the job gives to --container-image.")
+@json_option
+@click.pass_obj
+def plan(
+    installation: Installation,
+    *,
+    user: str | None,
+    partition: str,
+    account: str,
+    qos: str,
+    job_name: str,
+    array: str,
+    constraint: str,
+    node: str | None,
+    comment: str,
+    image: str,
+    as_json: bool,
+) -> None:
+    """Show what a job would get, rule by rule, and why.
+
+    Describe the job by options. Nothing is written, imported or looked up in the store; groups are those of the
+    user on this node. Any user who can read the policy's files may ask.
+
+    Exit status: 0 the job would run; 1 it would be refused; 2 wrong usage, or no policy can be read.
+    """
+    job = _owned_by(user)._replace(partition=partition, account=account, comment=comment, pyxis_image=image)
+    job = job._replace(node=node or job.node, qos=qos, job_name=job_name, array=array, constraints=constraint)
+    try:
+        policy = current_policy(installation)
+    except PolicyError as error:
+        fail(error, hint_for(error))
+    off = switched_off(installation.off_switch)
+    found = preview(policy.policy, job)
+    if as_json:
+        show_json({**found, "off": off, "policy": _origin(policy)})
+    else:
+        _print(found, policy, installation.off_switch if off else "")
+    if found["verdict"]:
+        raise click.exceptions.Exit(REFUSED)
+
+
+def switched_off(off_switch: str) -> bool:
+    """Tell whether warmstart is switched off on this host."""
+    return os.path.exists(off_switch)
+
+
+def _owned_by(user: str | None) -> Job:
+    try:
+        found = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise click.BadParameter(f"no user {user!a} on this node", param_hint="--user") from None
+    here = os.uname().nodename.partition(".")[0]
+    return Job(
+        id=NO_JOB, uid=found.pw_uid, gid=found.pw_gid, user=found.pw_name, node=here, cluster="", partition="",
+        account="", nodelist="", het_id=None, constraints="", comment="", pyxis_image="",
+    )  # fmt: skip
+
+
 def preview(policy: Policy, job: Job) -> Preview:
     """Return rules, images, profiles, scopes, environment, limits and steps for the job."""
     matches = matching(policy, job, partial(planning.groups, job))
     grant = combine(policy, matches, job)
-    asked, invalid = _requested(job, grant)
-    steps, verdict = _steps(policy, job, grant, asked)
+    requested, invalid = _requested(job, grant)
+    steps, verdict = _steps(policy, job, grant, requested)
     if invalid:
         steps, verdict = NO_STEPS, invalid
     return {
@@ -232,14 +180,14 @@ def preview(policy: Policy, job: Job) -> Preview:
         "nothing_because": grant.reason,
         "verdict": verdict.as_audit() if verdict else None,
         "rules": [_rule(match) for match in matches],
-        "images": _images(policy, job, grant, asked),
-        "profiles": _profiles(policy, grant, asked),
-        "left_out": _left_out(policy, grant, asked),
+        "images": _images(policy, job, grant, requested),
+        "profiles": _profiles(policy, grant, requested),
+        "left_out": _left_out(policy, grant, requested),
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
         "override": sorted(grant.override),
         "rendezvous": grant.rendezvous._asdict() if grant.rendezvous else None,
-        "keep": policy.limits.keep if verdict is None and planning.keeps(policy, asked) else None,
+        "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
         "limits": {
             "images.wait": policy.images.wait,
             **{f"seed.{key}": value for key, value in policy.seed._asdict().items()},
@@ -256,20 +204,20 @@ def _rule(match: Matched) -> RuleShown:
 
 def _requested(job: Job, grant: Grant) -> tuple[Request, UserError | None]:
     try:
-        return planning.requested(job, grant), None
+        return planning.request_of(job, grant), None
     except UserError as error:
         return NOTHING, error
 
 
-def _steps(policy: Policy, job: Job, grant: Grant, asked: Request) -> tuple[dict[str, list[str]], UserError | None]:
+def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[dict[str, list[str]], UserError | None]:
     """Return the names of the steps per hook, and the verdict that would take their place."""
     try:
-        prolog = [step.name for step in planning.prolog(policy, job, grant, asked)]
+        prolog = [step.name for step in planning.prolog(policy, job, grant, requested)]
     except UserError as error:
         return NO_STEPS, error
     if not prolog:
         return NO_STEPS, None
-    seeded = {name: Seeded("", []) for name in planning.profiles(policy, grant, asked)}
+    seeded = {name: Seeded("", []) for name in planning.profiles(policy, grant, requested)}
     record = _record(job)._replace(publish_scope=grant.publish_scope, seeded=seeded, cache=CACHE)
     epilog = [step.name for step in planning.epilog(policy, record)]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
@@ -282,10 +230,10 @@ def _record(job: Job) -> Record:
     )  # fmt: skip
 
 
-def _images(policy: Policy, job: Job, grant: Grant, asked: Request) -> list[ImageShown]:
-    """Return every image, the job's own first, each allowed or refused and why."""
+def _images(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[ImageShown]:
+    """Return every image, the job's own first, and why it is refused if it is."""
     return [
-        *(_image(policy, job, text, "job") for text in asked.images),
+        *(_image(policy, job, text, "job") for text in requested.images),
         *(_image(policy, job, text, "policy") for text in grant.images),
     ]
 
@@ -303,11 +251,11 @@ def _image(policy: Policy, job: Job, text: str, source: str) -> ImageShown:
     return {"image": shown, "from": source, "private": private, "allowed": not problem, "reason": problem}
 
 
-def _profiles(policy: Policy, grant: Grant, asked: Request) -> list[ProfileShown]:
+def _profiles(policy: Policy, grant: Grant, requested: Request) -> list[ProfileShown]:
     try:
-        names = planning.profiles(policy, grant, asked)
+        names = planning.profiles(policy, grant, requested)
     except UserError:
-        names = grant.profiles  # the job's wish is the verdict
+        names = grant.profiles  # what the job asks for is the verdict
     return [
         {
             "name": name,
@@ -318,13 +266,65 @@ def _profiles(policy: Policy, grant: Grant, asked: Request) -> list[ProfileShown
     ]
 
 
-def _left_out(policy: Policy, grant: Grant, asked: Request) -> list[str]:
+def _left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
     try:
-        return planning.left_out(policy, grant, asked)
+        return planning.left_out(policy, grant, requested)
     except UserError:
-        return []  # the job's wish is the verdict
+        return []  # what the job asks for is the verdict
 
 
-def switched_off(off_switch: str) -> bool:
-    """Tell whether warmstart is switched off on this host."""
-    return os.path.exists(off_switch)
+def _origin(policy: CurrentPolicy) -> dict[str, object]:
+    problem = policy.problem.as_audit() if policy.problem else None
+    return {"file": policy.origin, "changed": policy.changed, "problem": problem}
+
+
+def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
+    if off_switch:
+        warn(f"switched off by {off_switch}: hooks do nothing until it is removed")
+    if policy.problem:
+        warn(f"{policy.problem}\nthe last good policy stays in force")
+    job = found["job"]
+    described = ", ".join(f"{key} {value}" for key, value in job.items() if key in SHOWN and value)
+    say(f"Job of {job['user']} (uid {job['uid']}): {described}\nPolicy: {policy.origin}")
+    rules = [
+        (rule["name"], "yes" if rule["matched"] else "no", rule["reason"], rule["place"]) for rule in found["rules"]
+    ]
+    show_table(("rule", "applies", "because", "place"), rules)
+    if found["nothing_because"]:
+        say(f"warmstart does nothing for this job: {found['nothing_because']}", "bold")
+    elif found["verdict"]:
+        say(f"The job would be refused: {found['verdict']['reason']}\n{found['verdict']['hint']}", "bold red")
+    elif not found["steps"]["prolog"]:
+        say("No rule gives this job anything, and it asks for nothing.", "bold")
+    _print_parts(found)
+
+
+def _print_parts(found: Preview) -> None:
+    if found["images"]:
+        rows = [(row["image"], row["from"], row["private"], row["reason"] or "allowed") for row in found["images"]]
+        show_table(("image", "wanted by", "private", "verdict"), rows)
+    if found["profiles"]:
+        profiles = [
+            (row["name"], row["from"], " ".join(f"{key}={value}" for key, value in row["variables"].items()))
+            for row in found["profiles"]
+        ]
+        show_table(("profile", "wanted by", "variables"), profiles)
+    if found["left_out"]:
+        say(f"Left out, for this node has no constant path (policy: constant_path): {', '.join(found['left_out'])}")
+    if found["rendezvous"]:
+        rule = found["rendezvous"]
+        where = "also on shared nodes" if rule["shared_nodes"] else "on a first node that is the job's alone"
+        say(f"Jobs of several nodes get MASTER_ADDR and MASTER_PORT ({rule['low']}-{rule['high']}), {where}.")
+    if found["environment"]:
+        show_table(("variable", "value set by the policy"), list(found["environment"].items()))
+    if found["keep"]:
+        say(f"The job's TMPDIR stays on its nodes for {found['keep']} s after it.")
+    if found["override"]:
+        say(f"The user can't override: {', '.join(found['override'])}")
+    if found["steps"]["prolog"]:
+        scopes = found["scopes"]
+        say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'nothing'}")
+        limits = [f"{key} {value}" for key, value in found["limits"].items()]
+        say(f"Limits (seconds, bytes, entries): {', '.join(limits)}")
+        for hook, steps in found["steps"].items():
+            say(f"{hook}: {' → '.join(steps)}")

@@ -1,4 +1,4 @@
-"""`warmstart policy`: check a policy before it goes live, and show the one in force."""
+"""`warmstart policy`: check a policy before it is installed, and show the one in force."""
 
 from __future__ import annotations
 

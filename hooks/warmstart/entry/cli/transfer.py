@@ -8,9 +8,16 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit import events
-from warmstart.entry.cli.cache import NO, NamespaceFilter, administrator, place_options, run_as_root, store_maintenance
+from warmstart.entry.cli.cache import (
+    NO,
+    NamespaceFilter,
+    admin_session,
+    administrator,
+    filter_options,
+    store_maintenance,
+)
 from warmstart.entry.cli.output import json_option, progress, say, show_json, show_table, warn
-from warmstart.entry.maintenance.session import MaintenanceSession
+from warmstart.entry.maintenance.session import MaintenanceSession, labels
 from warmstart.errors import WarmstartError
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.paths import Installation
@@ -40,12 +47,12 @@ class _Row(NamedTuple):
 
 @click.command("export")
 @click.argument("target", metavar="DIRECTORY|FILE.tar")
-@click.argument("wanted", nargs=-1, metavar="[BUNDLE]...")
-@place_options
+@click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
+@filter_options
 @json_option
 @click.pass_obj
 def export_command(
-    installation: Installation, /, target: str, wanted: tuple[str, ...], as_json: bool, **options: str | None
+    installation: Installation, /, target: str, bundles: tuple[str, ...], as_json: bool, **options: str | None
 ) -> None:
     """Write bundles into a directory, or one tar file, for another cluster; all bundles, or those that are named.
 
@@ -54,36 +61,34 @@ def export_command(
 
     Exit status: 0 done; 1 nothing to export, or a bundle could not be read; 2 not root, or refused.
     """
-    place = NamespaceFilter(**options)
-    with run_as_root(installation) as run:
-        found = [
-            b for b in run.store.survey(run.store_deadline()) if place.holds(b) and (not wanted or b.bundle in wanted)
-        ]
+    only = NamespaceFilter(**options)
+    with admin_session(installation) as session:
+        found = only.select(session.store.survey(session.store_deadline()), bundles)
         done: list[Bundle] = []
         if found:
             with transfer.writing(target) as writer:
-                done = [b for b in progress(found, "export", quiet=as_json) if _exported(run, writer, b)]
+                done = [b for b in progress(found, "export", quiet=as_json) if _export(session, writer, b)]
                 writer.finish()
             size = sum(bundle.size for bundle in done)
-            run.audit.emit(events.CACHE_EXPORTED, target=target, bundles=len(done), bytes=size, by=administrator())
+            session.audit.emit(events.CACHE_EXPORTED, target=target, bundles=len(done), bytes=size, by=administrator())
     if as_json:
         show_json([bundle._asdict() for bundle in done])
     else:
         say(f"{len(done)} bundles exported to {target}")
-    if not done or len(done) < max(len(found), len(wanted)):
+    if not done or len(done) < max(len(found), len(bundles)):
         raise click.exceptions.Exit(NO)
 
 
 @click.command("import")
 @click.argument("source", metavar="DIRECTORY|FILE.tar")
-@click.argument("wanted", nargs=-1, metavar="[BUNDLE]...")
-@place_options
+@click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
+@filter_options
 @click.option("--to", help="The scope to publish in; without it users' own, where the cluster has that user and uid.")
 @click.option("--to-namespace", help="The namespace to publish in, for bundles of one profile and namespace.")
 @json_option
 @click.pass_obj
 def import_command(
-    installation: Installation, /, source: str, wanted: tuple[str, ...], as_json: bool, **options: str | None
+    installation: Installation, /, source: str, bundles: tuple[str, ...], as_json: bool, **options: str | None
 ) -> None:
     """Publish the bundles of an export: all, or those that are named or that the options hold.
 
@@ -94,45 +99,47 @@ def import_command(
     fails or is at work.
     """
     to, to_namespace = options.pop("to"), options.pop("to_namespace")
-    place = NamespaceFilter(**options)
+    only = NamespaceFilter(**options)
     rows: list[_Row] = []
-    with store_maintenance(installation) as (run, _):
-        desk = ReceiveSettings(run.bench, run.policy.profiles)
-        with transfer.reading(os.path.abspath(source), run.policy.validate_user, run.bundle_deadline()) as reader:
-            chosen = [i for i in reader.items() if place.holds(_named(run, i)) and (not wanted or i.bundle in wanted)]
+    with store_maintenance(installation) as (session, _):
+        settings = ReceiveSettings(session.repack_settings, session.policy.profiles)
+        with transfer.reading(
+            os.path.abspath(source), session.policy.validate_user, session.bundle_deadline()
+        ) as reader:
+            chosen = only.select(reader.items(), bundles)
             _check_one(chosen, to_namespace)
             for item in progress(chosen, "import", quiet=as_json):
                 try:
-                    where = transfer.destination(run.policy.paths.store, item, to, to_namespace)
-                    arrived = transfer.receive(reader, item, where, desk, run.bundle_deadline())
+                    where = transfer.destination(session.policy.paths.store, item, to, to_namespace)
+                    received = transfer.receive(reader, item, where, settings, session.bundle_deadline())
                 except WarmstartError as error:
-                    run.failed(STEP, error)
+                    session.failed(STEP, error)
                     rows.append(_Row(*item, *Received(None, 0, 0, {}), str(error)))
                     continue
-                _tell(run, item, where, arrived)
-                rows.append(_Row(*item, *arrived, ""))
+                _audit(session, item, where, received)
+                rows.append(_Row(*item, *received, ""))
     _show(rows, as_json)
-    if not rows or len(rows) < len(wanted) or any(row.problem or row.rejected for row in rows):
+    if not rows or len(rows) < len(bundles) or any(row.problem or row.rejected for row in rows):
         raise click.exceptions.Exit(NO)
 
 
-def _exported(run: MaintenanceSession, writer: transfer.Writer, bundle: Bundle) -> bool:
+def _export(session: MaintenanceSession, writer: transfer.Writer, bundle: Bundle) -> bool:
     """Add one bundle and its manifest; False where the store does not give it."""
-    where = Namespace(run.policy.paths.store, bundle.scope, bundle.profile, bundle.namespace)
+    where = session.namespace(bundle)
     name = Item(*where[1:], bundle.bundle).path
-    ensure_dir(run.paths.maintenance, 0o700)
-    with opened_dir(run.paths.maintenance) as folder:
-        # Without a name, so that nothing is left of whoever dies here.
+    ensure_dir(session.paths.maintenance, 0o700)
+    with opened_dir(session.paths.maintenance) as folder:
+        # Without a name, so that nothing is left if this process dies.
         fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        run.store.fetch(where, bundle.bundle, bundle.sha256, bundle.size, run.bundle_deadline(), into=fd)
-        found = run.store.manifest(where, bundle.bundle, run.bundle_deadline())
+        session.store.fetch(where, bundle.bundle, bundle.sha256, bundle.size, session.bundle_deadline(), into=fd)
+        found = session.store.manifest(where, bundle.bundle, session.bundle_deadline())
         writer.add(name + BUNDLE, fd, bundle.sha256)
         writer.add_text(name + MANIFEST, manifest.encode(found))
     except WarmstartError as error:
         if isinstance(error, transfer.ExportRefused):
             raise
-        run.failed("export", error)
+        session.failed("export", error)
         warn(str(error))
         return False
     finally:
@@ -140,26 +147,21 @@ def _exported(run: MaintenanceSession, writer: transfer.Writer, bundle: Bundle) 
     return True
 
 
-def _named(run: MaintenanceSession, item: Item) -> Namespace:
-    return Namespace(run.policy.paths.store, item.scope, item.profile, item.namespace)
-
-
 def _check_one(chosen: list[Item], to_namespace: str | None) -> None:
     if to_namespace and len({(item.profile, item.namespace) for item in chosen}) > 1:
         raise click.UsageError("--to-namespace is for one profile and namespace: give --profile and --namespace, too")
 
 
-def _tell(run: MaintenanceSession, item: Item, where: Namespace, arrived: Received) -> None:
-    named = {"scope": where.scope, "profile": where.profile, "namespace": where.name}
-    if arrived.rejected:
+def _audit(session: MaintenanceSession, item: Item, where: Namespace, received: Received) -> None:
+    if received.rejected:
         reasons: dict[str, int] = {}
-        for why in arrived.rejected.values():
+        for why in received.rejected.values():
             reasons[why] = reasons.get(why, 0) + 1
-        examples = sorted(arrived.rejected.items())[:20]
-        run.audit.emit(events.ENTRY_REJECTED, profile=where.profile, reasons=reasons, examples=examples)
-    if arrived.bundle:
-        made = {"bundle": arrived.bundle, "entries": arrived.entries, "source": item.path, "by": administrator()}
-        run.audit.emit(events.BUNDLE_IMPORTED, **named, **made)
+        examples = sorted(received.rejected.items())[:20]
+        session.audit.emit(events.ENTRY_REJECTED, profile=where.profile, reasons=reasons, examples=examples)
+    if received.bundle:
+        made = {"bundle": received.bundle, "entries": received.entries, "source": item.path, "by": administrator()}
+        session.audit.emit(events.BUNDLE_IMPORTED, **labels(where), **made)
 
 
 def _show(rows: list[_Row], as_json: bool) -> None:

@@ -49,7 +49,7 @@ class Tasks(NamedTuple):
 
 def tasks(slurm: Slurm, enroot: str = ENROOT) -> Tasks:
     """Return what the checks look at."""
-    path = slurm.conf.last("PlugStackConfig") or slurm.conf.beside("plugstack.conf")
+    path = slurm.conf.last("PlugStackConfig") or slurm.conf.sibling("plugstack.conf")
     return Tasks(slurm, tuple(slurm_conf.plugins(path)), enroot)
 
 
@@ -131,7 +131,7 @@ def job_container(seen: Tasks) -> Iterator[Finding]:
         f"{path} lies below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if _hides((place,), path)
     ]
     if not bases:
-        found = f"JobContainerType is tmpfs, and {seen.slurm.conf.beside('job_container.conf')} names no BasePath"
+        found = f"JobContainerType is tmpfs, and {seen.slurm.conf.sibling('job_container.conf')} names no BasePath"
         yield Finding(UNKNOWN, found)
     elif bad:
         yield Finding(WRONG, "; ".join(bad), "move it: jobs can't see what lies there")
@@ -143,7 +143,7 @@ def namespaces(seen: Tasks) -> list[dict[str, str]]:
     """Return the lines of job_container.conf, keys in lower case; none where job_container/tmpfs is not used."""
     if "tmpfs" not in seen.slurm.conf.last("JobContainerType"):
         return []
-    return slurm_conf.containers(seen.slurm.conf.beside("job_container.conf"))
+    return slurm_conf.containers(seen.slurm.conf.sibling("job_container.conf"))
 
 
 def _is_there(plugin: Plugin, plugin_dirs: str) -> bool:

@@ -1,7 +1,7 @@
 """This node's kernel, and what else decides which way things go: each is tried, and the attempt leaves nothing.
 
-A process with a mount namespace of its own does what a prolog does, in a directory of the workspaces' parent. Whoever
-dies here takes the namespace along, and with it all mounts and loop devices; the next run removes the directory.
+A process with a mount namespace of its own does what a prolog does, in a directory of the workspaces' parent. When it
+ends the namespace goes, with all its mounts and loop devices; if doctor is killed, its next run removes the directory.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def job_ends(node: Node) -> Iterator[Finding]:
     if os.access(squeue, os.X_OK):
         yield Finding(OK, f"{squeue} tells epilogs how a job ended, where that matters")
         return
-    named = {profile for rule in policy.rules for profile in rule.profiles}
+    given = {profile for rule in policy.rules for profile in rule.profiles}
     careful = [name for name in registry.names(policy.profiles) if registry.get(name, policy.profiles).after_success]
     whose = "any profile" if policy.harvest.only_successful else ", ".join(careful)
     found = f"{squeue} is missing: no job counts as successful, so nothing of {whose} is harvested"
-    status = WRONG if policy.harvest.only_successful or not named.isdisjoint(careful) else ADVICE  # jobs may ask
+    status = WRONG if policy.harvest.only_successful or not given.isdisjoint(careful) else ADVICE  # jobs may ask
     yield Finding(status, found, "install Slurm's client commands, or correct paths.scontrol, beside which it lies")
 
 
@@ -95,12 +95,12 @@ def _hindered(node: Node) -> Finding | None:
 def _tried(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
     """Call `trial` with a new directory, its parent and its name, as root in a process of its own."""
     parent = node.policy.paths.workspace
-    with _place(parent) as name, Worker(ROOT) as worker:
+    with _trial_directory(parent) as name, Worker(ROOT) as worker:
         return worker.run(after(SECONDS), trial, parent, name)
 
 
 @contextmanager
-def _place(parent: str) -> Iterator[str]:
+def _trial_directory(parent: str) -> Iterator[str]:
     """Give the name of a new directory; what a doctor left that was killed goes, too."""
     with opened_dir(parent) as fd:
         for left in os.listdir(fd):

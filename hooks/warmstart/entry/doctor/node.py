@@ -56,19 +56,21 @@ def accounts(node: Node) -> Iterator[Finding]:
     """Three accounts, with an own uid each, no rights of their own, and the ids that the policy was compiled with."""
     bad, seen = [], set()
     for key in ACCOUNTS:
-        wanted = getattr(node.policy, key)
+        account = getattr(node.policy, key)
         try:
-            found = pwd.getpwnam(wanted.name)
+            found = pwd.getpwnam(account.name)
         except KeyError:
-            bad.append(f"{key} {wanted.name} does not exist")
+            bad.append(f"{key} {account.name} does not exist")
             continue
         groups = {_group(gid) for gid in os.getgrouplist(found.pw_name, found.pw_gid)}
-        if (found.pw_uid, found.pw_gid) != (wanted.uid, wanted.gid):
-            bad.append(f"{wanted.name} is {found.pw_uid}:{found.pw_gid}, hooks take it for {wanted.uid}:{wanted.gid}")
+        if (found.pw_uid, found.pw_gid) != (account.uid, account.gid):
+            bad.append(
+                f"{account.name} is {found.pw_uid}:{found.pw_gid}, hooks take it for {account.uid}:{account.gid}"
+            )
         if found.pw_uid == 0 or groups & POWERFUL:
-            bad.append(f"{wanted.name} is privileged (uid {found.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
+            bad.append(f"{account.name} is privileged (uid {found.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
         if found.pw_uid in seen:
-            bad.append(f"{wanted.name} shares its uid, {found.pw_uid}")
+            bad.append(f"{account.name} shares its uid, {found.pw_uid}")
         seen.add(found.pw_uid)
     if bad:
         yield Finding(WRONG, "; ".join(bad), "make three unprivileged system accounts, the same on every node")
@@ -88,7 +90,7 @@ def workspace(node: Node) -> Iterator[Finding]:
 
 def tmpdir(node: Node) -> Iterator[Finding]:
     """See that a path in TMPDIR fits into a Unix socket's address; jobs keep their own TMPDIR where it would not."""
-    names = [os.path.basename(place.root) for place in node.nodes()] or [os.uname().nodename.partition(".")[0]]
+    names = [os.path.basename(paths.root) for paths in node.nodes()] or [os.uname().nodename.partition(".")[0]]
     most = sockets.longest_node(node.policy.paths.workspace)
     longer = [name for name in names if len(name) > most]
     if longer:
@@ -101,16 +103,16 @@ def tmpdir(node: Node) -> Iterator[Finding]:
 
 def file_system(node: Node) -> Iterator[Finding]:
     """Find workspaces on a local disk: a job that hangs on a server hangs its epilog."""
-    kind, place = _mount(_existing(node.policy.paths.workspace))
+    kind, mount_point = _mount(_existing(node.policy.paths.workspace))
     if kind in SHARED or kind.startswith("fuse"):
-        found = f"the workspace is on {kind} ({place}), which is no local file system"
+        found = f"the workspace is on {kind} ({mount_point}), which is no local file system"
         yield Finding(WRONG, found, "paths.workspace on a local disk")
     elif kind in ("tmpfs", "ramfs"):
         yield Finding(
-            ADVICE, f"the workspace is on {kind} ({place}): it takes memory", "paths.workspace on a local disk"
+            ADVICE, f"the workspace is on {kind} ({mount_point}): it takes memory", "paths.workspace on a local disk"
         )
     else:
-        yield Finding(OK, f"the workspace is on {kind} ({place})")
+        yield Finding(OK, f"the workspace is on {kind} ({mount_point})")
 
 
 def leases(node: Node) -> Iterator[Finding]:
@@ -143,18 +145,20 @@ def space(node: Node) -> Iterator[Finding]:
 
 def limits(node: Node) -> Iterator[Finding]:
     """Nothing limits a workspace's size: what a job fills up, others lack."""
-    kind, place = _mount(_existing(node.policy.paths.workspace))
-    if place == "/":
+    kind, mount_point = _mount(_existing(node.policy.paths.workspace))
+    if mount_point == "/":
         found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
         yield Finding(ADVICE, found, "give paths.workspace a file system of its own, or quotas")
     else:
-        yield Finding(OK, f"workspaces have no size limit of their own; they can fill {place} ({kind}) and no more")
+        yield Finding(
+            OK, f"workspaces have no size limit of their own; they can fill {mount_point} ({kind}) and no more"
+        )
 
 
 def tools(node: Node) -> Iterator[Finding]:
     """Look for the programs that hooks start, by absolute path."""
-    wanted = [*PROGRAMS, *_importers(node.policy.images.importer)]
-    missing = [program for program in wanted if not os.access(program, os.X_OK)]
+    programs = [*PROGRAMS, *_importers(node.policy.images.importer)]
+    missing = [program for program in programs if not os.access(program, os.X_OK)]
     if missing:
         yield Finding(WRONG, f"missing: {', '.join(missing)}", "install the packages that docs/install.md names")
     else:
@@ -165,9 +169,9 @@ def tools(node: Node) -> Iterator[Finding]:
 def journals(node: Node) -> Iterator[Finding]:
     """Events wait in journals until an epilog or maintenance moves them into the audit log."""
     left = []
-    for place in node.nodes():
-        if os.path.isdir(place.journal):
-            with opened_dir(place.journal) as fd:
+    for paths in node.nodes():
+        if os.path.isdir(paths.journal):
+            with opened_dir(paths.journal) as fd:
                 left += [journal for journal in waiting.journals(fd) if journal.state != "running"]
     age = time.time() - min((journal.modified for journal in left), default=time.time())
     words = f"{len(left)} journals wait for the audit log"
@@ -181,8 +185,8 @@ def journals(node: Node) -> Iterator[Finding]:
 def spool(node: Node) -> Iterator[Finding]:
     """Bundles that the store did not take wait here."""
     count, total, oldest = 0, 0, time.time()
-    for place in node.nodes():
-        for directory, _, names in os.walk(place.spool, onerror=_unless_missing):
+    for paths in node.nodes():
+        for directory, _, names in os.walk(paths.spool, onerror=_unless_missing):
             found = [os.stat(f"{directory}/{name}", follow_symlinks=False) for name in names]
             count += len(found) > 0
             total += sum(status.st_size for status in found)
@@ -197,15 +201,15 @@ def spool(node: Node) -> Iterator[Finding]:
 
 def _roots_own(path: str, status: str, otherwise: str) -> Iterator[Finding]:
     """Look at a directory and all above: owned by root, writable for root alone, or sticky above it."""
-    bad, place = [], _existing(path)
-    there = place == path
+    bad, directory = [], _existing(path)
+    there = directory == path
     while True:
-        seen = os.stat(place, follow_symlinks=False)
+        seen = os.stat(directory, follow_symlinks=False)
         if not stat.S_ISDIR(seen.st_mode) or weakness(seen, sticky=True):
-            bad.append(f"{place} (uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o})")
-        if place == "/":
+            bad.append(f"{directory} (uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o})")
+        if directory == "/":
             break
-        place = os.path.dirname(place)
+        directory = os.path.dirname(directory)
     if bad:
         change = "let it be a directory of root's, and writable for root alone, or sticky"
         yield Finding(status, f"others than root can change {', '.join(bad)}", change)
@@ -224,9 +228,9 @@ def _mount(path: str) -> tuple[str, str]:
     real, best = os.path.realpath(path), ("unknown", "")
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
-            _, place, kind, *_ = line.split(" ")
-            if f"{real}/".startswith(f"{place.rstrip('/')}/") and len(place) >= len(best[1]):
-                best = (kind, place)
+            _, mount_point, kind, *_ = line.split(" ")
+            if f"{real}/".startswith(f"{mount_point.rstrip('/')}/") and len(mount_point) >= len(best[1]):
+                best = (kind, mount_point)
     return best
 
 
@@ -258,10 +262,10 @@ def _importers(name: str) -> list[str]:
 def _version(program: str) -> str:
     arguments = ["version"] if program == choice.ENROOT else [VERSIONS.get(program, "--version")]
     try:
-        ended = process.run([program, *arguments], deadline=after(5.0))
+        done = process.run([program, *arguments], deadline=after(5.0))
     except WarmstartError:
         return f"{program} (no answer)"
-    first = (ended.stdout or ended.stderr).decode(errors="replace").strip().partition("\n")[0]
+    first = (done.stdout or done.stderr).decode(errors="replace").strip().partition("\n")[0]
     return first if os.path.basename(program) in first else f"{os.path.basename(program)} {first}"
 
 

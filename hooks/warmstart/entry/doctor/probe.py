@@ -1,6 +1,6 @@
-"""What `doctor` tries in the store, as its owner in a worker: in a directory of its own that it removes again.
+"""What `doctor` tries as the store's owner, in a directory of its own in the store that it removes again.
 
-Every function runs in the worker, and may hang as long as the file system does.
+Every function runs in a worker, and may hang as long as the file system does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warmstart.host.files import opened_dir
 PREFIX = ".doctor-"
 DEAD_AFTER = 3600.0  # seconds; older ones are of a doctor that was killed
 NAMES = ("lock", "link", "clock")
-_held: list[int] = []  # in the worker that holds the lock
+_held: list[int] = []  # keeps the lock until the process ends
 
 
 class Owned(NamedTuple):
@@ -55,65 +55,65 @@ def whose(path: str) -> Owned:
     return Owned(status.st_uid, stat.S_IMODE(status.st_mode))
 
 
-def make_place(store: str, name: str) -> str:
+def make_directory(store: str, name: str) -> str:
     """Make the probe's directory (0700) and return its path; removes what dead ones left."""
     with opened_dir(store) as fd:
         for other in os.listdir(fd):
             if other.startswith(PREFIX) and time.time() - os.stat(other, dir_fd=fd).st_mtime > DEAD_AFTER:
-                remove_place(f"{store}/{other}")
+                remove_directory(f"{store}/{other}")
         os.mkdir(f"{PREFIX}{name}", 0o700, dir_fd=fd)
     return f"{store}/{PREFIX}{name}"
 
 
-def remove_place(place: str) -> None:
+def remove_directory(directory: str) -> None:
     """Remove the directory and what the probes left in it."""
     for name in NAMES:
         with suppress(FileNotFoundError):
-            os.unlink(f"{place}/{name}")
+            os.unlink(f"{directory}/{name}")
     with suppress(FileNotFoundError):
-        os.rmdir(place)
+        os.rmdir(directory)
 
 
-def hold_lock(place: str) -> None:
-    """Take the lock and keep it for as long as this worker lives; `OSError` where there are no locks."""
-    fd = os.open(f"{place}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def hold_lock(directory: str) -> None:
+    """Take the lock and keep it until this process ends; `OSError` where there are no locks."""
+    fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if not files.try_take(fd):
         raise OSError(errno.EAGAIN, "somebody else holds the lock of a new file")
     _held.append(fd)
 
 
-def lock_is_free(place: str) -> bool:
+def lock_is_free(directory: str) -> bool:
     """Tell whether the lock, which another process holds, could be taken all the same."""
-    fd = os.open(f"{place}/lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return files.try_take(fd)
     finally:
         os.close(fd)
 
 
-def link(place: str) -> int:
+def link(directory: str) -> int:
     """Link a name to the lock's file and return the file's count of links; `OSError` where that can't be done."""
-    os.link(f"{place}/lock", f"{place}/link")
-    return os.stat(f"{place}/link").st_nlink
+    os.link(f"{directory}/lock", f"{directory}/link")
+    return os.stat(f"{directory}/link").st_nlink
 
 
-def clock_ahead(place: str) -> float:
+def clock_ahead(directory: str) -> float:
     """Return by how many seconds the store's clock is ahead of ours, at least; negative: behind."""
     before = time.time()
-    fd = os.open(f"{place}/clock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(f"{directory}/clock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, b"\n")
         os.fsync(fd)
     finally:
         os.close(fd)
-    stamp, after = os.stat(f"{place}/clock").st_mtime, time.time()
+    stamp, after = os.stat(f"{directory}/clock").st_mtime, time.time()
     return min(0.0, stamp - before) + max(0.0, stamp - after)
 
 
-def can_list(place: str) -> bool:
-    """Tell whether whoever this worker is may read the store owner's private directory."""
+def can_list(directory: str) -> bool:
+    """Tell whether this process may read the private directory of the store's owner."""
     try:
-        os.listdir(place)
+        os.listdir(directory)
     except PermissionError:
         return False
     return True

@@ -26,7 +26,7 @@ NO_POLICY = Finding(UNKNOWN, "the policy's budgets are not known", "mend the pol
 
 
 class Slurm(NamedTuple):
-    """slurm.conf beside the installation and the policy that it should fit."""
+    """slurm.conf, and the installation and policy that it should fit."""
 
     conf: SlurmConf
     installation: Installation

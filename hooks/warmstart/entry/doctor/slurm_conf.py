@@ -41,7 +41,7 @@ class SlurmConf(NamedTuple):
         """Return a comma-separated list in lower case."""
         return {word.strip().lower() for word in self.last(key).split(",") if word.strip()}
 
-    def beside(self, name: str) -> str:
+    def sibling(self, name: str) -> str:
         """Return the path of another of Slurm's files."""
         return os.path.join(os.path.dirname(self.path), name)
 
@@ -64,9 +64,9 @@ class Plugin(NamedTuple):
 
 
 def find(path: str | None) -> str:
-    """Return the slurm.conf that is named, by the caller or the environment, or Slurm's own place."""
-    named = path or os.environ.get("SLURM_CONF")
-    return named or next((place for place in PLACES if os.path.exists(place)), PLACES[0])
+    """Return the path of slurm.conf: the given one, that of the environment, or one of Slurm's defaults."""
+    given = path or os.environ.get("SLURM_CONF")
+    return given or next((known for known in PLACES if os.path.exists(known)), PLACES[0])
 
 
 def read(path: str) -> SlurmConf:

@@ -1,6 +1,6 @@
 """The store: whose it is, who else can write it, and what its file system can do (docs/threats.md, row 6).
 
-All of it is looked at by a worker that is the store's owner, with a deadline for each question. Locks are tried
+Everything is read as the store's owner, in a worker, with a deadline for each question. Locks are tried
 between two processes of this node; whether they hold between nodes only two nodes can tell.
 """
 
@@ -36,14 +36,14 @@ class Ask(Protocol):
 
 
 class Store(NamedTuple):
-    """The store's path, its owner and who is asked; `place` is the probe's directory, or why there is none."""
+    """The store, the processes that look at it, and the probe's directory in it or why there is none."""
 
     policy: Policy
-    ask: Ask  # in a worker that is the owner
-    ask_other: Ask  # in another process of the owner
+    ask: Ask  # as the store's owner
+    ask_other: Ask  # as the owner, in another process
     ask_root: Ask | None  # None: we are not root
-    place: str
-    no_place: str
+    directory: str
+    no_directory: str
 
     @property
     def path(self) -> str:
@@ -57,18 +57,18 @@ def opened(policy: Policy) -> Iterator[Store]:
     owner = policy.store_user
     with Worker(owner) as first, Worker(owner) as second, Worker(ROOT) as root:
         ask = _asker(first)
-        place, problem = "", ""
+        directory, problem = "", ""
         try:
-            place = ask(probe.make_place, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
+            directory = ask(probe.make_directory, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
         except OSError as error:
             problem = error.strerror or str(error)
         try:
             asks_root = _asker(root) if os.geteuid() == 0 else None
-            yield Store(policy, ask, _asker(second), asks_root, place, problem)
+            yield Store(policy, ask, _asker(second), asks_root, directory, problem)
         finally:
-            if place:
+            if directory:
                 with suppress(OSError, WarmstartError):
-                    _asker(second)(probe.remove_place, place)
+                    _asker(second)(probe.remove_directory, directory)
 
 
 def _asker(worker: Worker) -> Ask:
@@ -132,12 +132,12 @@ def parents(store: Store) -> Iterator[Finding]:
 
 def locks(store: Store) -> Iterator[Finding]:
     """flock(2) between two processes; without it several nodes may import one image (never a broken one)."""
-    if not store.place:
+    if not store.directory:
         yield _untried(store)
         return
     try:
-        store.ask(probe.hold_lock, store.place)
-        excluded = not store.ask_other(probe.lock_is_free, store.place)
+        store.ask(probe.hold_lock, store.directory)
+        excluded = not store.ask_other(probe.lock_is_free, store.directory)
     except OSError as error:
         change = "mount the file system with locks (NFS: local_lock=none, no nolock; Lustre: flock)"
         yield Finding(WRONG, f"flock(2) in the store fails: {error.strerror}", change)
@@ -151,11 +151,11 @@ def locks(store: Store) -> Iterator[Finding]:
 
 def links(store: Store) -> Iterator[Finding]:
     """Try link(2): what is published gets its name by it, and never replaces another's."""
-    if not store.place:
+    if not store.directory:
         yield _untried(store)
         return
     try:
-        count = store.ask(probe.link, store.place)
+        count = store.ask(probe.link, store.directory)
     except OSError as error:
         yield Finding(WRONG, f"link(2) in the store fails: {error.strerror}", "use a file system with hard links")
         return
@@ -168,10 +168,10 @@ def links(store: Store) -> Iterator[Finding]:
 
 def clock(store: Store) -> Iterator[Finding]:
     """Compare this node's clock with the store's, as times to live, leases and graces do."""
-    if not store.place:
+    if not store.directory:
         yield _untried(store)
         return
-    ahead = store.ask(probe.clock_ahead, store.place)
+    ahead = store.ask(probe.clock_ahead, store.directory)
     words = f"the store's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this node's"
     if abs(ahead) > MOST_AHEAD:
         yield Finding(WRONG, words, "synchronise both (chrony, ntp)")
@@ -181,11 +181,11 @@ def clock(store: Store) -> Iterator[Finding]:
 
 def root(store: Store) -> Iterator[Finding]:
     """Try what root may do: where the store takes its word, every node's root has all jobs of the cluster."""
-    if not store.place:
+    if not store.directory:
         yield _untried(store)
     elif store.ask_root is None:
         yield Finding(UNKNOWN, "only root can try what root may do in the store", AS_ROOT)
-    elif store.ask_root(probe.can_list, store.place):
+    elif store.ask_root(probe.can_list, store.directory):
         found = "the store takes this node's root for root: who is root on one node can write it for all jobs"
         yield Finding(ADVICE, found, "export it with root_squash; warmstart needs no root there")
     else:
@@ -212,7 +212,7 @@ def space(store: Store) -> Iterator[Finding]:
 
 
 def _untried(store: Store) -> Finding:
-    return Finding(UNKNOWN, f"no directory could be made in the store to try it: {store.no_place}")
+    return Finding(UNKNOWN, f"no directory could be made in the store to try it: {store.no_directory}")
 
 
 CHECKS = {

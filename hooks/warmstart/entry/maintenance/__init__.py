@@ -1,1 +1,1 @@
-"""What `warmstart maintain` does: a node's part and the store's part."""
+"""Maintenance: of a node, of the store, and the session that both work in."""

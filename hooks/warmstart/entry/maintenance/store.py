@@ -1,7 +1,7 @@
 """Maintenance of the store: sweep, compaction, garbage collection, scrub. One host at a time (docs/maintenance.md).
 
-Root decides and audits; whatever touches the store is done by its owner in the worker. A namespace that fails is
-audited and left, the others are done.
+Root decides and audits; whatever touches the store runs as its owner (`StoreClient`). A namespace that fails is audited
+and left, the others are done.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.entry.maintenance.node import MaintenanceBusy
-from warmstart.entry.maintenance.session import MaintenanceSession
+from warmstart.entry.maintenance.session import MaintenanceBusy, MaintenanceSession, labels
 from warmstart.errors import WarmstartError
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY
@@ -40,45 +39,44 @@ class StoreReport(NamedTuple):
 
 
 class StoreMaintenance:
-    """One run over the store, under its lock."""
+    """The store's maintenance, under its lock."""
 
-    def __init__(self, run: MaintenanceSession) -> None:
-        """`NodeBusy` where another host has the lock; it is held for as long as the run's worker lives."""
-        self._run = run
-        self._store = run.store.path
+    def __init__(self, session: MaintenanceSession) -> None:
+        """`MaintenanceBusy` where another host has the lock; it is held until the session ends."""
+        self._session = session
         self.report = StoreReport()
-        if not run.store.lock(run.store_deadline()):
+        if not session.store.lock(session.store_deadline()):
             raise MaintenanceBusy(what="on the store, from this or another host")
 
     def namespaces(self) -> list[Namespace]:
         """Return the store's namespaces."""
-        return self._run.store.namespaces(self._run.store_deadline())
+        return self._session.store.namespaces(self._session.store_deadline())
 
     def bundles(self) -> list[Bundle]:
         """Return the store's bundles."""
-        return self._run.store.survey(self._run.store_deadline())
+        return self._session.store.survey(self._session.store_deadline())
 
     def sweep(self, where: Namespace) -> None:
         """Remove what dead publishers left, and bundles that were replaced long enough ago."""
-        run, now = self._run, time.time()
-        swept = run.store.sweep(where, now, run.store_deadline())
+        session, now = self._session, time.time()
+        swept = session.store.sweep(where, now, session.store_deadline())
         if swept:
-            run.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
-        self._remove(where, run.store.superseded(where, now, run.store_deadline()), REPLACED)
+            session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
+        self._remove(where, session.store.superseded(where, now, session.store_deadline()), REPLACED)
         self._count(swept=len(swept))
 
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
-        """Make one bundle of many, of which a node can fetch more than one: larger ones no job would be seeded with."""
-        run = self._run
-        most = min(merge.MOST_BYTES, run.policy.seed.max_fetch // 2)
-        for merger in run.store.plan_compaction(where, run.store_deadline(), fewest=fewest, most_bytes=most):
+        """Make one bundle of many, of at most half of what a node fetches: no job would be seeded with a larger one."""
+        session = self._session
+        most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
+        for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
             self._compact(where, merger)
 
     def collect_garbage(self) -> None:
         """Remove what the policy says has to go."""
         going: dict[tuple[Namespace, str], list[str]] = {}
-        for bundle, reason in maintenance.expired(self.bundles(), self._run.policy.maintenance, time.time()):
-            going.setdefault((self._namespace(bundle), reason), []).append(bundle.bundle)
+        for bundle, reason in maintenance.expired(self.bundles(), self._session.policy.maintenance, time.time()):
+            going.setdefault((self._session.namespace(bundle), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             self._remove(where, names, reason)
 
@@ -86,9 +84,11 @@ class StoreMaintenance:
         """Verify bundles and quarantine the damaged ones; return what is wrong with them."""
         damaged = {}
         for bundle in bundles:
-            where = self._namespace(bundle)
+            where = self._session.namespace(bundle)
             try:
-                problem = merge.verify(self._run.bench, where, bundle.bundle, self._run.bundle_deadline())
+                problem = merge.verify(
+                    self._session.repack_settings, where, bundle.bundle, self._session.bundle_deadline()
+                )
             except WarmstartError as error:
                 self._failed(error)
                 continue
@@ -117,75 +117,70 @@ class StoreMaintenance:
         """Bring images below the policy's watermarks, and remove what dead producers left."""
         for store in self._image_stores():
             try:
-                gone = store.make_room(0, self._run.policy.images, NOBODY, self._run.store_deadline())
+                gone = store.make_room(0, self._session.policy.images, NOBODY, self._session.store_deadline())
             except WarmstartError as error:
                 self._failed(error)
                 continue
             for name in gone:
-                self._run.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
+                self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
             self._count(evicted=len(gone))
 
     def empty_quarantines(self) -> None:
         """Remove damaged images that nobody has looked at for long, or that are too many."""
-        lease = self._run.policy.images.keep.lease
+        lease = self._session.policy.images.keep.lease
         for store in self._image_stores():
             try:
-                gone = store.empty_quarantine(time.time(), lease, self._run.store_deadline())
+                gone = store.empty_quarantine(time.time(), lease, self._session.store_deadline())
             except WarmstartError as error:
                 self._failed(error)
                 continue
             for name in gone:
-                self._run.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
+                self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
             self._count(discarded=len(gone))
 
     def _image_stores(self) -> list[ImageStoreClient]:
-        shared = ImageStoreClient(self._run.store.worker, self._store)
-        return [shared.at(path) for path in shared.stores(self._run.store_deadline())]
+        shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
+        return [shared.at(path) for path in shared.stores(self._session.store_deadline())]
 
     def _sweep_top(self) -> None:
-        swept = self._run.store.sweep_top(time.time(), self._run.store_deadline())
+        swept = self._session.store.sweep_top(time.time(), self._session.store_deadline())
         if swept:
-            self._run.audit.emit(events.STORE_SWEPT, names=swept[:20])
+            self._session.audit.emit(events.STORE_SWEPT, names=swept[:20])
         self._count(swept=len(swept))
 
     def _compact(self, where: Namespace, merger: Merger) -> None:
-        run = self._run
+        session = self._session
         try:
-            made = merge.compact(run.bench, where, merger, run.bundle_deadline())
+            made = merge.compact(session.repack_settings, where, merger, session.bundle_deadline())
         except BundleDamaged as error:
             self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
             return
-        except PublishBlocked:  # whoever made it is blocked: it stays as it is
+        except PublishBlocked:  # its user is blocked: the bundles stay as they are
             return
         if made.bundle:
             entries = sum(map(len, merger.entries.values()))
-            named = {"scope": where.scope, "profile": where.profile, "namespace": where.name}
-            run.audit.emit(
-                events.BUNDLE_COMPACTED, **named, bundle=made.bundle, replaces=merger.sources, entries=entries
+            session.audit.emit(
+                events.BUNDLE_COMPACTED, **labels(where), bundle=made.bundle, replaces=merger.sources, entries=entries
             )
             self._count(compacted=1)
 
     def _remove(self, where: Namespace, names: list[str], reason: str) -> None:
-        removed = self._run.store.remove(where, names, self._run.store_deadline()) if names else []
+        removed = self._session.store.remove(where, names, self._session.store_deadline()) if names else []
         for bundle in removed:
             self._tell(events.BUNDLE_REMOVED, where, bundle, reason)
         self._count(removed=len(removed))
 
     def _quarantine(self, where: Namespace, bundle: str, problem: str) -> None:
-        if self._run.store.quarantine(where, bundle, self._run.store_deadline()):
+        if self._session.store.quarantine(where, bundle, self._session.store_deadline()):
             self._tell(events.BUNDLE_QUARANTINED, where, bundle, problem)
             self._count(quarantined=1)
 
     def _tell(self, event: events.Event, where: Namespace, bundle: str, reason: str) -> None:
-        named = {"scope": where.scope, "profile": where.profile, "namespace": where.name}
-        self._run.audit.emit(event, **named, bundle=bundle, reason=reason)
+        self._session.audit.emit(event, **labels(where), bundle=bundle, reason=reason)
 
     def _failed(self, error: WarmstartError) -> None:
-        self._run.failed(STEP, error)
+        self._session.failed(STEP, error)
         self._count(failed=1)
-
-    def _namespace(self, bundle: Bundle) -> Namespace:
-        return Namespace(self._store, bundle.scope, bundle.profile, bundle.namespace)
 
     def _count(self, **more: int) -> None:
         counts = self.report._asdict()

@@ -101,7 +101,7 @@ def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
     me = Identity("me", os.getuid(), os.getgid())
     mine = policy._replace(paths=policy.paths._replace(store=str(tmp_path)), store_user=me)
     with store.opened(mine) as opened:
-        assert Path(opened.place).stat().st_mode & 0o777 == 0o700
+        assert Path(opened.directory).stat().st_mode & 0o777 == 0o700
         found = {result.check: result.status for result in run(store.CHECKS, opened)}
     for name in ("store.reachable", "store.owner", "store.writers", "store.locks", "store.links", "store.clock"):
         assert found[name] == "ok"
@@ -109,13 +109,13 @@ def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
 
 
 def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:
-    """An old place is removed, one that may be in use stays."""
-    old = Path(probe.make_place(str(tmp_path), "old"))
+    """An old directory is removed, one that may be in use stays."""
+    old = Path(probe.make_directory(str(tmp_path), "old"))
     (old / "lock").touch()
     os.utime(old, (0, 0))
-    new = Path(probe.make_place(str(tmp_path), "new"))
+    new = Path(probe.make_directory(str(tmp_path), "new"))
     assert not old.exists()
-    probe.make_place(str(tmp_path), "newer")
+    probe.make_directory(str(tmp_path), "newer")
     assert new.exists()
 
 

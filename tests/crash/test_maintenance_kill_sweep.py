@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.late_node import BOOT, LateNode
-from tests.support.maintenance_site import UpkeepSite
+from tests.support.maintenance_site import MaintenanceSite
 from tests.support.numba_entries import numba_entries
 from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
@@ -58,12 +58,12 @@ def alone(act: Callable[[], object]) -> Callable[[], object]:
     return acting
 
 
-def tend_until_nothing_is_left(node: LateNode) -> None:
+def maintain_until_nothing_is_left(node: LateNode) -> None:
     """Maintain the node again while the worker of who vanished holds a lock, for a moment."""
     until = after(20)
     while node.left() or node.waiting():
         assert not until.expired(), (node.left(), node.waiting())
-        node.tend()
+        node.maintain()
 
 
 def test_deferring_killed_on_the_way(base: Path) -> None:
@@ -74,7 +74,7 @@ def test_deferring_killed_on_the_way(base: Path) -> None:
         died = vanishes(lambda record=record: node.epilog(record), call, when)  # type: ignore[misc]
         known = os.path.exists(f"{node.paths.state}/{number}/record.json")
         assert known or record.run_name in node.waiting()
-        tend_until_nothing_is_left(node)
+        maintain_until_nothing_is_left(node)
         if not died:
             break
     assert number > 5
@@ -86,9 +86,9 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     node = LateNode(base)
 
     def finish() -> None:
-        with maintenance_session(node.site.installation, "maintain", "n1") as run:
+        with maintenance_session(node.site.installation, "maintain", "n1") as session:
             # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
-            os._exit(0 if maintenance.finish_deferred(run, BOOT).runs else VANISHED)
+            os._exit(0 if maintenance.finish_deferred(session, BOOT).runs else VANISHED)
 
     for number, (call, when) in enumerate(calls(stride=13), 1):
         record = node.run_of(number)
@@ -96,7 +96,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
         died = vanishes(alone(finish), call, when)
         there = os.path.exists(record.run_directory)
         assert not there or record.run_name in node.waiting()
-        tend_until_nothing_is_left(node)
+        maintain_until_nothing_is_left(node)
         assert set(numba_entries(number)) <= set(node.site.seen())
         if not died:
             break
@@ -112,9 +112,9 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         node.epilog(record)
 
         def drop() -> None:
-            with maintenance_session(node.site.installation, "maintain", "n1") as run:
+            with maintenance_session(node.site.installation, "maintain", "n1") as session:
                 for item in deferred.deferred_harvests(node.paths.deferred):
-                    run_end.drop_deferred(node.paths, item, deferred.NO_ROOM, run.audit, after(30))
+                    run_end.drop_deferred(node.paths, item, deferred.NO_ROOM, session.audit, after(30))
 
         died = vanishes(drop, call, when)
         assert record.run_name in node.waiting() or not os.path.exists(record.run_directory)
@@ -128,7 +128,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
 @pytest.mark.parametrize("name", ["out", "out.tar"])
 def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
     """Without its list it is no export; made again it is whole, and only the owner ever sees parts of it."""
-    site = UpkeepSite(base)
+    site = MaintenanceSite(base)
     site.publish(numba_entries(1), scope=DAEMON)
     site.publish(numba_entries(2), scope=DAEMON)
     for turn, (call, when) in enumerate(calls(stride=2)):
@@ -160,7 +160,7 @@ def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
             return
 
 
-def items(target: Path, site: UpkeepSite) -> list[transfer.Item]:
+def items(target: Path, site: MaintenanceSite) -> list[transfer.Item]:
     """Return what an export says that it has."""
     with transfer.reading(str(target), site.owner, after(20)) as reader:
         return reader.items()
@@ -170,7 +170,7 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
     """The store has the bundle or has it not; imported again it is there once, and nothing is left on the node."""
     for name in ("h", "t"):
         (base / name).mkdir()
-    here, there = UpkeepSite(base / "h"), UpkeepSite(base / "t")
+    here, there = MaintenanceSite(base / "h"), MaintenanceSite(base / "t")
     stage = str(base / "bench")
     for turn, (call, when) in enumerate(calls(stride=11)):
         entries = numba_entries(turn)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SCONTROL = "/usr/bin/scontrol"
 
 
-def tend(site: Site, conf: str) -> None:
+def maintain(site: Site, conf: str) -> None:
     """Maintain n1 with the installed program, which asks this cluster's controller."""
     argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
     done = subprocess.run(argv, env={"SLURM_CONF": conf}, capture_output=True, text=True, check=False)
@@ -37,7 +37,7 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
         assert commands.is_over(SCONTROL, job_id, conf) is False
         assert commands.is_over(SCONTROL, 99_999_999, conf) is True
         assert commands.is_over(SCONTROL, job_id, "/nowhere/slurm.conf") is None
-        tend(site, conf)
+        maintain(site, conf)
         assert (state / "record.json").exists()
         shutil.copytree(state, kept)
     finally:
@@ -47,9 +47,9 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     assert job_id not in commands.with_daemons()
     shutil.copytree(kept, state)  # as if slurmd had died before its epilog
     shutil.rmtree(kept)
-    tend(site, "/nowhere/slurm.conf")
+    maintain(site, "/nowhere/slurm.conf")
     assert state.exists()
-    tend(site, conf)
+    maintain(site, conf)
     assert not state.exists()
     abandoned: list[dict[str, Any]] = site.events(job_id, "run.abandoned")
     assert [event["rebooted"] for event in abandoned] == [False]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.support.late_node import BOOT
-from tests.support.maintenance_site import UpkeepSite, one
+from tests.support.maintenance_site import MaintenanceSite, one
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
@@ -51,7 +51,7 @@ class Node:
         scontrol.write_text(f'#!/bin/sh\n[ -e {base}/down ] && exit 1\n{known} || {{ echo "{GONE}" >&2; exit 1; }}\n')
         scontrol.chmod(0o755)
         self.base = base
-        self.site = UpkeepSite(base, more, str(scontrol))
+        self.site = MaintenanceSite(base, more, str(scontrol))
         self.paths: NodePaths = self.site.installation.node("n1")
         for path, mode in ((self.paths.state, 0o700), (self.paths.view, 0o711), (self.paths.stage, 0o700)):
             os.makedirs(path, mode=mode)
@@ -83,7 +83,7 @@ class Node:
         places = (self.paths.state, self.paths.view, self.paths.stage, str(self.workspace))
         return sorted(f"{os.path.basename(place)}/{name}" for place in places for name in os.listdir(place))
 
-    def tend(self, status: int = 0) -> None:
+    def maintain(self, status: int = 0) -> None:
         """Maintain the node."""
         assert self.site.command("maintain", "--node", "n1") == status
 
@@ -110,12 +110,12 @@ def test_the_spool_is_published_under_its_scope(node: Node) -> None:
     spooled(node, "a")
     spooled(node, "b", scope="site")
     spooled(node, "a")
-    node.tend()
+    node.maintain()
     assert set(node.site.seen("user-1-a")) == {"a"}
     assert set(node.site.seen("site")) == {"b"}
     assert os.listdir(node.paths.spool) == []
     assert len(node.site.events("bundle.published")) == 2
-    node.tend()
+    node.maintain()
 
 
 def test_the_spool_has_a_limit_and_the_oldest_goes(node: Node) -> None:
@@ -138,11 +138,11 @@ def test_a_full_store_keeps_the_spool(node: Node) -> None:
         text = policy.read_text()
         policy.write_text(text.replace(str(node.site.store), str(small)))
         spooled(node, "a", "b", "c")
-        node.tend(status=1)
+        node.maintain(status=1)
         assert len(os.listdir(node.paths.spool)) == 1
         assert [e["error"]["code"] for e in node.site.events("step.failed")] == ["store-full"]
         policy.write_text(text)
-    node.tend()
+    node.maintain()
     assert set(node.site.seen()) == {"a", "b", "c"}
 
 
@@ -174,7 +174,7 @@ def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.M
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     assert len(os.listdir(node.paths.spool)) == 1
     assert os.listdir(node.paths.stage) == []
-    node.tend()
+    node.maintain()
     assert set(node.site.seen("user-1-a")) == {ENTRY}
     (event,) = node.site.events("bundle.spooled")
     assert (event["entries"], event["error"]["code"]) == (1, "store-failed")
@@ -209,8 +209,8 @@ def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkey
 
     harvest(node, monkeypatch, str(node.base / "not mounted"))
     monkeypatch.setattr("warmstart.entry.maintenance.node.Orphans.finish_runs", crash)
-    monkeypatch.setattr("warmstart.entry.maintenance.node.finish_all", crash)
-    node.tend(status=1)
+    monkeypatch.setattr("warmstart.entry.maintenance.node.finish_deferred", crash)
+    node.maintain(status=1)
     crashes = node.site.events("hook.crashed")
     assert ["some job's entry" in event["traceback"] for event in crashes] == [True, True]
     assert set(node.site.seen("user-1-a")) == {ENTRY}
@@ -251,10 +251,10 @@ def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
     data = bundle.read_bytes()
     bundle.chmod(0o600)
     bundle.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    node.tend()
+    node.maintain()
     assert node.site.command("cache", "block", "--user", "a", "--reason", "x") == 0
     spooled(node, "b")
-    node.tend()
+    node.maintain()
     assert os.listdir(node.paths.spool) == []
     assert node.site.seen() == {}
     assert [e["reason"] for e in node.site.events("bundle.dropped")] == [
@@ -269,7 +269,7 @@ def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Node) -> Non
     (draft,) = Path(node.paths.spool).glob("*/draft.json")
     draft.write_bytes(draft.read_bytes() + b" " * manifest.LARGEST)
     spooled(node, "b")
-    node.tend()
+    node.maintain()
     assert (os.listdir(node.paths.spool), set(node.site.seen())) == ([], {"b"})
     assert [e["reason"] for e in node.site.events("bundle.dropped")] == ["damaged"]
 
@@ -283,7 +283,7 @@ def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
     for job_id in (1, 2, 3, 4):
         node.run_of(job_id)
     node.run_of(5, boot_id="another boot")
-    node.tend()
+    node.maintain()
     assert node.left() == ["n1/1.0a1b2c3d", "n1/3.0a1b2c3d", "state/1", "state/3", "view/1", "view/3"]
     assert {e["job_id"]: e["rebooted"] for e in node.site.events("run.abandoned")} == {2: False, 4: False, 5: True}
 
@@ -293,7 +293,7 @@ def test_a_silent_controller_means_nothing(node: Node) -> None:
     (node.base / "down").touch()
     node.run_of(1)
     node.run_of(2, boot_id="another boot")
-    node.tend()
+    node.maintain()
     assert node.left() == ["n1/1.0a1b2c3d", "state/1", "view/1"]
 
 
@@ -305,12 +305,12 @@ def test_a_step_daemon_is_proof_enough(node: Node) -> None:
     try:
         while b"slurmstepd" not in Path(f"/proc/{daemon.pid}/cmdline").read_bytes():
             time.sleep(0.01)
-        node.tend()
+        node.maintain()
         assert "state/99999999" in node.left()
     finally:
         daemon.kill()
         daemon.wait()
-    node.tend()
+    node.maintain()
     assert node.left() == []
 
 
@@ -319,7 +319,7 @@ def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
     node.run_of(4)
     before = node.left()
     with records.job_lock(node.paths.state, 4, after(1)):
-        node.tend()
+        node.maintain()
         assert node.left() == before
 
 
@@ -333,7 +333,7 @@ def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
     (node.workspace / "somebody's").mkdir()
     (node.workspace / "import.0a1b2c3d.00").mkdir()
     Path(node.paths.stage, "8.0a1b2c3d.numba").mkdir()
-    node.tend()
+    node.maintain()
     assert node.left() == ["n1/9.0a1b2c3d", "n1/somebody's", "state/9", "view/9"]
     assert {event["kind"] for event in node.site.events("orphan.removed")} == {"stage", "view", "workspace"}
 
@@ -348,11 +348,11 @@ def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
     target.mkdir()
     subprocess.run(["/bin/mount", "--bind", str(source), str(target)], check=True)
     try:
-        node.tend()
+        node.maintain()
         assert (source / "file").read_text() == "kept"
     finally:
         subprocess.run(["/bin/umount", "-q", str(target)], check=False)
-    node.tend()
+    node.maintain()
     assert node.left() == []
     assert (source / "file").read_text() == "kept"
 
@@ -368,7 +368,7 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
         offer = next(offer for offer in node.site.offers() if offer.bundle == bundle)
         shas[name] = fetch(node, offer)
         os.utime(shas[name], (now - age, now - age))
-    node.tend()
+    node.maintain()
     assert [path.exists() for path in shas.values()] == [False, False, True]
     assert not list(Path(node.paths.bundles).glob("*.origin.json"))[1:]
     used = sorted(round((now - row["used"]) / 86400) for row in node.site.json("cache", "ls"))
@@ -385,36 +385,36 @@ def fetch(node: Node, offer: Offer) -> Path:
         return Path(copy.path)
 
 
-def test_journals_reach_the_log_and_only_one_tends(node: Node) -> None:
+def test_journals_reach_the_log_and_only_one_run_maintains_a_node(node: Node) -> None:
     """A warm prolog's journal waits for maintenance; a second maintenance run of the node has nothing to do."""
     os.makedirs(node.paths.journal, mode=0o700)
     line = {"ts": 1.0, "event": "hook.started", "hook": "prolog", "run_id": "aa", "node": "n1", "job_id": 3}
     Path(node.paths.journal, "prolog-aa-999999.done").write_text(json.dumps(line) + "\n")
-    node.tend()
+    node.maintain()
     assert [e["job_id"] for e in node.site.events("hook.started") if e["hook"] == "prolog"] == [3]
     assert os.listdir(node.paths.journal) == []
     with opened_dir(node.paths.root) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        node.tend(status=1)
+        node.maintain(status=1)
         assert "another maintenance run" in node.site.json("maintain", "--node", "n1")[0]["failed"][0]
 
 
-def test_the_off_switch_stops_upkeep(node: Node) -> None:
+def test_the_off_switch_stops_maintenance(node: Node) -> None:
     """Switched off at once means that nothing is touched, of the node and of the store."""
     node.run_of(4)
     before = node.left()
     off = Path(node.site.installation.off_switch)
     off.touch()
-    node.tend()
+    node.maintain()
     assert node.site.command("maintain", "--store") == 0
     assert node.left() == before
     assert not os.path.exists(node.site.store / "artifacts")
     off.unlink()
-    node.tend()
+    node.maintain()
     assert node.left() == []
 
 
-def test_the_store_is_tended_by_one(node: Node) -> None:
+def test_the_store_is_maintained_by_one_host(node: Node) -> None:
     """What dead publishers left goes after a day, and a second host leaves the store to the first."""
     bundle = node.site.publish(one("a"))
     directory = node.site.directory()

@@ -48,7 +48,7 @@ def stored(site: Site) -> int:
     return sum(bundle["entries"] for bundle in found)
 
 
-def test_what_there_is_no_time_for_is_finished_by_tend(site: Site) -> None:
+def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> None:
     """The epilog ends within its bound and says what it left; maintenance publishes all of it, and nothing stays.
 
     In a cache that began empty, and in one that the store's bundles are mounted in.
@@ -83,9 +83,9 @@ def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
     assert left == node.waiting() == ["1.00000001", "2.00000002"]
     with deferred.exclusive(node.paths.deferred) as mine:
         assert mine
-        node.tend()
+        node.maintain()
         assert node.left() == left
-    node.tend()
+    node.maintain()
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1, 2))
     assert node.dropped() == {}
@@ -95,10 +95,10 @@ def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
     """What maintenance can't publish is spooled, like an epilog's."""
     node.epilog(node.run_of(1))
     node.site.store.rename(node.base / "away")
-    node.tend(status=1)
+    node.maintain(status=1)
     assert len(os.listdir(node.paths.spool)) == 1
     (node.base / "away").rename(node.site.store)
-    node.tend()
+    node.maintain()
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1))
 
@@ -114,7 +114,7 @@ def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyP
     policy.write_text(policy.read_text().replace("deferred: 2", "deferred: 0"))
     node.epilog(node.run_of(4))
     assert node.left() == node.waiting() == []
-    node.tend()
+    node.maintain()
     assert set(node.dropped().values()) == {deferred.NO_ROOM}
     assert len(node.dropped()) == 4
 
@@ -126,7 +126,7 @@ def test_a_full_disk_takes_deferred_harvests_first(node: LateNode, monkeypatch: 
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
     node.epilog(node.run_of(2))
     assert node.left() == node.waiting() == ["2.00000002"]
-    node.tend()
+    node.maintain()
     assert node.dropped() == {"1.00000001": deferred.NO_SPACE}
 
 
@@ -152,7 +152,7 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
     assert old.record
     deferred.defer(node.paths.deferred, old.record, time.time() - deferred.LONGEST_SECONDS - 60)
     Path(node.paths.deferred, "3.00000003.json").write_text("{")
-    node.tend()
+    node.maintain()
     assert node.dropped() == {
         "1.00000001": deferred.TOO_OLD,
         "2.00000002": deferred.REBOOTED,
@@ -169,13 +169,13 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
     node.epilog(node.run_of(1))
     since = deferred.deferred_harvests(node.paths.deferred)[0].since
     monkeypatch.setattr(node_maintenance, "RUN_SECONDS", 0.0)
-    node.tend()
+    node.maintain()
     assert [(item.name, item.since) for item in deferred.deferred_harvests(node.paths.deferred)] == [
         ("1.00000001", since)
     ]
     monkeypatch.undo()
     monkeypatch.setattr(maintain, "be_idle", lambda: None)
-    node.tend()
+    node.maintain()
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1))
 
@@ -204,7 +204,7 @@ def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -
     assert set(numba_entries(2)) <= set(site.site.seen())
 
 
-def test_what_fails_shows_in_tends_report(base: Path) -> None:
+def test_what_fails_shows_in_the_report(base: Path) -> None:
     """A run whose harvest the store refuses is over all the same, and the timer's unit says that something failed."""
     node = LateNode(base, "maintenance: {per_user: 10KiB}")
     node.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
@@ -214,7 +214,7 @@ def test_what_fails_shows_in_tends_report(base: Path) -> None:
     assert "user-1-a" in report["failed"][0]
     assert (node.left(), node.waiting()) == ([], [])
     node.epilog(node.run_of(2))
-    node.tend(status=1)
+    node.maintain(status=1)
 
 
 @pytest.mark.parametrize("store_answers", [True, False])
@@ -228,7 +228,7 @@ def test_what_a_prolog_had_no_budget_for_is_not_published_again(node: LateNode, 
     if not store_answers:
         (node.base / "away").rename(node.site.store)
         assert len(os.listdir(node.paths.spool)) == 1
-    node.tend()
+    node.maintain()
     assert not os.path.exists(node.paths.spool) or os.listdir(node.paths.spool) == []
     assert [event["entries"] for event in node.site.events("cache.harvested")] == ([0] if store_answers else [])
     assert node.site.events("bundle.published") == []
