@@ -196,15 +196,17 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
 
     steps = []
     # The head node harvests all, the job's other nodes what its ranks write for themselves.
-    wanted = None if record.head else _of_kind(policy, record, "per_rank")
+    only = None if record.head else _of_kind(policy, record, "per_rank")
     brings_back = record.seeded and record.publish_scope and record.cache
-    if wanted != frozenset() and brings_back:
+    if only != frozenset() and brings_back:
         from warmstart.steps import harvest
 
         bounds = policy.harvest
-        careful = frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
-        ended = _outcome_query(policy, record, slurm_conf) if careful else None
-        options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, ended, careful, wanted)
+        after_success = (
+            frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
+        )
+        failure = _outcome_query(policy, record, slurm_conf) if after_success else None
+        options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, failure, after_success, only)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
     steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))
