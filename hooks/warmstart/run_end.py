@@ -2,7 +2,7 @@
 
 | a run ends by                      | called by                       | what stays on the node                        |
 |------------------------------------|---------------------------------|-----------------------------------------------|
-| `release`                          | the epilog                      | TMPDIR, if the job asked for it (`retain`)    |
+| `release`                          | the epilog                      | TMPDIR, if the job asked for it               |
 | `defer`                            | `release`, harvest not finished | the cache, and TMPDIR if the job asked for it |
 | `supersede`                        | the prolog of a requeued job    | as with `release`                             |
 | `undo`                             | a prolog that failed            | its ports, until the epilog                   |
