@@ -97,14 +97,14 @@ def import_command(
     place = NamespaceFilter(**options)
     rows: list[_Row] = []
     with store_maintenance(installation) as (run, _):
-        desk = ReceiveSettings(run.bench, run.policy.profiles)
+        settings = ReceiveSettings(run.bench, run.policy.profiles)
         with transfer.reading(os.path.abspath(source), run.policy.validate_user, run.bundle_deadline()) as reader:
             chosen = [i for i in reader.items() if place.holds(_named(run, i)) and (not wanted or i.bundle in wanted)]
             _check_one(chosen, to_namespace)
             for item in progress(chosen, "import", quiet=as_json):
                 try:
                     where = transfer.destination(run.policy.paths.store, item, to, to_namespace)
-                    arrived = transfer.receive(reader, item, where, desk, run.bundle_deadline())
+                    arrived = transfer.receive(reader, item, where, settings, run.bundle_deadline())
                 except WarmstartError as error:
                     run.failed(STEP, error)
                     rows.append(_Row(*item, *Received(None, 0, 0, {}), str(error)))
