@@ -1,4 +1,4 @@
-"""Deferred harvests: an epilog had no time for all, and the run's cache stays on the node until maintenance is done.
+"""Deferred harvests: runs whose epilog had no time, so that their cache stays on the node for maintenance.
 
     <node>/deferred/                       root, 0700
         <jobid>.<run>.json                 since when, and the run's record, whose `deferred` names the profiles

@@ -49,7 +49,7 @@ _REMOVAL = 10.0  # seconds
 
 
 class SpoolFailed(ResourceError):
-    """This node's disk did not take, or does not give, what the store had not taken."""
+    """This node's disk failed to take a bundle into the spool, or to read one there."""
 
     code = "spool-failed"
     template = "{path}: {problem}"

@@ -223,7 +223,7 @@ class _ProfileHarvest:
             )
         except (StoreFailed, WorkerSilent):
             stored = []
-        # A newer one has the name of what it grew from.
+        # An entry that grew keeps its name.
         return set(stored) if newest else {*self._seeded_entries, *stored}
 
     def _judge(self, entries_fd: int, collected: Entries) -> Entries:
@@ -252,9 +252,10 @@ class _ProfileHarvest:
         return valid
 
     def _newer(self, entries: Entries) -> Entries:
-        """Return those that the store should have beside, or instead of, what it has.
+        """Return the entries that are worth publishing.
 
-        Of a profile whose first publisher keeps its entries, all; where the store is silent, publishing decides.
+        All of them, unless the profile keeps the newest: then none that the store has in the same or a newer form.
+        Where the store does not answer, publishing decides.
         """
         if not self._keeps_newest or not entries:
             return entries

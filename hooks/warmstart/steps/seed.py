@@ -107,10 +107,6 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome("changed" if warm else "unchanged", record=record, degraded=seeding.degraded)
 
 
-def _profiles(context: Context, options: Options) -> list[Profile]:
-    return [registry.get(name, context.policy.profiles) for name in options.profiles]
-
-
 def _facts(context: Context, options: Options) -> dict[str, str]:
     image = context.record.image or f"label:{context.policy.site_label}"
     facts = host_facts.derive(_profiles(context, options), image, options.declared)
@@ -119,17 +115,8 @@ def _facts(context: Context, options: Options) -> dict[str, str]:
     return facts
 
 
-def _give_away(context: Context) -> CacheWithheld | None:
-    """Make the cache and what lies in it the job's, the cache itself last."""
-    record = context.record
-    try:
-        with opened_dir(record.run_directory) as base, opened_dir("cache", base) as cache:
-            for name in os.listdir(cache):
-                os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
-            os.fchown(cache, record.uid, record.gid)
-    except OSError as error:
-        return CacheWithheld(problem=error.strerror or str(error))
-    return None
+def _profiles(context: Context, options: Options) -> list[Profile]:
+    return [registry.get(name, context.policy.profiles) for name in options.profiles]
 
 
 class _Seeding:
@@ -289,3 +276,16 @@ def _copied(
         budget.bytes -= copy.fetched
         copied.append((offer, copy))
     return copied
+
+
+def _give_away(context: Context) -> CacheWithheld | None:
+    """Make the cache and what lies in it the job's, the cache itself last."""
+    record = context.record
+    try:
+        with opened_dir(record.run_directory) as base, opened_dir("cache", base) as cache:
+            for name in os.listdir(cache):
+                os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
+            os.fchown(cache, record.uid, record.gid)
+    except OSError as error:
+        return CacheWithheld(problem=error.strerror or str(error))
+    return None

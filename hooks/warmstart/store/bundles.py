@@ -71,7 +71,7 @@ class PublishBlocked(StoreError):
 
 
 class QuotaExceeded(UserError):
-    """The scope has what it may have; maintenance makes room by removing what was not used for longest."""
+    """The scope's quota is used up; maintenance makes room by removing the least recently used bundles."""
 
     code = "cache-quota-exceeded"
     template = "scope {scope} has {used} bytes of the {quota} that it may have; {more} more are not taken"

@@ -250,10 +250,10 @@ def with_older_id(found: Manifest, before: Index) -> Manifest | None:
 
 
 def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: Index) -> Manifest | None:
-    """Give a bundle the place of `based_on`, from which its content grew ("": from nothing).
+    """Give a bundle an id before `based_on`, the bundle from which its content grew ("": it grew from nothing).
 
-    None where readers take the entry from another one by now: what somebody else made of it is never lost without
-    a word. Bundles of blocked users, which readers pass over, stay behind this one, too.
+    None if readers take the entry from another bundle by now: another job's newer work is never replaced silently.
+    Readers skip bundles of blocked users, so the new one goes before those, too.
     """
     having = _having(found.entries, before)
     if _current_bundle(having, blocked) != based_on:
@@ -264,7 +264,7 @@ def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: Index)
 
 
 def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: str) -> str:
-    """Return why these entries need not take the place of those that a job began with; "" where they should.
+    """Return why these entries need not replace those that the job began with; "" if they should.
 
     `entries` are a draft's. `UNCHANGED`, `SUPERSEDED`; `SMALLER`: such caches grow, so one that shrank was begun anew
     or cut short. `StoreFailed`.

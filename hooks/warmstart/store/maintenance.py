@@ -73,7 +73,7 @@ class Merger(NamedTuple):
 
     user: str
     sources: list[str]
-    entries: dict[str, list[str]]  # bundle → entries; {} for one of which nothing is taken
+    entries: dict[str, list[str]]  # bundle → entries; a source that provides none is missing
 
 
 class Expired(NamedTuple):
@@ -250,7 +250,7 @@ def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) 
 
 
 def mergers(found: list[Listed], fewest: int, most_bytes: int) -> list[Merger]:
-    """Return what is worth merging of a namespace's bundles, oldest first; no merger has more bytes than that."""
+    """Return what is worth merging of a namespace's bundles, oldest first; no merger has more than `most_bytes`."""
     replaced = {old for listed in found for old in listed.replaces}
     seen: set[str] = set()
     provided: dict[str, list[str]] = {}  # bundle → the entries that readers take from it
@@ -283,7 +283,7 @@ def _bounded(group: list[Listed], provided: dict[str, list[str]], most_bytes: in
 
 
 def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
-    """Return what has to go: all that is unused for `keep`, then, scope by scope, what was not used for longest."""
+    """Return the bundles to remove: all that were unused for `keep`, then each scope's least recently used ones."""
     found = []
     scopes: dict[str, list[Bundle]] = {}
     for bundle in candidates:
@@ -298,9 +298,9 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
 
 
 def _beyond(used: list[Bundle], quota: int) -> list[Bundle]:
-    """Return what has to go so that the next ones to publish have room: at the quota they are refused.
+    """Return the least recently used bundles to remove, so that publishing has room below the quota.
 
-    Within the quota the bundle that was used last stays.
+    Within the quota the most recently used bundle stays.
     """
     size = sum(bundle.size for bundle in used)
     excess = size - LOW * quota if size > HIGH * quota else 0
