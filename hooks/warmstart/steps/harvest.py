@@ -216,10 +216,10 @@ class _ProfileHarvest:
         Where the store does not answer that is what was seeded: the harvest is spooled then.
         """
         record, store = self._context.record, self._context.store
-        waiting, newest = deadline.within(STORE_SECONDS), self._keeps_newest
+        answer_by, newest = deadline.within(STORE_SECONDS), self._keeps_newest
         try:
             stored = store.known_entries(
-                self._namespace, record.user, record.uid, waiting, quota=self._quota, newest=newest
+                self._namespace, record.user, record.uid, answer_by, quota=self._quota, newest=newest
             )
         except (StoreFailed, WorkerSilent):
             stored = []
