@@ -205,10 +205,8 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
         after_success = (
             frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
         )
-        query_outcome = _outcome_query(policy, record, slurm_conf) if after_success else None
-        options = harvest.Options(
-            bounds.budget, bounds.max_size, bounds.max_entries, query_outcome, after_success, only
-        )
+        failure = _outcome_query(policy, record, slurm_conf) if after_success else None
+        options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, failure, after_success, only)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
     steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))

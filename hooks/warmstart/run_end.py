@@ -2,7 +2,7 @@
 
 | a run ends by                      | called by                       | what stays on the node                        |
 |------------------------------------|---------------------------------|-----------------------------------------------|
-| `release`                          | the epilog                      | TMPDIR, if the job asked for it (`retain`)    |
+| `release`                          | the epilog                      | TMPDIR, if the job asked for it               |
 | `defer`                            | `release`, harvest not finished | the cache, and TMPDIR if the job asked for it |
 | `supersede`                        | the prolog of a requeued job    | as with `release`                             |
 | `undo`                             | a prolog that failed            | its ports, until the epilog                   |
@@ -27,8 +27,8 @@ forgets the record last, so at least one of them names the run at every moment. 
 After `undo`, which leaves the ports, the epilog gives them back without a record.
 
 Every part accepts that its thing is gone already, so a run may be ended twice. Two processes never end one run at once:
-hooks hold the lock on the job's state (`record.locked`), maintenance holds that or the lock on the deferred harvests
-(`aside.turn`).
+hooks hold the lock on the job's state (`record.job_lock`), maintenance holds that or the lock on the deferred
+harvests (`deferred.exclusive`).
 
 Every path is computed from the record's job and run id, never found by user or by pattern. What a process or a mount
 holds is left, audited, and removed by whoever comes next; it never drains the node.
@@ -52,6 +52,7 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.harvest import deferred
+from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import ports
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir, remove_tree
@@ -105,7 +106,7 @@ class Orphan(NamedTuple):
 
 
 def release(ending: Ending, deadline: Deadline) -> StoreError | None:
-    """End a run after its job: remove it, or leave its cache to maintenance where the record says so (`aside`).
+    """End a run after its job: remove it, or leave its cache to maintenance where the record says so (`deferred`).
 
     Returns what kept the store from forgetting the rendezvous; everything else is done then. Raises `WorkspaceBusy`,
     and `CacheInUse` after everything on the node is done.
@@ -165,11 +166,11 @@ def defer(ending: Ending, deadline: Deadline) -> None:
     records.forget(paths.state, record.job_id)
     with deferred.exclusive(paths.deferred) as is_ours:
         if is_ours:
-            _make_room(ending, deadline)
+            _drop_deferred_beyond_limits(ending, deadline)
 
 
 def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
-    """Remove what is left of a run whose deferred harvest is done; the caller has the `turn`.
+    """Remove what is left of a run whose deferred harvest is done; the caller holds `deferred.exclusive`.
 
     The job's view and record are not touched: they may be a later run's. Returns the directories of the cache that a
     process still used; they were detached. Raises `WorkspaceBusy`.
@@ -177,15 +178,13 @@ def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> lis
     return _remove_run(paths, record, deadline)
 
 
-def drop_deferred(
-    paths: NodePaths, waiting: deferred.DeferredHarvest, reason: str, audit: Journal, deadline: Deadline
-) -> None:
-    """Give up a deferred harvest and remove its run; the caller has the `turn`. What is lost is audited."""
-    if waiting.record:
-        _remove_run(paths, waiting.record, deadline)
-    deferred.forget(paths.deferred, waiting.name)
-    profiles = waiting.record.deferred if waiting.record else []
-    audit.emit(events.HARVEST_DROPPED, run=waiting.name, profiles=profiles, reason=reason)
+def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit: Journal, deadline: Deadline) -> None:
+    """Give up a deferred harvest and remove its run; the caller holds `deferred.exclusive`. What is lost is audited."""
+    if harvest.record:
+        _remove_run(paths, harvest.record, deadline)
+    deferred.forget(paths.deferred, harvest.name)
+    profiles = harvest.record.deferred if harvest.record else []
+    audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
 
 def end_orphan(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool], audit: Journal) -> bool:
@@ -218,30 +217,6 @@ def release_ports(paths: NodePaths, node: str, job_id: int, audit: Journal) -> N
     if held:
         audit.emit(events.RENDEZVOUS_RELEASED, ports=held)  # first: the next holder's event then comes later
         ports.release(paths.ports, node, job_id, after(_LEDGER_SECONDS))
-
-
-def retain(node: int, run_name: str, deadline: Deadline) -> bool:
-    """Remove all of a run's directory but its TMPDIR, and mark it with the time at which the job ended.
-
-    `node` is the descriptor of the parent directory. The cache is never retained: it is code, and what is good of it
-    was harvested. The mark comes last, so until then the record names the run; a second call goes on and keeps the
-    time of the first. The run's directory is root's, so only root can have made a mark.
-
-    Returns False where the disk has no room for a mark, so nothing can be retained. Raises `OSError` as `remove_tree`.
-    """
-    with opened_dir(run_name, node) as run:
-        for name in os.listdir(run):
-            if name not in (_TMP, RETAINED):
-                remove_tree(run, name, deadline)
-        try:
-            with suppress(FileExistsError):
-                os.close(os.open(RETAINED, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=run))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                return False
-            raise
-        os.fchmod(run, 0o711)
-    return True
 
 
 def retained_since(node: int, run_name: str) -> float | None:
@@ -278,7 +253,7 @@ def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
     try:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             in_use = _unmount(node, record.run_name)
-            if not (record.keep and retain(node, record.run_name, deadline)):
+            if not (record.keep and _retain(node, record.run_name, deadline)):
                 remove_tree(node, record.run_name, deadline)
             scratch.remove_left(node, record.run_id, deadline)
             return in_use
@@ -288,6 +263,30 @@ def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
         if error.errno == errno.EROFS:
             return []  # nothing was written there, and nothing can be removed
         raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
+
+
+def _retain(node: int, run_name: str, deadline: Deadline) -> bool:
+    """Remove all of a run's directory but its TMPDIR, and mark it with the time at which the job ended.
+
+    `node` is the descriptor of the parent directory. The cache is never retained: it is code, and what is good of it
+    was harvested. The mark comes last, so until then the record names the run; a second call goes on and keeps the
+    time of the first. The run's directory is root's, so only root can have made a mark.
+
+    Returns False where the disk has no room for a mark, so nothing can be retained. Raises `OSError` as `remove_tree`.
+    """
+    with opened_dir(run_name, node) as run:
+        for name in os.listdir(run):
+            if name not in (_TMP, RETAINED):
+                remove_tree(run, name, deadline)
+        try:
+            with suppress(FileExistsError):
+                os.close(os.open(RETAINED, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=run))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return False
+            raise
+        os.fchmod(run, 0o711)
+    return True
 
 
 def _unmount(node: int, run_name: str) -> list[str]:
@@ -340,15 +339,15 @@ def _close_to_user(record: Record, deadline: Deadline) -> None:
         raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
 
 
-def _make_room(ending: Ending, deadline: Deadline) -> None:
+def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline) -> None:
     """Drop the oldest deferred harvests beyond the policy's number, and while the disk is short of space."""
-    waiting = deferred.deferred_harvests(ending.paths.deferred)
-    beyond = len(waiting) - ending.policy.harvest.deferred
-    for number, item in enumerate(waiting):
+    harvests = deferred.deferred_harvests(ending.paths.deferred)
+    beyond = len(harvests) - ending.policy.harvest.deferred
+    for number, harvest in enumerate(harvests):
         if number >= beyond and not deferred.is_short_of_space(ending.record.workspace):
             return
         reason = deferred.NO_ROOM if number < beyond else deferred.NO_SPACE
-        drop_deferred(ending.paths, item, reason, ending.audit, deadline)
+        drop_deferred(ending.paths, harvest, reason, ending.audit, deadline)
 
 
 def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool]) -> str | None:
@@ -359,14 +358,11 @@ def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callab
         return None
     if deferred.holds(paths.deferred, orphan.run_name) or (record and record.run_name == orphan.run_name):
         return None
-    ended = _retained_since(orphan) if orphan.kind == "workspace" else None
-    if ended is not None:
-        is_due = time.time() >= ended + keep or deferred.is_short_of_space(orphan.directory)
-        return "kept" if is_due else None
+    if orphan.kind == "workspace":
+        with opened_dir(orphan.directory) as node:
+            since = retained_since(node, orphan.name)
+        if since is not None:
+            is_due = time.time() >= since + keep or deferred.is_short_of_space(orphan.directory)
+            return "kept" if is_due else None
     # A record of another run of the job: this one is over, whatever the job does now.
     return orphan.kind if record or is_over(orphan.job_id) else None
-
-
-def _retained_since(orphan: Orphan) -> float | None:
-    with opened_dir(orphan.directory) as node:
-        return retained_since(node, orphan.name)

@@ -47,7 +47,7 @@ def left(node: Node, copy: Copy) -> list[str]:
 
 
 def show(run: Run, copy: Copy) -> None:
-    """Seed the run; one file is hidden, so that there is a mask."""
+    """Seed the run; one file is hidden, so that there are whiteouts."""
     run.show(copy, hidden=["k/two"])
 
 

@@ -18,8 +18,8 @@ import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
 from tests.support.vanish import VANISHED, WHENS, vanishes
-from warmstart.harvest import delivery
-from warmstart.harvest.delivery import Spooled
+from warmstart.harvest import spool
+from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.policy.compiled import Maintenance
@@ -168,10 +168,10 @@ def test_spooling_killed_at_any_step(tmp_path: Path, when: str) -> None:
         entry = f"e{call}"
         stage = tmp_path / "stages" / entry
         item = pack_into(stage, entry)
-        died = vanishes(lambda stage=stage, item=item: delivery.keep(directory, str(stage), item, 1 << 30), call, when)  # type: ignore[misc]
+        died = vanishes(lambda stage=stage, item=item: spool.add(directory, str(stage), item, 1 << 30), call, when)  # type: ignore[misc]
         there = os.listdir(directory) if os.path.isdir(directory) else []
         with StoreClient(ME, str(store), OWNER) as client:
-            delivered = list(delivery.deliver(directory, client, RULES, after(20)))
+            delivered = list(spool.deliver(directory, client, RULES, after(20)))
         assert len(delivered) == len(there)
         assert [one.reason for one in delivered] == [""] * len(there)
         done |= {entry} if there else set()
@@ -185,7 +185,7 @@ def test_spooling_killed_at_any_step(tmp_path: Path, when: str) -> None:
 def deliver(directory: str, store: Path) -> None:
     """Publish the spool; a worker that vanished takes its parent along."""
     try:
-        list(delivery.deliver(directory, StoreClient(ME, str(store), OWNER), RULES, after(20)))
+        list(spool.deliver(directory, StoreClient(ME, str(store), OWNER), RULES, after(20)))
     except WorkerSilent:
         os._exit(VANISHED)
 
@@ -198,7 +198,7 @@ def test_a_delivery_killed_at_any_step(tmp_path: Path, when: str) -> None:
     for call in count(1):
         entry = f"e{call}"
         stage = tmp_path / "stages" / entry
-        delivery.keep(directory, str(stage), pack_into(stage, entry), 1 << 30)
+        spool.add(directory, str(stage), pack_into(stage, entry), 1 << 30)
         died = vanishes(lambda: deliver(directory, store), call, when)
         assert entry in seen(store) or os.listdir(directory)
         until = after(20)

@@ -346,7 +346,7 @@ def seen(place: Place) -> dict[str, str]:
 def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.MonkeyPatch, locks: bool) -> None:
     """Every reader sees each entry once and whole, with a lock always from the bundle that had it first."""
     if not locks:
-        monkeypatch.setattr(bundles, "lock_or_proceed", lambda *_: nullcontext())
+        monkeypatch.setattr(bundles, "publish_lock", lambda *_: nullcontext())
 
     def act(number: int) -> object:
         if number == 4:

@@ -18,10 +18,10 @@ from tests.support.maintenance_site import MaintenanceSite, one
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
-from warmstart.harvest import delivery
+from warmstart.harvest import spool
 from warmstart.harvest.collect import collect
-from warmstart.harvest.delivery import Spooled
 from warmstart.harvest.scan import OUT_OF_TIME
+from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
@@ -102,7 +102,7 @@ def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 <
     (stage / "bundle.sqsh").write_bytes(os.pread(fd, 1 << 20, 0))
     os.close(fd)
     item = Spooled(scope, "numba", "ns", node.site.draft(content), "7.0a1b2c3d.numba")
-    return delivery.keep(node.paths.spool, str(stage), item, limit)
+    return spool.add(node.paths.spool, str(stage), item, limit)
 
 
 def test_the_spool_is_published_under_its_scope(node: Node) -> None:
@@ -151,7 +151,7 @@ ENTRY = f"m_{'a' * 40}/m.f-1.py311"
 
 def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     """Harvest a job's one new entry, which needs no validator here, into a store."""
-    monkeypatch.setattr(step, "_judged", lambda _context, _delivery, staged, _deadline: staged.collected.entries)
+    monkeypatch.setattr(step._ProfileHarvest, "_judge", lambda _harvest, _entries_fd, collected: collected)
     record = a_record(
         workspace=str(node.base / "workspace"), publish_scope="user-1-a", seeded={"numba": Seeded("ns", [])}
     )

@@ -246,7 +246,7 @@ def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_
 
 
 def test_sixteen_layers_with_long_names(node: Node) -> None:
-    """Fifteen bundles and a mask fit into one mount call, however long the workspace's path is."""
+    """Fifteen bundles and whiteouts fit into one mount call, however long the workspace's path is."""
     run = node.run("1.aaaaaaaa")
     long = run.path.parent / ("x" * 200)
     os.rename(run.path, long)
@@ -313,9 +313,9 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     run = node.run("1.aaaaaaaa")
     run.show(copy)
     assert node_cache.prune(copy.directory, node.layers, 1 << 40, before + 1800) == 0
-    assert node_cache.left(node.layers) == [copy.sha256]
+    assert node_cache.mount_points(node.layers) == [copy.sha256]
     assert node_cache.prune(copy.directory, node.layers, 1 << 40, before + 7200) == 0
-    assert (node_cache.left(node.layers), Path(copy.path).exists()) == ([], True)
+    assert (node_cache.mount_points(node.layers), Path(copy.path).exists()) == ([], True)
     assert run.as_job(lambda: Path("file").read_text()) == "seeded"
     run.take_down()
     assert loop_devices(copy) == []
@@ -357,7 +357,7 @@ def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
     reader = subprocess.Popen(["/bin/sleep", "60"], cwd=run.cache, user=JOB.uid, group=JOB.gid, extra_groups=[])
     try:
         assert run.take_down() == [SUBDIR]
-        assert node.mounts() == [f"layers/{node_cache.left(node.layers)[0]}"]
+        assert node.mounts() == [f"layers/{node_cache.mount_points(node.layers)[0]}"]
         assert not run.path.exists()
         done = subprocess.run(
             ["/bin/sh", "-c", f"cd /proc/{reader.pid}/cwd && echo x >new"], capture_output=True, text=True, check=False
@@ -409,7 +409,7 @@ def test_where_the_kernel_has_no_overlay_nothing_is_left(node: Node, monkeypatch
     run = node.run("1.aaaaaaaa")
     with pytest.raises(OverlayUnavailable, match="No such device"):
         run.show(node.bundle(SEEDED))
-    assert node.mounts() == [f"layers/{node_cache.left(node.layers)[0]}"]
+    assert node.mounts() == [f"layers/{node_cache.mount_points(node.layers)[0]}"]
     assert os.listdir(run.path / ".seed") == []
     assert content(run.cache) == {}
 

@@ -163,7 +163,7 @@ def test_a_bundle_over_the_budget_leaves_its_entries_cold(root: Path) -> None:
 
 
 def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
-    """Fifteen and a mask are what a view has; the audit names the others."""
+    """Fifteen and whiteouts are what a view has; the audit names the others."""
     made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}}).bundle for n in range(17)]
     context = a_run(root, "aaaaaaaa")
     found, _ = seeded(context)

@@ -92,13 +92,13 @@ def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     (step, *_) = plan.epilog(a_policy(tmp_path), record)
     assert step.name == "harvest"
     options = step.run.keywords["options"]  # type: ignore[attr-defined]
-    assert options.careful == {"cuda-computecache"}
-    assert options.ended
+    assert options.after_success == {"cuda-computecache"}
+    assert options.failure
     own = DefinedProfile("gone", {"X": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1, after_success=True)
     (step, *_) = plan.epilog(a_policy(tmp_path, profiles=(own,)), record)
-    assert step.run.keywords["options"].careful == {"cuda-computecache", "gone"}  # type: ignore[attr-defined]
+    assert step.run.keywords["options"].after_success == {"cuda-computecache", "gone"}  # type: ignore[attr-defined]
     (step, *_) = plan.epilog(a_policy(tmp_path), record._replace(seeded={"numba": Seeded("ns", [])}))
-    assert step.run.keywords["options"].ended is None  # type: ignore[attr-defined]
+    assert step.run.keywords["options"].failure is None  # type: ignore[attr-defined]
 
 
 def test_a_job_without_profiles_loads_no_harvest(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_only_the_head_node_harvests_but_for_what_each_rank_writes(tmp_path: Pat
 
     def wanted(changes: dict[str, object]) -> list[object]:
         steps = plan.epilog(policy, record._replace(**changes))  # type: ignore[arg-type]
-        return [step.run.keywords["options"].wanted for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
+        return [step.run.keywords["options"].only for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
 
     assert wanted({}) == [None]
     assert wanted({"head": False}) == [{"vllm"}]

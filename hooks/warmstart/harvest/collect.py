@@ -25,16 +25,11 @@ from warmstart.host.files import ReadFailed, copy_hashed, mount_id
 from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
 from warmstart.store.manifest import LARGEST, LATEST_NS, Entries, File
 
-CHANGED = "changed while it was read"
-
-_LEFT_FREE = 1 << 30  # bytes, or a twentieth of the disk where that is less
-HELD = "its lock is held"
-SECONDS = 2.0
-
-
 if TYPE_CHECKING:
     from warmstart.seed.overlay import FrozenView
 
+CHANGED = "changed while it was read"
+HELD = "its lock is held"
 TOO_LARGE = "larger than the limit"
 MOST_ENTRIES = "more entries than the limit"
 MOST_BYTES = "more bytes than the limit"
@@ -42,12 +37,33 @@ MOST_NAMES = "more than a manifest can name"
 STAGE_FULL = "the stage is full"
 
 NAMES_PER_ENTRY = 10  # names to look at, for each entry of the limit: locks and temporary files are among them
-
-
 # Of a manifest's JSON. A longer one is refused by readers, and no process of the store's owner takes it either: the
 # bundle would come back from the spool for ever.
 LONGEST_DRAFT = LARGEST - (1 << 20)
+
 _PER_FILE = 180  # bytes of JSON beside the path, at most; of an entry beside its name less
+_LEFT_FREE = 1 << 30  # bytes, or a twentieth of the disk where that is less
+_LOCK_SECONDS = 2.0
+
+
+class OutOfTime(Exception):  # never leaves the harvest
+    """The deadline passed in the middle of a file."""
+
+
+class _Spoilt(Exception):
+    """One file of an entry can't be taken: the entry is left out."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+
+class _Enough(Exception):
+    """Nothing more can be taken."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class HarvestLimits(NamedTuple):
@@ -81,15 +97,16 @@ def collect(
     limits: HarvestLimits,
     lock: str = "",
 ) -> Collected:
-    """Copy the entries of a profile's directory into the stage.
+    """Copy the entries of a profile's directory into the stage; `OSError` is the stage's own.
 
-    `base_fd` is a directory that only root can change (the run's own); `path` leads from there through what
-    is the job's (`cache/numba`), and all of it has to be on the base's mount: a job can mount a FUSE file
-    system on any directory of its own. `entry_of` maps a file's path below the profile's directory (any name,
-    surrogates for what is not UTF-8) to its entry, whose files all lie in the directory that its name begins
-    with; None for what is never harvested. Entries in `skip` were seeded or are published already. Only files
-    of uid `owner` are taken; `lock` is what a tool appends to their names for its lock files. A directory that
-    is not there is an empty one; `OSError` is the stage's own.
+    `base_fd` is a directory that only root can change (the run's own). `path` leads from there through what is the
+    job's (`cache/numba`), and all of it has to be on the base's mount: a job can mount a FUSE file system on any
+    directory of its own. A directory that is not there is an empty one.
+
+    `entry_of` maps a file's path below the profile's directory (any name, surrogates for what is not UTF-8) to its
+    entry, whose files all lie in the directory that its name begins with; None for what is never harvested. Entries in
+    `skip` were seeded or are published already. Only files of uid `owner` are taken. `lock` is what a tool appends to
+    their names for its lock files.
     """
     tally = Tally()
     mount = mount_id(base_fd)
@@ -119,7 +136,7 @@ def collect_view(
     """Do the same for a profile that was seeded by an overlay: names from its upper layer, content from the view.
 
     The upper has what the job made or changed, so this costs what is new and not what was seeded. The rest is as in
-    `collect`: an entry that was not seeded has no file but in the upper, since all that is not to be seen is masked.
+    `collect`: an entry that was not seeded has no file but in the upper, since whiteouts hide all else.
     """
     tally = Tally()
     rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, whiteouts=True)
@@ -139,22 +156,6 @@ def _copied(  # noqa: PLR0917 - what copying takes
         *(copy.entries, copy.size, found.skipped, found.ignored),
         *(tally.counts, tally.examples, found.truncated or truncated),
     )
-
-
-class _Spoilt(Exception):
-    """One file of an entry can't be taken: the entry is left out."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-
-class _Enough(Exception):
-    """Nothing more can be taken."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class _Copy:
@@ -209,7 +210,7 @@ class _Copy:
                 source = self._tree.open_file(path)
                 try:
                     self._check_size(path, entry_size + os.fstat(source).st_size)
-                    return self._stage.take(source, path, self._limits.deadline)
+                    return self._stage.copy_in(source, path, self._limits.deadline)
                 finally:
                     os.close(source)
         except TurnedAway as turned:
@@ -228,17 +229,6 @@ class _Copy:
             raise _Enough(MOST_BYTES)
 
 
-def room(stage: str | int) -> int:
-    """Return how many bytes a stage (a path, or a descriptor) may still take: others need its disk, too."""
-    found = os.statvfs(stage)
-    left = min(_LEFT_FREE, found.f_blocks * found.f_frsize // 20)
-    return max(0, found.f_bavail * found.f_frsize - left)
-
-
-class OutOfTime(Exception):  # never leaves the harvest
-    """The deadline passed in the middle of a file."""
-
-
 class Stage:
     """An empty directory of root's that fills up with files."""
 
@@ -247,7 +237,7 @@ class Stage:
         self._fd = fd
         self._made: set[str] = {""}
 
-    def take(self, source: int, path: str, deadline: Deadline) -> File:
+    def copy_in(self, source: int, path: str, deadline: Deadline) -> File:
         """Copy an open file to `path` and return what it was.
 
         `TurnedAway` where it changed meanwhile, `OutOfTime` at the deadline, `OSError` is the stage's disk;
@@ -319,29 +309,29 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 @contextmanager
 def tool_lock(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
     """Hold the lock file at `path` shared; "" or a file that is not there is no lock. `TurnedAway` where it is held."""
-    fd = _opened(tree, path)
     try:
-        if fd >= 0:
-            _take(fd, deadline.within(SECONDS))
-        yield
-    finally:
-        if fd >= 0:
-            os.close(fd)
-
-
-def _opened(tree: Tree, path: str) -> int:
-    try:
-        return tree.open_file(path) if path else -1
+        fd = tree.open_file(path) if path else -1
     except TurnedAway as turned:
         if turned.reason != GONE:
             raise
-        return -1
-
-
-def _take(fd: int, deadline: Deadline) -> None:
+        fd = -1
+    if fd < 0:
+        yield
+        return
     try:
-        taken = files.take(fd, deadline, shared=True)
-    except OSError as error:  # a file system without locks: the tool has none either
-        raise TurnedAway(HELD) from error
-    if not taken:
-        raise TurnedAway(HELD)
+        try:
+            is_locked = files.take(fd, deadline.within(_LOCK_SECONDS), shared=True)
+        except OSError as error:  # a file system without locks: the tool has none either
+            raise TurnedAway(HELD) from error
+        if not is_locked:
+            raise TurnedAway(HELD)
+        yield
+    finally:
+        os.close(fd)
+
+
+def room(stage: str | int) -> int:
+    """Return how many bytes a stage (a path, or a descriptor) may still take: others need its disk, too."""
+    found = os.statvfs(stage)
+    left = min(_LEFT_FREE, found.f_blocks * found.f_frsize // 20)
+    return max(0, found.f_bavail * found.f_frsize - left)

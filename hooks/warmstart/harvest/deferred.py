@@ -1,4 +1,4 @@
-"""Deferred harvests: an epilog had no time for all, and the run's cache stays on the node until maintenance is done.
+"""Deferred harvests: runs whose epilog had no time, so that their cache stays on the node for maintenance.
 
     <node>/deferred/                       root, 0700
         <jobid>.<run>.json                 since when, and the run's record, whose `deferred` names the profiles
@@ -28,7 +28,10 @@ NO_SPACE = "less than a tenth of the workspace's file system is free"
 TOO_OLD = "not finished within two days"
 REBOOTED = "the node was started again"
 DAMAGED = "its record is damaged"
+
 _SUFFIX = ".json"
+# A record within a string: JSON puts a backslash before a quote and a backslash, and changes nothing else of it.
+_LONGEST = 2 * records.LONGEST + 1024
 
 
 class DeferredHarvest(NamedTuple):
@@ -36,11 +39,11 @@ class DeferredHarvest(NamedTuple):
 
     name: str  # of the run: JOBID.RUN
     since: float  # seconds since the epoch
-    record: Record | None  # None: nobody can tell any more
+    record: Record | None  # None if the file is damaged
 
 
 def defer(directory: str, record: Record, since: float) -> None:
-    """Write down that a run is to be finished, or what is left of it; `StateUnusable`, `StateFull`."""
+    """Write down that a run's harvest is to be finished, or what is left of it; `StateUnusable`, `StateFull`."""
     with writing_state(directory):
         ensure_dir(directory, 0o700)
         with opened_dir(directory) as fd:
@@ -49,7 +52,7 @@ def defer(directory: str, record: Record, since: float) -> None:
 
 
 def forget(directory: str, name: str) -> None:
-    """Forget a run, if it is there."""
+    """Forget a deferred harvest, if it is there."""
     try:
         with opened_dir(directory) as fd:
             unlink_if_there(name + _SUFFIX, fd)
@@ -58,19 +61,19 @@ def forget(directory: str, name: str) -> None:
 
 
 def holds(directory: str, name: str) -> bool:
-    """Tell whether a run is to be finished."""
+    """Tell whether a run's harvest is deferred."""
     return os.path.lexists(os.path.join(directory, name + _SUFFIX))
 
 
 def deferred_harvests(directory: str) -> list[DeferredHarvest]:
-    """Return the runs that are to be finished, the oldest first."""
+    """Return the deferred harvests of a node, the oldest first."""
     try:
         with opened_dir(directory) as fd:
             names = [name for name in os.listdir(fd) if name.endswith(_SUFFIX) and not name.startswith(".")]
             found = [_read(directory, name, fd) for name in names]
     except FileNotFoundError:
         return []
-    return sorted((item for item in found if item), key=lambda item: (item.since, item.name))
+    return sorted((harvest for harvest in found if harvest), key=lambda harvest: (harvest.since, harvest.name))
 
 
 @contextmanager
@@ -97,7 +100,7 @@ def is_short_of_space(workspace: str) -> bool:
 def _read(directory: str, name: str, fd: int) -> DeferredHarvest | None:
     run = name.removesuffix(_SUFFIX)
     try:
-        raw = json.loads(read_small(name, _longest(), fd))
+        raw = json.loads(read_small(name, _LONGEST, fd))
         record = records.decode(os.path.join(directory, name), raw["record"].encode())
         if record.run_name != run:
             raise ValueError(name)
@@ -110,8 +113,3 @@ def _read(directory: str, name: str, fd: int) -> DeferredHarvest | None:
         return DeferredHarvest(run, 0.0, None)
     except (RecordUnreadable, ValueError, KeyError, TypeError, AttributeError):
         return DeferredHarvest(run, 0.0, None)
-
-
-def _longest() -> int:
-    # A record within a string: JSON puts a backslash before a quote and a backslash, and changes nothing else of it.
-    return 2 * records.LONGEST + 1024

@@ -1,7 +1,7 @@
 """Pack what the validator left in the stage into one squashfs, inode by inode root's (docs/architecture.md, rule 3).
 
-The stage holds nothing but regular files and directories that root made (`stage`), without xattrs; mksquashfs adds
-none. Modes are 0666 and 0777: where a bundle can't be id-mapped a job writes to it as "others", and whoever shows
+The stage holds nothing but regular files and directories that root made (`collect.Stage`), without xattrs; mksquashfs
+adds none. Modes are 0666 and 0777: where a bundle can't be id-mapped a job writes to it as "others", and whoever shows
 a bundle does it below a private directory. zstd at level 3, chosen by measurement (docs/store-format.md).
 """
 
@@ -32,7 +32,7 @@ def pack(stage: str, out: str, deadline: Deadline) -> int:
     The same content gives the same bytes but for the directories' times.
     """
     try:
-        ended = process.run(
+        packed = process.run(
             [
                 *(
                     MKSQUASHFS,
@@ -50,8 +50,8 @@ def pack(stage: str, out: str, deadline: Deadline) -> int:
             ],
             deadline=deadline,
         )
-        if ended.status != 0:
-            raise PackFailed(path=out, problem=ended.complaint())
+        if packed.status != 0:
+            raise PackFailed(path=out, problem=packed.complaint())
         return os.open(out, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except BaseException:
         with suppress(FileNotFoundError):

@@ -64,8 +64,8 @@ class Rules(NamedTuple):
 def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
     """List a tree and return its entries that are not in `rules.skip`.
 
-    An entry of whose files one can't be taken is left out. Where the scan ends early, so are entries whose
-    directory was not seen whole: the files of an entry `a/b` all lie below `a/`.
+    Leaves out an entry if one of its files can't be taken. Where the scan ends early, leaves out entries whose
+    directory was not seen whole, too: the files of an entry `a/b` all lie below `a/`.
     """
     walk = _Walk(mount, rules, tally)
     walk.into(top_fd, "", 0)
@@ -121,7 +121,7 @@ class _Walk:
             elif item.is_dir(follow_symlinks=False):
                 folders.append(item.name)
             elif item.is_file(follow_symlinks=False):
-                self._take(path)
+                self._add_to_entry(path)
             elif self._rules.whiteouts and _is_whiteout(item):
                 pass
             else:
@@ -145,7 +145,7 @@ class _Walk:
         finally:
             os.close(fd)
 
-    def _take(self, path: str) -> None:
+    def _add_to_entry(self, path: str) -> None:
         entry = self._rules.entry_of(path)
         if entry is None:
             self.ignored += 1

@@ -21,7 +21,6 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError
@@ -40,10 +39,10 @@ from warmstart.host.identity import Identity
 from warmstart.host.tar import Member
 from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
-from warmstart.repack.merge import BundleSelection, RepackSettings, origin, publish_stage, unpacked
+from warmstart.repack.merge import BundleSelection, RepackSettings, draft_of, publish_stage, unpacked
 from warmstart.store import bundles, manifest
 from warmstart.store.layout import BUNDLE, MANIFEST, Namespace, is_bundle_id, is_component
-from warmstart.store.manifest import Draft, Manifest
+from warmstart.store.manifest import Manifest
 
 FORMAT = 1
 HEAD = "export.json"
@@ -53,7 +52,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  (\S{1,1000})")
 
 
 class ExportRefused(UserError):
-    """An export can't be made there, or is not one that may be taken in."""
+    """An export can't be made there, or is not one that may be received."""
 
     code = "export-refused"
     template = "{path}: {problem}"
@@ -82,10 +81,51 @@ class Item(NamedTuple):
         return "/".join(self)
 
 
+class ReceiveSettings(NamedTuple):
+    """Where bundles are received, and as whom."""
+
+    repack: RepackSettings
+    profiles: Sequence[DefinedProfile]  # of the policy
+
+
+class Received(NamedTuple):
+    """What became of one bundle of an export."""
+
+    bundle: str | None  # its id here; None: nothing of it is new
+    entries: int  # published
+    known: int  # were here already
+    rejected: dict[str, str]  # entry → why its validator did not take it
+
+
+@contextmanager
+def writing(path: str) -> Iterator[Writer]:
+    """Make an export, a tar file where `path` ends in .tar; `ExportRefused`, `OSError`.
+
+    A directory may be that of an export which was not finished, or be added to. A tar file appears when it is whole.
+    """
+    path = os.path.abspath(path)
+    folder, name = os.path.split(path)
+    archived = name.endswith(".tar")
+    with ExitStack() as opened:
+        try:
+            fd = opened.enter_context(
+                opened_trusted(folder if archived else path, (0, os.geteuid()), sticky=True, make=0o700)
+            )
+        except (PermissionError, NotADirectoryError) as error:
+            raise ExportRefused(path=path, problem=f"{error.filename or ''} {error.strerror}".strip()) from error
+        try:
+            archive = opened.enter_context(_new_archive(fd, name)) if archived else None
+        except FileExistsError as error:
+            raise ExportRefused(path=path, problem="it is there already") from error
+        writer = Writer(fd, archive)
+        writer.add_text(HEAD, json.dumps({"format": FORMAT}).encode() + b"\n")
+        yield writer
+
+
 class Writer:
     """An export that is being made: a directory that may hold a part of it already, or a new tar file."""
 
-    def __init__(self, directory: int, archive: Archive | None) -> None:
+    def __init__(self, directory: int, archive: _Archive | None) -> None:
         """`directory` is the export itself, or the one that the tar file is made in."""
         self._fd = directory
         self._archive = archive
@@ -97,7 +137,7 @@ class Writer:
             self._archive.add(name, source, os.fstat(source).st_size)
         else:
             try:
-                put(self._fd, name, source, sha256)
+                _put(self._fd, name, source, sha256)
             except FileExistsError as error:
                 raise ExportRefused(path=name, problem=error.strerror) from error
         self._sums[name] = sha256
@@ -121,38 +161,109 @@ class Writer:
             self._archive.finish()
 
 
-@contextmanager
-def writing(path: str) -> Iterator[Writer]:
-    """Make an export, a tar file where `path` ends in .tar; `ExportRefused`, `OSError`.
-
-    A directory may be that of an export which was not finished, or be added to. A tar file appears when it is whole.
-    """
-    path = os.path.abspath(path)
-    folder, name = os.path.split(path)
-    archived = name.endswith(".tar")
-    with ExitStack() as opened:
-        try:
-            fd = opened.enter_context(
-                opened_trusted(folder if archived else path, (0, os.geteuid()), sticky=True, make=0o700)
-            )
-        except (PermissionError, NotADirectoryError) as error:
-            raise ExportRefused(path=path, problem=f"{error.filename or ''} {error.strerror}".strip()) from error
-        if not archived:
-            writer = Writer(fd, None)
-            writer.add_text(HEAD, _head())
-            yield writer
+def _put(top: int, name: str, source: int, sha256: str) -> None:
+    """Copy a file to `name` below a directory, whole; `FileExistsError` where another one is there."""
+    with _folder(top, os.path.dirname(name)) as folder:
+        base = os.path.basename(name)
+        with suppress(FileNotFoundError):
+            there = open_regular(base, folder)
+            try:
+                if _copy_exactly(there, 0, os.fstat(there).st_size, None) != sha256:
+                    raise FileExistsError(errno.EEXIST, "another file of this name is there", name)
+            finally:
+                os.close(there)
             return
+        temp = f".{base}.part"
+        unlink_if_there(temp, folder)
+        out = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
-            archive = opened.enter_context(new(fd, name))
-        except FileExistsError as error:
-            raise ExportRefused(path=path, problem="it is there already") from error
-        writer = Writer(fd, archive)
-        writer.add_text(HEAD, _head())
-        yield writer
+            _copy_exactly(source, 0, os.fstat(source).st_size, out)
+            os.fsync(out)
+        finally:
+            os.close(out)
+        os.rename(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+
+
+@contextmanager
+def _folder(top: int, path: str) -> Iterator[int]:
+    """Open a directory below an export, made where it lacks."""
+    fd = os.dup(top)
+    try:
+        for part in path.split("/") if path else ():
+            ensure_dir(part, 0o700, fd)
+            with opened_dir(part, fd) as below:
+                os.dup2(below, fd, inheritable=False)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _new_archive(folder: int, name: str) -> Iterator[_Archive]:
+    """Give a new tar file in a directory of root's; what a dead one left under its temporary name goes. `EEXIST`."""
+    temp = f".{name}.part"
+    unlink_if_there(temp, folder)
+    if name in os.listdir(folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+    fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    archive = _Archive(folder, name, temp, fd)
+    try:
+        yield archive
+    finally:
+        archive.close()
+        os.close(fd)
+        unlink_if_there(temp, folder)
+
+
+class _Archive:
+    """A tar file that is being written under another name."""
+
+    def __init__(self, folder: int, name: str, temp: str, fd: int) -> None:
+        self._folder, self._name, self._temp, self._fd = folder, name, temp, fd
+        self._file = os.fdopen(os.dup(fd), "wb")
+        self._tar = tarfile.open(fileobj=self._file, mode="w")  # noqa: SIM115 - `finish` closes it
+
+    def add(self, name: str, source: int, size: int) -> None:
+        """Add a file's bytes, from its start."""
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = size, 0o600
+        with open(f"/proc/self/fd/{source}", "rb") as file:
+            self._tar.addfile(info, file)
+
+    def finish(self) -> None:
+        """Give it its name; `EEXIST` where something has it by now."""
+        self._tar.close()
+        self._file.flush()
+        os.fsync(self._fd)
+        os.link(self._temp, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
+        os.fsync(self._folder)
+
+    def close(self) -> None:
+        """Close the file, finished or not."""
+        self._file.close()
+
+
+@contextmanager
+def reading(path: str, nobody: Identity, deadline: Deadline) -> Iterator[Reader]:
+    """Open an export; a tar's table is read as `nobody`, the validator. `ExportRefused`, `ExportDamaged`, `OSError`."""
+    if os.path.isdir(path):
+        with opened_dir(path) as fd:
+            yield Reader(path, fd, None)
+        return
+    fd = open_regular(path)
+    try:
+        try:
+            members = Validator(nobody).tar_members(fd, deadline)
+        except OSError as error:  # whatever it says, bytes are compared with the list
+            raise ExportRefused(path=path, problem="not a tar file that can be read") from error
+        yield Reader(path, fd, members)
+    finally:
+        os.close(fd)
 
 
 class Reader:
-    """An export that is taken in."""
+    """An export that is received."""
 
     def __init__(self, path: str, directory: int, members: dict[str, Member] | None) -> None:
         """`directory` is an open directory, or an open tar file with its `members` by name."""
@@ -184,7 +295,7 @@ class Reader:
             raise self._damaged(name, "its bytes are not those of the list")
         return data
 
-    def copy(self, item: Item, found: manifest.Manifest, out: int) -> None:
+    def copy(self, item: Item, found: Manifest, out: int) -> None:
         """Copy a bundle into the empty file `out`; `ExportDamaged` unless list and manifest both are right about it."""
         name = item.path + BUNDLE
         if self._sums[name] != found.sha256:
@@ -192,7 +303,7 @@ class Reader:
         with self._opened(name) as (fd, offset, size):
             if size != found.size:
                 raise self._damaged(name, f"it has {size} bytes, not {found.size}")
-            if copy(fd, offset, size, out) != found.sha256:
+            if _copy_exactly(fd, offset, size, out) != found.sha256:
                 raise self._damaged(name, "its bytes are not those of the list")
 
     def _read(self, name: str, limit: int) -> bytes:
@@ -201,7 +312,7 @@ class Reader:
                 raise self._damaged(name, f"larger than {limit} bytes")
             out = os.memfd_create("text")
             try:
-                copy(fd, offset, size, out)
+                _copy_exactly(fd, offset, size, out)
                 return os.pread(out, size, 0)
             finally:
                 os.close(out)
@@ -215,7 +326,7 @@ class Reader:
             yield self._fd, *self._members[name]
             return
         try:
-            fd = open_below(self._fd, name)
+            fd = _open_below(self._fd, name)
         except OSError as error:
             raise self._damaged(name, error.strerror or str(error)) from error
         try:
@@ -225,27 +336,6 @@ class Reader:
 
     def _damaged(self, name: str, problem: str) -> ExportDamaged:
         return ExportDamaged(path=f"{self._path}/{name}", problem=problem)
-
-
-@contextmanager
-def reading(path: str, nobody: Identity, deadline: Deadline) -> Iterator[Reader]:
-    """Open an export; a tar's table is read as `nobody`, the validator. `ExportRefused`, `ExportDamaged`, `OSError`."""
-    if os.path.isdir(path):
-        with opened_dir(path) as fd:
-            yield Reader(path, fd, None)
-        return
-    fd = open_regular(path)
-    try:
-        yield Reader(path, fd, _table(path, fd, nobody, deadline))
-    finally:
-        os.close(fd)
-
-
-def _table(path: str, fd: int, nobody: Identity, deadline: Deadline) -> dict[str, Member]:
-    try:
-        return Validator(nobody).tar_members(fd, deadline)
-    except OSError as error:  # whatever it says, bytes are compared with the list
-        raise ExportRefused(path=path, problem="not a tar file that can be read") from error
 
 
 def _parsed(path: str, data: bytes) -> dict[str, str]:
@@ -266,49 +356,7 @@ def _is_item(name: str) -> bool:
     )
 
 
-def _head() -> bytes:
-    return json.dumps({"format": FORMAT}).encode() + b"\n"
-
-
-def put(top: int, name: str, source: int, sha256: str) -> None:
-    """Put a file in its place below a directory, whole; `FileExistsError` where another one is there."""
-    with _folder(top, os.path.dirname(name)) as folder:
-        base = os.path.basename(name)
-        with suppress(FileNotFoundError):
-            there = open_regular(base, folder)
-            try:
-                if copy(there, 0, os.fstat(there).st_size, None) != sha256:
-                    raise FileExistsError(errno.EEXIST, "another file of this name is there", name)
-            finally:
-                os.close(there)
-            return
-        temp = f".{base}.part"
-        unlink_if_there(temp, folder)
-        out = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        try:
-            copy(source, 0, os.fstat(source).st_size, out)
-            os.fsync(out)
-        finally:
-            os.close(out)
-        os.rename(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)
-
-
-@contextmanager
-def _folder(top: int, path: str) -> Iterator[int]:
-    """Give a directory of ours below an export, made where it lacks."""
-    fd = os.dup(top)
-    try:
-        for part in path.split("/") if path else ():
-            ensure_dir(part, 0o700, fd)
-            with opened_dir(part, fd) as below:
-                os.dup2(below, fd, inheritable=False)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def open_below(top: int, name: str) -> int:
+def _open_below(top: int, name: str) -> int:
     """Open a regular file below a directory; follows no link."""
     *folders, base = name.split("/")
     fd = os.dup(top)
@@ -319,75 +367,6 @@ def open_below(top: int, name: str) -> int:
         return open_regular(base, fd)
     finally:
         os.close(fd)
-
-
-def copy(source: int, offset: int, size: int, out: int | None) -> str:
-    """Copy bytes, if there is where to, and return their SHA-256; `EIO` where there are fewer."""
-    copied = copy_hashed(source, out, offset=offset, most=size)
-    if copied.size != size:
-        raise OSError(errno.EIO, "it ended early")
-    return copied.sha256
-
-
-class Archive:
-    """A tar file that is being written under another name."""
-
-    def __init__(self, folder: int, name: str, temp: str, fd: int) -> None:
-        self._folder, self._name, self._temp, self._fd = folder, name, temp, fd
-        self._file = os.fdopen(os.dup(fd), "wb")
-        self._tar = tarfile.open(fileobj=self._file, mode="w")  # noqa: SIM115 - `finish` closes it
-
-    def add(self, name: str, source: int, size: int) -> None:
-        """Add a file's bytes, from its start."""
-        info = tarfile.TarInfo(name)
-        info.size, info.mode = size, 0o600
-        with open(f"/proc/self/fd/{source}", "rb") as file:
-            self._tar.addfile(info, file)
-
-    def finish(self) -> None:
-        """Give it its name; `EEXIST` where something has it by now."""
-        self._tar.close()
-        self._file.flush()
-        os.fsync(self._fd)
-        os.link(self._temp, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
-        os.fsync(self._folder)
-
-    def close(self) -> None:
-        """Let go of the file, finished or not."""
-        self._file.close()
-
-
-@contextmanager
-def new(folder: int, name: str) -> Iterator[Archive]:
-    """Give a new tar file in a directory of root's; what a dead one left under its temporary name goes. `EEXIST`."""
-    temp = f".{name}.part"
-    unlink_if_there(temp, folder)
-    if name in os.listdir(folder):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-    fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    archive = Archive(folder, name, temp, fd)
-    try:
-        yield archive
-    finally:
-        archive.close()
-        os.close(fd)
-        unlink_if_there(temp, folder)
-
-
-class ReceiveSettings(NamedTuple):
-    """Where things are taken in, and as whom."""
-
-    bench: RepackSettings
-    profiles: Sequence[DefinedProfile]  # of the policy
-
-
-class Received(NamedTuple):
-    """What became of one bundle of an export."""
-
-    bundle: str | None  # its id here; None: nothing of it is new
-    entries: int  # published
-    known: int  # were here already
-    rejected: dict[str, str]  # entry → why its validator did not take it
 
 
 def destination(store: str, item: Item, to: str | None, namespace: str | None) -> Namespace:
@@ -405,25 +384,32 @@ def destination(store: str, item: Item, to: str | None, namespace: str | None) -
     return Namespace(store, scope, item.profile, namespace or item.namespace)
 
 
-def receive(reader: Reader, item: Item, where: Namespace, desk: ReceiveSettings, deadline: Deadline) -> Received:
+def _is_user(name: str, uid: str) -> bool:
+    with suppress(KeyError):
+        return str(pwd.getpwnam(name).pw_uid) == uid
+    return False
+
+
+def receive(reader: Reader, item: Item, where: Namespace, settings: ReceiveSettings, deadline: Deadline) -> Received:
     """Publish what is new of one bundle.
 
     `ExportDamaged`, `ManifestUnreadable`, `ProfileUnknown`, `PublishBlocked`, the errors of unpacking and publishing.
     """
     found = _manifest(reader, item)
     producer = found.producer
-    known = set(desk.bench.store.known_entries(where, producer.user, producer.uid, deadline))
+    known = set(settings.repack.store.known_entries(where, producer.user, producer.uid, deadline))
     new = sorted(found.entries.keys() - known)
     if not new:
         return Received(None, 0, len(found.entries), {})
     try:
-        wanted = [BundleSelection(where, found, new)]
-        with unpacked(desk.bench, wanted, deadline, partial(_copy, reader, item)) as stage:
-            rejected = _rejected(desk, stage, found, new, deadline)
+        selections = [BundleSelection(where, found, new)]
+        with unpacked(settings.repack, selections, deadline, lambda _, out: reader.copy(item, found, out)) as stage:
+            rejected = _rejected(settings, stage, found, new, deadline)
             valid = [entry for entry in new if entry not in rejected]
             bundle = None
             if valid:
-                bundle = publish_stage(desk.bench, stage, where, _draft(found, valid), deadline).bundle
+                draft = draft_of(found, [BundleSelection(where, found, valid)])
+                bundle = publish_stage(settings.repack, stage, where, draft, deadline).bundle
     except bundles.BundleDamaged as error:
         raise ExportDamaged(path=item.path, problem=error.fields["problem"]) from error
     return Received(bundle, len(valid) if bundle else 0, len(found.entries) - len(new), rejected)
@@ -436,30 +422,23 @@ def _manifest(reader: Reader, item: Item) -> Manifest:
     return found
 
 
-def _copy(reader: Reader, item: Item, wanted: BundleSelection, out: int) -> None:
-    reader.copy(item, wanted.found, out)
-
-
 def _rejected(
-    desk: ReceiveSettings, stage: str, found: Manifest, entries: list[str], deadline: Deadline
+    settings: ReceiveSettings, stage: str, found: Manifest, entries: list[str], deadline: Deadline
 ) -> dict[str, str]:
     """Return which entries their validator does not take; they have left the stage."""
     files = {entry: sorted(found.entries[entry]) for entry in entries}
     with opened_dir(os.path.join(stage, "entries")) as fd:
-        validator = Validator(desk.bench.validator)
-        verdicts = validator.judge(found.profile, fd, files, defined=desk.profiles, deadline=deadline)
+        validator = Validator(settings.repack.validator)
+        verdicts = validator.judge(found.profile, fd, files, defined=settings.profiles, deadline=deadline)
         rejected = {entry: why for entry, why in verdicts.items() if why is not None}
         for entry in rejected:
             Stage(fd).discard(files[entry])
     return rejected
 
 
-def _draft(found: Manifest, entries: list[str]) -> Draft:
-    origins = {entry: origin(found, entry) for entry in entries}
-    return Draft(found.producer, found.facts, {entry: found.entries[entry] for entry in entries}, origins)
-
-
-def _is_user(name: str, uid: str) -> bool:
-    with suppress(KeyError):
-        return str(pwd.getpwnam(name).pw_uid) == uid
-    return False
+def _copy_exactly(source: int, offset: int, size: int, out: int | None) -> str:
+    """Copy bytes, if there is where to, and return their SHA-256; `EIO` where there are fewer."""
+    copied = copy_hashed(source, out, offset=offset, most=size)
+    if copied.size != size:
+        raise OSError(errno.EIO, "it ended early")
+    return copied.sha256

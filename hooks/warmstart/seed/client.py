@@ -36,9 +36,9 @@ class JobClient:
         sources = []
         for offer, copy in picked:
             files = copy.files(offer)
-            wanted = {path: mtime for entry in offer.entries for path, mtime in files[entry].items()}
-            sources.append(Source(copy.path, None if offer.whole else list(wanted)))
-            times.update(wanted)
+            file_times = {path: mtime for entry in offer.entries for path, mtime in files[entry].items()}
+            sources.append(Source(copy.path, None if offer.whole else list(file_times)))
+            times.update(file_times)
         extract(sources, cache, subdir, self._identity, deadline)
         try:
             with self._worker(cache) as worker:

@@ -6,8 +6,8 @@ the names that count as seeded are the manifest's.
 
 unsquashfs 4.5.1 (run) opens the file system, the list and the destination through /proc/self/fd, which the inode's
 mode allows whatever the directories above say. The list has one path per line; leading blanks are skipped and `#`
-starts a comment (`layout.is_plain_path` refuses those). It searches the list name by name, so a bundle that is wanted
-whole goes without one.
+starts a comment (`layout.is_plain_path` refuses those). It searches the list name by name, so no list is
+given for a whole bundle.
 
 Afterwards modes and times are restored: a bundle's modes suit layers (0666, 0777), and squashfs cuts times to
 seconds, which makes ninja rebuild. `restore_times` runs as the job's uid in that user's own directory; nothing it
@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What holds an extraction on a disk that is not a job's: a few kilobytes of a squashfs can be a terabyte."""
+    """Limits of an extraction on a disk that is not a job's: a few kilobytes of a squashfs can be a terabyte."""
 
     largest: int  # bytes that a file may have
     watch: Callable[[], None]  # called every second; what it raises ends the extraction
@@ -66,7 +66,7 @@ def extract(  # noqa: PLR0917 - what, where to, as whom
     """Extract bundles into the directory `name` below `parent_fd`, which is `identity`'s.
 
     Directories become 0777 and files 0666 as they were packed, `name` itself 0700; all of `identity`'s uid
-    and gid, mtimes in whole seconds (`settle` does the rest). The sources hold no file in common
+    and gid, mtimes in whole seconds (`restore_times` does the rest). The sources hold no file in common
     (`bundles.offers`). On failure `name` is removed with all it holds, since half an entry is worse than none:
     `ExtractionFailed`, `ProgramTooSlow`.
     """
@@ -86,17 +86,17 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
     bundle = open_regular(source.path)
     listed = -1
     try:
-        wanted: list[str] = []
+        only: list[str] = []
         if source.files is not None:
-            listed = os.memfd_create("wanted")
+            listed = os.memfd_create("files")
             write_all(listed, "".join(f"{path}\n" for path in source.files).encode())
-            wanted = ["-ef", f"/proc/self/fd/{listed}"]
-        ended = process.run_alone(
+            only = ["-ef", f"/proc/self/fd/{listed}"]
+        extraction = process.run_alone(
             [
                 *((PRLIMIT, f"--fsize={bounds.largest}", "--core=0", "--") if bounds else ()),
                 *(UNSQUASHFS, "-no-xattrs", "-no-wildcards", "-strict-errors", "-no-progress", "-quiet"),
                 *("-force", "-processors", "2", "-data-queue", "32", "-frag-queue", "32"),
-                *("-dest", f"/proc/self/fd/{parent_fd}/{name}", *wanted, f"/proc/self/fd/{bundle}"),
+                *("-dest", f"/proc/self/fd/{parent_fd}/{name}", *only, f"/proc/self/fd/{bundle}"),
             ],
             deadline=deadline,
             identity=identity,
@@ -109,15 +109,15 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
         os.close(bundle)
         if listed >= 0:
             os.close(listed)
-    if ended.status != 0:
-        raise ExtractionFailed(path=source.path, problem=_reason(ended))
+    if extraction.status != 0:
+        raise ExtractionFailed(path=source.path, problem=_reason(extraction))
 
 
-def _reason(ended: process.CompletedProgram) -> str:
+def _reason(extraction: process.CompletedProgram) -> str:
     """Return why it failed: unsquashfs says that first ("Write on output file failed because …"), then where."""
-    _, because, reason = ended.stderr.decode("utf-8", "replace").partition(" because ")
+    _, because, reason = extraction.stderr.decode("utf-8", "replace").partition(" because ")
     line = reason.partition("\n")[0].strip()
-    return line if because and line.isprintable() else ended.complaint()
+    return line if because and line.isprintable() else extraction.complaint()
 
 
 def restore_times(cache: int, subdir: str, times: dict[str, int]) -> None:

@@ -1,7 +1,10 @@
 """This node's cache of bundles: fetched once, mounted once, evicted by last use.
 
-    <node>/bundles/<sha256>             root's, 0700; the file 0444, its mtime is its last use
-    <node>/bundles/<sha256>.fetching    a fetch at work; a `flock` on the file itself tells it from a dead one
+    <node>/bundles/                     root's, 0700
+        <sha256>.sqsh                   0444, its mtime is its last use
+        <sha256>.files.json             the files of its entries, with their times
+        <sha256>.origin.json            where in the store it is from
+        <sha256>.fetching               a fetch at work; a `flock` on the file itself tells it from a dead one
     <node>/layers/<sha256>/             root's, 0700; the bundle, mounted `ro,nosuid,nodev`
 
 A copy is named by its hash, so one that exists is the right one. A process with the open file may open it again,
@@ -47,14 +50,15 @@ from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Use
 
-_FILES = ".files.json"
-_ORIGIN = ".origin.json"  # where in the store it is from: scope, profile, namespace, bundle
-_LARGEST_FILES = 64 << 20
-IN_HAND_SECONDS = 3600.0
+IN_USE_SECONDS = 3600.0  # a copy that was used within this time may be about to be mounted
 UNMOUNTING_SECONDS = 5.0
+
 _BUNDLE = ".sqsh"
-_COMPANIONS = (".files.json", ".origin.json")
+_FILES = ".files.json"  # entry → path → mtime in nanoseconds
+_ORIGIN = ".origin.json"  # where in the store it is from: scope, profile, namespace, bundle
+_COMPANIONS = (_FILES, _ORIGIN)
 _FETCHING = ".fetching"
+_LARGEST_FILES = 64 << 20
 _LARGEST_ORIGIN = 64 << 10
 _LOCK_PAUSE = 0.005
 
@@ -77,7 +81,7 @@ class Copy(NamedTuple):
     @property
     def path(self) -> str:
         """The squashfs file."""
-        return os.path.join(self.directory, _name(self.sha256))
+        return os.path.join(self.directory, self.sha256 + _BUNDLE)
 
     def files(self, offer: Offer) -> dict[str, dict[str, int]]:
         """Return what the bundle holds: entry → path → mtime in nanoseconds.
@@ -91,12 +95,18 @@ class Copy(NamedTuple):
         return files
 
 
+class _Copy(NamedTuple):
+    used: float
+    size: int
+    sha256: str
+
+
 def local_copy(
-    directory: str, where: Namespace, offer: Offer, *, store: StoreClient, most_bytes: int, deadline: Deadline
+    directory: str, namespace: Namespace, offer: Offer, *, store: StoreClient, most_bytes: int, deadline: Deadline
 ) -> Copy:
     """Return this node's copy of an offered bundle, fetched from the store where it lacks.
 
-    `where` has the scope of the offer. `FetchOverBudget` where the fetch would take more than `most_bytes` or
+    `namespace` has the scope of the offer. `FetchOverBudget` where the fetch would take more than `most_bytes` or
     is not done at the deadline; the errors of `bundles.fetch`; `OSError` is the node's disk.
     """
     ensure_dir(directory, 0o700)
@@ -110,21 +120,17 @@ def local_copy(
         try:
             if _is_there(dir_fd, offer):
                 return Copy(directory, offer.sha256, 0)
-            files = _fetch(fd, where, offer, store, deadline)
-            replace_file(dir_fd, offer.sha256 + _ORIGIN, json.dumps([*where[1:], offer.bundle]).encode(), 0o600)
-            _finish(dir_fd, fd, offer.sha256, files)
+            files_of = _fetch(fd, namespace, offer, store, deadline)
+            replace_file(dir_fd, offer.sha256 + _ORIGIN, json.dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
+            _finish(dir_fd, fd, offer.sha256, files_of)
         finally:
             os.close(fd)
     return Copy(directory, offer.sha256, offer.size)
 
 
-def _name(sha256: str) -> str:
-    return f"{sha256}.sqsh"
-
-
 def _is_there(dir_fd: int, offer: Offer) -> bool:
     try:
-        fd = open_regular(_name(offer.sha256), dir_fd)
+        fd = open_regular(offer.sha256 + _BUNDLE, dir_fd)
     except FileNotFoundError:
         return False
     try:
@@ -136,7 +142,7 @@ def _is_there(dir_fd: int, offer: Offer) -> bool:
 
 def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
     """Return the locked, empty file to fetch into; another's fetch is waited for."""
-    temp = f"{offer.sha256}.fetching"
+    temp = offer.sha256 + _FETCHING
     while True:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
         try:
@@ -155,11 +161,11 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
 
 
 def _fetch(
-    fd: int, where: Namespace, offer: Offer, store: StoreClient, deadline: Deadline
+    fd: int, namespace: Namespace, offer: Offer, store: StoreClient, deadline: Deadline
 ) -> dict[str, dict[str, int]]:
     """Fill `fd` from the store; return the files of the bundle's entries."""
     try:
-        return store.fetch(where, offer.bundle, offer.sha256, offer.size, deadline, into=fd)
+        return store.fetch(namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd)
     except WorkerSilent as error:
         if not deadline.expired():
             raise
@@ -171,108 +177,8 @@ def _finish(dir_fd: int, fd: int, sha256: str, files: dict[str, dict[str, int]])
     replace_file(dir_fd, sha256 + _FILES, json.dumps(files).encode(), 0o600)
     os.fchmod(fd, 0o444)
     os.fsync(fd)
-    os.rename(f"{sha256}.fetching", _name(sha256), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    os.rename(sha256 + _FETCHING, sha256 + _BUNDLE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     os.fsync(dir_fd)
-
-
-class _Copy(NamedTuple):
-    used: float
-    size: int
-    stem: str
-
-
-def prune(directory: str, mounted: str, keep: int, now: float) -> int:
-    """Remove copies until the rest has `keep` bytes at most, and what dead fetches left; return the bytes removed.
-
-    `mounted` is the directory where copies are mounted: what is gone, or in nobody's hand, is unmounted there. What a
-    job still has below its overlay is freed by the kernel when that job ends, mount and bytes.
-    """
-    try:
-        with opened_dir(directory) as fd:
-            copies = _copies(fd)
-            excess = sum(copy.size for copy in copies) - keep
-            removed = 0
-            for copy in sorted(copies):
-                if removed >= excess or copy.used > now - IN_HAND_SECONDS:
-                    break
-                for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: without it nothing else counts
-                    unlink_if_there(copy.stem + suffix, fd)
-                removed += copy.size
-            _remove_abandoned(fd, now)
-            _unmount_unused(fd, mounted, now)
-            return removed
-    except FileNotFoundError:
-        return 0
-
-
-def _unmount_unused(fd: int, mounted: str, now: float) -> None:
-    """Unmount what is mounted of copies that are gone, or were not used within the hour.
-
-    A mount takes a megabyte or more of the kernel's memory, however small the bundle: `keep` does not bound that.
-    """
-    for sha256 in left(mounted):
-        in_hand = partial(_is_in_hand, fd, sha256, now)
-        unmount(mounted, sha256, after(UNMOUNTING_SECONDS), unless=in_hand)
-
-
-def _is_in_hand(fd: int, stem: str, now: float) -> bool:
-    try:
-        return os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_HAND_SECONDS
-    except FileNotFoundError:
-        return False
-
-
-def uses(directory: str) -> list[Use]:
-    """Return when each copy was last used, of those that say where they are from."""
-    found = []
-    try:
-        with opened_dir(directory) as fd:
-            for copy in _copies(fd):
-                with suppress(OSError, ValueError, TypeError):
-                    raw = read_small(copy.stem + ".origin.json", _LARGEST_ORIGIN, fd)
-                    scope, profile, namespace, bundle = json.loads(raw)
-                    found.append(Use(scope, profile, namespace, bundle, copy.used))
-    except FileNotFoundError:
-        return []
-    return found
-
-
-def _copies(fd: int) -> list[_Copy]:
-    copies = []
-    for name in os.listdir(fd):
-        if name.endswith(_BUNDLE):
-            with suppress(FileNotFoundError):
-                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                copies.append(_Copy(status.st_mtime, status.st_size, name.removesuffix(_BUNDLE)))
-    return copies
-
-
-def _remove_abandoned(fd: int, now: float) -> None:
-    """Remove what fetches left that have died: nobody holds its lock, and it is old."""
-    for name in os.listdir(fd):
-        if not name.endswith((_FETCHING, *_COMPANIONS)):
-            continue
-        with suppress(OSError):
-            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_HAND_SECONDS:
-                continue
-            if not name.endswith(_FETCHING):
-                _remove_widow(fd, name)
-                continue
-            file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-            try:
-                if files.try_take(file):
-                    unlink_if_there(name, fd)
-            finally:
-                os.close(file)
-
-
-def _remove_widow(fd: int, name: str) -> None:
-    """Remove a list that belongs to no copy any more."""
-    stem = name.partition(".")[0]
-    try:
-        os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        unlink_if_there(name, fd)
 
 
 def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
@@ -293,24 +199,6 @@ def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
         return os.open(copy.sha256, PATH, dir_fd=dir_fd)
 
 
-def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable[[], bool] = lambda: False) -> None:
-    """Unmount a copy and remove its mount point, so that no namespace of a job keeps it; nothing there is fine.
-
-    `unless` is asked when nobody else can ask for the mount any more, and keeps it.
-    """
-    with suppress(FileNotFoundError), _alone(directory, deadline) as dir_fd:
-        if unless():
-            return
-        with suppress(OSError):  # EINVAL: nothing is mounted
-            linux.unmount(sha256, dir_fd)
-        os.rmdir(sha256, dir_fd=dir_fd)
-
-
-def left(directory: str) -> list[str]:
-    """Return the SHA-256 of all copies that have a mount point here."""
-    return names_in(directory)
-
-
 def _mount(copy: Copy, target: str) -> None:
     file = open_regular(copy.path)
     try:
@@ -323,6 +211,24 @@ def _mount(copy: Copy, target: str) -> None:
         os.close(device)  # the mount holds it now; where there is none it is freed
 
 
+def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable[[], bool] = lambda: False) -> None:
+    """Unmount a copy and remove its mount point, so that no namespace of a job keeps it; nothing there is fine.
+
+    `unless` is called under the lock; where it returns True the mount stays.
+    """
+    with suppress(FileNotFoundError), _alone(directory, deadline) as dir_fd:
+        if unless():
+            return
+        with suppress(OSError):  # EINVAL: nothing is mounted
+            linux.unmount(sha256, dir_fd)
+        os.rmdir(sha256, dir_fd=dir_fd)
+
+
+def mount_points(directory: str) -> list[str]:
+    """Return the SHA-256 of all copies that have a mount point here."""
+    return names_in(directory)
+
+
 @contextmanager
 def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
     """Keep others from mounting and unmounting here; the lock is the directory itself."""
@@ -330,3 +236,97 @@ def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
         if not files.take(fd, deadline, _LOCK_PAUSE):
             raise OSError(errno.ETIME, "another job of this node is still mounting", directory)
         yield fd
+
+
+def prune(directory: str, layers: str, keep: int, now: float) -> int:
+    """Remove copies until the rest has `keep` bytes at most, and what dead fetches left; return the bytes removed.
+
+    `layers` is the directory where copies are mounted: what is gone, or was not used within the hour, is unmounted
+    there. What a job still has below its overlay is freed by the kernel when that job ends, mount and bytes.
+    """
+    try:
+        with opened_dir(directory) as fd:
+            copies = _copies(fd)
+            excess = sum(copy.size for copy in copies) - keep
+            removed = 0
+            for copy in sorted(copies):
+                if removed >= excess or copy.used > now - IN_USE_SECONDS:
+                    break
+                for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: without it nothing else counts
+                    unlink_if_there(copy.sha256 + suffix, fd)
+                removed += copy.size
+            _remove_abandoned(fd, now)
+            _unmount_unused(fd, layers, now)
+            return removed
+    except FileNotFoundError:
+        return 0
+
+
+def _unmount_unused(fd: int, layers: str, now: float) -> None:
+    """Unmount what is mounted of copies that are gone, or were not used within the hour.
+
+    A mount takes a megabyte or more of the kernel's memory, however small the bundle: `keep` does not bound that.
+    """
+    for sha256 in mount_points(layers):
+        in_use = partial(_is_in_use, fd, sha256, now)
+        unmount(layers, sha256, after(UNMOUNTING_SECONDS), unless=in_use)
+
+
+def _is_in_use(fd: int, sha256: str, now: float) -> bool:
+    try:
+        return os.stat(sha256 + _BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_USE_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _copies(fd: int) -> list[_Copy]:
+    copies = []
+    for name in os.listdir(fd):
+        if name.endswith(_BUNDLE):
+            with suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                copies.append(_Copy(status.st_mtime, status.st_size, name.removesuffix(_BUNDLE)))
+    return copies
+
+
+def _remove_abandoned(fd: int, now: float) -> None:
+    """Remove what fetches left that have died: nobody holds its lock, and it is old."""
+    for name in os.listdir(fd):
+        if not name.endswith((_FETCHING, *_COMPANIONS)):
+            continue
+        with suppress(OSError):
+            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_USE_SECONDS:
+                continue
+            if not name.endswith(_FETCHING):
+                _remove_companion(fd, name)
+                continue
+            file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            try:
+                if files.try_take(file):
+                    unlink_if_there(name, fd)
+            finally:
+                os.close(file)
+
+
+def _remove_companion(fd: int, name: str) -> None:
+    """Remove a file that describes a copy which is gone."""
+    stem = name.partition(".")[0]
+    try:
+        os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        unlink_if_there(name, fd)
+
+
+def uses(directory: str) -> list[Use]:
+    """Return when each copy was last used, of those that say where they are from."""
+    found = []
+    try:
+        with opened_dir(directory) as fd:
+            for copy in _copies(fd):
+                with suppress(OSError, ValueError, TypeError):
+                    raw = read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd)
+                    scope, profile, namespace, bundle = json.loads(raw)
+                    found.append(Use(scope, profile, namespace, bundle, copy.used))
+    except FileNotFoundError:
+        return []
+    return found

@@ -3,7 +3,7 @@
     <run>/.seed/            root, 0700
         <subdir>/           one for each profile that is seeded so
             upper  work     what the job writes; upper looks like the job's own 0700 directory, and so does the view
-            mask            whiteouts for what the job must not see
+            whiteouts       hide what the job must not see
             merged          the view, where root reads it; no job can reach or cover it
             l0 … l15        the layers, from the top, until the overlay has them
     <run>/cache/<subdir>    the same view, where the job has it
@@ -13,12 +13,12 @@ root's (docs/threats.md, row 4). The layers' clones are unmounted at once: the o
 so never on a warm path without seeding.
 
 Whiteouts. An overlay merges: where two bundles hold an entry with different files, it would show the files of both.
-One mask above all bundles suffices, because no path is hidden in one bundle and shown from one below it:
+One layer of whiteouts above all bundles suffices, because no path is hidden in one bundle and shown from one below it:
 
 - A path belongs to one entry, whatever the bundle (`Profile.entry_of` is a function of the path), and an entry is
   shown from the topmost bundle that has it, or from none.
 - So if an entry is shown from a bundle, no bundle above has a file of it. Other files of the entry in bundles below
-  are hidden by the mask, and those of the same name lie under it anyway.
+  are hidden by whiteouts, and those of the same name lie under it anyway.
 - A path of an entry that is not shown (blocked, or of a bundle that was not fetched) is hidden in all bundles.
 
 Where bundles break the first rule (published by a release whose profile divides its cache differently), an entry that
@@ -46,9 +46,10 @@ from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Copy
 from warmstart.store.bundles import Offer
 
-MOST_LAYERS = 16  # the mask counts as one
-MOST_HIDDEN = 20_000  # whiteouts; a namespace that needs more wants compaction, and is extracted until then
-
+MOST_LAYERS = 16
+MOST_BUNDLES = MOST_LAYERS - 1  # one layer is for the whiteouts
+MOST_WHITEOUTS = 20_000  # a namespace that needs more wants compaction, and is extracted until then
+WHITEOUTS = "whiteouts"  # the directory, and the name of that layer
 # Explicit, whatever the kernel's defaults are: a view must never depend on xattrs of directories (redirect_dir), nor
 # leave content in the layer below (metacopy). `volatile`: nobody needs a job's cache after a crash, and without it each
 # unmount syncs the whole file system of the workspace.
@@ -56,7 +57,6 @@ _OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index
 _BUSY_PAUSE = 0.005  # short: whoever writes file after file has none open in between
 _LAST_TRY = 1.0  # seconds for a writer to pause, when a view is taken down
 _REMOVAL = 10.0  # seconds
-MOST_BUNDLES = MOST_LAYERS - 1  # one layer is kept for the mask
 
 Picked = list[tuple[Offer, Copy]]  # bundles from the topmost down, each with its copy
 Files = Mapping[str, Collection[str]]  # entry → paths of its files
@@ -70,6 +70,14 @@ class OverlayUnavailable(ResourceError):
     hint = "does the kernel have overlay, squashfs and loop devices (/dev/loop-control)? jobs start slower meanwhile"
 
 
+class TooManyLayers(ResourceError):
+    """A namespace has more bundles than an overlay takes, mostly because nobody compacts the store."""
+
+    code = "too-many-layers"
+    template = "bundle {bundle}: a job's view has at most {most} bundles"
+    hint = "does `warmstart maintain --store` run each night? it makes one bundle of a user's many"
+
+
 class CacheBusy(ResourceError):
     """A process still writes to the job's cache, so it can't be read as a whole."""
 
@@ -78,11 +86,109 @@ class CacheBusy(ResourceError):
     hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
 
 
+class CacheInUse(ResourceError):
+    """A process outlived its job and used the job's cache when that was removed."""
+
+    code = "cache-in-use"
+    template = "{path}: a process still used {subdirs}; it was detached, and ends with that process"
+    hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
+
+
+class Layer(NamedTuple):
+    """One bundle: what it holds, and which of its entries are for the job."""
+
+    files: Files
+    entries: Collection[str]
+
+
+class View(NamedTuple):
+    """What the job sees of the bundles."""
+
+    entries: list[list[str]]  # for each layer those that are shown
+    hidden: list[str]  # paths to put whiteouts at; none lies below another
+
+
+class Shown(NamedTuple):
+    """A mounted view."""
+
+    entries: list[str]
+    mapped: bool  # whether seeded files look like the job's own; else they are root's, and anybody's to write
+
+
+class FrozenView(NamedTuple):
+    """A view that nobody can write to any more."""
+
+    upper: int  # what the job made or changed: names only, whiteouts are among them
+    merged: int  # the view: content is read here
+
+
+def split_by_layers(copied: Picked) -> tuple[Picked, list[TooManyLayers]]:
+    """Return the bundles that fit into one view, the more trusted and older ones, and an error for each other one."""
+    errors = [TooManyLayers(bundle=offer.bundle, most=MOST_BUNDLES) for offer, _ in copied[MOST_BUNDLES:]]
+    return copied[:MOST_BUNDLES], errors
+
+
+def show(  # noqa: PLR0917 - where, what, for whom
+    run_fd: int, subdir: str, directory: str, picked: Picked, job: Identity, deadline: Deadline
+) -> Shown:
+    """Mount a view of the bundles at `cache/<subdir>` of a run; `directory` is the node's of layers.
+
+    `cache` is still root's. `OverlayUnavailable`: nothing of it is left. `BundleDamaged`: the index is wrong.
+    """
+    view = _view(picked)
+    roots: list[int] = []
+    try:
+        for _, copy in picked:
+            roots.append(node_cache.mounted(directory, copy, deadline))
+        mapped = build(run_fd, subdir, roots, view.hidden, job)
+    except OSError as error:
+        raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
+    finally:
+        for root in roots:
+            os.close(root)
+    return Shown([entry for entries in view.entries for entry in entries], mapped)
+
+
+def _view(picked: Picked) -> View:
+    """Return what is to be seen; bundles that are shown whole need no look at their files."""
+    if all(offer.whole for offer, _ in picked):
+        return View([offer.entries for offer, _ in picked], [])
+    return view([Layer(copy.files(offer), offer.entries) for offer, copy in picked])
+
+
+def view(layers: Sequence[Layer]) -> View:
+    """Return what to show and what to hide; `layers` from the topmost one down."""
+    top: dict[str, int] = {}  # path → the topmost layer that holds it
+    for number, layer in enumerate(layers):
+        for files in layer.files.values():
+            for path in files:
+                top.setdefault(path, number)
+    folders = {folder for path in top for folder in _above(path)}
+
+    def is_clear(path: str, number: int) -> bool:
+        return top[path] == number and path not in folders and not any(folder in top for folder in _above(path))
+
+    entries = [
+        [entry for entry in layer.entries if all(is_clear(path, number) for path in layer.files[entry])]
+        for number, layer in enumerate(layers)
+    ]
+    shown = {path for layer, names in zip(layers, entries, strict=True) for name in names for path in layer.files[name]}
+    hidden = top.keys() - shown
+    return View(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _above(path))))
+
+
+def _above(path: str) -> Iterator[str]:
+    """Give the directories that a path lies in."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
 def build(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: Identity) -> bool:
     """Mount a view of `layers` (O_PATH descriptors of mounted bundles, the topmost first) at `cache/<subdir>`.
 
     `cache/<subdir>` has to be there and root's, and its parents, too. `hidden` are paths that the job is not to see
-    (`mask.view`). Returns whether seeded files look like the job's own (id-mapped); where the kernel can't do that,
+    (`view`). Returns whether seeded files look like the job's own (id-mapped); where the kernel can't do that,
     they are root's, 0666 and 0777. `OverlayUnavailable`: then nothing is mounted and nothing of it is left.
     """
     try:
@@ -100,16 +206,16 @@ def _build(  # noqa: PLR0917 - `build`'s arguments and one way of two
     with opened_dir(SEED, run_fd) as seed:
         os.mkdir(subdir, 0o700, dir_fd=seed)
         try:
-            with opened_dir(subdir, seed) as place, linux.working_in(place):
+            with opened_dir(subdir, seed) as profile_dir, linux.working_in(profile_dir):
                 _make_upper(job)
                 names = _attached(layers, job if mapped else None)
                 if hidden:
                     _make_whiteouts(hidden, job)
-                    names.insert(0, "mask")
+                    names.insert(0, WHITEOUTS)
                 options = f"lowerdir={':'.join(names)},{_OPTIONS}"
                 linux.mount("warmstart", "merged", "overlay", linux.RESTRICTED, options)
                 linux.make_private("merged")
-                _take_layers_away(place, len(layers))
+                _detach_layers(profile_dir, len(layers))
                 linux.bind("merged", f"../../cache/{subdir}")
         except BaseException:
             remove_tree(seed, subdir, after(_REMOVAL))
@@ -143,26 +249,20 @@ def _attached(layers: Sequence[int], job: Identity | None) -> list[str]:
     return names
 
 
-def _take_layers_away(place: int, count: int) -> None:
-    for number in range(count):
-        linux.unmount(f"l{number}", place)
-        os.rmdir(f"l{number}", dir_fd=place)
-
-
 def _make_whiteouts(hidden: Sequence[str], job: Identity) -> None:
-    """Make `mask` with a whiteout at each path; directories on the way are the job's: the view shows the topmost."""
-    if len(hidden) > MOST_HIDDEN:
+    """Make a whiteout at each path; directories on the way are the job's: the view shows the topmost."""
+    if len(hidden) > MOST_WHITEOUTS:
         raise OSError(errno.E2BIG, f"{len(hidden)} files of its bundles would have to be hidden")
     made = {""}
-    _make_folder("mask", job)
+    _make_folder(WHITEOUTS, job)
     for path in hidden:
         folders = path.split("/")[:-1]
         for depth in range(1, len(folders) + 1):
             folder = "/".join(folders[:depth])
             if folder not in made:
-                _make_folder(f"mask/{folder}", job)
+                _make_folder(f"{WHITEOUTS}/{folder}", job)
                 made.add(folder)
-        os.mknod(f"mask/{path}", stat.S_IFCHR, os.makedev(0, 0))
+        os.mknod(f"{WHITEOUTS}/{path}", stat.S_IFCHR, os.makedev(0, 0))
 
 
 def _make_folder(path: str, job: Identity) -> None:
@@ -171,19 +271,10 @@ def _make_folder(path: str, job: Identity) -> None:
     os.chown(path, job.uid, job.gid)
 
 
-class CacheInUse(ResourceError):
-    """A process outlived its job and used the job's cache when that was removed."""
-
-    code = "cache-in-use"
-    template = "{path}: a process still used {subdirs}; it was detached, and ends with that process"
-    hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
-
-
-class FrozenView(NamedTuple):
-    """A view that nobody can write to any more."""
-
-    upper: int  # what the job made or changed: names only, whiteouts are among them
-    merged: int  # the view: content is read here
+def _detach_layers(profile_dir: int, count: int) -> None:
+    for number in range(count):
+        linux.unmount(f"l{number}", profile_dir)
+        os.rmdir(f"l{number}", dir_fd=profile_dir)
 
 
 @contextmanager
@@ -197,15 +288,15 @@ def frozen_view(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> I
         if view is None:
             yield None
             return
-        place, merged = view
+        profile_dir, merged = view
         if not _make_read_only(merged, deadline):
             raise CacheBusy(profile=profile)
-        upper = opened.enter_context(opened_dir("upper", place))
+        upper = opened.enter_context(opened_dir("upper", profile_dir))
         yield FrozenView(upper, opened.enter_context(opened_dir(".", merged)))
 
 
 def _make_read_only(merged: int, deadline: Deadline) -> bool:
-    """Let nobody write any more; False where somebody still has a file open for writing at the deadline."""
+    """Make a view read-only; False where somebody still has a file open for writing at the deadline."""
     while True:
         try:
             linux.make_read_only(merged)
@@ -238,8 +329,8 @@ def _take_one_down(run_fd: int, subdir: str) -> bool:
         with suppress(OSError):  # the disk below it fails: it goes all the same
             _make_read_only(view[1], after(_LAST_TRY))
     unused = _unmount_from_cache(run_fd, subdir)
-    with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as place:
-        return linux.unmount("merged", place) and unused
+    with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as profile_dir:
+        return linux.unmount("merged", profile_dir) and unused
 
 
 def _subdirs(run_fd: int) -> list[str]:
@@ -248,6 +339,13 @@ def _subdirs(run_fd: int) -> list[str]:
             return sorted(os.listdir(seed))
     except FileNotFoundError:
         return []
+
+
+def discard(run_fd: int, subdir: str) -> None:
+    """Unmount one profile's view and remove what belongs to it, in the prolog: nobody has used it yet."""
+    with suppress(FileNotFoundError), opened_dir(SEED, run_fd) as seed:
+        _unmount_from_cache(run_fd, subdir)
+        remove_tree(seed, subdir, after(_REMOVAL))
 
 
 def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
@@ -267,111 +365,13 @@ def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
         os.close(cache)
 
 
-def discard(run_fd: int, subdir: str) -> None:
-    """Unmount one profile's view and remove what belongs to it, in the prolog: nobody has used it yet."""
-    with suppress(FileNotFoundError), opened_dir(SEED, run_fd) as seed:
-        _unmount_from_cache(run_fd, subdir)
-        remove_tree(seed, subdir, after(_REMOVAL))
-
-
 def _opened(run_fd: int, subdir: str, opened: ExitStack) -> tuple[int, int] | None:
-    """Return descriptors of a profile's place and (O_PATH) of its view's root; None where it is not mounted."""
+    """Return descriptors of `.seed/<subdir>` and (O_PATH) of its view's root; None where it is not mounted."""
     try:
         seed = opened.enter_context(opened_dir(SEED, run_fd))
-        place = opened.enter_context(opened_dir(subdir, seed))
-        merged = os.open("merged", PATH, dir_fd=place)
+        profile_dir = opened.enter_context(opened_dir(subdir, seed))
+        merged = os.open("merged", PATH, dir_fd=profile_dir)
     except FileNotFoundError:
         return None
     opened.callback(os.close, merged)
-    return None if mount_id(merged) == mount_id(place) else (place, merged)
-
-
-class TooManyLayers(ResourceError):
-    """A namespace has more bundles than an overlay takes, mostly because nobody compacts the store."""
-
-    code = "too-many-layers"
-    template = "bundle {bundle}: a job's view has at most {most} bundles"
-    hint = "does `warmstart maintain --store` run each night? it makes one bundle of a user's many"
-
-
-class Shown(NamedTuple):
-    """A mounted view."""
-
-    entries: list[str]
-    mapped: bool  # whether seeded files look like the job's own; else they are root's, and anybody's to write
-
-
-def divided(copied: Picked) -> tuple[Picked, list[TooManyLayers]]:
-    """Return the bundles that fit into one view, the more trusted and older ones, and an error for each other one."""
-    errors = [TooManyLayers(bundle=offer.bundle, most=MOST_BUNDLES) for offer, _ in copied[MOST_BUNDLES:]]
-    return copied[:MOST_BUNDLES], errors
-
-
-def show(  # noqa: PLR0917 - where, what, for whom
-    run_fd: int, subdir: str, directory: str, picked: Picked, job: Identity, deadline: Deadline
-) -> Shown:
-    """Mount a view of the bundles at `cache/<subdir>` of a run; `directory` is the node's of layers.
-
-    `cache` is still root's. `OverlayUnavailable`: nothing of it is left. `BundleDamaged`: the index is wrong.
-    """
-    view = _view(picked)
-    roots: list[int] = []
-    try:
-        for _, copy in picked:
-            roots.append(node_cache.mounted(directory, copy, deadline))
-        mapped = build(run_fd, subdir, roots, view.hidden, job)
-    except OSError as error:
-        raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
-    finally:
-        for root in roots:
-            os.close(root)
-    return Shown([entry for entries in view.entries for entry in entries], mapped)
-
-
-def _view(picked: Picked) -> View:
-    """Return what is to be seen; bundles that are wanted whole need no look at their files."""
-    if all(offer.whole for offer, _ in picked):
-        return View([offer.entries for offer, _ in picked], [])
-    return view([Layer(copy.files(offer), offer.entries) for offer, copy in picked])
-
-
-class Layer(NamedTuple):
-    """One bundle: what it holds, and which of its entries are wanted."""
-
-    files: Files
-    wanted: Collection[str]
-
-
-class View(NamedTuple):
-    """What the job sees of the bundles."""
-
-    entries: list[list[str]]  # for each layer those that are shown
-    hidden: list[str]  # paths to put whiteouts at; none lies below another
-
-
-def view(layers: Sequence[Layer]) -> View:
-    """Return what to show and what to hide; `layers` from the topmost one down."""
-    top: dict[str, int] = {}  # path → the topmost layer that holds it
-    for number, layer in enumerate(layers):
-        for files in layer.files.values():
-            for path in files:
-                top.setdefault(path, number)
-    folders = {folder for path in top for folder in _above(path)}
-
-    def is_clear(path: str, number: int) -> bool:
-        return top[path] == number and path not in folders and not any(folder in top for folder in _above(path))
-
-    entries = [
-        [entry for entry in layer.wanted if all(is_clear(path, number) for path in layer.files[entry])]
-        for number, layer in enumerate(layers)
-    ]
-    shown = {path for layer, kept in zip(layers, entries, strict=True) for entry in kept for path in layer.files[entry]}
-    hidden = top.keys() - shown
-    return View(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _above(path))))
-
-
-def _above(path: str) -> Iterator[str]:
-    """Give the directories that a path lies in."""
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
+    return None if mount_id(merged) == mount_id(profile_dir) else (profile_dir, merged)

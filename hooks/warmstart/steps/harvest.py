@@ -1,36 +1,45 @@
 """Step `harvest`: bring back what the job compiled (docs/architecture.md, An epilog; docs/threats.md, rows 5, 7, 13).
 
 Per profile: root copies the new entries into its stage, a process under the validator's uid judges them there,
-root packs what is valid, the store's owner publishes it. What fails goes nowhere, with a reason in the audit. What
-there is no time for is named in the record's `deferred`: `release` then leaves the cache to maintenance.
+root packs what is valid, the store's owner publishes it. What the store does not take is spooled on the node. What
+fails goes nowhere, with a reason in the audit. What there is no time for is named in the record's `deferred`: `release`
+then leaves the cache to maintenance.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
+from warmstart.harvest import spool
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_view, room
-from warmstart.harvest.delivery import Delivery, Late, in_time
-from warmstart.harvest.scan import OUT_OF_TIME
+from warmstart.harvest.pack import pack
+from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
+from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
+from warmstart.host.identity import WorkerSilent
+from warmstart.host.process import ProgramTooSlow
+from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
-from warmstart.record import Record
 from warmstart.seed.overlay import frozen_view
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.manifest import Entries
+from warmstart.store import bundles, index
+from warmstart.store.index import Base
+from warmstart.store.layout import Namespace, StoreFailed, StoreFull
+from warmstart.store.manifest import Draft, Entries, Producer
 
 NAME = "harvest"
 
 BUSY_SECONDS = 5.0  # for a process that still writes to the cache to end
 CLEANING_SECONDS = 10.0
-ASKING_SECONDS = 5.0  # the controller, how the job ended
+CONTROLLER_SECONDS = 5.0  # to say how the job ended
+STORE_SECONDS = 5.0  # to say what it has; without that, all that was not seeded counts as new
 
 
 class HarvestFailed(ResourceError):
@@ -41,15 +50,19 @@ class HarvestFailed(ResourceError):
     hint = "is there space left on the disk of the node's state? the job's new entries are lost"
 
 
+class _Late(Exception):
+    """The budget was used up before the profile was done."""
+
+
 class Options(NamedTuple):
     """Bounds of one job's harvest: seconds, bytes, entries; and whom to ask how the job ended, if that matters."""
 
     budget: float
     max_size: int
     max_entries: int
-    ended: Callable[[Deadline], str] | None = None  # returns why the job was no success, "" if it was
-    careful: frozenset[str] | None = None  # the profiles for which that matters; None: all
-    wanted: frozenset[str] | None = None  # the profiles to harvest on this node; None: all
+    failure: Callable[[Deadline], str] | None = None  # returns why the job was no success, "" if it was
+    after_success: frozenset[str] | None = None  # the profiles for which that matters; None: all
+    only: frozenset[str] | None = None  # the profiles to harvest on this node; None: all
 
 
 class _Harvested(NamedTuple):
@@ -58,15 +71,7 @@ class _Harvested(NamedTuple):
     entries: int
     size: int  # bytes
     late: bool
-    failed: StoreError | None
-
-
-class _Staged(NamedTuple):
-    """What one profile's stage holds: `entries/`, later `bundle.sqsh` beside it."""
-
-    path: str
-    entries_fd: int
-    collected: Collected
+    failed: StoreError | None = None
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -75,29 +80,29 @@ def run(context: Context, options: Options) -> Outcome:
     A profile that fails is one error of the outcome's `degraded`; the unfinished are the record's `deferred`.
     """
     deadline = context.deadline.within(options.budget)
-    profiles = _profiles_to_harvest(context, options, deadline)
-    if context.record.seeded and not profiles:
+    profile_names = _profiles_to_harvest(context, options, deadline)
+    if context.record.seeded and not profile_names:
         return Outcome("skipped")
     entries = 0
     size = 0
     deferred: list[str] = []
     degraded: list[WarmstartError] = []
-    for profile in profiles:
+    for profile_name in profile_names:
         # One profile's harvest is one bundle: one that no job could fetch would keep its entries from all.
-        room = min(options.max_size - size, context.policy.seed.max_fetch)
-        limits = HarvestLimits(room, options.max_entries - entries, deadline)
+        max_size = min(options.max_size - size, context.policy.seed.max_fetch)
+        limits = HarvestLimits(max_size, options.max_entries - entries, deadline)
         try:
-            harvested = _harvest(context, profile, limits)
-        except Late:
-            deferred.append(profile)
+            harvested = _ProfileHarvest(context, profile_name, limits).run()
+        except _Late:
+            deferred.append(profile_name)
         except WarmstartError as error:
             degraded.append(error)
         except OSError as error:
-            degraded.append(HarvestFailed(profile=profile, problem=error.strerror or str(error)))
+            degraded.append(HarvestFailed(profile=profile_name, problem=error.strerror or str(error)))
         else:
             entries += harvested.entries
             size += harvested.size
-            deferred += [profile] if harvested.late else []
+            deferred += [profile_name] if harvested.late else []
             degraded += [harvested.failed] if harvested.failed else []
     state = "changed" if entries else "unchanged"
     return Outcome(state, detail={"entries": entries}, record={"deferred": deferred}, degraded=degraded)
@@ -105,112 +110,230 @@ def run(context: Context, options: Options) -> Outcome:
 
 def _profiles_to_harvest(context: Context, options: Options, deadline: Deadline) -> list[str]:
     """Return the profiles to harvest, without those for which the job had to be a success and was none."""
-    of_run = context.record.deferred or context.record.seeded
-    wanted = [profile for profile in of_run if options.wanted is None or profile in options.wanted]
-    if options.ended and (reason := options.ended(deadline.within(ASKING_SECONDS))):
-        left_out = [profile for profile in wanted if options.careful is None or profile in options.careful]
+    names = context.record.deferred or list(context.record.seeded)
+    if options.only is not None:
+        names = [name for name in names if name in options.only]
+    if options.failure and (reason := options.failure(deadline.within(CONTROLLER_SECONDS))):
+        left_out = [name for name in names if options.after_success is None or name in options.after_success]
         context.audit.emit(events.HARVEST_LEFT_OUT, reason=reason, profiles=left_out)
-        return [profile for profile in wanted if profile not in left_out]
-    return wanted
+        return [name for name in names if name not in left_out]
+    return names
 
 
-def _harvest(context: Context, profile: str, limits: HarvestLimits) -> _Harvested:
-    """Harvest one profile. Half of the time that is left is for collecting: what was taken must get published, too."""
-    started = time.monotonic()
-    if limits.deadline.expired():
-        raise Late
-    collecting = limits._replace(deadline=limits.deadline.within(limits.deadline.left() / 2))
-    delivery = Delivery(context.policy, context.record, context.audit, context.store, context.paths.spool, profile)
-    with _staged(context, delivery, collecting) as staged:
-        collected = staged.collected
-        valid = delivery.newer(_judged(context, delivery, staged, limits.deadline), context.deadline)
-        late = collected.truncated == OUT_OF_TIME
+class _ProfileHarvest:
+    """The harvest of one profile of one run, from the job's cache to the store."""
+
+    def __init__(self, context: Context, profile_name: str, limits: HarvestLimits) -> None:
+        policy, record = context.policy, context.record
+        seeded = record.seeded[profile_name]
+        self._context = context
+        self._limits = limits
+        self._profile = registry.get(profile_name, policy.profiles)
+        self._keeps_newest = self._profile.keeps == "newest"
+        self._namespace = Namespace(policy.paths.store, record.publish_scope, profile_name, seeded.namespace)
+        self._quota = bundles.quota(record.publish_scope, policy.maintenance)
+        self._seeded_entries = seeded.entries
+        self._base = Base(*seeded.based_on) if seeded.based_on else None  # where the newest wins
+
+    def run(self) -> _Harvested:
+        """Harvest the profile; `_Late`, `HarvestFailed`, `OSError`, errors of the store, the validator and mksquashfs.
+
+        Half of the time that is left is for collecting: what was taken must get published, too.
+        """
+        started = time.monotonic()
+        deadline = self._limits.deadline
+        if deadline.expired():
+            raise _Late
+        collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
+        with self._stage() as (path, entries_fd):
+            collected = self._collect(entries_fd, collecting)
+            valid = self._newer(self._judge(entries_fd, collected.entries))
+            late = collected.truncated == OUT_OF_TIME
+            try:
+                bundle = self._publish(path, valid) if valid else None
+            except StoreError as error:  # it is spooled, or not wanted; what was not collected is late all the same
+                return _Harvested(0, collected.size, late, error)
+            count = len(valid) if bundle else 0
+            self._context.audit.emit(
+                events.CACHE_HARVESTED,
+                profile=self._profile.name,
+                namespace=self._namespace.name,
+                scope=self._namespace.scope,
+                bundle=bundle,
+                entries=count,
+                bytes=collected.size,
+                known=collected.skipped,
+                ignored=collected.ignored,
+                truncated=collected.truncated,
+                duration_ms=round((time.monotonic() - started) * 1000, 3),
+            )
+            return _Harvested(count, collected.size, late)
+
+    @contextmanager
+    def _stage(self) -> Iterator[tuple[str, int]]:
+        """Give this run's stage, its path and a descriptor of `entries/` in it; the stage is gone afterwards.
+
+        Its name is the run's, so an epilog that is repeated removes what the one before left when it was killed.
+        """
+        directory = self._context.paths.stage
+        name = f"{self._context.record.run_name}.{self._profile.name}"
+        ensure_dir(directory, 0o700)
+        with opened_dir(directory) as parent:
+            remove_tree(parent, name, after(CLEANING_SECONDS))
+            os.mkdir(name, 0o700, dir_fd=parent)
+            try:
+                with opened_dir(name, parent) as stage:
+                    os.mkdir("entries", 0o755, dir_fd=stage)
+                    with opened_dir("entries", stage) as entries_fd:
+                        yield os.path.join(directory, name), entries_fd
+            finally:
+                remove_tree(parent, name, after(CLEANING_SECONDS))
+
+    def _collect(self, entries_fd: int, limits: HarvestLimits) -> Collected:
+        """Copy what is new into the stage."""
+        record, profile = self._context.record, self._profile
+        half = room(entries_fd) // 2  # the bundle that is packed of them lies beside them
+        if not half:
+            raise HarvestFailed(profile=profile.name, problem=STAGE_FULL)
+        limits = limits._replace(max_size=min(limits.max_size, half))
+        entry_of, owner, stage = profile.entry_of, record.uid, Stage(entries_fd)
+        skip = self._known_entries(limits.deadline)
+        busy = limits.deadline.within(BUSY_SECONDS)
+        with opened_dir(record.run_directory) as base, frozen_view(base, profile.name, profile.subdir, busy) as view:
+            if view:
+                collected = collect_view(view, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits)
+            else:
+                path, lock = f"cache/{profile.subdir}", profile.lock
+                collected = collect(
+                    base, path, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits, lock=lock
+                )
+        self._reject(collected.rejected, collected.examples)
+        return collected
+
+    def _known_entries(self, deadline: Deadline) -> set[str]:
+        """Return the entries that need not be collected: the store has them, or the job was seeded with them.
+
+        Where the store does not answer that is what was seeded: the harvest is spooled then.
+        """
+        record, store = self._context.record, self._context.store
+        answer_by, newest = deadline.within(STORE_SECONDS), self._keeps_newest
         try:
-            published = delivery.publish(staged.path, valid, limits.deadline) if valid else None
-        except StoreError as error:  # it is spooled, or not wanted; what was not collected is late all the same
-            return _Harvested(0, collected.size, late, error)
-        count = len(valid) if published else 0
+            stored = store.known_entries(
+                self._namespace, record.user, record.uid, answer_by, quota=self._quota, newest=newest
+            )
+        except (StoreFailed, WorkerSilent):
+            stored = []
+        # An entry that grew keeps its name.
+        return set(stored) if newest else {*self._seeded_entries, *stored}
+
+    def _judge(self, entries_fd: int, collected: Entries) -> Entries:
+        """Return the entries that the validator finds valid; the others leave the stage."""
+        if not collected:
+            return {}
+        policy, deadline = self._context.policy, self._limits.deadline
+        files = {entry: sorted(paths) for entry, paths in collected.items()}
+        with _in_time(deadline):
+            validator = Validator(policy.validate_user)
+            verdicts = validator.judge(
+                self._profile.name, entries_fd, files, defined=policy.profiles, deadline=deadline
+            )
+        stage = Stage(entries_fd)
+        reasons: dict[str, int] = {}
+        examples: list[tuple[str, str]] = []
+        valid: Entries = {}
+        for entry, reason in verdicts.items():
+            if reason is None:
+                valid[entry] = collected[entry]
+                continue
+            reasons[reason] = reasons.get(reason, 0) + 1
+            examples.append((entry, reason))
+            stage.discard(files[entry])
+        self._reject(reasons, examples)
+        return valid
+
+    def _newer(self, entries: Entries) -> Entries:
+        """Return the entries that are worth publishing.
+
+        All of them, unless the profile keeps the newest: then none that the store has in the same or a newer form.
+        Where the store does not answer, publishing decides.
+        """
+        if not self._keeps_newest or not entries:
+            return entries
+        deadline = self._context.deadline.within(STORE_SECONDS)
+        try:
+            reason = self._context.store.needless(self._namespace, self._base, entries, deadline)
+        except (StoreFailed, WorkerSilent):
+            return entries
+        if reason and reason != index.UNCHANGED:
+            self._reject_all(entries, reason)
+        return {} if reason else entries
+
+    def _publish(self, stage: str, entries: Entries) -> str | None:
+        """Pack `stage`/entries and publish it; return the bundle's id.
+
+        None where others have published all of it meanwhile. `_Late`; the store's errors, and then it is spooled.
+        """
+        deadline = self._limits.deadline
+        with _in_time(deadline):
+            fd = pack(f"{stage}/entries", f"{stage}/{spool.BUNDLE}", deadline)
+        draft = self._draft(entries)
+        try:
+            published = self._context.store.publish(self._namespace, fd, draft, deadline, quota=self._quota)
+        except (StoreFull, StoreFailed, WorkerSilent) as error:
+            self._spool(stage, draft, error)
+            raise
+        finally:
+            os.close(fd)
+        if published.bundle:
+            labels = {"profile": self._profile.name, "namespace": self._namespace.name}
+            self._context.audit.emit(events.BUNDLE_PUBLISHED, **labels, **published._asdict())
+        elif self._keeps_newest:
+            self._reject_all(entries, index.SUPERSEDED)
+        return published.bundle
+
+    def _draft(self, entries: Entries) -> Draft:
+        """Return what the manifest is made of: root's own knowledge, all of it (docs/architecture.md, rule 3)."""
+        record = self._context.record
+        producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
+        draft = Draft(producer, record.facts, entries)
+        if not self._keeps_newest:
+            return draft
+        base = self._base
+        return draft._replace(based_on=base.bundle if base and base.scope == self._namespace.scope else "")
+
+    def _spool(self, stage: str, draft: Draft, error: StoreError) -> None:
+        """Keep on this node what the store did not take; a later epilog, or maintenance, publishes it."""
+        context, profile = self._context, self._profile.name
+        spooled = Spooled(*self._namespace[1:], draft, f"{context.record.run_name}.{profile}")
+        dropped = spool.add(context.paths.spool, stage, spooled, context.policy.harvest.spool)
         context.audit.emit(
-            events.CACHE_HARVESTED,
+            events.BUNDLE_SPOOLED,
             profile=profile,
-            namespace=delivery.place.name,
-            scope=delivery.place.scope,
-            bundle=published,
-            entries=count,
-            bytes=collected.size,
-            known=collected.skipped,
-            ignored=collected.ignored,
-            truncated=collected.truncated,
-            duration_ms=round((time.monotonic() - started) * 1000, 3),
+            namespace=self._namespace.name,
+            entries=len(draft.entries),
+            error=error.as_audit(),
         )
-        return _Harvested(count, collected.size, late, None)
+        for name in dropped:
+            context.audit.emit(events.BUNDLE_DROPPED, spooled=name, reason=spool.NO_ROOM)
+
+    def _reject_all(self, entries: Entries, reason: str) -> None:
+        self._reject({reason: len(entries)}, [(entry, reason) for entry in entries])
+
+    def _reject(self, reasons: Mapping[str, int], examples: list[tuple[str, str]]) -> None:
+        """Say in the audit what is not taken: reason → how many, and some of (name, reason)."""
+        if reasons:
+            shown = examples[:MOST_EXAMPLES]
+            self._context.audit.emit(
+                events.ENTRY_REJECTED, profile=self._profile.name, reasons=dict(reasons), examples=shown
+            )
 
 
 @contextmanager
-def _staged(context: Context, delivery: Delivery, limits: HarvestLimits) -> Iterator[_Staged]:
-    """Copy what is new into a stage of this run; the stage is gone afterwards.
-
-    Its name is the run's, so an epilog that is repeated removes what the one before left when it was killed.
-    """
-    name = f"{context.record.run_name}.{delivery.tool.name}"
-    ensure_dir(context.paths.stage, 0o700)
-    with opened_dir(context.paths.stage) as parent:
-        remove_tree(parent, name, after(CLEANING_SECONDS))
-        os.mkdir(name, 0o700, dir_fd=parent)
-        try:
-            with opened_dir(name, parent) as stage:
-                limits = limits._replace(max_size=min(limits.max_size, _room(delivery, stage)))
-                os.mkdir("entries", 0o755, dir_fd=stage)
-                with opened_dir("entries", stage) as entries:
-                    path = os.path.join(context.paths.stage, name)
-                    yield _Staged(path, entries, _collect(context.record, delivery, Stage(entries), limits))
-        finally:
-            remove_tree(parent, name, after(CLEANING_SECONDS))
-
-
-def _room(delivery: Delivery, stage: int) -> int:
-    """Return how many bytes may be collected; `HarvestFailed` where there is room for nothing."""
-    half = room(stage) // 2  # the bundle that is packed of them lies beside them
-    if not half:
-        raise HarvestFailed(profile=delivery.tool.name, problem=STAGE_FULL)
-    return half
-
-
-def _collect(record: Record, delivery: Delivery, stage: Stage, limits: HarvestLimits) -> Collected:
-    tool = delivery.tool
-    entry_of, owner, skip = tool.entry_of, record.uid, set(delivery.known(limits.deadline))
-    busy = limits.deadline.within(BUSY_SECONDS)
-    with opened_dir(record.run_directory) as base, frozen_view(base, tool.name, tool.subdir, busy) as view:
-        if view:
-            collected = collect_view(view, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits)
-        else:
-            place, lock = f"cache/{tool.subdir}", tool.lock
-            collected = collect(
-                base, place, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits, lock=lock
-            )
-    delivery.reject(collected.rejected, collected.examples)
-    return collected
-
-
-def _judged(context: Context, delivery: Delivery, staged: _Staged, deadline: Deadline) -> Entries:
-    """Return the entries that the validator finds valid; the others leave the stage."""
-    collected = staged.collected.entries
-    if not collected:
-        return {}
-    entries = {entry: sorted(files) for entry, files in collected.items()}
-    asked = (delivery.tool.name, staged.entries_fd, entries)
-    with in_time(deadline):
-        validator = Validator(context.policy.validate_user)
-        verdicts = validator.judge(*asked, defined=context.policy.profiles, deadline=deadline)
-    reasons: dict[str, int] = {}
-    examples: list[tuple[str, str]] = []
-    valid: Entries = {}
-    for entry, reason in verdicts.items():
-        if reason is None:
-            valid[entry] = collected[entry]
-            continue
-        reasons[reason] = reasons.get(reason, 0) + 1
-        examples.append((entry, reason))
-        Stage(staged.entries_fd).discard(entries[entry])
-    delivery.reject(reasons, examples)
-    return valid
+def _in_time(deadline: Deadline) -> Iterator[None]:
+    """Tell what the budget ended (`_Late`) from what failed."""
+    try:
+        yield
+    except (WorkerSilent, ProgramTooSlow) as error:
+        if deadline.expired():
+            raise _Late from error
+        raise

@@ -1,8 +1,8 @@
 """Step `seed`: fill the job's cache with what its namespaces hold (docs/seeding.md).
 
 Per profile: ask the store which entries come from which bundle, fetch the bundles that this node lacks, and show them
-to the job through an overlay; extract them as the job's uid where that can't be, or where the tool needs exact times.
-What fails for one profile leaves that one cold and the others warm.
+to the job through an overlay; extract them as the job's uid where that can't be, or where the profile needs exact
+times. What fails for one profile leaves that one cold and the others warm.
 
 Until all overlays are mounted the cache is root's, so nobody can change what they are mounted on
 (docs/threats.md, row 4); then it is given to the job, whatever failed before.
@@ -74,7 +74,7 @@ class _Budget:
 class _Source(NamedTuple):
     """What one profile is seeded with."""
 
-    tool: Profile
+    profile: Profile
     namespace: str
     copied: list[tuple[Offer, Copy]]
     started: float  # monotonic
@@ -93,8 +93,8 @@ def run(context: Context, options: Options) -> Outcome:
     seeding = _Seeding(context)
     try:
         facts = _facts(context, options)
-        for tool in _tools(context, options):
-            seeding.fetch(tool, host_facts.namespace(tool, facts))
+        for profile in _profiles(context, options):
+            seeding.fetch(profile, host_facts.namespace(profile, facts))
         seeding.mount()
     finally:
         withheld = _give_away(context)
@@ -107,29 +107,16 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome("changed" if warm else "unchanged", record=record, degraded=seeding.degraded)
 
 
-def _tools(context: Context, options: Options) -> list[Profile]:
-    return [registry.get(profile, context.policy.profiles) for profile in options.profiles]
-
-
 def _facts(context: Context, options: Options) -> dict[str, str]:
     image = context.record.image or f"label:{context.policy.site_label}"
-    facts = host_facts.derive(_tools(context, options), image, options.declared)
+    facts = host_facts.derive(_profiles(context, options), image, options.declared)
     if context.policy.cache_place:
         facts["path"] = context.policy.cache_place
     return facts
 
 
-def _give_away(context: Context) -> CacheWithheld | None:
-    """Make the cache and what lies in it the job's, the cache itself last."""
-    record = context.record
-    try:
-        with opened_dir(record.run_directory) as base, opened_dir("cache", base) as cache:
-            for name in os.listdir(cache):
-                os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
-            os.fchown(cache, record.uid, record.gid)
-    except OSError as error:
-        return CacheWithheld(problem=error.strerror or str(error))
-    return None
+def _profiles(context: Context, options: Options) -> list[Profile]:
+    return [registry.get(name, context.policy.profiles) for name in options.profiles]
 
 
 class _Seeding:
@@ -144,21 +131,21 @@ class _Seeding:
         self._job = JobClient(self._identity)
         self._sources: list[_Source] = []
 
-    def fetch(self, tool: Profile, namespace: str) -> None:
+    def fetch(self, profile: Profile, namespace: str) -> None:
         """Bring a profile's bundles to this node."""
         started = time.monotonic()
-        self.seeded[tool.name] = Seeded(namespace, [])
-        with self._cold_on_failure(tool):
-            offered = _offered(self._context, tool, namespace, self._budget)
-            copied = _copied(self._context, tool, namespace, offered, self._budget) if offered else []
+        self.seeded[profile.name] = Seeded(namespace, [])
+        with self._cold_on_failure(profile):
+            offered = _offered(self._context, profile, namespace, self._budget)
+            copied = _copied(self._context, profile, namespace, offered, self._budget) if offered else []
             if copied:
-                self._sources.append(_Source(tool, namespace, copied, started))
+                self._sources.append(_Source(profile, namespace, copied, started))
 
     def mount(self) -> None:
         """Mount the overlays; the first that can't be had leaves it and the others to extraction."""
         for number, source in enumerate(self._sources):
-            if source.tool.suits_overlay:
-                with self._cold_on_failure(source.tool):
+            if source.profile.suits_overlay:
+                with self._cold_on_failure(source.profile):
                     mounted = self._mounted(source)
                     if mounted is None:
                         return
@@ -167,11 +154,11 @@ class _Seeding:
     def extract(self) -> None:
         """Extract what is not mounted, and let entries that name their own path name the job's."""
         for source in self._sources:
-            with self._cold_on_failure(source.tool), self._opened_cache(source.tool) as cache:
+            with self._cold_on_failure(source.profile), self._opened_cache(source.profile) as cache:
                 try:
                     if not source.way:
-                        self._job.unpack(source.copied, cache, source.tool.subdir, self._budget.extracting)
-                    if source.tool.relocate:
+                        self._job.unpack(source.copied, cache, source.profile.subdir, self._budget.extracting)
+                    if source.profile.relocate:
                         self._relocated(source, cache)
                 except BaseException:  # half of it is worse than none
                     self._discard(source, cache)
@@ -182,41 +169,41 @@ class _Seeding:
         from warmstart.seed import overlay
         from warmstart.seed.overlay import OverlayUnavailable
 
-        context, tool = self._context, source.tool
-        picked, left_out = overlay.divided(source.copied)
+        context, profile = self._context, source.profile
+        picked, left_out = overlay.split_by_layers(source.copied)
         deadline = context.deadline.within(MOUNTING_SECONDS)
         with opened_dir(context.record.run_directory) as base:
             try:
-                shown = overlay.show(base, tool.subdir, context.paths.layers, picked, self._identity, deadline)
+                shown = overlay.show(base, profile.subdir, context.paths.layers, picked, self._identity, deadline)
             except OverlayUnavailable as error:
-                context.audit.emit(events.OVERLAY_FAILED, profile=tool.name, error=error.as_audit())
+                context.audit.emit(events.OVERLAY_FAILED, profile=profile.name, error=error.as_audit())
                 return None
         for dropped in left_out:
-            named = {"profile": tool.name, "bundle": dropped.fields["bundle"]}
-            context.audit.emit(events.BUNDLE_LEFT_OUT, **named, error=dropped.as_audit())
+            bundle = dropped.fields["bundle"]
+            context.audit.emit(events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=bundle, error=dropped.as_audit())
         return source._replace(copied=picked, way="overlay", mapped=shown.mapped, shown=tuple(shown.entries))
 
     def _relocated(self, source: _Source, cache: int) -> None:
         """Whatever goes wrong in a process of the job's uid is never the node's or the store's fault."""
         path = self._context.record.cache
         try:
-            self._job.relocate(source.tool, cache, path, source.entries, self._budget.extracting)
+            self._job.relocate(source.profile, cache, path, source.entries, self._budget.extracting)
         except (WarmstartError, OSError) as error:
-            raise SeedFailed(profile=source.tool.name, problem=f"its entries' paths: {error}") from error
+            raise SeedFailed(profile=source.profile.name, problem=f"its entries' paths: {error}") from error
 
     def _discard(self, source: _Source, cache: int) -> None:
         if source.way:
             from warmstart.seed.overlay import discard
 
             with opened_dir(self._context.record.run_directory) as base:
-                discard(base, source.tool.subdir)
-        remove_tree(cache, source.tool.subdir, after(REMOVAL_SECONDS))
+                discard(base, source.profile.subdir)
+        remove_tree(cache, source.profile.subdir, after(REMOVAL_SECONDS))
 
     def _done(self, source: _Source) -> None:
-        self.seeded[source.tool.name] = Seeded(source.namespace, source.entries, _based_on(source))
+        self.seeded[source.profile.name] = Seeded(source.namespace, source.entries, _based_on(source))
         self._context.audit.emit(
             events.CACHE_SEEDED,
-            profile=source.tool.name,
+            profile=source.profile.name,
             namespace=source.namespace,
             way=source.way or "extraction",
             mapped=source.mapped,
@@ -228,44 +215,44 @@ class _Seeding:
         )
 
     @contextmanager
-    def _opened_cache(self, tool: Profile) -> Iterator[int]:
+    def _opened_cache(self, profile: Profile) -> Iterator[int]:
         """Open the cache beneath root's own directory, whatever was put in its place."""
         with opened_dir(self._context.record.run_directory) as base:
             try:
                 cache = open_directory("cache", base, mount_id(base))
             except TurnedAway as turned:
-                raise SeedFailed(profile=tool.name, problem=f"the cache directory: {turned.reason}") from turned
+                raise SeedFailed(profile=profile.name, problem=f"the cache directory: {turned.reason}") from turned
             try:
                 yield cache
             finally:
                 os.close(cache)
 
     @contextmanager
-    def _cold_on_failure(self, tool: Profile) -> Iterator[None]:
+    def _cold_on_failure(self, profile: Profile) -> Iterator[None]:
         try:
             yield
         except WarmstartError as error:
             self.degraded.append(error)
         except OSError as error:
-            self.degraded.append(SeedFailed(profile=tool.name, problem=error.strerror or str(error)))
+            self.degraded.append(SeedFailed(profile=profile.name, problem=error.strerror or str(error)))
 
 
 def _based_on(source: _Source) -> list[str]:
     """Return scope and bundle of what a newer one may take the place of: such a profile has one entry."""
     first = source.copied[0][0]
-    return [first.scope, first.bundle] if source.tool.keeps == "newest" else []
+    return [first.scope, first.bundle] if source.profile.keeps == "newest" else []
 
 
-def _offered(context: Context, tool: Profile, namespace: str, budget: _Budget) -> list[Offer]:
+def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget) -> list[Offer]:
     """Ask the store; what it has but does not offer is audited."""
-    offers = context.store.offers(context.record.read_scopes, tool.name, namespace, budget.fetching)
+    offers = context.store.offers(context.record.read_scopes, profile.name, namespace, budget.fetching)
     for bundle, why in offers.refused.items():
-        context.audit.emit(events.BUNDLE_REFUSED, profile=tool.name, bundle=bundle, reason=why)
+        context.audit.emit(events.BUNDLE_REFUSED, profile=profile.name, bundle=bundle, reason=why)
     return offers.offers
 
 
 def _copied(
-    context: Context, tool: Profile, namespace: str, offers: list[Offer], budget: _Budget
+    context: Context, profile: Profile, namespace: str, offers: list[Offer], budget: _Budget
 ) -> list[tuple[Offer, Copy]]:
     """Bring the bundles to this node; what would go over the budget stays cold, and the audit says so."""
     from warmstart.seed.node_cache import FetchOverBudget, local_copy
@@ -275,15 +262,30 @@ def _copied(
         try:
             copy = local_copy(
                 context.paths.bundles,
-                Namespace(context.policy.paths.store, offer.scope, tool.name, namespace),
+                Namespace(context.policy.paths.store, offer.scope, profile.name, namespace),
                 offer,
                 store=context.store,
                 most_bytes=budget.bytes,
                 deadline=budget.fetching,
             )
         except FetchOverBudget as error:
-            context.audit.emit(events.BUNDLE_LEFT_OUT, profile=tool.name, bundle=offer.bundle, error=error.as_audit())
+            context.audit.emit(
+                events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=offer.bundle, error=error.as_audit()
+            )
             continue
         budget.bytes -= copy.fetched
         copied.append((offer, copy))
     return copied
+
+
+def _give_away(context: Context) -> CacheWithheld | None:
+    """Make the cache and what lies in it the job's, the cache itself last."""
+    record = context.record
+    try:
+        with opened_dir(record.run_directory) as base, opened_dir("cache", base) as cache:
+            for name in os.listdir(cache):
+                os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
+            os.fchown(cache, record.uid, record.gid)
+    except OSError as error:
+        return CacheWithheld(problem=error.strerror or str(error))
+    return None

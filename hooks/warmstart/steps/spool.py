@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.harvest import delivery
+from warmstart.harvest import spool
+from warmstart.harvest.spool import Delivered
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import Maintenance
 from warmstart.steps.contract import Context, Outcome
@@ -31,16 +32,16 @@ def run(context: Context, options: Options) -> Outcome:
 def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Journal, deadline: Deadline) -> int:
     """Publish a node's spool; return how many bundles left it. The store's own errors."""
     count = 0
-    for delivered in delivery.deliver(directory, store, rules, deadline):
+    for delivered in spool.deliver(directory, store, rules, deadline):
         count += 1
         _tell(audit, delivered)
     return count
 
 
-def _tell(audit: Journal, delivered: delivery.Delivered) -> None:
+def _tell(audit: Journal, delivered: Delivered) -> None:
     spooled, published = delivered.spooled, delivered.published
     if delivered.reason or spooled is None:
         audit.emit(events.BUNDLE_DROPPED, spooled=delivered.name, reason=delivered.reason)
     elif published and published.bundle:
-        named = {"profile": spooled.profile, "namespace": spooled.namespace}
-        audit.emit(events.BUNDLE_PUBLISHED, **named, **published._asdict())
+        labels = {"profile": spooled.profile, "namespace": spooled.namespace}
+        audit.emit(events.BUNDLE_PUBLISHED, **labels, **published._asdict())

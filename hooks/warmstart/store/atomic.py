@@ -2,7 +2,7 @@
 
 Temp in the same directory → the caller's check → fsync → link to the final name → fsync directory.
 `link(2)` and not rename: it never overwrites, and NFS and Lustre have no no-replace rename. Runs as the
-store's owner, in the worker.
+store's owner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEMP_PREFIX = ".tmp-"
 def temp_file(dir_fd: int, owner: str, mode: int = 0o444) -> Iterator[tuple[str, int]]:
     """Give the name and descriptor of a new file in the store; its name is gone afterwards.
 
-    `owner` makes the name tell who made it (node and run id): maintenance removes what dead owners left.
+    `owner` (node and run id) is part of the name, so that it tells who made the file.
     """
     name = f"{TEMP_PREFIX}{owner}-{os.getpid()}-{os.urandom(4).hex()}"
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)

@@ -5,7 +5,7 @@ See docs/threats.md, row 19.
     <store>/artifacts/blocked.json      0444; there is none while nothing is blocked
 
 Every offer and every publishing reads it: one call that finds no file where nothing is blocked. A file that is there
-and can't be understood blocks everything: a revocation must not end by a slip. Hot path.
+and can't be read blocks everything: damage must not lift a block. Hot path.
 """
 
 from __future__ import annotations

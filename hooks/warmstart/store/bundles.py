@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -25,15 +25,17 @@ from warmstart.store.atomic import publish, temp_file
 from warmstart.store.layout import (
     ARTIFACTS,
     BUNDLE,
-    LOCKS,
     MANIFEST,
     Namespace,
     is_bundle_id,
     is_component,
     store_errors,
 )
-from warmstart.store.locks import lock_or_proceed
+from warmstart.store.locks import publish_lock
 from warmstart.store.manifest import Draft, Manifest
+
+# Gives a new bundle its id, by what the namespace has; None where it is not wanted any more.
+_WithId = Callable[[Manifest, index.Index], Manifest | None]
 
 
 class BundleDamaged(StoreError):
@@ -68,8 +70,16 @@ class PublishBlocked(StoreError):
     hint = "`warmstart cache blocked` says by whom and why"
 
 
+class QuotaExceeded(UserError):
+    """The scope's quota is used up; maintenance makes room by removing the least recently used bundles."""
+
+    code = "cache-quota-exceeded"
+    template = "scope {scope} has {used} bytes of the {quota} that it may have; {more} more are not taken"
+    hint = "`warmstart maintain --store` makes room; raise maintenance.per_user, per_account or per_site if it is usual"
+
+
 class Offer(NamedTuple):
-    """One bundle that a job can be seeded from, and what of it is wanted."""
+    """One bundle that a job can be seeded from, and which of its entries."""
 
     scope: str
     bundle: str
@@ -89,7 +99,7 @@ class Offers(NamedTuple):
 class Published(NamedTuple):
     """What became of a bundle."""
 
-    bundle: str | None  # its id; None: it was not wanted any more
+    bundle: str | None  # its id; None: others have published all of it
     sha256: str
     size: int  # bytes
     indexed: bool  # False: it is there, but the index could not be written; the next publisher's will list it
@@ -125,11 +135,11 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
                 continue
             if not never.isdisjoint(listed.entries):
                 result.refused[listed.bundle] = "some of its entries are blocked"
-            wanted = [entry for entry in listed.entries if entry not in taken]
-            if wanted:
-                taken.update(wanted)
-                whole = len(wanted) == len(listed.entries)
-                result.offers.append(Offer(scope, listed.bundle, listed.sha256, listed.size, wanted, whole))
+            new = [entry for entry in listed.entries if entry not in taken]
+            if new:
+                taken.update(new)
+                whole = len(new) == len(listed.entries)
+                result.offers.append(Offer(scope, listed.bundle, listed.sha256, listed.size, new, whole))
     if not result.offers:
         _require_store(store)
     return result
@@ -152,7 +162,7 @@ def known_entries(
     """
     with store_errors("read the index"):
         if quota:
-            check(where.store, where.scope, 1, quota)
+            check_quota(where.store, where.scope, 1, quota)
         blocked = _unblocked(where, user, uid)
         return sorted(blocked if newest else index.read(where.path, owner).entries() | blocked)
 
@@ -165,13 +175,6 @@ def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
     if blocked.namespace(where.profile, where.name):
         raise PublishBlocked(what=f"{where.profile}'s namespace {where.name}")
     return blocked.entries(where.profile)
-
-
-def reindex(where: Namespace, owner: str) -> Reindexed:
-    """Make the index again from the manifests."""
-    with store_errors("rebuild the index"), opened_dir(where.path) as dir_fd, _alone(where.path):
-        made = index.rebuild(dir_fd, owner)
-    return Reindexed(len(made.bundles), made.refused)
 
 
 def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> dict[str, dict[str, int]]:
@@ -193,10 +196,21 @@ def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> dic
         except FileNotFoundError:
             raise BundleGone(bundle=bundle) from None
         try:
-            _fetch_bytes(bundle, source, fd, sha256, size)
+            _copy_verified(bundle, source, fd, sha256, size)
         finally:
             os.close(source)
     return {entry: {path: file.mtime_ns for path, file in files.items()} for entry, files in found.entries.items()}
+
+
+def _copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
+    try:
+        copied = copy_hashed(source, fd, most=size + 1)
+    except ReadFailed:
+        raise
+    except OSError as error:
+        raise CopyFailed(bundle=bundle, problem=error.strerror) from error
+    if copied != (size, sha256):
+        raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
 
 
 def read_manifest(where: Namespace, bundle: str) -> Manifest:
@@ -211,17 +225,6 @@ def read_manifest(where: Namespace, bundle: str) -> Manifest:
             raise BundleGone(bundle=bundle) from None
 
 
-def _fetch_bytes(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
-    try:
-        copied = copy_hashed(source, fd, most=size + 1)
-    except ReadFailed:
-        raise
-    except OSError as error:
-        raise CopyFailed(bundle=bundle, problem=error.strerror) from error
-    if copied != (size, sha256):
-        raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
-
-
 def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: int = 0) -> Published:
     """Publish the squashfs behind the inherited descriptor `fd`; readers see it whole or not at all.
 
@@ -232,12 +235,12 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
     """
     if quota:
         with store_errors("measure the scope"):
-            check(where.store, where.scope, os.fstat(fd).st_size, quota)
-    name: Callable[[Manifest, index.Index], Manifest | None] = index.with_new_id
+            check_quota(where.store, where.scope, os.fstat(fd).st_size, quota)
+    with_id: _WithId = index.with_new_id
     if draft.based_on is not None:
         with store_errors("read what is blocked"):
-            name = partial(index.with_id_over, blocklist.read(where.store), draft.based_on)
-    return _publish(where, fd, draft, owner, name)
+            with_id = partial(index.with_id_over, blocklist.read(where.store), draft.based_on)
+    return _publish(where, fd, draft, owner, with_id)
 
 
 def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Published:
@@ -248,34 +251,22 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Pu
     return _publish(where, fd, draft, owner, index.with_older_id)
 
 
-def _publish(
-    where: Namespace,
-    fd: int,
-    draft: Draft,
-    owner: str,
-    name: Callable[[Manifest, index.Index], Manifest | None],
-) -> Published:
+def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _WithId) -> Published:
     with store_errors("publish a bundle"):
         _unblocked(where, draft.producer.user, draft.producer.uid)
         dir_fd = layout.make_namespace(where)
         try:
             with temp_file(dir_fd, owner) as (temp, out):
-                sha256, size = _copy_in(fd, out)
+                size, sha256 = copy_hashed(fd, out)
+                os.fsync(out)  # before the lock is taken: it is the slow part
                 found = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
                 found = found._replace(origins=draft.origins, replaces=draft.replaces)
-                with _alone(where.path):
-                    named = name(found, index.update(dir_fd, owner))
-                    indexed = named is not None and _link_and_list(dir_fd, owner, (temp, out), named)
+                with publish_lock(where.path):
+                    identified = with_id(found, index.update(dir_fd, owner))
+                    indexed = identified is not None and _link_and_list(dir_fd, owner, (temp, out), identified)
         finally:
             os.close(dir_fd)
-    return Published(named and named.bundle, sha256, size, indexed)
-
-
-def _copy_in(source: int, out: int) -> tuple[str, int]:
-    """Copy all of `source`, from its start, into a file of the store; return SHA-256 and size."""
-    copied = copy_hashed(source, out)
-    os.fsync(out)  # before the lock is taken: it is the slow part
-    return copied.sha256, copied.size
+    return Published(identified and identified.bundle, sha256, size, indexed)
 
 
 def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:
@@ -293,16 +284,11 @@ def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Ma
     return True
 
 
-def _alone(path: str) -> AbstractContextManager[None]:
-    return lock_or_proceed(os.path.join(path, LOCKS), "publish")
-
-
-class QuotaExceeded(UserError):
-    """The scope has what it may have; maintenance makes room by removing what was not used for longest."""
-
-    code = "cache-quota-exceeded"
-    template = "scope {scope} has {used} bytes of the {quota} that it may have; {more} more are not taken"
-    hint = "`warmstart maintain --store` makes room; raise maintenance.per_user, per_account or per_site if it is usual"
+def reindex(where: Namespace, owner: str) -> Reindexed:
+    """Make the index again from the manifests."""
+    with store_errors("rebuild the index"), opened_dir(where.path) as dir_fd, publish_lock(where.path):
+        made = index.rebuild(dir_fd, owner)
+    return Reindexed(len(made.bundles), made.refused)
 
 
 def quota(scope: str, rules: Maintenance) -> int:
@@ -311,7 +297,7 @@ def quota(scope: str, rules: Maintenance) -> int:
     return {"user": rules.per_user, "account": rules.per_account}.get(kind, rules.per_site)
 
 
-def check(store: str, scope: str, more: int, most: int) -> None:
+def check_quota(store: str, scope: str, more: int, most: int) -> None:
     """Raise `QuotaExceeded` where `more` bytes would take a scope beyond `most`; `OSError`.
 
     Two that publish at the same moment may both be let in.

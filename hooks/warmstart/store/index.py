@@ -59,6 +59,13 @@ class Index(NamedTuple):
         return {entry for listed in self.bundles for entry in listed.entries}
 
 
+class Base(NamedTuple):
+    """The bundle that a job began with."""
+
+    scope: str
+    bundle: str
+
+
 def read(directory: str, owner: str) -> Index:
     """Return the index of a namespace, repaired where it must be; empty where there is no namespace.
 
@@ -87,12 +94,6 @@ def read(directory: str, owner: str) -> Index:
         os.close(fd)
 
 
-def rebuild(dir_fd: int, owner: str) -> Index:
-    """Make the index anew from the manifests alone; raises `OSError`."""
-    unlink_if_there(NAME, dir_fd)
-    return update(dir_fd, owner)
-
-
 def update(dir_fd: int, owner: str) -> Index:
     """Bring the index up to what the directory holds, and return it; raises `OSError`."""
     index = _load(dir_fd)
@@ -108,28 +109,10 @@ def update(dir_fd: int, owner: str) -> Index:
             return index
 
 
-def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
-    """Return the content of a file that is never written in place; `EFBIG` beyond `limit` bytes."""
-    try:
-        return _read_once(path, limit, dir_fd)
-    except OSError as error:
-        if error.errno != errno.ESTALE:  # NFS: it was replaced while it was read
-            raise
-        return _read_once(path, limit, dir_fd)
-
-
-def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:
-    fd = os.open(path, REGULAR, dir_fd=dir_fd)
-    try:
-        size = os.fstat(fd).st_size
-        if size > limit:
-            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
-        data = os.read(fd, size)
-        while len(data) < size and (chunk := os.read(fd, size - len(data))):
-            data += chunk
-        return data
-    finally:
-        os.close(fd)
+def rebuild(dir_fd: int, owner: str) -> Index:
+    """Make the index anew from the manifests alone; raises `OSError`."""
+    unlink_if_there(NAME, dir_fd)
+    return update(dir_fd, owner)
 
 
 def _load(dir_fd: int) -> Index | None:
@@ -190,6 +173,30 @@ def read_manifest(dir_fd: int, bundle: str) -> Manifest:
     return manifest.decode(bundle, data)
 
 
+def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
+    """Return the content of a file that is never written in place; `EFBIG` beyond `limit` bytes."""
+    try:
+        return _read_once(path, limit, dir_fd)
+    except OSError as error:
+        if error.errno != errno.ESTALE:  # NFS: it was replaced while it was read
+            raise
+        return _read_once(path, limit, dir_fd)
+
+
+def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:
+    fd = os.open(path, REGULAR, dir_fd=dir_fd)
+    try:
+        size = os.fstat(fd).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        data = os.read(fd, size)
+        while len(data) < size and (chunk := os.read(fd, size - len(data))):
+            data += chunk
+        return data
+    finally:
+        os.close(fd)
+
+
 def _encode(index: Index) -> bytes:
     bundles = [listed._asdict() for listed in index.bundles]
     return json.dumps({"format": FORMAT, "bundles": bundles, "refused": index.refused}).encode()
@@ -221,13 +228,6 @@ def _is_other_format(data: bytes) -> bool:
         return False
 
 
-class Base(NamedTuple):
-    """The bundle that a job began with."""
-
-    scope: str
-    bundle: str
-
-
 def with_new_id(found: Manifest, before: Index) -> Manifest | None:
     """Give a bundle its id, younger than all there are; None where the scope has all its entries.
 
@@ -250,10 +250,10 @@ def with_older_id(found: Manifest, before: Index) -> Manifest | None:
 
 
 def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: Index) -> Manifest | None:
-    """Give a bundle the place of `based_on`, from which its content grew ("": from nothing).
+    """Give a bundle an id before `based_on`, the bundle from which its content grew ("": it grew from nothing).
 
-    None where readers take the entry from another one by now: what somebody else made of it is never lost without
-    a word. Bundles of blocked users, which readers pass over, stay behind this one, too.
+    None if readers take the entry from another bundle by now: another job's newer work is never replaced silently.
+    Readers skip bundles of blocked users, so the new one goes before those, too.
     """
     having = _having(found.entries, before)
     if _current_bundle(having, blocked) != based_on:
@@ -264,7 +264,7 @@ def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: Index)
 
 
 def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: str) -> str:
-    """Return why these entries need not take the place of those that a job began with; "" where they should.
+    """Return why these entries need not replace those that the job began with; "" if they should.
 
     `entries` are a draft's. `UNCHANGED`, `SUPERSEDED`; `SMALLER`: such caches grow, so one that shrank was begun anew
     or cut short. `StoreFailed`.

@@ -1,4 +1,4 @@
-"""Names of what lies in `<store>/artifacts`, and the errors of a store that does not do what it should.
+"""Names of what lies in `<store>/artifacts`, and the errors of a store that fails.
 
     artifacts/                                    0700: bundles of scope `user` are nobody else's to read
         <scope>/<profile>/<namespace>/            0755
@@ -6,7 +6,8 @@
             index.json                            replaced, never needed
             locks/                                0700
 
-Everything here runs as the store's owner, in the worker (docs/architecture.md, rule 6). Hot path.
+Every identity uses these names; only the store's owner makes and reads what has them (docs/architecture.md, rule 6).
+Hot path.
 """
 
 from __future__ import annotations

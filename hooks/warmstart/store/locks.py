@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from warmstart.host.files import ensure_dir
+from warmstart.store.layout import LOCKS
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE})
 
@@ -21,7 +22,7 @@ class Held:
     """A lock that this process holds until `release`, or until it dies."""
 
     def __init__(self, lock: object, lockless: str = "") -> None:
-        """`lockless`: why there is no lock in truth."""
+        """`lockless`: why there is no real lock, or ""."""
         self._lock = lock
         self.lockless = lockless
 
@@ -70,6 +71,11 @@ def lock_or_proceed(directory: str, name: str, attempts: int = 200, pause: float
     finally:
         if held is not None:
             held.release()
+
+
+def publish_lock(namespace: str) -> AbstractContextManager[None]:
+    """Keep other publishers and maintenance out of a namespace for a `with`; go on where the lock can't be had."""
+    return lock_or_proceed(os.path.join(namespace, LOCKS), "publish")
 
 
 class _Nothing:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.host.files import ensure_dir, opened_dir, unlink_if_there
@@ -29,19 +29,19 @@ from warmstart.store.layout import (
     is_bundle_id,
     store_errors,
 )
-from warmstart.store.locks import Held, lock_or_proceed, try_lock
+from warmstart.store.locks import Held, publish_lock, try_lock
 
-ORPHAN_SECONDS = 86400.0  # older than any publishing can take
-GRACE_SECONDS = 3600.0  # longer than anybody goes on with an index that he has read
 DAY = 86400.0
+ORPHAN_SECONDS = DAY  # older than any publishing can take
+GRACE_SECONDS = 3600.0  # longer than anybody goes on with an index after reading it
 ANSWER_SECONDS = 7 * DAY  # a rendezvous is read while its job's prologs run
 QUARANTINE = "quarantine"
 MOST_ENTRIES = 50_000  # of a bundle that is made of others
-
-_held: list[Held] = []  # by this process, until it ends
+HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, maintenance removes down to the second
 UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"
-HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, maintenance removes down to the second
+
+_held: list[Held] = []  # by this process, until it ends
 
 
 class Bundle(NamedTuple):
@@ -73,7 +73,14 @@ class Merger(NamedTuple):
 
     user: str
     sources: list[str]
-    entries: dict[str, list[str]]  # bundle → entries; {} for one of which nothing is taken
+    entries: dict[str, list[str]]  # bundle → entries; a source that provides none is missing
+
+
+class Expired(NamedTuple):
+    """A bundle that has to go, and why."""
+
+    bundle: Bundle
+    reason: str
 
 
 def lock(store: str) -> bool:
@@ -138,13 +145,13 @@ def note_uses(store: str, uses: list[Use]) -> int:
     return noted
 
 
-def remove(where: Namespace, bundles: list[str], owner: str) -> list[str]:
+def remove(where: Namespace, names: list[str], owner: str) -> list[str]:
     """Remove bundles; return those that were there."""
     path = where.path
-    with store_errors("remove bundles"), opened_dir(path) as fd, _alone(path):
-        there = [bundle for bundle in bundles if is_bundle_id(bundle) and unlink_if_there(bundle + MANIFEST, fd)]
+    with store_errors("remove bundles"), opened_dir(path) as fd, publish_lock(path):
+        there = [bundle for bundle in names if is_bundle_id(bundle) and unlink_if_there(bundle + MANIFEST, fd)]
         index.update(fd, owner)
-        for bundle in bundles:
+        for bundle in names:
             unlink_if_there(bundle + BUNDLE, fd)
     return there
 
@@ -152,12 +159,12 @@ def remove(where: Namespace, bundles: list[str], owner: str) -> list[str]:
 def quarantine(where: Namespace, bundle: str, owner: str) -> bool:
     """Move a damaged bundle into `quarantine/`; False where it is not there any more."""
     path = where.path
-    with store_errors("quarantine a bundle"), opened_dir(path) as fd, _alone(path):
+    with store_errors("quarantine a bundle"), opened_dir(path) as fd, publish_lock(path):
         ensure_dir(QUARANTINE, 0o700, fd)
-        with opened_dir(QUARANTINE, fd) as aside:
-            there = _move(bundle + MANIFEST, fd, aside)
+        with opened_dir(QUARANTINE, fd) as quarantine_fd:
+            there = _move(bundle + MANIFEST, fd, quarantine_fd)
             index.update(fd, owner)  # also where whoever moved it died before this
-            _move(bundle + BUNDLE, fd, aside)
+            _move(bundle + BUNDLE, fd, quarantine_fd)
     return there
 
 
@@ -222,12 +229,12 @@ def superseded(where: Namespace, owner: str, now: float) -> list[str]:
     path = where.path
     with store_errors("look for replaced bundles"), opened_dir(path) as fd:
         found = index.update(fd, owner).bundles
-        replaced = {old for listed in found if _is_settled(fd, listed, now) for old in listed.replaces}
+        replaced = {old for listed in found if _is_past_grace(fd, listed, now) for old in listed.replaces}
     staying = {entry for listed in found if listed.bundle not in replaced for entry in listed.entries}
     return [listed.bundle for listed in found if listed.bundle in replaced and staying.issuperset(listed.entries)]
 
 
-def _is_settled(fd: int, listed: Listed, now: float) -> bool:
+def _is_past_grace(fd: int, listed: Listed, now: float) -> bool:
     if not listed.replaces:
         return False
     with suppress(FileNotFoundError):
@@ -243,56 +250,40 @@ def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) 
 
 
 def mergers(found: list[Listed], fewest: int, most_bytes: int) -> list[Merger]:
-    """Return what is worth merging of a namespace's bundles, oldest first; no merger has more bytes than that."""
+    """Return what is worth merging of a namespace's bundles, oldest first; no merger has more than `most_bytes`."""
     replaced = {old for listed in found for old in listed.replaces}
-    taken: set[str] = set()
-    wanted: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    provided: dict[str, list[str]] = {}  # bundle → the entries that readers take from it
     groups: dict[tuple[str, int], list[Listed]] = {}
     for listed in found:
-        wanted[listed.bundle] = [entry for entry in listed.entries if entry not in taken]
-        taken.update(listed.entries)
+        provided[listed.bundle] = [entry for entry in listed.entries if entry not in seen]
+        seen.update(listed.entries)
         if listed.bundle not in replaced:
             groups.setdefault((listed.user, listed.uid), []).append(listed)
     plans = []
     for (user, _), group in groups.items():
-        chosen = _bounded(group, wanted, most_bytes)
-        if len(chosen) >= fewest and any(wanted[listed.bundle] for listed in chosen):
+        chosen = _bounded(group, provided, most_bytes)
+        if len(chosen) >= fewest and any(provided[listed.bundle] for listed in chosen):
             sources = [listed.bundle for listed in chosen]
-            plans.append(Merger(user, sources, {bundle: wanted[bundle] for bundle in sources if wanted[bundle]}))
+            plans.append(Merger(user, sources, {bundle: provided[bundle] for bundle in sources if provided[bundle]}))
     return plans
 
 
-def _bounded(group: list[Listed], wanted: dict[str, list[str]], most_bytes: int) -> list[Listed]:
+def _bounded(group: list[Listed], provided: dict[str, list[str]], most_bytes: int) -> list[Listed]:
     """Return as many of a user's bundles as fit into one: the smallest ones, oldest first."""
     size = count = 0
     chosen = []
     for listed in sorted(group, key=lambda listed: listed.size):
         size += listed.size
-        count += len(wanted[listed.bundle])
+        count += len(provided[listed.bundle])
         if size > most_bytes or count > MOST_ENTRIES:
             break
         chosen.append(listed)
     return sorted(chosen, key=lambda listed: listed.bundle)
 
 
-def _alone(path: str) -> AbstractContextManager[None]:
-    return lock_or_proceed(os.path.join(path, LOCKS), "publish")
-
-
-def today() -> int:
-    """Return the number of the day, UTC."""
-    return int(time.time() // DAY)
-
-
-class Expired(NamedTuple):
-    """A bundle that has to go, and why."""
-
-    bundle: Bundle
-    reason: str
-
-
 def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
-    """Return what has to go: all that is unused for `keep`, then, scope by scope, what was not used for longest."""
+    """Return the bundles to remove: all that were unused for `keep`, then each scope's least recently used ones."""
     found = []
     scopes: dict[str, list[Bundle]] = {}
     for bundle in candidates:
@@ -300,24 +291,29 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
             found.append(Expired(bundle, UNUSED))
         else:
             scopes.setdefault(bundle.scope, []).append(bundle)
-    for scope, kept in scopes.items():
+    for scope, used in scopes.items():
         reason = OVER.format(key=f"per_{scope.partition('-')[0]}")
-        found.extend(Expired(bundle, reason) for bundle in _beyond(kept, bundles.quota(scope, policy)))
+        found.extend(Expired(bundle, reason) for bundle in _beyond(used, bundles.quota(scope, policy)))
     return found
 
 
-def _beyond(bundles: list[Bundle], quota: int) -> list[Bundle]:
-    """Return what has to go so that the next ones to publish have room: at the quota they are refused.
+def _beyond(used: list[Bundle], quota: int) -> list[Bundle]:
+    """Return the least recently used bundles to remove, so that publishing has room below the quota.
 
-    Within the quota the bundle that was used last stays.
+    Within the quota the most recently used bundle stays.
     """
-    size = sum(bundle.size for bundle in bundles)
+    size = sum(bundle.size for bundle in used)
     excess = size - LOW * quota if size > HIGH * quota else 0
     going = []
-    by_use = sorted(bundles, key=lambda b: (b.used, b.bundle))
+    by_use = sorted(used, key=lambda b: (b.used, b.bundle))
     for bundle in by_use if size > quota else by_use[:-1]:
         if excess <= 0:
             break
         going.append(bundle)
         excess -= bundle.size
     return going
+
+
+def today() -> int:
+    """Return the number of the day, UTC."""
+    return int(time.time() // DAY)

@@ -8,7 +8,7 @@ job the leader's) and how often the job was restarted, and these are the same on
 run's answer has another name. A job id that comes again (slurmctld's state was lost, or ids wrapped) finds
 another user or other nodes in an answer that nobody withdrew, and waits on: readers compare.
 
-Runs as the store's owner, in the worker. Hot path.
+Runs as the store's owner. Hot path.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def name_of(cluster: str, job_id: int, restarts: int) -> str:
 def publish(store: str, name: str, owner: str, answer: Answer) -> None:
     """Write the head node's answer, over one that an id's earlier job left; `StoreFailed`, `StoreFull`.
 
-    `owner` tells whose temp file it is, as in `store.publish`.
+    `owner` tells whose temp file it is, as in `atomic.temp_file`.
     """
     with store_errors(f"publishing the rendezvous {name}"), _root(store) as root:
         ensure_dir(DIRECTORY, 0o700, root)

@@ -32,8 +32,8 @@ def test_an_entry_is_seen_as_one_bundle_has_it(
         if wanted and not fetched >> number & 1:
             found.append((number, Layer(files, wanted)))
     view = overlay.view([layer for _, layer in found])
-    assert view.entries == [list(layer.wanted) for _, layer in found]
-    expected = {path: n for n, layer in found for entry in layer.wanted for path in layer.files[entry]}
+    assert view.entries == [list(layer.entries) for _, layer in found]
+    expected = {path: n for n, layer in found for entry in layer.entries for path in layer.files[entry]}
     assert merged([(n, bundles[n]) for n, _ in found], view.hidden) == expected
 
 

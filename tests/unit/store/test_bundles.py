@@ -410,9 +410,9 @@ def test_what_is_no_bundle_does_not_count(tmp_path: Path) -> None:
     (folder / "no-id.sqsh").write_bytes(b"x" * 100)
     (folder / "quarantine").mkdir()
     (folder.parent / "file").write_bytes(b"x" * 100)
-    bundles.check(str(tmp_path), "user-1", 10, 20)
+    bundles.check_quota(str(tmp_path), "user-1", 10, 20)
     with pytest.raises(QuotaExceeded):
-        bundles.check(str(tmp_path), "user-1", 11, 20)
+        bundles.check_quota(str(tmp_path), "user-1", 11, 20)
 
 
 @pytest.mark.parametrize(("scope", "most"), [("user-7-a", 10), ("account-ml", 20), ("site", 30)])

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.support.bundles import draft
-from warmstart.harvest import delivery
-from warmstart.harvest.delivery import Spooled
+from warmstart.harvest import spool
+from warmstart.harvest.spool import Spooled
 
 ITEM = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", "ab" * 32)
 
@@ -17,8 +17,8 @@ ITEM = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", "ab" * 3
 def test_a_spooled_bundle_comes_back_as_it_was(based_on: str | None) -> None:
     """Where the newest wins, what the job began with is kept, too; "" is nothing."""
     item = ITEM._replace(draft=ITEM.draft._replace(based_on=based_on))
-    data = delivery._encode(item)
-    assert delivery._decode(data) == item
+    data = spool._encode(item)
+    assert spool._decode(data) == item
     written = json.loads(data)
     assert written["draft"]["entries"] == {"a": {"a.nbi": [3, "ab" * 32, 17]}}
     assert ("based_on" in written["draft"]) == (based_on is not None)
@@ -37,6 +37,6 @@ def test_a_spooled_bundle_comes_back_as_it_was(based_on: str | None) -> None:
 def test_what_is_damaged_is_said_to_be(change: dict[str, object]) -> None:
     """Such a bundle is dropped, with that reason."""
     with pytest.raises(ValueError, match=r"damaged|expected|missing"):
-        delivery._decode(json.dumps({**json.loads(delivery._encode(ITEM)), **change}).encode())
+        spool._decode(json.dumps({**json.loads(spool._encode(ITEM)), **change}).encode())
     with pytest.raises(ValueError, match="damaged"):
-        delivery._decode(b"[]")
+        spool._decode(b"[]")

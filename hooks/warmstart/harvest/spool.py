@@ -1,0 +1,221 @@
+"""The spool: bundles that the store did not take yet, on this node, until a later epilog or maintenance publishes them.
+
+    <node>/spool/                              root, 0700
+        <microseconds>.<job>.<run>.<profile>/  one bundle; the names sort by age
+            bundle.sqsh  draft.json
+
+A bundle enters the spool by renaming a directory that is complete and synced, and leaves it once the store has it.
+Publishing is idempotent: after a crash between the two, the next attempt finds the entries published and removes the
+bundle. One process at a time publishes or drops; the lock is the directory itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host import files, wire
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import (
+    DIRECTORY,
+    copy_hashed,
+    ensure_dir,
+    open_regular,
+    opened_dir,
+    read_small,
+    remove_tree,
+    replace_file,
+)
+from warmstart.host.wire import Json
+from warmstart.policy.compiled import Maintenance
+from warmstart.store import bundles, manifest
+from warmstart.store.bundles import Published
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Draft, Entries, Producer
+
+BUNDLE = "bundle.sqsh"
+DRAFT = "draft.json"
+NO_ROOM = "harvest.spool is used up"
+DAMAGED = "damaged"
+
+_REMOVAL = 10.0  # seconds
+
+
+class SpoolFailed(ResourceError):
+    """This node's disk failed to take a bundle into the spool, or to read one there."""
+
+    code = "spool-failed"
+    template = "{path}: {problem}"
+    hint = "is there space left on the disk of the node's state?"
+
+
+class Spooled(NamedTuple):
+    """Where a bundle belongs, and what its manifest is made of."""
+
+    scope: str
+    profile: str
+    namespace: str
+    draft: Draft
+    run: str  # job, run id and profile: the end of its name
+    sha256: str = ""  # of the squashfs, set by `add`
+
+
+class Delivered(NamedTuple):
+    """One bundle that left the spool."""
+
+    name: str
+    spooled: Spooled | None  # None: its description is damaged
+    published: Published | None
+    reason: str  # why it was dropped, else ""
+
+
+def add(directory: str, stage: str, spooled: Spooled, limit: int) -> list[str]:
+    """Move `bundle.sqsh` out of the run's stage into the spool; return what had to go for it, oldest first.
+
+    `limit` is in bytes, for the whole spool; a bundle that is larger on its own goes at once. `SpoolFailed`.
+    """
+    with _disk_errors(directory):
+        ensure_dir(directory, 0o700)
+        with opened_dir(directory) as parent, opened_dir(stage) as source:
+            _prepare(source, spooled)
+            name = f"{time.time_ns() // 1000:020d}.{spooled.run}"
+            os.rename("spooled", name, src_dir_fd=source, dst_dir_fd=parent)
+            os.fsync(parent)
+            with _exclusive(parent) as is_ours:
+                return _make_room(parent, limit) if is_ours else []
+
+
+def _prepare(stage: int, spooled: Spooled) -> None:
+    """Make the directory `spooled` in the stage, whole and on disk."""
+    os.mkdir("spooled", 0o700, dir_fd=stage)
+    with opened_dir("spooled", stage) as item:
+        os.rename(BUNDLE, BUNDLE, src_dir_fd=stage, dst_dir_fd=item)
+        bundle = open_regular(BUNDLE, item)
+        try:
+            os.fsync(bundle)
+            spooled = spooled._replace(sha256=copy_hashed(bundle).sha256)
+        finally:
+            os.close(bundle)
+        replace_file(item, DRAFT, _encode(spooled), 0o600)
+
+
+def _make_room(parent: int, limit: int) -> list[str]:
+    names = sorted(os.listdir(parent))
+    sizes = {name: _size(parent, name) for name in names}
+    total = sum(sizes.values())
+    dropped = []
+    for name in names:
+        if total <= limit:
+            break
+        remove_tree(parent, name, after(_REMOVAL))
+        total -= sizes[name]
+        dropped.append(name)
+    return dropped
+
+
+def _size(parent: int, name: str) -> int:
+    with suppress(OSError):
+        return os.stat(f"{name}/{BUNDLE}", dir_fd=parent, follow_symlinks=False).st_size
+    return 0
+
+
+def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: Deadline) -> Iterator[Delivered]:
+    """Publish what is spooled, the oldest first, and yield each one that has left the spool.
+
+    `rules` are the scopes' quotas. Ends at the deadline and where the store fails, with its error; what is left stays.
+    Nothing happens while another process is at it.
+    """
+    try:
+        parent = os.open(directory, DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:
+        with _disk_errors(directory), _exclusive(parent) as is_ours:
+            for name in sorted(os.listdir(parent)) if is_ours else []:
+                if deadline.expired():
+                    return
+                yield _deliver_one(parent, name, store, rules, deadline)
+    finally:
+        os.close(parent)
+
+
+def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance, deadline: Deadline) -> Delivered:
+    spooled = None
+    published = None
+    reason = ""
+    try:
+        with opened_dir(name, parent) as item:
+            spooled = _load(item)
+            bundle = open_regular(BUNDLE, item)
+            try:
+                if copy_hashed(bundle).sha256 != spooled.sha256:
+                    raise ValueError(DAMAGED)
+                namespace = Namespace(store.path, spooled.scope, spooled.profile, spooled.namespace)
+                quota = bundles.quota(spooled.scope, rules)
+                published = store.publish(namespace, bundle, spooled.draft, deadline, quota=quota)
+            finally:
+                os.close(bundle)
+    except (bundles.PublishBlocked, bundles.QuotaExceeded, ValueError, TypeError, FileNotFoundError) as error:
+        reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
+    remove_tree(parent, name, after(_REMOVAL))
+    return Delivered(name, spooled, published, reason)
+
+
+def _load(item: int) -> Spooled:
+    try:
+        raw = read_small(DRAFT, manifest.LARGEST, item)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        raise ValueError(DAMAGED) from error
+    return _decode(raw)
+
+
+def _encode(spooled: Spooled) -> bytes:
+    draft = spooled.draft
+    text: dict[str, object] = {"producer": draft.producer._asdict(), "facts": draft.facts, "entries": draft.entries}
+    if draft.based_on is not None:
+        text["based_on"] = draft.based_on
+    return json.dumps({**spooled._asdict(), "draft": text}).encode()
+
+
+def _decode(data: bytes) -> Spooled:
+    """Return what `_encode` wrote; `ValueError` for anything else."""
+    raw: Json = json.loads(data)
+    try:
+        written = raw.pop("draft")
+        draft = Draft(
+            wire.from_object(Producer, written["producer"]),
+            wire.decode(dict[str, str], written["facts"]),
+            wire.decode(Entries, written["entries"]),
+            based_on=wire.decode(str | None, written.get("based_on")),
+        )
+        return Spooled(**wire.decode(dict[str, str], raw), draft=draft)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(DAMAGED) from error
+
+
+@contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpoolFailed(path=path, problem=error.strerror or str(error)) from error
+
+
+@contextmanager
+def _exclusive(directory: int) -> Iterator[bool]:
+    """Tell whether this process may publish and drop now; for the length of a `with`."""
+    is_ours = files.try_take(directory)
+    try:
+        yield is_ours
+    finally:
+        if is_ours:
+            files.release(directory)
