@@ -51,7 +51,7 @@ def flush(journal_dir: str, audit_path: str) -> int:
             deadline = after(BUDGET)
             with _opened_log(audit_path) as log:
                 with suppress(OSError):  # a file system without locks
-                    files.take(log, deadline.within(TURN))
+                    files.wait_flock(log, deadline.within(TURN))
                 return _move_all(directory, _Appender(log), deadline)
     except FileNotFoundError as error:
         if error.filename == journal_dir:

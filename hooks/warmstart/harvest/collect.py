@@ -340,7 +340,7 @@ def _opened(tree: Tree, path: str) -> int:
 
 def _take(fd: int, deadline: Deadline) -> None:
     try:
-        taken = files.take(fd, deadline, shared=True)
+        taken = files.wait_flock(fd, deadline, shared=True)
     except OSError as error:  # a file system without locks: the tool has none either
         raise TurnedAway(HELD) from error
     if not taken:

@@ -358,9 +358,9 @@ def _disk_errors(path: str) -> Iterator[None]:
 @contextmanager
 def _turn(directory: int) -> Iterator[bool]:
     """Tell whether this process may publish and drop now; for the length of a `with`."""
-    mine = files.try_take(directory)
+    mine = files.try_flock(directory)
     try:
         yield mine
     finally:
         if mine:
-            files.release(directory)
+            files.unlock(directory)

@@ -175,7 +175,7 @@ def alone(directory: int, name: str, reference: Reference, deadline: Deadline) -
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=directory)
     try:
-        if not files.take(fd, deadline, PAUSE_S):
+        if not files.wait_flock(fd, deadline, PAUSE_S):
             raise UserImportBusy(image=reference.canonical())
         yield
     finally:

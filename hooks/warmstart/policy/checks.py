@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from warmstart.host import sockets
 from warmstart.host.identity import Identity
-from warmstart.host.ports import ephemeral
+from warmstart.host.ports import ephemeral_overlap
+from warmstart.paths import longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, PolicyModel, Rule
 from warmstart.profiles import defined
@@ -87,8 +87,9 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
             is_link = (key, bad, model.constant_path) == ("cache", "/tmp", "link")
             if _within(path, bad) and not is_link:
                 yield _fault(loc, f"may not lie below {bad}")
-    if sockets.longest_node(paths["workspace"]) < 1:
-        most = len(paths["workspace"]) + sockets.longest_node(paths["workspace"]) - 1
+    room = longest_node_name(paths["workspace"])
+    if room < 1:
+        most = len(paths["workspace"]) + room - 1
         problem = f"leaves programs no room for a socket in TMPDIR (unix(7)) on any node; write at most {most} bytes"
         yield _fault(("paths", "workspace"), problem)
     for inner, outer in NEVER_INSIDE:
@@ -231,9 +232,10 @@ def _rendezvous(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     if given is None:
         return
     low, high = given.ports
-    own = ephemeral()
-    if own and low <= own[1] and own[0] <= high:
-        problem = f"overlaps this node's net.ipv4.ip_local_port_range, {own[0]}-{own[1]}: clients get those ports"
+    if overlap := ephemeral_overlap(low, high):
+        problem = (
+            f"overlaps this node's net.ipv4.ip_local_port_range, {overlap[0]}-{overlap[1]}: clients get those ports"
+        )
         yield Fault(("rendezvous", "ports"), problem)
     if high - low < given.per_job:
         yield Fault(("rendezvous", "ports"), f"has fewer ports than one job may ask for (per_job: {given.per_job})")

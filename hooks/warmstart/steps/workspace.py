@@ -18,7 +18,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.files import NODE_FAULTS, ensure_dir, ensure_path, opened_dir
-from warmstart.host.sockets import LONGEST, ROOM, has_room
+from warmstart.paths import LONGEST_TMPDIR
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 
@@ -62,10 +62,10 @@ def run(context: Context, options: Options) -> Outcome:
         raise cls(root=record.workspace, problem=problem) from error
     path = record.run_directory
     environment = {}
-    if has_room(f"{path}/tmp"):
+    if len(os.fsencode(f"{path}/tmp")) <= LONGEST_TMPDIR:
         environment["TMPDIR"] = f"{path}/tmp"
     else:  # the user's own stays: with a longer one programs fail that bind a socket there
-        context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST - ROOM)
+        context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST_TMPDIR)
     cache = context.policy.cache_place or f"{path}/cache"
     return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)
 

@@ -187,7 +187,7 @@ def _over(run: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
 def _alone(directory: str, node: str) -> Iterator[None]:
     fd = os.open(directory, DIRECTORY)
     try:
-        if not files.try_take(fd):
+        if not files.try_flock(fd):
             raise MaintenanceBusy(what=f"on node {node}")
         yield
     finally:
