@@ -49,7 +49,9 @@ def compile_policy(
         limits=compiled.Limits(**model.limits.model_dump()),
         trust=compiled.Trust(**model.trust.model_dump()),
         on_error=compiled.OnError(**model.on_error.model_dump()),
-        rules=tuple(_rule(rule, document.place(("rules", number)), users) for number, rule in enumerate(model.rules)),
+        rules=tuple(
+            _rule(rule, document.position(("rules", number)), users) for number, rule in enumerate(model.rules)
+        ),
         slurmctld=_slurmctld(model, users),
         profiles=tuple(checks.compiled(model)),
     )
@@ -91,7 +93,7 @@ def _checked(document: Document, profiles: Sequence[str], users: checks.FindUser
 
 
 def _problem(document: Document, fault: Fault) -> Problem:
-    return Problem(*document.place(fault.loc, fault.at_key), fault.problem)
+    return Problem(*document.position(fault.loc, fault.at_key), fault.problem)
 
 
 def _images(images: Images, users: checks.FindUser) -> compiled.Images:

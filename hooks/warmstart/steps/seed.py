@@ -114,8 +114,8 @@ def _tools(context: Context, options: Options) -> list[Profile]:
 def _facts(context: Context, options: Options) -> dict[str, str]:
     image = context.record.image or f"label:{context.policy.site_label}"
     facts = host_facts.derive(_tools(context, options), image, options.declared)
-    if context.policy.cache_place:
-        facts["path"] = context.policy.cache_place
+    if context.policy.constant_cache:
+        facts["path"] = context.policy.constant_cache
     return facts
 
 

@@ -66,7 +66,7 @@ def run(context: Context, options: Options) -> Outcome:
         environment["TMPDIR"] = f"{path}/tmp"
     else:  # the user's own stays: with a longer one programs fail that bind a socket there
         context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST_TMPDIR)
-    cache = context.policy.cache_place or f"{path}/cache"
+    cache = context.policy.constant_cache or f"{path}/cache"
     return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)
 
 
