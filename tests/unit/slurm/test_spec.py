@@ -117,9 +117,7 @@ def test_a_spec_of_something_else_is_not_this_jobs(specs: Path, changes: dict[st
     assert problem in refusal(specs)
 
 
-@pytest.mark.parametrize(
-    ("off", "problem"), [(-2 * spec.STALE_S, "was written 7"), (2 * spec.SKEW_S, "was written -")]
-)
+@pytest.mark.parametrize(("off", "problem"), [(-2 * spec.STALE_S, "was written 7"), (2 * spec.SKEW_S, "was written -")])
 def test_a_spec_of_another_time_is_not_this_jobs(specs: Path, off: float, problem: str) -> None:
     """Neither an old one nor one of a clock that is far ahead."""
     write(specs, a_spec(), written=time.time() + off)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.audit import waiting
+from warmstart.audit import pending
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
@@ -168,7 +168,7 @@ def journals(node: Node) -> Iterator[Finding]:
     for place in node.nodes():
         if os.path.isdir(place.journal):
             with opened_dir(place.journal) as fd:
-                left += [journal for journal in waiting.journals(fd) if journal.state != "running"]
+                left += [journal for journal in pending.journals(fd) if journal.state != "running"]
     age = time.time() - min((journal.modified for journal in left), default=time.time())
     words = f"{len(left)} journals wait for the audit log"
     if age > WAITING_S:
