@@ -127,7 +127,7 @@ def release(directory: str, node: str, job_id: int, deadline: Deadline) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether nobody has bound the TCP port, on any address of either family; it is not kept."""
+    """Tell whether nobody has bound the TCP port, on any address of either family."""
     import socket  # slow to import; only the head node of a job that wants ports comes here
 
     for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - the test is of every address

@@ -67,7 +67,7 @@ def informed(job: Job, path: str, spec: Spec) -> Job:
         qos=spec.qos if job.qos is None else job.qos,
         job_name=spec.job_name,
         array=spec.array,
-        comment=job.comment if job.comment_told else spec.comment or "",
+        comment=job.comment if job.comment_known else spec.comment or "",
     )
 
 

@@ -84,7 +84,7 @@ def test_what_slurmd_tells_itself_is_its_own(specs: Path) -> None:
     """Slurm 26.05 tells the QOS; before 22.05 the comment is not told, and the spec has it."""
     write(specs, a_spec())
     assert informed(specs, JOB._replace(qos="low")).qos == "low"
-    assert informed(specs, JOB._replace(comment_told=False)).comment == "warmstart: profiles=numba"
+    assert informed(specs, JOB._replace(comment_known=False)).comment == "warmstart: profiles=numba"
 
 
 def test_what_the_controller_did_not_know_stays_unknown(specs: Path) -> None:
