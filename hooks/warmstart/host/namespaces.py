@@ -36,14 +36,12 @@ def _bind(source: int, name: str, folder: int, owner: int) -> None:
         os.mkdir(name, 0o755, dir_fd=folder)
     if os.path.samestat(os.fstat(source), os.stat(name, dir_fd=folder, follow_symlinks=False)):
         return
-    linux.mount(
-        linux.proc_path(source), linux.proc_path(_open_trusted(name, folder, 0)), "none", linux.MS_BIND | linux.MS_REC
-    )
-    # A bind mount has its source's flags; ours come to them. What is mounted below has them already.
+    below = _open_trusted(name, folder, 0)
+    linux.mount(linux.proc_path(source), linux.proc_path(below), "none", linux.MS_BIND | linux.MS_REC)
+    # A bind mount has its source's flags, to which ours are added. What is mounted below has them already.
     flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED
-    inherited_flags = os.fstatvfs(source).f_flag & (
-        os.ST_RDONLY | os.ST_NOEXEC
-    )  # the numbers of MS_RDONLY and MS_NOEXEC
+    # ST_RDONLY and ST_NOEXEC have the numbers of MS_RDONLY and MS_NOEXEC.
+    inherited_flags = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)
     shown = _open_trusted(name, folder, owner)  # a descriptor from before the mount leads beneath it
     try:
         linux.mount("none", linux.proc_path(shown), "none", flags | inherited_flags)

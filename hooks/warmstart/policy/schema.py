@@ -196,7 +196,7 @@ class Paths(Section):
     scontrol: Path = Field(
         default="/usr/bin/scontrol",
         description="Gives a node that must drain a reason that people understand; tells `warmstart maintain` "
-        "whether a job is over, and on the controller a job's QOS. squeue is looked for beside it.",
+        "whether a job is over, and on the controller a job's QOS. squeue is expected in the same directory.",
     )
 
 
