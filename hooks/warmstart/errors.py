@@ -1,8 +1,8 @@
 """Expected failures, by whose fault they are (docs/architecture.md, rule 2). Imports nothing from the package.
 
 Anything that is not a `WarmstartError` is a bug: audited with its traceback, never a drain.
-Every concrete class stands beside its owner module and is listed in docs/errors.md; a test
-compares that list with the code.
+Every concrete class is in the module that raises it, and listed in docs/errors.md; a test compares that list with the
+code.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The job as Slurm describes it to a hook: parsed once, strictly, and never again from the environment.
+"""The job as Slurm describes it to a hook: the environment, parsed once and strictly.
 
 Verified (docs/architecture.md, rule 5): id, uid, gid, user, node, partition, node list; Slurm sets them. Claimed:
 account and QOS (unless the site enforces associations), comment, job name, array, constraints and every `SPANK_*`;
-users forge them. What slurmd does not tell a prolog (job name, array, the QOS before 26.05) comes through the
-controller's spec (slurm.spec), or is None: not known, which is not the same as "".
-Facts: reference for names per version is Slurm's prolog_epilog.html, `_build_env` in prep_script_slurmd.c.
+users can forge them. What slurmd does not pass to a prolog (job name, array, the QOS before 26.05) comes from the
+controller's spec (`slurm.spec`), or is None: unknown, which is not the same as "". Which variables a version of Slurm
+sets: Slurm's prolog_epilog.html, `_build_env` in prep_script_slurmd.c.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JobUnreadable(PolicyError):
 
 
 class Job(NamedTuple):
-    """What one hook run knows of its job without asking anybody."""
+    """What a hook knows of its job from its environment alone."""
 
     id: int
     uid: int
@@ -48,7 +48,7 @@ class Job(NamedTuple):
     constraints: str  # claimed
     comment: str  # claimed
     pyxis_image: str  # claimed
-    comment_told: bool = True  # slurmd tells the comment since 22.05
+    comment_known: bool = True  # slurmd passes the comment since 22.05
     qos: str | None = None
     job_name: str | None = None  # claimed
     array: str | None = None  # JOBID_TASKID of an array's task
@@ -103,8 +103,8 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         warm_profile=environ.get(WARM_PROFILE, ""),
         warm_keep=bool(environ.get(WARM_KEEP)),
         no_warm=bool(environ.get(NO_WARM)),
-        # The comment is there only where the job has one; the restart count came with it, and always is.
-        comment_told="SLURM_JOB_RESTART_COUNT" in environ,
+        # The comment is set only if the job has one; the restart count came with the same release and is always set.
+        comment_known="SLURM_JOB_RESTART_COUNT" in environ,
         qos=_unset(environ["SLURM_JOB_QOS"]) if "SLURM_JOB_QOS" in environ else None,
         restarts=_number(environ, "SLURM_JOB_RESTART_COUNT") if environ.get("SLURM_JOB_RESTART_COUNT") else 0,
         cpus_per_node=environ.get("SLURM_JOB_CPUS_PER_NODE", ""),
@@ -113,7 +113,7 @@ def from_environment(environ: Mapping[str, str]) -> Job:
 
 
 def _unset(value: str) -> str:
-    # Slurm prints the literal "(null)" for what the job has not (seen on 22.05).
+    # Slurm prints the literal "(null)" for what the job does not have (seen on 22.05).
     return "" if value == "(null)" else value
 
 

@@ -1,13 +1,29 @@
-"""Where an installation keeps its things on a node.
+"""Where an installation keeps its files on a node, and how long a job's TMPDIR may be. Hot path.
 
-Two installations under two prefixes share nothing: own policy, own state. Every path that two
-slurmds of one host could both use carries the node's name.
+Two installations under two prefixes share nothing: each has its own policy and its own state. Every path that two
+slurmds of one host could both use has the node's name in it.
 """
 
 from __future__ import annotations
 
 import os
 from typing import NamedTuple
+
+# In a run's directory, root's, 0700: what the job's view of the bundles is made of.
+SEED = ".seed"
+
+# What programs add to TMPDIR for their sockets: vLLM `/` and a UUID, 37 bytes; Python's multiprocessing
+# `/pymp-XXXXXXXX/listener-XXXXXXXX`, 32.
+SOCKET_NAMES = 37
+# Bytes of a TMPDIR below which programs can bind sockets. A longer address is refused, by every language's library:
+# `sun_path` has 108 bytes with the NUL (unix(7)).
+LONGEST_TMPDIR = 107 - SOCKET_NAMES
+_RUN = len("/4294967295.0a1b2c3d/tmp")  # what a run adds to WORKSPACE/NODE
+
+
+def longest_node_name(workspace: str) -> int:
+    """Return how many bytes a node's name may have for TMPDIR below `workspace`; less than 1 if no name fits."""
+    return LONGEST_TMPDIR - _RUN - len(f"{workspace}/".encode())
 
 
 class Installation(NamedTuple):
@@ -54,19 +70,19 @@ class Installation(NamedTuple):
 
 
 class Controller(Installation):
-    """What slurmctld's hooks have on the controller: the same policy, and a directory of SlurmUser's own."""
+    """What slurmctld's hooks use on the controller: the same policy, and a directory that SlurmUser owns."""
 
     @property
     def own(self) -> str:
-        """SlurmUser's, 0700; an administrator makes it. Without it hooks compile the policy each time.
+        """SlurmUser's directory, 0700, made by an administrator; without it hooks compile the policy each time.
 
-        Not in `var`: what lies there root believes.
+        Not in `var`: root trusts what is in there.
         """
         return f"{self.var}-slurmctld"
 
     @property
     def compiled_policy(self) -> str:
-        """SlurmUser can't read root's, and does not need to."""
+        """SlurmUser's own: it can't read root's."""
         return f"{self.own}/policy.json"
 
     @property
@@ -76,20 +92,17 @@ class Controller(Installation):
 
     @property
     def audit(self) -> str:
-        """The controller's own audit log: root's is closed to SlurmUser."""
+        """The controller's own audit log: SlurmUser can't write root's."""
         return f"{self.own}/audit.jsonl"
 
     @property
     def pyslurm(self) -> str:
-        """Where pyslurm is looked for."""
+        """The directory that may hold pyslurm."""
         return f"{self.prefix}/lib/warmstart/slurm"
 
 
-SEED = ".seed"  # in a run's directory, root's, 0700: what the job's view of the bundles is made of
-
-
 class NodePaths(NamedTuple):
-    """What one node keeps; all are root's, 0700 unless said."""
+    """What one node keeps; root's directories, 0700 unless another mode is given."""
 
     root: str  # 0755
 
@@ -115,12 +128,12 @@ class NodePaths(NamedTuple):
 
     @property
     def deferred(self) -> str:
-        """Records of runs that are over and whose caches maintenance still harvests."""
+        """Records of runs whose harvest is deferred."""
         return f"{self.root}/deferred"
 
     @property
     def maintenance(self) -> str:
-        """Bundles that maintenance of the store has unpacked, by one process at a time."""
+        """Bundles that maintenance has unpacked, for one process at a time."""
         return f"{self.root}/maintenance"
 
     @property

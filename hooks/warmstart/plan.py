@@ -81,7 +81,7 @@ def _misplaced(policy: Policy, profile: str) -> bool:
     found = registry.get(profile, policy.profiles)
     if found.relocation != "constant-path":
         return False
-    return not policy.cache_place or (found.follows_links and policy.constant_path == "link")
+    return not policy.constant_cache or (found.follows_links and policy.constant_path == "link")
 
 
 def _all_profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:

@@ -1,8 +1,8 @@
-"""What the prolog writes down for the epilog: `state/<jobid>/record.json`, root's alone.
+"""What the prolog writes down for the epilog: `state/<jobid>/record.json`, readable by root alone.
 
-The epilog reads nothing else about the job: comment, restart count and `SPANK_*` can differ between the two
-and are the user's to forge (reference: Slurm's prolog_epilog.html; seen on 22.05). It is written before the
-work that it names, so that whoever finds it after a crash knows what there may be to clean.
+The epilog reads nothing else about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
+users can forge them (reference: Slurm's prolog_epilog.html; seen on 22.05). The record is written before the work that
+it names, so whoever finds it after a crash knows what there may be to clean.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypedDict
 
 from warmstart.errors import NodeError, ResourceError
-from warmstart.host import files, wire
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import (
     DIRECTORY,
@@ -26,6 +26,7 @@ from warmstart.host.files import (
     read_small,
     replace_file,
     unlink_if_there,
+    wait_flock,
 )
 
 FORMAT = 1
@@ -136,7 +137,7 @@ class RecordChange(TypedDict, total=False):
 
 
 def boot_id() -> str:
-    """Return the id of the node's running kernel: what a record of another boot names is gone, but for files."""
+    """Return the id of the running kernel: of what a record of another boot names, only files are left."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -145,11 +146,11 @@ def boot_id() -> str:
 def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
     """Keep other hooks of the job on this node out; `JobBusy` at the deadline.
 
-    The lock is the job's state directory itself, so no lock file outlives the job. Whoever waited checks that
-    what it locked is still the directory of that name: the last one out removes it with the lock held.
+    The lock is the job's state directory itself, so no lock file outlives the job. Who leaves removes the directory
+    while it holds the lock, if it is empty; so who waited checks that it has locked the directory of that name.
     """
     path = os.path.join(state, str(job_id))
-    fd = _locked_directory(path, job_id, deadline)
+    fd = _open_locked(path, job_id, deadline)
     try:
         yield
     finally:
@@ -158,7 +159,7 @@ def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
         os.close(fd)
 
 
-def _locked_directory(path: str, job_id: int, deadline: Deadline) -> int:
+def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
     while True:
         with writing_state(path):
             ensure_dir(path, 0o700)
@@ -167,7 +168,7 @@ def _locked_directory(path: str, job_id: int, deadline: Deadline) -> int:
         except FileNotFoundError:  # removed between the two calls
             continue
         try:
-            if not files.take(fd, deadline):
+            if not wait_flock(fd, deadline):
                 raise JobBusy(job_id=job_id)
         except BaseException:
             os.close(fd)
@@ -180,12 +181,12 @@ def _locked_directory(path: str, job_id: int, deadline: Deadline) -> int:
 def save(state: str, record: Record) -> None:
     """Write the record; `StateUnusable` or `StateFull`.
 
-    Without fsync, which costs more than the rest of a warm prolog: a power failure ends the job, too, and
-    what it leaves of the record is whole or unreadable.
+    Without fsync, which costs more than the rest of a warm prolog: a power failure ends the job as well, and the
+    record is then whole or unreadable.
     """
     data = encode(record)
     with writing_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
-        if len(data) > LONGEST:  # names of entries are users' to choose: what can't be read again is not written
+        if len(data) > LONGEST:  # users choose the names of entries; what can't be read again is not written
             raise OSError(errno.EFBIG, f"the record has {len(data)} bytes")
         replace_file(fd, NAME, data, 0o600, durable=False)
 
@@ -221,7 +222,7 @@ def decode(path: str, data: bytes) -> Record:
 
 
 def forget(state: str, job_id: int) -> None:
-    """Remove the record and what killed writers of it left, if they are there; the directory goes with the lock."""
+    """Remove the record, and what killed writers of it left; `job_lock` removes the directory."""
     with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
         for name in os.listdir(fd):
             unlink_if_there(name, fd)

@@ -1,10 +1,10 @@
-"""What the job itself asks for, in text that its user wrote: parsed strictly, believed in nothing else.
+"""What a job asks for, in text that its user wrote: parsed strictly.
 
     #SBATCH --comment="warmstart: image=registry.example.com/team/app:1 profiles=numba"
     #SBATCH --warm-image=registry.example.com/team/app:1 --warm-profile=numba      (packaging/spank)
 
-and the image that pyxis's `--container-image` names at allocation. A request gets no rights: images are
-checked against the policy's registries, profiles are seeded in the scope that the rules give.
+and the image that pyxis's `--container-image` names at allocation. A request grants nothing: images are checked
+against the policy's registries, and profiles are seeded in the scope that the rules give.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RequestInvalid(UserError):
 
 
 class Request(NamedTuple):
-    """The wishes of one job, in the order in which it named them."""
+    """What one job asks for, in the order of its text."""
 
     images: tuple[str, ...]
     profiles: tuple[str, ...]
@@ -46,7 +46,7 @@ NOTHING = Request((), ())
 
 
 def of(job: Job) -> Request:
-    """Return the job's wishes; `RequestInvalid` names the word that is wrong."""
+    """Return the job's request; `RequestInvalid` names the word that is wrong."""
     # pyxis takes the path of a squashfs file, too: that is nothing to import.
     images = [job.pyxis_image] if job.pyxis_image and job.pyxis_image[0] not in "/." else []
     profiles: list[str] = []

@@ -46,9 +46,9 @@ def test_the_plugins_options_are_taken_as_they_come() -> None:
 def test_what_slurmd_does_not_tell_is_not_known() -> None:
     """Not the same as "none": the QOS before 26.05, job name and array never; the comment since 22.05."""
     job = from_environment(SLURM)
-    assert (job.qos, job.job_name, job.array, job.comment_told) == (None, None, None, False)
+    assert (job.qos, job.job_name, job.array, job.comment_known) == (None, None, None, False)
     job = from_environment({**SLURM, "SLURM_JOB_QOS": "(null)", "SLURM_JOB_RESTART_COUNT": "0"})
-    assert (job.qos, job.comment_told) == ("", True)
+    assert (job.qos, job.comment_known) == ("", True)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """The shape of one audit line: key order, time, escaped control characters, bounded values.
 
-What a line says comes partly from users (image names, messages of tools that read their files), and it is
-read in terminals and by `jq -r` (docs/threats.md, row 20): control and other invisible characters are written as
-visible escapes, and no value is longer than an admin's patience. Needs no structlog: `audit.query` and the
-command line use the same shape.
+Parts of a line come from users (image names, messages of tools that read their files), and admins read it in terminals
+and with `jq -r` (docs/threats.md, row 20): control and other invisible characters are written as visible escapes, and
+values are cut to size. Needs no structlog: `audit.query` and the command line use the same shape.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ def ordered(fields: Line) -> Line:
 
 def bounded(fields: Line) -> Line:
     """Return the fields with every value, key and their number cut to size, each cut marked."""
-    kept: Line = {}
+    bounded_fields: Line = {}
     for key, value in list(fields.items())[:MOST_KEYS]:
-        kept[_cut(key, LONGEST_KEY)] = _bounded(value, LONGEST_VALUE, DEEPEST)
+        bounded_fields[_cut(key, LONGEST_KEY)] = _bounded(value, LONGEST_VALUE, DEEPEST)
     if len(fields) > MOST_KEYS:
-        kept["[cut]"] = f"{len(fields) - MOST_KEYS} more"
-    return kept
+        bounded_fields["[cut]"] = f"{len(fields) - MOST_KEYS} more"
+    return bounded_fields
 
 
 def escaped(fields: Line) -> Line:
@@ -109,26 +108,26 @@ def _bounded(value: object, room: int, depth: int) -> object:
 
 
 def _bounded_dict(value: Line, room: int, depth: int) -> Line:
-    kept: Line = {}
+    bounded_items: Line = {}
     for number, (key, item) in enumerate(value.items()):
         if room <= 0:
-            kept["[cut]"] = f"{len(value) - number} more"
+            bounded_items["[cut]"] = f"{len(value) - number} more"
             break
         short = _bounded(item, room, depth - 1)
-        kept[_cut(key, LONGEST_KEY)] = short
+        bounded_items[_cut(key, LONGEST_KEY)] = short
         room -= len(key[:LONGEST_KEY]) + len(json.dumps(short)) + 4
-    return kept
+    return bounded_items
 
 
 def _bounded_list(value: list[object], room: int, depth: int) -> list[object]:
-    kept: list[object] = []
+    bounded_items: list[object] = []
     for number, item in enumerate(value):
         if room <= 0:
-            kept.append(f"[cut: {len(value) - number} more]")
+            bounded_items.append(f"[cut: {len(value) - number} more]")
             break
-        kept.append(short := _bounded(item, room, depth - 1))
+        bounded_items.append(short := _bounded(item, room, depth - 1))
         room -= len(json.dumps(short)) + 2
-    return kept
+    return bounded_items
 
 
 def _cut(text: str, room: int) -> str:

@@ -1,8 +1,8 @@
-"""Read the audit log back: a stream of lines, the rotated files first, then the log, then what still waits.
+"""Read the audit log: the rotated files first, then the log, then pending journals.
 
-Journals that wait are read before the log and given out after it, so that a line which moves meanwhile is
-neither lost nor shown twice; a line that was flushed again after a crash is shown once. Broken lines
-are counted and passed over. No text that comes out holds a character that a terminal would obey.
+Pending journals are read before the log and yielded after it, so a line that moves meanwhile is neither lost nor shown
+twice. A line that was flushed again after a crash is shown once. Broken lines are counted and skipped. No text holds
+a character that a terminal would obey.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fnmatch import fnmatchcase
 from typing import IO, NamedTuple
 
 from warmstart.audit.line import Line, decoded, escaped, ordered, shaped
-from warmstart.audit.waiting import PendingJournal, events, journals
+from warmstart.audit.pending import PendingJournal, events, journals
 from warmstart.host.files import opened_dir
 
 LONGEST_LINE = 4 << 20
 
 
-class Where(NamedTuple):
-    """Which lines are wanted; None means any."""
+class LineFilter(NamedTuple):
+    """Which lines to show; None means any."""
 
     job: int | None = None
     node: str | None = None
@@ -35,8 +35,8 @@ class Where(NamedTuple):
     user: str | None = None  # name or uid
     since: str | None = None  # a line's `ts`: ISO 8601, UTC, milliseconds, Z
 
-    def takes(self, line: Line) -> bool:
-        """Tell whether a line is wanted."""
+    def matches(self, line: Line) -> bool:
+        """Tell whether a line is to be shown."""
         return (
             (self.job is None or line.get("job_id") == self.job)
             and (self.node is None or line.get("node") == self.node)
@@ -47,25 +47,25 @@ class Where(NamedTuple):
 
 
 class AuditLog:
-    """The log at `path` with its rotated files (`.1`, `.2.gz`, `-20260131`, …) and journals that wait."""
+    """The log at `path` with its rotated files (`.1`, `.2.gz`, `-20260131`, …), and pending journals."""
 
     def __init__(self, path: str, journal_dirs: Iterable[str] = ()) -> None:
-        """`journal_dirs` that may not be read are passed over: only root sees what waits."""
+        """`journal_dirs` that may not be read are skipped: only root sees pending journals."""
         self._path = path
         self._journal_dirs = list(journal_dirs)
-        self.broken = 0  # lines passed over so far
+        self.broken = 0  # lines skipped so far
 
-    def lines(self, where: Where) -> Iterator[Line]:
-        """Yield the wanted lines; `OSError` when the log cannot be read and nothing waits."""
+    def lines(self, only: LineFilter) -> Iterator[Line]:
+        """Yield the lines that match; `OSError` if the log cannot be read and no journal is pending."""
         seen: set[int] = set()
-        waiting = [line for directory in self._journal_dirs for line in _waiting(directory)]
+        pending = [line for directory in self._journal_dirs for line in _pending(directory)]
         with ExitStack() as stack:
-            for file in self._files(stack, missing_is_fine=bool(waiting)):
+            for file in self._files(stack, missing_is_fine=bool(pending)):
                 for line in self._parsed(file):
-                    if where.takes(line) and _is_new(line, seen):
+                    if only.matches(line) and _is_new(line, seen):
                         yield line
-        for line in waiting:
-            if where.takes(line) and _is_new(line, seen):
+        for line in pending:
+            if only.matches(line) and _is_new(line, seen):
                 yield line
 
     def _files(self, stack: ExitStack, *, missing_is_fine: bool) -> list[IO[bytes]]:
@@ -114,7 +114,7 @@ def _parsed(raw: bytes) -> Line | None:
         return None
 
 
-def _waiting(directory: str) -> list[Line]:
+def _pending(directory: str) -> list[Line]:
     try:
         with opened_dir(directory) as fd:
             return [shaped(line) for journal in journals(fd) for line in _events(fd, journal)]
@@ -151,7 +151,7 @@ def _rotated(path: str) -> list[str]:
 
 
 def _opened(path: str) -> IO[bytes]:
-    # Through links: who asks may read any file of his own. O_NONBLOCK: a FIFO must not hang us.
+    # Follows links: an admin reads with their own rights. O_NONBLOCK: a FIFO must not hang us.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -1,9 +1,9 @@
-"""From the journals into the audit log: one structlog JSON line per event. The only user of structlog.
+"""Move journals into the audit log: one JSON line per event. The only user of structlog.
 
 At least once: a journal is unlinked only after the log has been synced, so a process that dies while it flushes leaves
-journals that the next one moves again; `run_id`, `hook`, `ts` and `event` tell such a repeated line, and
-`audit.query` shows it once. Flushes take turns under a lock on the log, which keeps two of them off the
-same journals; one that does not get its turn goes on all the same, at the price of such repeats.
+journals that the next one moves again. A repeated line has the same `run_id`, `hook`, `ts` and `event`, and
+`audit.query` shows it once. A lock on the log keeps two flushes off the same journals; a flush that waits for it in
+vain goes on without, at the price of repeated lines.
 
 The log is opened at every flush, so logrotate may move it at any time (docs/audit.md).
 """
@@ -20,14 +20,14 @@ import structlog
 from structlog.typing import EventDict
 
 from warmstart.audit.line import shaped
-from warmstart.audit.waiting import PendingJournal, events, journals
+from warmstart.audit.pending import PendingJournal, events, journals
 from warmstart.errors import ResourceError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, ensure_path, opened_dir, unlink_if_there
 
 BUDGET = 5.0  # seconds; what is left then waits for the next hook
-TURN = 2.0  # seconds to wait for another flush
+LOCK_WAIT = 2.0  # seconds to wait for another flush
 LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -51,7 +51,7 @@ def flush(journal_dir: str, audit_path: str) -> int:
             deadline = after(BUDGET)
             with _opened_log(audit_path) as log:
                 with suppress(OSError):  # a file system without locks
-                    files.take(log, deadline.within(TURN))
+                    files.wait_flock(log, deadline.within(LOCK_WAIT))
                 return _move_all(directory, _Appender(log), deadline)
     except FileNotFoundError as error:
         if error.filename == journal_dir:

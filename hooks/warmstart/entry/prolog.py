@@ -72,7 +72,7 @@ def _run(hook: Hook, record: Record) -> None:
 def _with_job_spec(hook: Hook) -> Hook:
     """Add what the controller wrote down of the job, where a rule (or an old slurmd) needs it."""
     job, keys = hook.job, hook.policy.slurmctld
-    if keys is None or (job.comment_told and all(getattr(job, name) is not None for name in keys.attributes)):
+    if keys is None or (job.comment_known and all(getattr(job, name) is not None for name in keys.attributes)):
         return hook
     from warmstart.slurm import spec
 

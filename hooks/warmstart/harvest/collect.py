@@ -320,7 +320,7 @@ def tool_lock(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
         return
     try:
         try:
-            is_locked = files.take(fd, deadline.within(_LOCK_SECONDS), shared=True)
+            is_locked = files.wait_flock(fd, deadline.within(_LOCK_SECONDS), shared=True)
         except OSError as error:  # a file system without locks: the tool has none either
             raise TurnedAway(HELD) from error
         if not is_locked:

@@ -85,7 +85,7 @@ def exclusive(directory: str) -> Iterator[bool]:
         yield False
         return
     try:
-        yield files.try_take(fd)
+        yield files.try_flock(fd)
     finally:
         os.close(fd)
 

@@ -213,9 +213,9 @@ def _disk_errors(path: str) -> Iterator[None]:
 @contextmanager
 def _exclusive(directory: int) -> Iterator[bool]:
     """Tell whether this process may publish and drop now; for the length of a `with`."""
-    is_ours = files.try_take(directory)
+    is_ours = files.try_flock(directory)
     try:
         yield is_ours
     finally:
         if is_ours:
-            files.release(directory)
+            files.unlock(directory)

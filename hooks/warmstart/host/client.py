@@ -1,4 +1,4 @@
-"""Root's own work in a process that ends with it: joining a mount namespace can't be undone, and may hang."""
+"""Root's work in a job's mount namespace: in a process of its own, since joining can't be undone and may hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A point in time that a wait may not pass (docs/architecture.md, rule 7)."""
+"""Deadlines: every wait has one (docs/architecture.md, rule 7)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""File operations for root in places that others can write: relative to descriptors, following no links.
+"""File operations that are safe where others can write: relative to descriptors, following no links.
 
-Opening, reading, writing, copying, locking (flock(2)), and removing whole trees. A tree is removed by descriptor,
-across no mount, however deep it is. Hot path: imports only what the interpreter has loaded anyway. Every function
-raises plain `OSError`; the callers know whose fault that is.
+Reading, writing, copying, locking with flock(2), directories that only their owners can change, and removing trees.
+Hot path: imports only what the interpreter has loaded anyway. Every function raises plain `OSError`; the callers know
+whose fault that is.
 """
 
 from __future__ import annotations
@@ -21,18 +21,38 @@ from warmstart.host.deadline import Deadline
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO that somebody put there must not hang the open.
 REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
 PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no right to list, and asks no file system
 
 CHUNK = 1 << 20  # bytes, of a copy
-ROOT_ALONE = frozenset({0})
-
+ROOT_ALONE = frozenset({0})  # owners
 # What no user can cause, and no other job will fare better with (docs/architecture.md, rule 2): the rest never drains.
 NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
 # Deeper directories are moved up before they are entered: descriptors are few, and a job can nest 4,000 deep.
-DEEPEST = 48
-MOST_MOUNTS = 16  # one over the other; more are left for the next call
-PAUSE_S = 0.02
+_DEEPEST = 48
+_MOST_MOUNTS = 16  # one over the other; more are left for the next call
+
+
+class ReadFailed(OSError):
+    """The source of a copy could not be read; any other `OSError` of a copy is its target's."""
+
+
+class Untrusted(PermissionError):
+    """Others could change what has to be its owners' alone: `filename` can be changed, and `strerror` says how."""
+
+
+class Copied(NamedTuple):
+    """What has been read of a file."""
+
+    size: int  # bytes
+    sha256: str  # of them, in hexadecimal
+
+
+class _Removal(NamedTuple):
+    """The removal of one tree: its top directory, the mount that it lies on, and when to stop."""
+
+    top: int
+    mount: str
+    deadline: Deadline
 
 
 @contextmanager
@@ -75,13 +95,30 @@ def read_up_to(fd: int, most: int) -> bytes:
     return data
 
 
-def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
-    """Tell whether `path`, which is no link, still names the open file: whoever waited for its lock asks."""
+def names_in(directory: str) -> list[str]:
+    """Return the names in a directory, sorted; none where there is no directory."""
     try:
-        there = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
+    """Tell whether `path`, which is no link, still names the open file: to be checked after waiting for its lock."""
+    try:
+        found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return os.path.samestat(os.fstat(fd), there)
+    return os.path.samestat(os.fstat(fd), found)
+
+
+def mount_id(fd: int) -> str:
+    """Return the id of the mount that a descriptor is on (proc(5), fdinfo): it tells bind mounts apart."""
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
+        for line in info:
+            if line.startswith("mnt_id:"):
+                return line.split()[1]
+    raise OSError(errno.ENOTSUP, "the kernel tells no mnt_id", f"/proc/self/fdinfo/{fd}")
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -91,15 +128,37 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-class ReadFailed(OSError):
-    """The source of a copy could not be read; any other `OSError` of a copy is its target's."""
+def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
+    """Make `name` hold `data`, atomically: readers see the old or the new content, whole.
+
+    Without `durable` nothing is synced: a power failure may leave an empty file. The temporary name holds the
+    process id: a writer that died leaves one name, which the next process with that id takes over.
+    """
+    temp = f".{name}.{os.getpid()}.tmp"
+    try:
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=dir_fd)
+        try:
+            os.fchmod(fd, mode)
+            write_all(fd, data)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except OSError:
+        unlink_if_there(temp, dir_fd)
+        raise
+    if durable:
+        os.fsync(dir_fd)
 
 
-class Copied(NamedTuple):
-    """What has been read of a file."""
-
-    size: int  # bytes
-    sha256: str  # of them, in hexadecimal
+def unlink_if_there(name: str, dir_fd: int) -> bool:
+    """Unlink a name; return whether it was there."""
+    try:
+        os.unlink(name, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def copy_hashed(
@@ -152,54 +211,34 @@ def _chunks(source: int, offset: int, most: int | None, watch: Callable[[], obje
         left = left and left - len(chunk)
 
 
-def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
-    """Make `name` hold `data`, atomically: readers see the old or the new content, whole.
-
-    Not `durable`: whole for all who live, but a power failure may leave an empty file.
-
-    The temp name is fixed by the process id: a writer that died here leaves one name, which the
-    next process with that id takes over.
-    """
-    temp = f".{name}.{os.getpid()}.tmp"
+def try_flock(fd: int, *, shared: bool = False) -> bool:
+    """Lock `fd`, alone or shared with others who do; return False at once where somebody holds it."""
     try:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=dir_fd)
-        try:
-            os.fchmod(fd, mode)
-            write_all(fd, data)
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-    except OSError:
-        unlink_if_there(temp, dir_fd)
-        raise
-    if durable:
-        os.fsync(dir_fd)
-
-
-def names_in(directory: str) -> list[str]:
-    """Return the names in a directory, sorted; none where there is no directory."""
-    try:
-        return sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return []
-
-
-def unlink_if_there(name: str, dir_fd: int) -> bool:
-    """Unlink a name; return whether it was there."""
-    try:
-        os.unlink(name, dir_fd=dir_fd)
-    except FileNotFoundError:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 
 
-def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
-    """Make a directory of ours with exactly this mode, or accept one that is there and ours.
+def wait_flock(fd: int, deadline: Deadline, pause_s: float = 0.02, *, shared: bool = False) -> bool:
+    """Wait for the lock, trying every `pause_s` seconds; return False where somebody still holds it at the deadline."""
+    while not try_flock(fd, shared=shared):
+        if deadline.expired():
+            return False
+        time.sleep(pause_s)
+    return True
 
-    `EPERM` when somebody else owns what is there: in a sticky directory another user may have come
-    first, and nothing of root's belongs below that.
+
+def unlock(fd: int) -> None:
+    """Unlock a descriptor that stays open."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
+    """Make a directory with exactly this mode; one that exists gets the mode if it is our own.
+
+    `EPERM` if it is not: in a sticky directory another user may have come first, and nothing of root's belongs below
+    that.
     """
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=dir_fd)
@@ -212,10 +251,10 @@ def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
 
 
 def ensure_path(path: str, mode: int) -> None:
-    """Make an absolute directory path of ours: missing parents 0755, the last one `mode`.
+    """Make an absolute directory path: missing parents 0755, the last one `mode`.
 
-    One that is there keeps its mode, since it may be the site's own (a scratch directory, 1777). `EPERM` unless
-    it is ours, and nobody else can rename what we put there.
+    One that exists keeps its mode, since it may be the site's own (a scratch directory, 1777). `Untrusted` unless it
+    is our own and nobody else can rename what we put there.
     """
     missing = []
     parent = path
@@ -245,10 +284,6 @@ def weakness(status: os.stat_result, owners: Collection[int] = ROOT_ALONE, *, st
     return ""
 
 
-class Untrusted(PermissionError):
-    """Others could change what has to be its owners' alone: `filename` can be changed, and `strerror` says how."""
-
-
 @contextmanager
 def opened_trusted(
     path: str,
@@ -258,30 +293,30 @@ def opened_trusted(
     make: int | None = None,
     flags: int = DIRECTORY,
 ) -> Iterator[int]:
-    """Open an absolute directory path on which nobody but `owners` can change anything, from `/` down.
+    """Open an absolute directory path in which nobody but `owners` can change a component, from `/` down.
 
-    Name by name, through no link: whoever owned a directory on the way could lead us anywhere. Directories above it may
-    be sticky (/tmp), and with `sticky` so may the directory itself. With `make` what is missing is made, the directory
-    itself with that mode. `Untrusted`; `ENOTDIR` for a link; an error's `filename` is the directory at fault.
+    Goes name by name, through no link: whoever owned a directory on the way could lead us anywhere. Directories above
+    may be sticky (/tmp), and with `sticky` so may the directory itself. With `make` missing directories are made, the
+    last one with that mode. `Untrusted`; `ENOTDIR` for a link; an error's `filename` is the directory at fault.
     """
     names = [name for name in path.split("/") if name]
-    at = "/"
-    fd = os.open(at, flags)
+    opened = "/"
+    fd = os.open(opened, flags)
     try:
-        _require_trust(fd, at, owners, sticky=sticky or bool(names))
+        _require_trust(fd, opened, owners, sticky=sticky or bool(names))
         for number, name in enumerate(names, 1):
             is_last = number == len(names)
-            at = os.path.join(at, name)
-            below = _opened_below(fd, at, flags, None if make is None else make if is_last else 0o755)
+            opened = os.path.join(opened, name)
+            below = _open_below(fd, opened, flags, None if make is None else make if is_last else 0o755)
             os.close(fd)
             fd = below
-            _require_trust(fd, at, owners, sticky=sticky or not is_last)
+            _require_trust(fd, opened, owners, sticky=sticky or not is_last)
         yield fd
     finally:
         os.close(fd)
 
 
-def _opened_below(parent: int, path: str, flags: int, make: int | None) -> int:
+def _open_below(parent: int, path: str, flags: int, make: int | None) -> int:
     name = os.path.basename(path)
     try:
         if make is not None:
@@ -297,31 +332,15 @@ def _require_trust(fd: int, path: str, owners: Collection[int], *, sticky: bool)
         raise Untrusted(errno.EPERM, problem, path)
 
 
-def mount_id(fd: int) -> str:
-    """Return the id of the mount that a descriptor is on (proc(5), fdinfo): it tells bind mounts apart."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
-        for line in info:
-            if line.startswith("mnt_id:"):
-                return line.split()[1]
-    raise OSError(errno.ENOTSUP, "the kernel tells no mnt_id", f"/proc/self/fdinfo/{fd}")
-
-
-class _Removal(NamedTuple):
-    top: int
-    mount: str
-    deadline: Deadline
-
-
 def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
-    """Remove `name` below `dir_fd` with all its content; nothing there is fine.
+    """Remove `name` in `dir_fd` with all its content, however deep it is; nothing there is fine.
 
-    What is mounted inside (a job can mount a FUSE file system of its own) is detached and not touched:
-    `EXDEV` where that fails. `ETIME` at the deadline: what is left stays under its name, and the next call
-    goes on.
+    What is mounted inside (a job can mount a FUSE file system of its own) is detached and not touched: `EXDEV` where
+    that fails. `ETIME` at the deadline: what is left stays under its name, and the next call goes on.
     """
     mount = mount_id(dir_fd)
     try:
-        top = _open(name, dir_fd, mount)
+        top = _open_listable(name, dir_fd, mount)
     except FileNotFoundError:
         return
     except NotADirectoryError:  # a file, or a link wherever it leads
@@ -351,16 +370,16 @@ def _empty(removal: _Removal, fd: int, depth: int) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            os.close(_reached(name, fd, removal.mount, 0))  # a file that something is mounted on
+            os.close(_open_path(name, fd, removal.mount, 0))  # a file that something is mounted on
 
 
 def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> None:
     try:
-        fd = _open(name, parent, removal.mount)
+        fd = _open_listable(name, parent, removal.mount)
     except FileNotFoundError:
         return
     try:
-        if depth >= DEEPEST:
+        if depth >= _DEEPEST:
             # A name that the job could not have taken.
             os.rename(name, f".up-{os.urandom(8).hex()}", src_dir_fd=parent, dst_dir_fd=removal.top)
             return
@@ -370,51 +389,28 @@ def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> 
     os.rmdir(name, dir_fd=parent)
 
 
-def _open(name: str, parent: int, mount: str) -> int:
+def _open_listable(name: str, parent: int, mount: str) -> int:
     """Open a directory of this mount for listing."""
-    path = _reached(name, parent, mount, os.O_DIRECTORY)
+    path = _open_path(name, parent, mount, os.O_DIRECTORY)
     try:
         return os.open(".", DIRECTORY, dir_fd=path)
     finally:
         os.close(path)
 
 
-def _reached(name: str, parent: int, mount: str, more: int) -> int:
-    """Return an O_PATH descriptor of what is on this mount, after what is mounted over it; `EXDEV`.
+def _open_path(name: str, parent: int, mount: str, flags: int) -> int:
+    """Return an O_PATH descriptor of `name` on this mount, after detaching what is mounted over it; `EXDEV`.
 
     O_PATH asks nobody: opening the root of a FUSE file system asks its daemon, which may never answer.
     """
-    for _ in range(MOST_MOUNTS):
-        path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC | more, dir_fd=parent)
+    for _ in range(_MOST_MOUNTS):
+        path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=parent)
         if mount_id(path) == mount:
             return path
         from warmstart.host.linux import detach
 
-        gone = detach(path)
+        detached = detach(path)
         os.close(path)
-        if not gone:
+        if not detached:
             break
     raise OSError(errno.EXDEV, "something is mounted there", name)
-
-
-def try_take(fd: int, *, shared: bool = False) -> bool:
-    """Lock `fd`, alone or shared with others who do; return False at once where somebody holds it."""
-    try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def take(fd: int, deadline: Deadline, pause_s: float = PAUSE_S, *, shared: bool = False) -> bool:
-    """Wait for the lock, trying every `pause_s` seconds; return False where somebody still holds it at the deadline."""
-    while not try_take(fd, shared=shared):
-        if deadline.expired():
-            return False
-        time.sleep(pause_s)
-    return True
-
-
-def release(fd: int) -> None:
-    """Unlock a descriptor that stays open."""
-    fcntl.flock(fd, fcntl.LOCK_UN)

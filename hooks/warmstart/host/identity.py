@@ -1,7 +1,8 @@
-"""Identities, and how a forked child takes one for good.
+"""Identities, how a forked child takes one for good, and the errors of calling one.
 
-Hot path: policy and worker import this module. What `confine` needs (ctypes, resource, signal) is slow to import, and
-is imported by those functions only. Constants are from linux/sched.h and linux/prctl.h.
+`WorkerSilent` and `WorkerAnswerMalformed` are here and not in `host.worker`: many handle them, few may call a worker.
+Hot path: policy and worker import this module. What `confine` needs (ctypes, resource) is slow to import, and only
+the functions that need it do. Constants are from linux/sched.h and linux/prctl.h.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import NamedTuple
 
 from warmstart.errors import StoreError
 
-CLONE_NEWNET = 0x40000000
-CLONE_NEWIPC = 0x08000000
-PR_SET_PDEATHSIG = 1
-PR_SET_DUMPABLE = 4
-PR_SET_NO_NEW_PRIVS = 38
+_CLONE_NEWNET = 0x40000000
+_CLONE_NEWIPC = 0x08000000
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NO_NEW_PRIVS = 38
 SIGKILL = 9  # signal(7); the module of that name takes half a millisecond to import
-MOST_MEMORY = 4 << 30
+_MOST_MEMORY = 4 << 30
 
 
 class Identity(NamedTuple):
@@ -60,7 +61,7 @@ def become(identity: Identity) -> None:
 
 
 def detach() -> None:
-    """Let go of the hook's output: slurmd waits until nobody holds it, and a hung file system may hold us."""
+    """Replace the hook's stdin and output by /dev/null: slurmd waits until nobody holds them, and we may hang."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -79,10 +80,10 @@ def close_others(keep: frozenset[int] | set[int]) -> None:
 def surrender(identity: Identity) -> None:
     """Become `identity` without a way to new privileges, readable by nobody, dead when its parent is."""
     become(identity)
-    _libc_call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _libc_call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _libc_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _libc_call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
     # After the change of uid, which clears it (prctl(2)).
-    _libc_call("prctl", PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    _libc_call("prctl", _PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
 def confine(identity: Identity) -> None:
@@ -93,9 +94,9 @@ def confine(identity: Identity) -> None:
     import resource
 
     if os.geteuid() == 0:
-        _libc_call("unshare", CLONE_NEWNET | CLONE_NEWIPC)
+        _libc_call("unshare", _CLONE_NEWNET | _CLONE_NEWIPC)
     surrender(identity)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))

@@ -22,7 +22,7 @@ _TRIES = 64
 def attach(file_fd: int, name: str) -> tuple[int, str]:
     """Return an open loop device that shows a file, read-only, and the device's path.
 
-    It is freed by the kernel when nobody has it open or mounted: whoever dies here leaves nothing. `name` is what
+    The kernel frees it when nobody has it open or mounted, so a killed process leaves nothing behind. `name` is what
     `losetup` shows. `OSError`: no devices, or none free.
     """
     control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
@@ -34,7 +34,7 @@ def attach(file_fd: int, name: str) -> tuple[int, str]:
                 fcntl.ioctl(device, _LOOP_CONFIGURE, _config(file_fd, name))
             except OSError as error:
                 os.close(device)
-                if error.errno != errno.EBUSY:  # somebody else was quicker
+                if error.errno != errno.EBUSY:  # another process took it first
                     raise
             except BaseException:
                 os.close(device)

@@ -6,7 +6,6 @@ paths are walked again there: name by name, through no link, and only where nobo
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from contextlib import suppress
@@ -14,7 +13,7 @@ from contextlib import suppress
 from warmstart.host import linux
 from warmstart.host.files import PATH, opened_trusted, weakness
 
-CLONE_NEWNS = 0x20000
+_CLONE_NEWNS = 0x20000
 
 
 def show(namespace: str, parent: str, name: str, owner: int, target: str) -> None:
@@ -24,53 +23,49 @@ def show(namespace: str, parent: str, name: str, owner: int, target: str) -> Non
     `PermissionError` where `name` is not the owner's, or somebody but root could change a directory above.
     """
     _join(namespace)
-    above, place = os.path.split(target)
+    above, target_name = os.path.split(target)
     with (
         opened_trusted(parent, sticky=True, flags=PATH) as base,
         opened_trusted(above, sticky=True, flags=PATH) as folder,
     ):
-        _bind(_beneath(name, base, owner), place, folder, owner)
+        _bind(_open_trusted(name, base, owner), target_name, folder, owner)
 
 
-def _bind(source: int, place: str, folder: int, owner: int) -> None:
+def _bind(source: int, name: str, folder: int, owner: int) -> None:
     with suppress(FileExistsError):
-        os.mkdir(place, 0o755, dir_fd=folder)
-    if os.path.samestat(os.fstat(source), os.stat(place, dir_fd=folder, follow_symlinks=False)):
+        os.mkdir(name, 0o755, dir_fd=folder)
+    if os.path.samestat(os.fstat(source), os.stat(name, dir_fd=folder, follow_symlinks=False)):
         return
-    linux.mount(_named(source), _named(_beneath(place, folder, 0)), "none", linux.MS_BIND | linux.MS_REC)
-    # A bind mount has its source's flags; ours come to them. What is mounted below has them already.
+    below = _open_trusted(name, folder, 0)
+    linux.mount(linux.proc_path(source), linux.proc_path(below), "none", linux.MS_BIND | linux.MS_REC)
+    # A bind mount has its source's flags, to which ours are added. What is mounted below has them already.
     flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED
-    kept = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)  # the numbers of MS_RDONLY and MS_NOEXEC
-    shown = _beneath(place, folder, owner)  # a descriptor from before the mount leads beneath it
+    # ST_RDONLY and ST_NOEXEC have the numbers of MS_RDONLY and MS_NOEXEC.
+    inherited_flags = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)
+    shown = _open_trusted(name, folder, owner)  # a descriptor from before the mount leads beneath it
     try:
-        linux.mount("none", _named(shown), "none", flags | kept)
+        linux.mount("none", linux.proc_path(shown), "none", flags | inherited_flags)
     except OSError:
         linux.detach(shown)
         raise
 
 
 def enter_new() -> None:
-    """Let nobody else see what this process mounts; it ends with the process. `OSError`."""
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "mount namespace")
+    """Enter a mount namespace of our own: nobody else sees what this process mounts, and it ends with it. `OSError`."""
+    linux.check(linux.libc().unshare(_CLONE_NEWNS), "mount namespace")
     linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
 
 
 def _join(namespace: str) -> None:
     fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    if ctypes.CDLL(None, use_errno=True).setns(fd, CLONE_NEWNS) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
+    linux.check(linux.libc().setns(fd, _CLONE_NEWNS), namespace)
     os.chdir("/")
 
 
-def _beneath(name: str, parent: int, owner: int) -> int:
+def _open_trusted(name: str, parent: int, owner: int) -> int:
     fd = os.open(name, PATH, dir_fd=parent)
     found = os.fstat(fd)
     # What is the job's own may have any mode: the directory above is root's.
     if found.st_uid != owner or (owner == 0 and weakness(found, sticky=True)):
         raise PermissionError(errno.EPERM, "others could change it", name)
     return fd
-
-
-def _named(fd: int) -> str:
-    return f"/proc/self/fd/{fd}"

@@ -1,13 +1,12 @@
 """A network namespace with nothing in it but sockets that somebody outside serves. Never on a warm hook's path.
 
-A socket belongs to the namespace that it was made in and not to its process (network_namespaces(7)): who accepts
-from one of these may connect anywhere from outside, and nobody inside reaches anything but them. Constants are from
+A socket belongs to the namespace in which it was made and not to its process (network_namespaces(7)): who accepts from
+one of these can connect to anything outside, while processes inside reach nothing else. Constants are from
 linux/sched.h, linux/sockios.h and linux/if.h.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import socket
@@ -16,15 +15,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from warmstart.host import linux
+
 OWN = "/proc/thread-self/ns/net"  # unshare(2) and setns(2) are for the calling thread alone
-CLONE_NEWNET = 0x40000000
-SIOCSIFFLAGS = 0x8914
-IFF_UP = 1
-BACKLOG = 128
+_CLONE_NEWNET = 0x40000000
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
+_BACKLOG = 128
 
 
 class Enclosure(NamedTuple):
-    """The namespace's descriptor, and its listening sockets in the order in which they were asked for."""
+    """The namespace's descriptor, and its listening sockets in the order of their addresses."""
 
     fd: int
     sockets: tuple[socket.socket, ...]
@@ -34,31 +35,31 @@ class Enclosure(NamedTuple):
 def enclosure(addresses: Sequence[tuple[str, int]]) -> Iterator[Enclosure]:
     """Make a namespace with a loopback interface and sockets that listen on these IP addresses and ports.
 
-    Root's; `OSError` where the kernel refuses. It is gone when nobody has the descriptor, a socket, or runs in it.
+    As root; `OSError` where the kernel refuses. It ends when nobody has the descriptor or a socket, or runs in it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    home, inside = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC), -1
+    libc = linux.libc()
+    outside, inside = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC), -1
     sockets: list[socket.socket] = []
     try:
-        _check(libc.unshare(CLONE_NEWNET))
+        linux.check(libc.unshare(_CLONE_NEWNET))
         try:
             _raise_loopback()
             sockets.extend(map(_listening, addresses))
             inside = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
         finally:
-            _check(libc.setns(home, CLONE_NEWNET))
+            linux.check(libc.setns(outside, _CLONE_NEWNET))
         yield Enclosure(inside, tuple(sockets))
     finally:
         for listening in sockets:
             listening.close()
-        for fd in (home, inside):
+        for fd in (outside, inside):
             if fd >= 0:
                 os.close(fd)
 
 
 def _raise_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
 def _listening(address: tuple[str, int]) -> socket.socket:
@@ -66,14 +67,8 @@ def _listening(address: tuple[str, int]) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        made.listen(BACKLOG)
+        made.listen(_BACKLOG)
     except BaseException:
         made.close()
         raise
     return made
-
-
-def _check(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

@@ -2,9 +2,9 @@
 
     <var>/ports/<port>      root, 0600: whose it is; one directory for all slurmds of a host, which share its ports
 
-A port is a live job's from its prolog to its epilog on the head node. Entries of another boot are nobody's:
-their jobs are gone. What the bind test can't see, another program's bind after it, the ledger doesn't promise
-(docs/threats.md, row 18).
+A port belongs to a job from its prolog to its epilog on the head node. Entries of another boot count for nothing:
+their jobs are gone. The ledger does not keep other programs from binding a port after the test (docs/threats.md,
+row 18).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import DIRECTORY, ensure_dir, read_small, unlink_if_there, write_all
 
 EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
-LONGEST_ENTRY = 4096
-PAUSE = 0.01
+_LONGEST_ENTRY = 4096
+_PAUSE_S = 0.01
 # Knuth's multiplicative hash: consecutive job ids begin far apart.
-SPREAD = 2654435761
+_SPREAD = 2654435761
 
 
 class PortsExhausted(ResourceError):
@@ -79,27 +79,28 @@ class PortRequest(NamedTuple):
     per_user: int
 
 
-def reserve(directory: str, holder: Holder, wanted: PortRequest, restarts: int, deadline: Deadline) -> list[int]:
-    """Reserve ports that nobody else has and nobody uses; all or none. Root's directory is made if it lacks.
+def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int, deadline: Deadline) -> list[int]:
+    """Reserve ports that nobody else has and nobody uses, all or none; the directory is made if it is missing.
 
-    `restarts` tells the runs of a job apart: a run that is prepared twice tries the same ports first, and the
-    next run others, which what is left of the run before can't hold. Raises this module's errors, and `OSError`.
+    `restarts` tells the runs of a job apart: a run that is prepared twice tries the same ports first. The next run
+    begins with others, since processes of the run before may still hold its ports. Raises this module's errors, and
+    `OSError`.
     """
-    check_range(wanted.low, wanted.high)
+    check_range(request.low, request.high)
     ensure_dir(directory, 0o700)
     with _ledger_lock(directory, deadline) as ledger:
         taken = _taken(ledger, holder)
         held = sum(other.uid == holder.uid for other in taken.values())
-        if held + wanted.number > wanted.per_user:
-            raise PortsOverQuota(held=held, more=wanted.number, per_user=wanted.per_user)
+        if held + request.number > request.per_user:
+            raise PortsOverQuota(held=held, more=request.number, per_user=request.per_user)
         ports: list[int] = []
         try:
-            for port in _candidates(wanted, holder.job_id, restarts):
+            for port in _candidates(request, holder.job_id, restarts):
                 if port not in taken and is_free(port) and _enter(ledger, port, holder):
                     ports.append(port)
-                if len(ports) == wanted.number:
+                if len(ports) == request.number:
                     return ports
-            raise PortsExhausted(low=wanted.low, high=wanted.high)
+            raise PortsExhausted(low=request.low, high=request.high)
         except BaseException:
             for port in ports:
                 unlink_if_there(str(port), ledger)
@@ -126,7 +127,7 @@ def release(directory: str, node: str, job_id: int, deadline: Deadline) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether nobody has bound the TCP port, on any address of either family; it is not kept."""
+    """Tell whether nobody has bound the TCP port, on any address of either family."""
     import socket  # slow to import; only the head node of a job that wants ports comes here
 
     for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - the test is of every address
@@ -145,38 +146,37 @@ def is_free(port: int) -> bool:
 
 def check_range(low: int, high: int) -> None:
     """Raise `RangeEphemeral` where the kernel gives clients ports of this range."""
-    own = ephemeral()
-    if own and low <= own[1] and own[0] <= high:
-        raise RangeEphemeral(low=low, high=high, first=own[0], last=own[1])
+    if overlap := ephemeral_overlap(low, high):
+        raise RangeEphemeral(low=low, high=high, first=overlap[0], last=overlap[1])
 
 
-def ephemeral() -> tuple[int, int] | None:
-    """Return the range that the kernel gives to clients (ip(7), ip_local_port_range), both ends included."""
+def ephemeral_overlap(low: int, high: int) -> tuple[int, int] | None:
+    """Return the range that the kernel gives to clients (ip(7), ip_local_port_range) if it overlaps this one."""
     try:
         with open(EPHEMERAL, encoding="ascii") as file:
-            first, last = file.read().split()
-            return int(first), int(last)
+            first, last = map(int, file.read().split())
     except (OSError, ValueError):
         return None
+    return (first, last) if low <= last and first <= high else None
 
 
-def _candidates(wanted: PortRequest, job_id: int, restarts: int) -> Iterator[int]:
-    size = wanted.high - wanted.low + 1
-    start = ((job_id + restarts) * SPREAD) % (1 << 32) % size
+def _candidates(request: PortRequest, job_id: int, restarts: int) -> Iterator[int]:
+    size = request.high - request.low + 1
+    start = ((job_id + restarts) * _SPREAD) % (1 << 32) % size
     for step in range(size):
-        yield wanted.low + (start + step) % size
+        yield request.low + (start + step) % size
 
 
 def _taken(ledger: int, holder: Holder) -> dict[int, Holder]:
-    """Return the live entries; remove the rest: of an earlier boot, of an earlier run of this job, damaged."""
-    live = {}
+    """Return other jobs' entries; remove the rest: of an earlier boot, of an earlier run of this job, damaged."""
+    taken = {}
     for port, other in _entries(ledger):
         ours = other is not None and other[:2] == holder[:2]
         if other is None or ours or other.boot_id != holder.boot_id:
             unlink_if_there(str(port), ledger)
         else:
-            live[port] = other
-    return live
+            taken[port] = other
+    return taken
 
 
 def _entries(ledger: int) -> Iterator[tuple[int, Holder | None]]:
@@ -188,7 +188,7 @@ def _entries(ledger: int) -> Iterator[tuple[int, Holder | None]]:
 def _read(ledger: int, name: str) -> Holder | None:
     """Return whose a port is; None for an entry whose writer died before it was whole, or that has just gone."""
     try:
-        return Holder(**json.loads(read_small(name, LONGEST_ENTRY, ledger)))
+        return Holder(**json.loads(read_small(name, _LONGEST_ENTRY, ledger)))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
@@ -212,10 +212,10 @@ def _enter(ledger: int, port: int, holder: Holder) -> bool:
 
 @contextmanager
 def _ledger_lock(directory: str, deadline: Deadline) -> Iterator[int]:
-    """Keep the host's other hooks out: two of one user's would both be below the limit, else."""
+    """Keep the host's other hooks out: without it two of one user's jobs could exceed the limit together."""
     fd = os.open(directory, DIRECTORY)
     try:
-        if not files.take(fd, deadline, PAUSE):
+        if not files.wait_flock(fd, deadline, _PAUSE_S):
             raise LedgerBusy(directory=directory)
         yield fd
     finally:

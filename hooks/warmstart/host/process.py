@@ -1,8 +1,8 @@
-"""Every program that warmstart starts, starts here. Never on a warm hook's path.
+"""Start programs: nothing else in warmstart does. Never on a warm hook's path.
 
-No shell, no PATH, an environment that is given and not inherited, bounded output, a deadline. The
-children stay in the hook's process group: when Slurm kills a hook that ran too long, it kills that
-group (reference: slurm.conf(5), PrologEpilogTimeout).
+No shell, no PATH, an environment that is given and not inherited, bounded output, a deadline. Children stay in the
+hook's process group: when Slurm kills a hook that ran too long, it kills that group (reference: slurm.conf(5),
+PrologEpilogTimeout).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 
 MOST_OUTPUT = 1 << 20
-LOOK_S = 1.0
+_WATCH_S = 1.0
 REAP_S = 5.0  # for a killed program to end
 UNSHARE = "/usr/bin/unshare"
 NSENTER = "/usr/bin/nsenter"
@@ -75,10 +75,10 @@ def run(
     keep: Sequence[int] = (),
     watch: Callable[[], None] | None = None,
 ) -> CompletedProgram:
-    """Run one program to its end, as `identity` (default: whoever we are).
+    """Run one program to its end, as `identity` (default: our own).
 
-    `watch` is called every second; what it raises ends the program. Where that is a user's own, whose children no
-    namespace ends, it gets a session of its own, and all of that is killed.
+    `watch` is called every second; what it raises ends the program. A watched program of a user's gets a session of
+    its own, all of which is killed at the end: no namespace ends the program's children.
     """
     session = watch is not None and os.geteuid() != 0
     own = identity is None or (identity.uid == os.geteuid() and os.geteuid() != 0)
@@ -141,10 +141,10 @@ def run_alone(
     """Run a program in process, mount and IPC namespaces of its own, which die with it.
 
     Nothing that it started survives, so no descriptor of its files is left open for writing
-    (docs/threats.md, row 11). /bin/sh stays as the namespace's first process, as root: the death signal that
-    `unshare --kill-child` gives it would be cleared by a change of uid.
+    (docs/threats.md, row 11). /bin/sh stays as the namespace's first process, as root: a change of uid would
+    clear the death signal that `unshare --kill-child` sets.
 
-    `namespace` is the descriptor of a network namespace to run in (netns.py); without one there is no network.
+    `namespace` is the descriptor of a network namespace to run in (`host.netns`); without one there is no network.
     `capabilities` (setpriv's names) are those that an executed file may bring along, by its own file
     capabilities; without any, nothing gains a right by being executed.
     """
@@ -184,7 +184,7 @@ def _collect(
                 raise TimeoutError
             if watch is not None:
                 watch()
-            for key, _ in selector.select(deadline.left() if watch is None else min(deadline.left(), LOOK_S)):
+            for key, _ in selector.select(deadline.left() if watch is None else min(deadline.left(), _WATCH_S)):
                 chunk = os.read(key.fd, 65536)
                 if not chunk:
                     selector.unregister(key.fd)

@@ -1,4 +1,4 @@
-"""The table of contents of a tar file of unknown origin, for a process without rights."""
+"""List a tar file of unknown origin; runs as the validator."""
 
 from __future__ import annotations
 

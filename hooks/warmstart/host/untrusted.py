@@ -1,8 +1,8 @@
-"""Open what lies in a tree whose owner is hostile and may be at work in it (docs/threats.md, rows 7 and 13).
+"""Open files in a tree whose owner is hostile and may change it meanwhile (docs/threats.md, rows 7 and 13).
 
-Everything is opened twice: with O_PATH first, which runs nobody's code and waits for nothing (no FIFO's
-writer, no lease, no daemon of a FUSE mount), then, once it is known to be a directory or a file on the tree's
-own mount, for reading. So what is no regular file is never opened at all, whatever is swapped in between.
+Everything is opened twice: first with O_PATH, which runs nobody's code and waits for nothing (no FIFO's writer, no
+lease, no daemon of a FUSE mount), and then for reading, once it is known to be a directory or a file on the tree's own
+mount. So anything else is never opened for reading, whatever is swapped in between.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def open_file(name: str, parent_fd: int, mount: str, owner: int) -> int:
         os.close(fd)
 
 
-def _open_path(name: str, parent_fd: int, more: int) -> int:
+def _open_path(name: str, parent_fd: int, flags: int) -> int:
     try:
-        return os.open(name, _PATH | more, dir_fd=parent_fd)
+        return os.open(name, _PATH | flags, dir_fd=parent_fd)
     except OSError as error:
         reasons = {errno.ENOENT: GONE, errno.ENOTDIR: SWAPPED}
         raise TurnedAway(reasons.get(error.errno or 0, UNREADABLE)) from error
@@ -93,7 +93,7 @@ def open_branch(path: str, base_fd: int, mount: str) -> int:
 
 
 class Tree:
-    """A tree of uid `owner`'s, from its top; the directory that was used last is kept open.
+    """A tree that uid `owner` owns; the directory that was used last stays open.
 
     Files are asked for in the order of their names, so the next one is mostly in the same directory.
     """

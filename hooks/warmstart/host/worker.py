@@ -1,8 +1,9 @@
-"""Run named functions in a forked child that has another identity for good.
+"""Call module-level functions in a forked child that has another identity for good.
 
-Why a child and not seteuid: a FUSE mount compares the real and the saved uid, too; and a file system
-that hangs then hangs the child, while the hook's deadline expires (docs/architecture.md, rules 6 and 7). Why pipes
-with JSON: the child's word is data, never pickle (docs/threats.md, row 7).
+Why a child and not seteuid: a FUSE mount compares the real and the saved uid, too; and a file system that hangs then
+hangs the child, while the hook's deadline expires (docs/architecture.md, rules 6 and 7). Why JSON over pipes: what the
+child says is data, never pickle (docs/threats.md, row 7). Only clients and doctor's probes import this module; the
+errors that their callers handle, `WorkerSilent` and `WorkerAnswerMalformed`, are in `host.identity`.
 
 Hot path: a warm prolog pays one fork and a few short messages.
 """
@@ -16,9 +17,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from warmstart.errors import NodeError, by_code
+from warmstart.errors import NodeError, WarmstartError, by_code
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import write_all
 from warmstart.host.identity import (
     SIGKILL,
     Identity,
@@ -33,7 +35,7 @@ from warmstart.host.wire import Json
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LONGEST_MESSAGE = 64 << 20
+_LONGEST_MESSAGE = 64 << 20
 
 
 class WorkerBug(RuntimeError):
@@ -51,8 +53,8 @@ class _SystemError(NamedTuple):
 class Worker:
     """A child with `identity`, forked at the first call and alive until `close`.
 
-    `keep` are descriptors that the child may use; all others are closed in it. `confine` adds what
-    a parser of hostile bytes gets: no network, no new privileges, bounded memory and files.
+    `keep` are descriptors that the child may use; all others are closed in it. With `confine` it has no network, no
+    new privileges, bounded memory and may write no file: for functions that parse hostile bytes.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Worker:
             answer = self._ask(name, args, kwargs, deadline)
             result: R = wire.decode(wire.hints(function)["return"], answer)
         except wire.WireMismatch as error:
-            self._kill()
+            self.close()
             raise WorkerAnswerMalformed(function=name, identity=self.identity.name, problem=error) from error
         return result
 
@@ -99,17 +101,24 @@ class Worker:
                 _send(self._requests, [name, args, kwargs])
             answer = _receive(self._answers, deadline)
         except (TimeoutError, EOFError) as error:
-            self._kill()
+            self.close()
             problem = str(error) or "its process died"
             raise WorkerSilent(function=name, identity=self.identity.name, problem=problem) from error
         return _unpack(answer)
 
     def close(self) -> None:
-        """End the child; locks that it holds are released."""
-        if self._pid:
-            os.close(self._requests)
-            os.close(self._answers)
-            self._reap()
+        """Kill the child if there is one; locks that it holds are released."""
+        if not self._pid:
+            return
+        os.close(self._requests)
+        os.close(self._answers)
+        pid, self._pid = self._pid, 0
+        os.kill(pid, SIGKILL)
+        # A child that hangs in the kernel on a dead file system dies when that answers: do not wait for it.
+        for _ in range(50):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            select.select([], [], [], 0.002)
 
     def _start(self) -> None:
         request_read, self._requests = os.pipe()
@@ -122,32 +131,12 @@ class Worker:
         try:  # the child: nothing may escape into the hook's own code
             detach()
             close_others(self._keep | {0, 1, 2, request_read, answer_write})
-            self._give_up_root()
+            (confine if self._confine else become)(self.identity)
             _serve(request_read, answer_write)
         except BaseException:  # noqa: BLE001 - the parent raises it
             _send(answer_write, _bug())
         finally:
             os._exit(0)
-
-    def _give_up_root(self) -> None:
-        if self._confine:
-            confine(self.identity)
-        else:
-            become(self.identity)
-
-    def _kill(self) -> None:
-        os.close(self._requests)
-        os.close(self._answers)
-        self._reap()
-
-    def _reap(self) -> None:
-        pid, self._pid = self._pid, 0
-        os.kill(pid, SIGKILL)
-        # A child that hangs in the kernel on a dead file system dies when that answers: do not wait for it.
-        for _ in range(50):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-            select.select([], [], [], 0.002)
 
 
 def _serve(requests: int, answers: int) -> None:
@@ -160,8 +149,6 @@ def _serve(requests: int, answers: int) -> None:
 
 
 def _answer(name: str, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
-    from warmstart.errors import WarmstartError
-
     try:
         function = wire.function_named(name)
         args, kwargs = wire.arguments(function, args, kwargs)
@@ -205,14 +192,12 @@ def _unpack(answer: Json) -> Json:
 
 def _send(fd: int, message: Json) -> None:
     data = json.dumps(message).encode()
-    view = memoryview(len(data).to_bytes(4, "big") + data)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_all(fd, len(data).to_bytes(4, "big") + data)
 
 
 def _receive(fd: int, deadline: Deadline | None) -> Json:
     length = int.from_bytes(_read_exactly(fd, 4, deadline), "big")
-    if length > LONGEST_MESSAGE:
+    if length > _LONGEST_MESSAGE:
         raise EOFError(f"a message of {length} bytes")
     data = _read_exactly(fd, length, deadline)
     try:

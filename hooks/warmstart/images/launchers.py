@@ -109,7 +109,7 @@ def _lock(fd: int, name: str, folder: int) -> str:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise OSError(errno.EINVAL, "not a plain file with one name")
     # Some releases of py-filelock unlink the file on release: a lock on an unlinked file excludes nobody.
-    return "" if files.try_take(fd) and is_at(fd, name, folder) else BUSY
+    return "" if files.try_flock(fd) and is_at(fd, name, folder) else BUSY
 
 
 def link(directory: str, names: Sequence[str], path: str) -> int:

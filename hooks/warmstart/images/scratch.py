@@ -172,7 +172,7 @@ def remove_abandoned(parent: int) -> None:
         with suppress(OSError):
             fd = os.open(name, DIRECTORY, dir_fd=parent)
             try:
-                if files.try_take(fd):
+                if files.try_flock(fd):
                     _remove(parent, name, deadline)
             finally:
                 os.close(fd)
@@ -200,7 +200,7 @@ def _make_and_lock(parent: int, run_id: str, gid: int) -> tuple[str, int]:
             fd = os.open(name, DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             continue
-        if files.try_take(fd) and os.fstat(fd).st_nlink:
+        if files.try_flock(fd) and os.fstat(fd).st_nlink:
             os.fchown(fd, -1, gid)
             os.fchmod(fd, 0o710)
             return name, fd

@@ -172,7 +172,7 @@ def alone(folder: int, name: str, reference: Reference, deadline: Deadline) -> I
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=folder)
     try:
-        if not files.take(fd, deadline, PAUSE_S):
+        if not files.wait_flock(fd, deadline, PAUSE_S):
             raise UserImportBusy(image=reference.canonical())
         yield
     finally:

@@ -1,10 +1,10 @@
-"""The policy's YAML as plain data with the place of every value, and faults explained at that place.
+"""The policy's YAML as plain data with the position of every value, and sentences for what is wrong with it.
 
 The only module that imports yaml; never on a warm path. Nodes are composed, never constructed, so every value keeps
 its line and column, and a plain scalar means what it looks like: `no`, `on`, `0755` and `12:30` are texts, not YAML
 1.1's booleans and numbers. Anchors, aliases and tags are refused.
 
-A fault's `loc` is the way to its value: `("rules", 0, "match", "user")`.
+A `loc` is the path to a value: `("rules", 0, "match", "user")`.
 """
 
 from __future__ import annotations
@@ -18,155 +18,32 @@ import yaml
 
 from warmstart.policy.invalid import Problem, invalid
 
-DEEPEST = 8
-INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
-SourcePosition = tuple[str, int, int]
-Plain: TypeAlias = "str | int | list[Plain] | dict[str, Plain] | None"
-Loc = tuple[str | int, ...]
-
-EXPECTED = {
+_DEEPEST = 8
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
+_EXPECTED = {
     "string_type": "a text",
     "int_type": "a whole number",
     "list_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
-
-FIXED = {
+_FIXED = {
     "missing": "missing",
     "too_short": "is empty; name at least one, or leave the key out",
 }
 
-
-class Document:
-    """The policy as plain data, with the place of every key and value; lines and columns from 1."""
-
-    def __init__(self, policy: str) -> None:
-        self.data: Plain = {}
-        self.problems: list[Problem] = []
-        self._keys: dict[Loc, SourcePosition] = {}
-        self._values: dict[Loc, SourcePosition] = {(): (policy, 1, 1)}
-
-    def add_policy(self, path: str, text: str) -> None:
-        """Take policy.yaml."""
-        node = _compose(path, text)
-        if node is not None:
-            self.data = self._plain(path, node, ())
-
-    def add_rules(self, path: str, text: str) -> None:
-        """Take one file of conf.d: its rules go behind those that are there."""
-        node = _compose(path, text)
-        if node is None:
-            return
-        if not isinstance(node, yaml.MappingNode):
-            self._tell(path, node, "expected a mapping with the key rules")
-            return
-        for key, value in node.value:
-            if key.value != "rules":
-                self._tell(path, key, f"{key.value!a}: a file in conf.d may hold only rules")
-            elif not isinstance(value, yaml.SequenceNode):
-                self._tell(path, value, "rules: expected a list")
-            else:
-                self._append(path, value)
-
-    def place(self, loc: Loc, at_key: bool = False) -> SourcePosition:
-        """Return the place of a value (or key), or of the nearest thing around it that is written."""
-        for depth in range(len(loc), -1, -1):
-            places = self._keys if at_key and depth == len(loc) else self._values
-            if loc[:depth] in places:
-                return places[loc[:depth]]
-        raise KeyError(loc)
-
-    def _append(self, path: str, rules: yaml.SequenceNode) -> None:
-        there = self.data.setdefault("rules", []) if isinstance(self.data, dict) else None
-        if not isinstance(there, list):
-            return  # policy.yaml is of a wrong shape, which is told anyway
-        for node in rules.value:
-            there.append(self._plain(path, node, ("rules", len(there))))
-
-    def _plain(self, path: str, node: yaml.Node, loc: Loc) -> Plain:
-        self._values[loc] = _place(path, node.start_mark)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._plain(path, item, (*loc, number)) for number, item in enumerate(node.value)]
-        if isinstance(node, yaml.MappingNode):
-            return dict(self._items(path, node, loc))
-        return _scalar(node)
-
-    def _items(self, path: str, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[str, Plain]]:
-        seen: set[str] = set()
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._tell(path, key, "a key must be a plain name")
-                continue
-            if key.value in seen:
-                self._tell(path, key, f"{key.value!a} stands here twice")
-            seen.add(key.value)
-            self._keys[(*loc, key.value)] = _place(path, key.start_mark)
-            yield key.value, self._plain(path, value, (*loc, key.value))
-
-    def _tell(self, path: str, node: yaml.Node, problem: str) -> None:
-        self.problems.append(Problem(*_place(path, node.start_mark), problem))
+SourcePosition = tuple[str, int, int]  # file, line and column, both from 1
+Plain: TypeAlias = "str | int | list[Plain] | dict[str, Plain] | None"
+Loc = tuple[str | int, ...]
 
 
-class _Composer(yaml.SafeLoader):
-    depth = 0
+class Fault(NamedTuple):
+    """One problem, without its position in a file; `at_key` points at the key, not at its value."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise _refusal("anchors and aliases are not taken; write the value out", event)
-        if getattr(event, "tag", None):
-            raise _refusal("tags are not taken; leave the ! away or put the text in quotes", event)
-        if self.depth == DEEPEST:
-            raise _refusal(f"nested deeper than {DEEPEST}", event)
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-
-def _compose(path: str, text: str) -> yaml.Node | None:
-    """Return the root node, None for a file without content; `PolicyInvalid` for what is not YAML."""
-    loader = None
-    try:
-        loader = _Composer(text)
-        node: yaml.Node | None = loader.get_single_node()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise invalid([Problem(*_place(path, mark), f"not YAML: {_one_line(error)}")]) from error
-    except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        column = error.position - before.rfind("\n")
-        problem = f"not YAML: character {error.character:#x} is not allowed (is the file UTF-8?)"
-        raise invalid([Problem(path, before.count("\n") + 1, column, problem)]) from error
-    except (ValueError, OverflowError) as error:  # PyYAML converts "\UFFFFFFFF" and %YAML unchecked
-        raise invalid([Problem(*_place(path, loader and loader.get_mark()), f"not YAML: {error}")]) from error
-    return node
-
-
-def _one_line(error: yaml.MarkedYAMLError) -> str:
-    said = error.problem or error.context or "unreadable"
-    return ascii(said)[1:-1]
-
-
-def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
-    mark: Any = event.start_mark
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-
-
-def _place(path: str, mark: Any) -> SourcePosition:  # noqa: ANN401 - yaml's Mark, of the C or the Python kind
-    return (path, mark.line + 1, mark.column + 1) if mark else (path, 1, 1)
-
-
-def _scalar(node: yaml.Node) -> str | int | bool | None:
-    text: str = node.value
-    if getattr(node, "style", None) is not None:  # quoted, or a block
-        return text
-    if text in PLAIN:
-        return PLAIN[text]
-    return int(text) if INTEGER.fullmatch(text) else text
+    loc: Loc
+    problem: str
+    at_key: bool = False
 
 
 class _Details(TypedDict):
@@ -182,12 +59,134 @@ class Details(_Details, total=False):
     ctx: dict[str, object]
 
 
-class Fault(NamedTuple):
-    """One problem before it has a place in a file; `at_key` points at the key, not at its value."""
+class Document:
+    """The policy as plain data, with the position of every key and value."""
 
-    loc: Loc
-    problem: str
-    at_key: bool = False
+    def __init__(self, policy: str) -> None:
+        self.data: Plain = {}
+        self.problems: list[Problem] = []
+        self._keys: dict[Loc, SourcePosition] = {}
+        self._values: dict[Loc, SourcePosition] = {(): (policy, 1, 1)}
+
+    def add_policy(self, path: str, text: str) -> None:
+        """Add policy.yaml."""
+        node = _compose(path, text)
+        if node is not None:
+            self.data = self._plain(path, node, ())
+
+    def add_rules(self, path: str, text: str) -> None:
+        """Add one file of conf.d: its rules go behind those that are there."""
+        node = _compose(path, text)
+        if node is None:
+            return
+        if not isinstance(node, yaml.MappingNode):
+            self._report(path, node, "expected a mapping with the key rules")
+            return
+        for key, value in node.value:
+            if key.value != "rules":
+                self._report(path, key, f"{key.value!a}: a file in conf.d may hold only rules")
+            elif not isinstance(value, yaml.SequenceNode):
+                self._report(path, value, "rules: expected a list")
+            else:
+                self._append(path, value)
+
+    def position(self, loc: Loc, at_key: bool = False) -> SourcePosition:
+        """Return the position of a value (or key), or of the nearest thing around it that is written."""
+        for depth in range(len(loc), -1, -1):
+            positions = self._keys if at_key and depth == len(loc) else self._values
+            if loc[:depth] in positions:
+                return positions[loc[:depth]]
+        raise KeyError(loc)
+
+    def _append(self, path: str, rules: yaml.SequenceNode) -> None:
+        known = self.data.setdefault("rules", []) if isinstance(self.data, dict) else None
+        if not isinstance(known, list):
+            return  # policy.yaml has a wrong shape, which is reported anyway
+        for node in rules.value:
+            known.append(self._plain(path, node, ("rules", len(known))))
+
+    def _plain(self, path: str, node: yaml.Node, loc: Loc) -> Plain:
+        self._values[loc] = _position(path, node.start_mark)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(path, item, (*loc, number)) for number, item in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._items(path, node, loc))
+        return _scalar(node)
+
+    def _items(self, path: str, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[str, Plain]]:
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._report(path, key, "a key must be a plain name")
+                continue
+            if key.value in seen:
+                self._report(path, key, f"{key.value!a} stands here twice")
+            seen.add(key.value)
+            self._keys[(*loc, key.value)] = _position(path, key.start_mark)
+            yield key.value, self._plain(path, value, (*loc, key.value))
+
+    def _report(self, path: str, node: yaml.Node, problem: str) -> None:
+        self.problems.append(Problem(*_position(path, node.start_mark), problem))
+
+
+class _Composer(yaml.SafeLoader):
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _refusal("anchors and aliases are not taken; write the value out", event)
+        if getattr(event, "tag", None):
+            raise _refusal("tags are not taken; leave the ! away or put the text in quotes", event)
+        if self.depth == _DEEPEST:
+            raise _refusal(f"nested deeper than {_DEEPEST}", event)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def _compose(path: str, text: str) -> yaml.Node | None:
+    """Return the root node, None for a file without content; `PolicyInvalid` for what is not YAML."""
+    loader = None
+    try:
+        loader = _Composer(text)
+        node: yaml.Node | None = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise invalid([Problem(*_position(path, mark), f"not YAML: {_one_line(error)}")]) from error
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        column = error.position - before.rfind("\n")
+        problem = f"not YAML: character {error.character:#x} is not allowed (is the file UTF-8?)"
+        raise invalid([Problem(path, before.count("\n") + 1, column, problem)]) from error
+    except (ValueError, OverflowError) as error:  # PyYAML converts "\UFFFFFFFF" and %YAML unchecked
+        raise invalid([Problem(*_position(path, loader and loader.get_mark()), f"not YAML: {error}")]) from error
+    return node
+
+
+def _one_line(error: yaml.MarkedYAMLError) -> str:
+    said = error.problem or error.context or "unreadable"
+    return ascii(said)[1:-1]
+
+
+def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
+    mark: Any = event.start_mark
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+def _position(path: str, mark: Any) -> SourcePosition:  # noqa: ANN401 - yaml's Mark, of the C or the Python kind
+    return (path, mark.line + 1, mark.column + 1) if mark else (path, 1, 1)
+
+
+def _scalar(node: yaml.Node) -> str | int | bool | None:
+    text: str = node.value
+    if getattr(node, "style", None) is not None:  # quoted, or a block
+        return text
+    if text in _PLAIN:
+        return _PLAIN[text]
+    return int(text) if _INTEGER.fullmatch(text) else text
 
 
 def dotted(loc: Sequence[str | int]) -> str:
@@ -220,15 +219,15 @@ def fault(error: Details, known_keys: Callable[[Loc], Sequence[str]]) -> Fault:
 
 def _problem(error: Details) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    if kind in EXPECTED:
-        return f"expected {EXPECTED[kind]}, got {_shown(error['input'], kind)}"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}, got {_shown(error['input'], kind)}"
     if kind == "literal_error":
         return f"expected {context['expected']}, got {_shown(error['input'], kind)}"
     if kind == "greater_than_equal":
         return f"{error['input']!a} is too low; at least {context['ge']}"
     if kind == "value_error":
         return str(context["error"])
-    return FIXED.get(kind, str(error["msg"]))
+    return _FIXED.get(kind, str(error["msg"]))
 
 
 def _shown(value: object, kind: str) -> str:

@@ -1,6 +1,6 @@
-"""What can be wrong with the site's policy: places, and the errors that carry them.
+"""The errors of the site's policy, and the problems that they list.
 
-Hot path, because a hook reports a broken edit from memory (`refresh`) without loading a parser.
+Hot path: a hook reports a remembered error (`refresh`) without loading a parser.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from warmstart.errors import PolicyError
 
-MOST_TOLD = 20
+_MOST_LISTED = 20
 
 
 class Problem(NamedTuple):
-    """One thing to mend; line and column count from 1."""
+    """One problem and its position; line and column count from 1."""
 
     path: str
     line: int
@@ -50,9 +50,9 @@ class PolicyUnreadable(PolicyError):
 
 
 def invalid(problems: Iterable[Problem]) -> PolicyInvalid:
-    """Return the error for one or more problems; the place of the first in file order stands in front."""
+    """Return the error for one or more problems; its position is that of the first in file order."""
     ordered = sorted(set(problems))
-    listing = [str(problem) for problem in ordered[:MOST_TOLD]]
-    if len(ordered) > MOST_TOLD:
-        listing.append(f"and {len(ordered) - MOST_TOLD} more")
+    listing = [str(problem) for problem in ordered[:_MOST_LISTED]]
+    if len(ordered) > _MOST_LISTED:
+        listing.append(f"and {len(ordered) - _MOST_LISTED} more")
     return PolicyInvalid(**ordered[0]._asdict(), listing="\n".join(listing))

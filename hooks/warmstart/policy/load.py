@@ -1,4 +1,4 @@
-"""The policy's files to their compiled form. Never on a warm path."""
+"""Compile the policy: from the site's files to the form that hooks read. Never on a warm path."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.document import Document, Fault, SourcePosition
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
 from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rendezvous, Rule, check_shape
+from warmstart.profiles.contract import Fact
+from warmstart.profiles.defined import FILES, DefinedProfile
 
-OF_THE_SPEC = ("qos", "job_name", "array")  # what a node may have to learn from the controller's hook
+_FROM_SPEC = ("qos", "job_name", "array")  # attributes that a node may have to learn from the controller's hook
 
 
 def compile_policy(
@@ -49,9 +51,11 @@ def compile_policy(
         limits=compiled.Limits(**model.limits.model_dump()),
         trust=compiled.Trust(**model.trust.model_dump()),
         on_error=compiled.OnError(**model.on_error.model_dump()),
-        rules=tuple(_rule(rule, document.place(("rules", number)), users) for number, rule in enumerate(model.rules)),
+        rules=tuple(
+            _rule(rule, document.position(("rules", number)), users) for number, rule in enumerate(model.rules)
+        ),
         slurmctld=_slurmctld(model, users),
-        profiles=tuple(checks.compiled(model)),
+        profiles=tuple(_profiles(model)),
     )
 
 
@@ -91,7 +95,7 @@ def _checked(document: Document, profiles: Sequence[str], users: checks.FindUser
 
 
 def _problem(document: Document, fault: Fault) -> Problem:
-    return Problem(*document.place(fault.loc, fault.at_key), fault.problem)
+    return Problem(*document.position(fault.loc, fault.at_key), fault.problem)
 
 
 def _images(images: Images, users: checks.FindUser) -> compiled.Images:
@@ -141,15 +145,15 @@ def _slurmctld(model: PolicyModel, users: checks.FindUser) -> compiled.Slurmctld
         user=_existing(users, keys.user),
         deadline=keys.deadline,
         conf=keys.conf or "",
-        attributes=tuple(key for key in OF_THE_SPEC if any(getattr(match, key) for match in matches)),
+        attributes=tuple(key for key in _FROM_SPEC if any(getattr(match, key) for match in matches)),
     )
 
 
-def _rule(rule: Rule, place: SourcePosition, users: checks.FindUser) -> compiled.Rule:
+def _rule(rule: Rule, position: SourcePosition, users: checks.FindUser) -> compiled.Rule:
     publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
     return compiled.Rule(
         name=rule.name,
-        place=f"{place[0]}:{place[1]}",
+        place=f"{position[0]}:{position[1]}",
         match=_conditions(rule.match),
         images=tuple(rule.images),
         profiles=tuple(rule.profiles),
@@ -177,15 +181,48 @@ def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:
 
 
 def _pattern(glob: str) -> compiled.Pattern:
-    return compiled.Pattern(glob, _regex(glob))
+    return compiled.Pattern(glob, fnmatch.translate(glob) if re.search(r"[*?\[]", glob) else "")
 
 
-def _regex(glob: str) -> str:
-    return fnmatch.translate(glob) if re.search(r"[*?\[]", glob) else ""
+def _profiles(model: PolicyModel) -> list[DefinedProfile]:
+    """Return the site's own profiles, and `files`."""
+    own = [
+        DefinedProfile(
+            name=name,
+            variables=profile.variables,
+            relocation=profile.relocation,
+            facts=_distinct("image", *profile.facts),
+            entries=profile.entries,
+            never=profile.never,
+            needs=profile.needs,
+            formats=dict(profile.formats),
+            max_size=profile.max_size,
+            after_success=profile.only_successful,
+        )
+        for name, profile in model.profiles.items()
+    ]
+    files_profile = DefinedProfile(
+        name=FILES,
+        variables={"WARMSTART_FILES": "{dir}"},
+        relocation="relocatable",
+        facts=_distinct("image", "declared", *model.files.facts),
+        entries=model.files.include,
+        never=model.files.never,
+        needs=[],
+        formats={"*": "written"},
+        max_size=model.files.max_size,
+        after_success=model.files.only_successful,
+        sidecars=True,
+    )
+    return [*own, files_profile]
+
+
+def _distinct(*names: Fact) -> list[Fact]:
+    return list(dict.fromkeys(names))
 
 
 def _existing(users: checks.FindUser, name: str) -> Identity:
     found = users(name)
-    if found is None:  # it was there when `checks` looked: the name service changed its mind
+    if found is None:  # `checks` found it: the name service changed in between
         raise PolicyUnreadable(path=f"account {name}", problem="came and went while compiling")
     return found

@@ -1,7 +1,7 @@
-"""Which rules are a job's, and what they add up to. Hot path; pure but for the group look-up.
+"""Which rules apply to a job, and what they add up to. Hot path; without side effects but for the group look-up.
 
-Binding: docs/architecture.md, rules 4 and 5: rights come from verified attributes (`checks` refuses other rules), and
-a job that may publish to a scope is seeded from nothing less trusted.
+Implements rules 4 and 5 of docs/architecture.md: rights come from verified attributes (`checks` refuses other rules),
+and a job that may publish to a scope is seeded from nothing less trusted.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from warmstart.job import Job
 from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Rule
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
-PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 
 
 class Matched(NamedTuple):
-    """One rule, whether it is the job's, and why; values in `reason` are quoted as ASCII."""
+    """One rule, whether it applies to the job, and why; values in `reason` are quoted as ASCII."""
 
     rule: Rule
     matched: bool
     reason: str
-    unknown: bool = False  # only because this node does not know what the rule asks: it grants nothing, but restricts
+    unknown: bool = False  # this node lacks an attribute that the rule matches on: it grants nothing, but restricts
 
 
 class Grant(NamedTuple):
     """What a job gets. Scopes are keys: directories of the store.
 
-    `read_scopes` goes from the most trusted to the least. `reason` says why there is nothing for this
-    job at all; "" otherwise.
+    `read_scopes` goes from the most trusted to the least. `reason` says why the job gets nothing at all; "" otherwise.
     """
 
     images: list[str]
@@ -41,7 +40,7 @@ class Grant(NamedTuple):
     publish_scope: str
     reason: str
     rendezvous: Rendezvous | None = None
-    override: frozenset[str] = frozenset()  # variables that the user can't set for himself
+    override: frozenset[str] = frozenset()  # variables that the user can't set
 
 
 def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
@@ -57,7 +56,7 @@ def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[
             known.append(groups())
         return known[0]
 
-    return [_judge(rule, job, once) for rule in policy.rules]
+    return [_match(rule, job, once) for rule in policy.rules]
 
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
@@ -84,9 +83,9 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
 
 
 def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]], repository: str) -> str:
-    """Return the name of the private repositories that this one (REGISTRY/REPOSITORY) is of, for this job.
+    """Return the name of the private repositories that `repository` (REGISTRY/REPOSITORY) belongs to.
 
-    "" if there are none, or the job may not have them: it is as if the site had no credentials then.
+    "" if it belongs to none, or the job may not read them: then the site's credentials are not used.
     """
     for item in policy.images.credentials.repositories if policy.images.credentials else ():
         fits = _matches(item.pattern, repository)
@@ -114,7 +113,7 @@ def _exclusion(policy: Policy, job: Job) -> str:
 
 
 def _scope(matches: Sequence[Matched]) -> tuple[str, bool]:
-    """Return the last scope, and whether a rule that may or may not be the job's has narrowed it."""
+    """Return the last scope, and whether a rule of which nobody knows if it applies has narrowed it."""
     scope, narrowed = "user", False
     for match in matches:
         if match.matched and match.rule.scope:
@@ -129,15 +128,15 @@ def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tupl
     has_account = policy.trust.account == "enforced" and job.account != ""
     reach = {"user": ["user"], "account": ["account", "user"], "site": ["site", "account", "user"]}[scope]
     read = [name for name in reach if name != "account" or has_account]
-    # Only a rule of the scope that holds at last gives the right to publish into it: a later rule
-    # that narrows the scope takes the right away.
+    # Only a rule with the final scope gives the right to publish into it: a later rule that narrows the scope takes
+    # the right away.
     may_publish = any(rule.scope == scope and (job.user, job.uid) in rule.publishers for rule in rules)
     if may_publish and read[0] == scope:
         return [scope_key(scope, job)], scope_key(scope, job)
     return [scope_key(name, job) for name in read], scope_key("user", job)
 
 
-def _judge(rule: Rule, job: Job, groups: Callable[[], list[str]]) -> Matched:
+def _match(rule: Rule, job: Job, groups: Callable[[], list[str]]) -> Matched:
     if not rule.match:
         return Matched(rule, True, "is for every job")
     reasons = []
@@ -163,8 +162,8 @@ def _condition(condition: Condition, job: Job, groups: Callable[[], list[str]]) 
             # An attribute that the job does not have matches nothing, not even "*".
             if value and _matches(pattern, value):
                 return True, f"{attribute} {value!a} matches {pattern.glob!a}"
-    wanted = ", ".join(f"{pattern.glob!a}" for pattern in condition.patterns)
-    return False, f"{attribute} {', '.join(f'{value!a}' for value in values)} is not {wanted}"
+    globs = ", ".join(f"{pattern.glob!a}" for pattern in condition.patterns)
+    return False, f"{attribute} {', '.join(f'{value!a}' for value in values)} is not {globs}"
 
 
 def _matches(pattern: Pattern, value: str) -> bool:
@@ -174,4 +173,4 @@ def _matches(pattern: Pattern, value: str) -> bool:
 
 
 def _escaped(name: str) -> str:
-    return "".join(chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in name.encode("utf-8", "surrogateescape"))
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name.encode("utf-8", "surrogateescape"))

@@ -1,9 +1,9 @@
-"""The policy in force: the compiled one while the site's files are as they were, else a new one. Hot path.
+"""The current policy: the compiled one while the site's files are unchanged, else a new one. Hot path.
 
-A broken edit never breaks a job: the last good policy stays in force, and every call says so. What was
-refused is remembered beside the compiled form, so that not every hook of the cluster compiles it again;
-after a minute it is tried once more, for what was missing may be a user and not a word in the file.
-Any number of hooks may do all this at once: files are replaced whole, and the last writer wins.
+A broken edit never breaks a job: the last good policy stays in force, and every call returns the error. The error is
+remembered in a file next to the compiled form, so that not every hook compiles the broken policy again. After a minute
+it is tried once more: what was missing may be a user and not a word in the file. Any number of hooks may do this at
+once: files are replaced whole, and the last writer wins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warmstart.policy import compiled
 from warmstart.policy.compiled import MADE_BY, Policy, Signature
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
 
-TRY_AGAIN = 60.0  # seconds
+RETRY_S = 60.0
 REFUSALS: tuple[type[PolicyError], ...] = (PolicyInvalid, PolicyUnreadable, PolicyUntrusted)
 
 
@@ -68,14 +68,14 @@ def current(installation: Installation) -> tuple[Policy, PolicyError | None]:
 def _compile(installation: Installation) -> tuple[Policy, PolicyError | None]:
     from warmstart.policy import load
 
-    # Whoever runs this has the right to fool himself: root believes root alone.
+    # Users other than root may compile a policy of their own; root trusts only root's files.
     policy = load.compile_policy(installation.policy, owners={0, os.geteuid()})
     mode = _mode(installation, policy.signature)
     return policy, _write(installation.compiled_policy, compiled.encode(policy), mode)
 
 
 def _mode(installation: Installation, signature: Signature) -> int:
-    """Return who may read the compiled form: those who may read all that it was made of (pyxis's importer does)."""
+    """Return the compiled form's mode: those may read it who may read all its sources (pyxis's importer does)."""
     paths = [os.path.dirname(installation.policy), *(str(known[0]) for known in signature if len(known) > 1)]
     try:
         for_all = all(os.stat(path, follow_symlinks=False).st_mode & stat.S_IROTH for path in paths)
@@ -96,7 +96,7 @@ def _remembered(installation: Installation, signature: Signature) -> PolicyError
         refusal = wire.from_object(_Refusal, compiled.read_own_json(_rejected(installation)))
     except wire.WireMismatch:
         return None
-    if refusal.made_by != MADE_BY or refusal.signature != signature or not 0 <= time.time() - refusal.at < TRY_AGAIN:
+    if refusal.made_by != MADE_BY or refusal.signature != signature or not 0 <= time.time() - refusal.at < RETRY_S:
         return None
     for cls in REFUSALS:
         if cls.code == refusal.code:

@@ -1,7 +1,7 @@
 """The policy's keys: types, defaults, what each is for. The only module that imports pydantic; never on a warm path.
 
-`python -m warmstart.policy.schema` prints policies/schema.json. A key belongs here only if something honours it: a
-key that is accepted and ignored is worse than one that is refused. Checks across several keys are in `policy.checks`.
+`python -m warmstart.policy.schema` prints policies/schema.json. Every key has an effect: one that is accepted and
+ignored is worse than one that is refused. Checks across several keys are in `policy.checks`.
 
 Durations and sizes are a whole number and its unit. A bare number is refused: nobody should have to guess whether
 `wait: 4` means seconds or minutes.
@@ -21,29 +21,24 @@ from warmstart.profiles.defined import Format
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
 # Nine digits: larger numbers are typing errors, and stay far below 2**63 in every unit.
 DURATION = r"[1-9][0-9]{0,8}[smhd]"
 SIZE = r"[1-9][0-9]{0,8}([KMGT]i)?B"
 PERCENT = r"[1-9]?[0-9]%"
-_DURATION = re.compile(DURATION)
-_SIZE = re.compile(SIZE)
-_PERCENT = re.compile(PERCENT)
 PORTS = r"[1-9][0-9]{3,4}-[1-9][0-9]{3,4}"
-_PORTS = re.compile(PORTS)
-LOWEST_PORT, HIGHEST_PORT = 1024, 65535  # below, ports are root's (ip(7))
+_LOWEST_PORT, _HIGHEST_PORT = 1024, 65535  # below, ports are root's (ip(7))
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 PATH = r"/[A-Za-z0-9_.@+=%/-]{1,1023}"
 # No wider than what images.reference parses: an admin's slip is told here, and not to every job.
-_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _PORT = r"(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
-_HOST = rf"{_LABEL}(\.{_LABEL})*(:{_PORT})?"
+_HOST = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*(:{_PORT})?"
 _PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 REGISTRY = rf"(?=localhost$|.*[.:])(?!(index|registry-1)\.docker\.io$)(?=.{{1,259}}$){_HOST}"
 # What a registry may send an import to; `*.` stands for any number of labels.
 DESTINATION = rf"(?=.{{1,259}}$)(\*\.)?{_HOST}"
-PROXY = rf"(?=.{{1,259}}$){_LABEL}(\.{_LABEL})*:{_PORT}"
+PROXY = rf"(?=.{{1,259}}$){_DNS_LABEL}(\.{_DNS_LABEL})*:{_PORT}"
 REFERENCE = (
     rf"(?=.{{1,264}}$)docker://({_HOST}/)?{_PART}(/{_PART})*"
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
@@ -55,49 +50,48 @@ _NAME_PART = rf"(?!\.{{1,2}}(/|$))({_SIGN}|\*(?!\*))+"
 NAME_PATTERN = rf"(?=.{{1,128}}$){_NAME_PART}"
 PATH_PATTERN = rf"(?=.{{1,256}}$)(?!.*\*\*.*\*\*)(\*\*|{_NAME_PART})(/(\*\*|{_NAME_PART})){{0,7}}/?"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
+_PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 # A task prolog's value ends at the newline and is not quoted (Slurm's prolog_epilog.html).
-VALUE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{0,4096}"
-GLOB = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,256}"
-DerivedFact = Literal["cpu", "driver", "gpu", "machine"]
-_GPU: list[DerivedFact] = ["gpu"]
-MOST = 32  # patterns of a kind: root compares each with every name
+VALUE = rf"{_PRINTABLE}{{0,4096}}"
+GLOB = rf"{_PRINTABLE}{{1,256}}"
+_MOST = 32  # patterns of a kind: root compares each with every name
 
 
 def parse_duration(text: object) -> int:
     """Return the seconds of `30s`, `4m`, `24h` or `7d`; `ValueError` says what to write instead."""
-    if not isinstance(text, str) or not _DURATION.fullmatch(text):
+    if not isinstance(text, str) or not re.fullmatch(DURATION, text):
         raise ValueError(f"{text!a} is not a duration; write a number and s, m, h or d: 30s, 4m")
     return int(text[:-1]) * SECONDS[text[-1]]
 
 
 def parse_size(text: object) -> int:
     """Return the bytes of `512MiB` or `1GiB`; `ValueError` says what to write instead."""
-    if not isinstance(text, str) or not _SIZE.fullmatch(text):
+    if not isinstance(text, str) or not re.fullmatch(SIZE, text):
         units = ", ".join(BYTES)
         raise ValueError(f"{text!a} is not a size; write a number and one of {units}: 1GiB")
     number = text.rstrip("BKMGTi")
     return int(number) * BYTES[text[len(number) :]]
 
 
-def parse_percent(text: object) -> int:
+def _parse_percent(text: object) -> int:
     """Return the number of `85%`, 0 to 99; `ValueError` says what to write instead."""
-    if not isinstance(text, str) or not _PERCENT.fullmatch(text):
+    if not isinstance(text, str) or not re.fullmatch(PERCENT, text):
         raise ValueError(f"{text!a} is not a share; write a number from 0 to 99 and %: 85%")
     return int(text[:-1])
 
 
 def parse_ports(text: object) -> tuple[int, int]:
     """Return both ends of `20000-29999`; `ValueError` says what to write instead."""
-    if not isinstance(text, str) or not _PORTS.fullmatch(text):
+    if not isinstance(text, str) or not re.fullmatch(PORTS, text):
         raise ValueError(f"{text!a} is not a range of ports; write the first and the last one: 20000-29999")
     low, high = map(int, text.split("-"))
-    if not LOWEST_PORT <= low <= high <= HIGHEST_PORT:
-        raise ValueError(f"{text!a}: write a range between {LOWEST_PORT} and {HIGHEST_PORT}, the lower end first")
+    if not _LOWEST_PORT <= low <= high <= _HIGHEST_PORT:
+        raise ValueError(f"{text!a}: write a range between {_LOWEST_PORT} and {_HIGHEST_PORT}, the lower end first")
     return low, high
 
 
-def matches(pattern: str, what: str) -> AfterValidator:
-    """Return the check that a text is wholly of `pattern`; `what` says what it is then."""
+def _matching(pattern: str, what: str) -> AfterValidator:
+    """Return a check that a text matches `pattern` as a whole; `what` names such a text."""
     compiled = re.compile(pattern)
 
     def check(text: str) -> str:
@@ -108,62 +102,64 @@ def matches(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def in_schema(pattern: str) -> WithJsonSchema:
-    """Return what editors are told of it."""
+def _in_schema(pattern: str) -> WithJsonSchema:
+    """Return the pattern for policies/schema.json."""
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
 
 
-def listed(value: object) -> object:
-    """Take one text for a list of one."""
+def _as_list(value: object) -> object:
+    """Return a list for a single text, anything else as it is."""
     return [value] if isinstance(value, str) else value
 
 
-Label = Annotated[str, matches(LABEL, "a name: letters, digits and _.-, at most 64"), in_schema(LABEL)]
-Account = Annotated[str, matches(ACCOUNT, "a user name"), in_schema(ACCOUNT)]
-Path = Annotated[str, matches(PATH, "an absolute path of letters, digits and _.@+=%-/"), in_schema(PATH)]
+Label = Annotated[str, _matching(LABEL, "a name: letters, digits and _.-, at most 64"), _in_schema(LABEL)]
+Account = Annotated[str, _matching(ACCOUNT, "a user name"), _in_schema(ACCOUNT)]
+Path = Annotated[str, _matching(PATH, "an absolute path of letters, digits and _.@+=%-/"), _in_schema(PATH)]
 Registry = Annotated[
     str,
-    matches(REGISTRY, "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
-    in_schema(REGISTRY),
+    _matching(REGISTRY, "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
+    _in_schema(REGISTRY),
 ]
 Destination = Annotated[
     str,
-    matches(DESTINATION, "a host: HOST, HOST:PORT or *.DOMAIN in lower case"),
-    in_schema(DESTINATION),
+    _matching(DESTINATION, "a host: HOST, HOST:PORT or *.DOMAIN in lower case"),
+    _in_schema(DESTINATION),
 ]
-Proxy = Annotated[str, matches(PROXY, "a proxy: HOST:PORT in lower case"), in_schema(PROXY)]
+Proxy = Annotated[str, _matching(PROXY, "a proxy: HOST:PORT in lower case"), _in_schema(PROXY)]
 Reference = Annotated[
     str,
-    matches(REFERENCE, "an image: docker://REGISTRY/REPOSITORY:TAG"),
-    in_schema(REFERENCE),
+    _matching(REFERENCE, "an image: docker://REGISTRY/REPOSITORY:TAG"),
+    _in_schema(REFERENCE),
 ]
-Variable = Annotated[str, matches(VARIABLE, "a variable's name"), in_schema(VARIABLE)]
-Value = Annotated[str, matches(VALUE, "one line of at most 4096 printable characters"), in_schema(VALUE)]
-Glob = Annotated[str, matches(GLOB, "one line of at most 256 printable characters"), in_schema(GLOB)]
+Variable = Annotated[str, _matching(VARIABLE, "a variable's name"), _in_schema(VARIABLE)]
+Value = Annotated[str, _matching(VALUE, "one line of at most 4096 printable characters"), _in_schema(VALUE)]
+Glob = Annotated[str, _matching(GLOB, "one line of at most 256 printable characters"), _in_schema(GLOB)]
 Globs = Annotated[
     list[Glob],
-    BeforeValidator(listed),
+    BeforeValidator(_as_list),
     Field(min_length=1),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 Profile = Annotated[
-    str, matches(PROFILE, "a profile's name: lower-case letters, digits and -, at most 32"), in_schema(PROFILE)
+    str, _matching(PROFILE, "a profile's name: lower-case letters, digits and -, at most 32"), _in_schema(PROFILE)
 ]
 NamePattern = Annotated[
     str,
-    matches(NAME_PATTERN, "a pattern of names: letters, digits, _.+@%=,~-, *, ? and [...]"),
-    in_schema(NAME_PATTERN),
+    _matching(NAME_PATTERN, "a pattern of names: letters, digits, _.+@%=,~-, *, ? and [...]"),
+    _in_schema(NAME_PATTERN),
 ]
 PathPattern = Annotated[
     str,
-    matches(PATH_PATTERN, "a pattern of paths: at most 8 names with *, ? and [...], one of them may be **"),
-    in_schema(PATH_PATTERN),
+    _matching(PATH_PATTERN, "a pattern of paths: at most 8 names with *, ? and [...], one of them may be **"),
+    _in_schema(PATH_PATTERN),
 ]
-Duration = Annotated[int, BeforeValidator(parse_duration), in_schema(DURATION)]
-Size = Annotated[int, BeforeValidator(parse_size), in_schema(SIZE)]
-Percent = Annotated[int, BeforeValidator(parse_percent), in_schema(PERCENT)]
-Ports = Annotated[tuple[int, int], BeforeValidator(parse_ports), in_schema(PORTS)]
+Duration = Annotated[int, BeforeValidator(parse_duration), _in_schema(DURATION)]
+Size = Annotated[int, BeforeValidator(parse_size), _in_schema(SIZE)]
+Percent = Annotated[int, BeforeValidator(_parse_percent), _in_schema(PERCENT)]
+Ports = Annotated[tuple[int, int], BeforeValidator(parse_ports), _in_schema(PORTS)]
 Scope = Literal["user", "account", "site"]
+DerivedFact = Literal["cpu", "driver", "gpu", "machine"]
+_GPU: list[DerivedFact] = ["gpu"]
 
 
 class Section(BaseModel):
@@ -173,9 +169,35 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True)
 
 
-def default(written: str, description: str) -> Any:  # noqa: ANN401 - text here, a number after validation
+def _default(written: str, description: str) -> Any:  # noqa: ANN401 - text here, a number after validation
     """Return the field whose default is `written`, as an admin would write it."""
     return Field(default=written, description=description)
+
+
+class Paths(Section):
+    """Where things are."""
+
+    workspace: Path = Field(
+        default="/var/tmp/warmstart",
+        description="Node-local disk for the jobs' workspaces; its parents must be root's.",
+    )
+    store: Path = Field(
+        description="Directory on the shared file system that holds images and bundles; store_user owns it."
+    )
+    audit: Path = Field(
+        default="/var/log/warmstart/audit.jsonl",
+        description="The audit log of this node: one JSON line for every decision.",
+    )
+    cache: Path = Field(
+        default="/var/cache/warmstart",
+        description="The constant path: where jobs see their cache, in containers and where `constant_path` says so. "
+        "An empty directory of root's.",
+    )
+    scontrol: Path = Field(
+        default="/usr/bin/scontrol",
+        description="Gives a node that must drain a reason that people understand; tells `warmstart maintain` "
+        "whether a job is over, and on the controller a job's QOS. squeue is expected in the same directory.",
+    )
 
 
 class Match(Section):
@@ -203,57 +225,6 @@ class Match(Section):
     )
 
 
-class DefinedProfile(Section):
-    """A cache that warmstart does not know: its variables, its entries, how they are checked (docs/profiles.md)."""
-
-    variables: Annotated[dict[Variable, Value], Field(min_length=1)] = Field(
-        description="What points the tool at its cache; {dir} is the profile's directory in the job's cache."
-    )
-    entries: Annotated[list[PathPattern], Field(min_length=1, max_length=MOST)] = Field(
-        description="What is published whole: PATTERN/ a directory with all that is in it, PATTERN a file."
-    )
-    never: Annotated[list[NamePattern], Field(max_length=MOST)] = Field(
-        default_factory=list,
-        description="Names of files and directories that are left out, besides locks and temporary files.",
-    )
-    needs: Annotated[list[NamePattern], Field(max_length=MOST)] = Field(
-        default_factory=list, description="Names of files without which an entry is not complete."
-    )
-    formats: Annotated[dict[NamePattern, Format], Field(max_length=MOST)] = Field(
-        default_factory=dict,
-        description="How files are checked, by their names; the first that fits counts, others are not looked into.",
-    )
-    facts: list[DerivedFact] = Field(
-        default_factory=list, description="What must be the same besides the image: what entries depend on."
-    )
-    relocation: Literal["relocatable", "constant-path"] = Field(
-        default="constant-path", description="Whether entries are of use at another path than where they were made."
-    )
-    max_size: Size = default("1GiB", "Bytes of one entry; a larger one is refused.")
-    only_successful: bool = Field(default=False, description="Harvest it only from jobs that ended well.")
-
-
-class Files(Section):
-    """Files that jobs declare with `files=NAME` and leave in $WARMSTART_FILES."""
-
-    include: Annotated[list[PathPattern], Field(min_length=1, max_length=MOST)] = Field(
-        default_factory=lambda: ["**"],
-        description="What is kept: PATTERN/ a directory with all that is in it, PATTERN a file.",
-    )
-    never: Annotated[list[NamePattern], Field(max_length=MOST)] = Field(
-        default_factory=list,
-        description="Names of files and directories that are not, besides locks and temporary files.",
-    )
-    facts: list[DerivedFact] = Field(
-        default_factory=lambda: list(_GPU), description="What must be the same besides the image and the declared name."
-    )
-    max_size: Size = default("1GiB", "Bytes of one file or directory; a larger one is refused.")
-    only_successful: bool = Field(
-        default=True,
-        description="Keep only what jobs leave that ended well: nothing tells half a file from a whole one.",
-    )
-
-
 class Adopt(Section):
     """A directory from which images that other launchers made are taken over."""
 
@@ -266,10 +237,10 @@ class Adopt(Section):
 class Keep(Section):
     """How much of the store's file system images may take, and which go first."""
 
-    high: Percent = default("85%", "Share of the store's file system in use above which images are evicted.")
-    low: Percent = default("70%", "Share at which eviction ends; least recently used first.")
-    floor: Percent = default("2%", "Share that stays free: an import that would take it fails with store-full.")
-    lease: Duration = default(
+    high: Percent = _default("85%", "Share of the store's file system in use above which images are evicted.")
+    low: Percent = _default("70%", "Share at which eviction ends; least recently used first.")
+    floor: Percent = _default("2%", "Share that stays free: an import that would take it fails with store-full.")
+    lease: Duration = _default(
         "7d",
         "How long a node's last use protects an image from eviction; longer than the longest job.",
     )
@@ -322,18 +293,18 @@ class Images(Section):
         default=None,
         description="The site's HTTP proxy, for imports: HOST:PORT. Hooks inherit no variable that says it.",
     )
-    max_size: Size = default(
+    max_size: Size = _default(
         "100GiB", "Bytes that one import may take on a node: its layers, what they expand to, and the result."
     )
     max_files: int = Field(
         default=1_000_000, ge=1000, description="Files and directories that one import may make on a node."
     )
-    tag_ttl: Duration = default("24h", "How long a tag is trusted before the registry is asked again.")
-    wait: Duration = default(
+    tag_ttl: Duration = _default("24h", "How long a tag is trusted before the registry is asked again.")
+    wait: Duration = _default(
         "4m",
         "How long a job waits while another one imports its image; below Slurm's PrologEpilogTimeout.",
     )
-    remember_failures: Duration = default(
+    remember_failures: Duration = _default(
         "30s",
         "How long a registry's definitive answer (no such image, no access), or its silence about a tag that is "
         "known, is not asked for again.",
@@ -361,47 +332,21 @@ class Images(Section):
     )
 
 
-class Paths(Section):
-    """Where things are."""
-
-    workspace: Path = Field(
-        default="/var/tmp/warmstart",
-        description="Node-local disk for the jobs' workspaces; its parents must be root's.",
-    )
-    store: Path = Field(
-        description="Directory on the shared file system that holds images and bundles; store_user owns it."
-    )
-    audit: Path = Field(
-        default="/var/log/warmstart/audit.jsonl",
-        description="The audit log of this node: one JSON line for every decision.",
-    )
-    cache: Path = Field(
-        default="/var/cache/warmstart",
-        description="The constant path: where jobs see their cache, in containers and where `constant_path` says so. "
-        "An empty directory of root's.",
-    )
-    scontrol: Path = Field(
-        default="/usr/bin/scontrol",
-        description="Gives a node that must drain a reason that people understand; tells `warmstart maintain` "
-        "whether a job is over, and on the controller a job's QOS. squeue is looked for beside it.",
-    )
-
-
 class Seed(Section):
     """Bounds on what the prolog brings into a job's cache."""
 
-    fetch_budget: Duration = default("10s", "Time for fetching bundles to the node, per job.")
-    max_fetch: Size = default("1GiB", "Bytes of bundles fetched to the node, per job.")
-    keep: Size = default("20GiB", "Copies of bundles that maintenance leaves on the node, the last used.")
+    fetch_budget: Duration = _default("10s", "Time for fetching bundles to the node, per job.")
+    max_fetch: Size = _default("1GiB", "Bytes of bundles fetched to the node, per job.")
+    keep: Size = _default("20GiB", "Copies of bundles that maintenance leaves on the node, the last used.")
 
 
 class Harvest(Section):
     """Bounds on what the epilog takes out of a job's cache."""
 
-    budget: Duration = default("30s", "How long an epilog may hold the node for the harvest.")
-    max_size: Size = default("5GiB", "Bytes harvested from one job.")
+    budget: Duration = _default("30s", "How long an epilog may hold the node for the harvest.")
+    max_size: Size = _default("5GiB", "Bytes harvested from one job.")
     max_entries: int = Field(default=50_000, ge=1, description="Entries harvested from one job.")
-    spool: Size = default("5GiB", "What the store does not take is kept on the node, up to this much.")
+    spool: Size = _default("5GiB", "What the store does not take is kept on the node, up to this much.")
     deferred: int = Field(
         default=8,
         ge=0,
@@ -417,10 +362,10 @@ class Harvest(Section):
 class Maintenance(Section):
     """Which bundles maintenance leaves in the store."""
 
-    keep: Duration = default("90d", "A bundle that no node has used for so long is removed.")
-    per_user: Size = default("50GiB", "Bundles in one user's scope; those unused for longest go first.")
-    per_account: Size = default("500GiB", "Bundles in one account's scope.")
-    per_site: Size = default("2TiB", "Bundles in the site's scope.")
+    keep: Duration = _default("90d", "A bundle that no node has used for so long is removed.")
+    per_user: Size = _default("50GiB", "Bundles in one user's scope; those unused for longest go first.")
+    per_account: Size = _default("500GiB", "Bundles in one account's scope.")
+    per_site: Size = _default("2TiB", "Bundles in the site's scope.")
 
 
 class Limits(Section):
@@ -458,7 +403,9 @@ class Slurmctld(Section):
         "Without it nodes look for none.",
     )
     user: Account = Field(default="slurm", description="SlurmUser: a spec of any other owner is not believed.")
-    deadline: Duration = default("2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec.")
+    deadline: Duration = _default(
+        "2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec."
+    )
     conf: Path | None = Field(
         default=None, description="slurm.conf on the controller, where Slurm does not find it by itself."
     )
@@ -478,6 +425,57 @@ class OnError(Section):
     bug: Literal["run-without", "fail-job"] = Field(
         default="run-without",
         description="A bug in warmstart: the job runs without warmstart, or fails with a reason.",
+    )
+
+
+class DefinedProfile(Section):
+    """A cache that warmstart does not know: its variables, its entries, how they are checked (docs/profiles.md)."""
+
+    variables: Annotated[dict[Variable, Value], Field(min_length=1)] = Field(
+        description="What points the tool at its cache; {dir} is the profile's directory in the job's cache."
+    )
+    entries: Annotated[list[PathPattern], Field(min_length=1, max_length=_MOST)] = Field(
+        description="What is published whole: PATTERN/ a directory with all that is in it, PATTERN a file."
+    )
+    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = Field(
+        default_factory=list,
+        description="Names of files and directories that are left out, besides locks and temporary files.",
+    )
+    needs: Annotated[list[NamePattern], Field(max_length=_MOST)] = Field(
+        default_factory=list, description="Names of files without which an entry is not complete."
+    )
+    formats: Annotated[dict[NamePattern, Format], Field(max_length=_MOST)] = Field(
+        default_factory=dict,
+        description="How files are checked, by their names; the first that fits counts, others are not looked into.",
+    )
+    facts: list[DerivedFact] = Field(
+        default_factory=list, description="What must be the same besides the image: what entries depend on."
+    )
+    relocation: Literal["relocatable", "constant-path"] = Field(
+        default="constant-path", description="Whether entries are of use at another path than where they were made."
+    )
+    max_size: Size = _default("1GiB", "Bytes of one entry; a larger one is refused.")
+    only_successful: bool = Field(default=False, description="Harvest it only from jobs that ended well.")
+
+
+class Files(Section):
+    """Files that jobs declare with `files=NAME` and leave in $WARMSTART_FILES."""
+
+    include: Annotated[list[PathPattern], Field(min_length=1, max_length=_MOST)] = Field(
+        default_factory=lambda: ["**"],
+        description="What is kept: PATTERN/ a directory with all that is in it, PATTERN a file.",
+    )
+    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = Field(
+        default_factory=list,
+        description="Names of files and directories that are not, besides locks and temporary files.",
+    )
+    facts: list[DerivedFact] = Field(
+        default_factory=lambda: list(_GPU), description="What must be the same besides the image and the declared name."
+    )
+    max_size: Size = _default("1GiB", "Bytes of one file or directory; a larger one is refused.")
+    only_successful: bool = Field(
+        default=True,
+        description="Keep only what jobs leave that ended well: nothing tells half a file from a whole one.",
     )
 
 
@@ -503,7 +501,7 @@ class Rendezvous(Section):
         description="Also where the job does not have the head node for itself, though a neighbour can take "
         "the port before the job binds it.",
     )
-    wait: Duration = default("20s", "How long the other nodes wait for the head node's answer.")
+    wait: Duration = _default("20s", "How long the other nodes wait for the head node's answer.")
     required: bool = Field(
         default=False, description="A job that can't have it fails with a reason, and else runs without."
     )
@@ -531,7 +529,7 @@ class Rule(Section):
     )
     override: list[Variable] = Field(
         default_factory=list,
-        description="Variables that the user can't set for himself in these jobs: what warmstart sets holds.",
+        description="Variables that users can't set themselves in these jobs: the value that warmstart sets holds.",
     )
     rendezvous: Rendezvous | None = Field(
         default=None,

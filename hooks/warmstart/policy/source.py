@@ -1,7 +1,7 @@
 """The policy's files: their signature, and reading them only if nobody but root can change them.
 
-Binding: files and their parents must be root's (docs/threats.md, row 19). Symbolic links
-are refused everywhere on the way: each would need its own proof that nobody else can move it.
+Files and their parents must be root's (docs/threats.md, row 19). Symbolic links are refused everywhere on the way:
+each would need its own proof that nobody else can move it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _text(dir_fd: int, directory: str, name: str, owners: Collection[int]) -> st
         os.close(fd)
     if len(data) > LARGEST:
         raise PolicyUnreadable(path=path, problem=f"larger than {LARGEST >> 10} KiB")
-    # A byte that is not UTF-8 becomes a lone surrogate, which the parser refuses with its place.
+    # A byte that is not UTF-8 becomes a lone surrogate, which the parser refuses with its position.
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -1,9 +1,8 @@
 """The validator: the account that parses what jobs and other clusters wrote.
 
-See docs/architecture.md, rule 3; docs/threats.md, row 7.
-
-Root hands it an open descriptor and nothing else. Each call runs in a child of its own, without network, without new
-privileges, with bounded memory. What the child says is checked: whoever wrote the bytes may control it by then.
+It gets an open descriptor from root and nothing else (docs/architecture.md, rule 3; docs/threats.md, row 7). Each call
+runs in a child of its own, without network or new privileges, with bounded memory. The child's answer is checked:
+whoever wrote the bytes may control the child by then.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class Validator:
         their files, both relative to the profile's `subdir`; `defined` are the policy's own profiles. An entry that
         the child did not answer in form is invalid. `ProfileUnknown`, `WorkerSilent` at the deadline.
         """
-        asked = {entry: list(files) for entry, files in entries.items()}
+        names = {entry: list(files) for entry, files in entries.items()}
         answer: Verdicts = {}
         with self._worker(stage) as worker, suppress(WorkerAnswerMalformed):  # no entry is proved then
-            answer = worker.run(deadline, judge.judge, profile, stage, asked, defined)
-        return {entry: _reason(answer, entry) for entry in asked}
+            answer = worker.run(deadline, judge.judge, profile, stage, names, defined)
+        return {entry: _reason(answer, entry) for entry in names}
 
     def tar_members(self, fd: int, deadline: Deadline) -> dict[str, Member]:
         """Return the regular files of a tar file; all of them lie inside of it.

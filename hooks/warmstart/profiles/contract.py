@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-# "declared": a name that the job itself gives; it chooses among its user's own things and grants nothing.
+# "declared": a name that the job itself gives; it chooses among its user's own entries and grants nothing.
 Fact = Literal["cpu", "declared", "driver", "gpu", "image", "machine"]
 # "rewrite": entries name their own path, and `relocate` puts another one in; "constant-path": entries are
 # of use only at the path where they were made.
 Relocation = Literal["relocatable", "rewrite", "constant-path"]
-# "first": an entry is published once. "newest": one that grew from what the store has takes its place.
+# "first": an entry is published once. "newest": one that grew from what the store has replaces it.
 Keeps = Literal["first", "newest"]
 
 
@@ -26,7 +26,7 @@ class Profile(NamedTuple):
 
     `variables` maps names to templates in which `{dir}` is the absolute path of `subdir` below the
     job's cache root; one without `{dir}` is a switch of the tool. `facts` are what a namespace of this
-    profile must contain beside its name.
+    profile must contain besides its name.
 
     `entry_of` maps the path of a regular file, relative to `subdir` and with `/` between parts, to the
     entry that it belongs to, or to None for what is never harvested. It sees names only, any string
@@ -80,7 +80,7 @@ def named_by(*patterns: str) -> Callable[[str], str | None]:
     """Return an `entry_of` that answers with group 1 of the first pattern that matches the whole path."""
 
     def entry_of(path: str) -> str | None:
-        import re  # whoever only wants the variables does without
+        import re  # not needed by callers that only read the variables
 
         for pattern in patterns:
             if match := re.fullmatch(pattern, path):

@@ -1,7 +1,7 @@
 """The CUDA driver's cache of kernels that it compiled from PTX (docs/cache-formats.md, CUDA ComputeCache).
 
 `<hex>/<hex>/<hash>` and one `index`. The driver writes both in place and nobody has published their formats, so this is
-one entry, with its index or not at all, and the newest one is wanted: what one job adds changes the index.
+one entry, with its index or not at all, and the newest one replaces older ones: what one job adds changes the index.
 It is valid for one driver and one GPU model, which are in the namespace. A killed job may leave half a kernel under its
 final name, so only what a successful job leaves is harvested.
 """

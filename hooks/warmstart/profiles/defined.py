@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 # Whatever the policy says: locks and work in progress of many tools (docs/cache-formats.md, Work in progress).
-NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", ".*", "tmp.*")
+_NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", ".*", "tmp.*")
 FILES = "files"  # the profile of what a job declares; every policy has one
 SIDECAR = ".sha256"
-# What `formats.named` checks; here because the policy's loader needs the names alone.
+# What `formats.by_name` checks; here because the policy's loader needs the names alone.
 Format = Literal[
     "any",
     "compressed",
@@ -87,7 +87,7 @@ def _entry_of(defined: DefinedProfile, path: str) -> str | None:
     if not _PLAIN.fullmatch(path):
         return None
     parts = path.split("/")
-    if any(_fits(pattern, part) for part in parts for pattern in (*NEVER, *defined.never)):
+    if any(_fits(pattern, part) for part in parts for pattern in (*_NEVER, *defined.never)):
         return None
     if defined.sidecars and path.endswith(SIDECAR):
         parts[-1] = parts[-1].removesuffix(SIDECAR)
@@ -100,22 +100,22 @@ def _entry_of(defined: DefinedProfile, path: str) -> str | None:
 
 def _length(pattern: str, parts: list[str]) -> int:
     """Return how many of the parts are the entry's name, 0 where the pattern does not fit."""
-    wanted = pattern.rstrip("/").split("/")
+    patterns = pattern.rstrip("/").split("/")
     if not pattern.endswith("/"):
-        return len(parts) if _fit(wanted, parts) else 0
+        return len(parts) if _fit(patterns, parts) else 0
     # The shortest directory: what lies in an entry is never an entry of its own.
-    return next((length for length in range(1, len(parts)) if _fit(wanted, parts[:length])), 0)
+    return next((length for length in range(1, len(parts)) if _fit(patterns, parts[:length])), 0)
 
 
-def _fit(wanted: list[str], parts: list[str]) -> bool:
-    if "**" in wanted:
-        at = wanted.index("**")
-        after = len(wanted) - at - 1
+def _fit(patterns: list[str], parts: list[str]) -> bool:
+    if "**" in patterns:
+        at = patterns.index("**")
+        after = len(patterns) - at - 1
         if len(parts) < at + after:
             return False
-        wanted = [*wanted[:at], *wanted[at + 1 :]]
+        patterns = [*patterns[:at], *patterns[at + 1 :]]
         parts = [*parts[:at], *parts[len(parts) - after :]]
-    return len(wanted) == len(parts) and all(map(_fits, wanted, parts))
+    return len(patterns) == len(parts) and all(map(_fits, patterns, parts))
 
 
 def _fits(pattern: str, part: str) -> bool:
@@ -133,7 +133,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _validate(defined: DefinedProfile, files: EntryFiles) -> None:
     """Prove what the definition asks for: needed files, sizes, formats, checksums. Anything else is not looked at."""
     from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import named, plain
+    from warmstart.profiles.formats import by_name, plain
 
     names = {name: name.rpartition("/")[2] for name in files.names}
     if any(not any(_fits(pattern, base) for base in names.values()) for pattern in defined.needs):
@@ -141,7 +141,7 @@ def _validate(defined: DefinedProfile, files: EntryFiles) -> None:
     plain.check_total(files, defined.max_size)
     for name, base in names.items():
         if defined.sidecars and name.endswith(SIDECAR):
-            named.check_sidecar(files, name)
+            by_name.check_sidecar(files, name)
             continue
         pattern = next((pattern for pattern in defined.formats if _fits(pattern, base)), "")
-        named.check(defined.formats.get(pattern, "any"), files, name)
+        by_name.check(defined.formats.get(pattern, "any"), files, name)

@@ -36,8 +36,8 @@ def derive(profiles: list[Profile], image: str, declared: str = "") -> dict[str,
         "driver": driver,
         "declared": lambda: declared,
     }
-    wanted: set[Fact] = {"image", "cpu", *(fact for profile in profiles for fact in profile.facts)}
-    return {fact: known[fact]() for fact in sorted(wanted)}
+    needed: set[Fact] = {"image", "cpu", *(fact for profile in profiles for fact in profile.facts)}
+    return {fact: known[fact]() for fact in sorted(needed)}
 
 
 def machine() -> str:
@@ -127,10 +127,9 @@ def _first_block(path: str) -> str:
 def namespace(profile: Profile, facts: dict[str, str]) -> str:
     """Return the namespace of `profile` under `facts`: 32 lower-case hex letters.
 
-    `facts` must hold all that the profile names, and `path`, where jobs see their cache, if its entries are of
-    use only there (`KeyError` otherwise: a namespace without one of them
-    would mix what must not mix); others are ignored. Python's ABI is not among them: tools put it into
-    their own names and the image decides it.
+    `facts` has all facts of the profile, and `path`, where jobs see their cache, if entries are of use only there;
+    others are ignored. `KeyError` if one is missing: a namespace without it would mix jobs that differ in it. Python's
+    ABI is not among them: the image decides it, and tools have it in their own names.
     """
     import hashlib
 

@@ -1,4 +1,4 @@
-"""Caches of other tools below a tool's own directory: their profiles say what is an entry there, and judge it.
+"""Caches of other tools below a tool's directory: their own profiles name and validate the entries there.
 
 vLLM and SGLang point Triton, Inductor and others at directories of their own cache, whatever the job's variables
 say (docs/cache-formats.md, vLLM and SGLang).
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 
-class Places(NamedTuple):
-    """Where other tools' caches lie: a pattern of the directory with its `/`, and the profile's name."""
+class NestedCaches(NamedTuple):
+    """The caches of other tools: a pattern of each directory with its `/`, and the profile's name."""
 
     profiles: tuple[tuple[str, str], ...]
 
     def entry_of(self, path: str) -> str | None:
-        """Return the entry of a file in one of the places."""
+        """Return the entry of a file in one of the caches, else None."""
         prefix, profile = self._find(path)
         entry = profile.entry_of(path[len(prefix) :]) if profile else None
         return prefix + entry if entry else None
 
     def holds(self, entry: str) -> bool:
-        """Tell whether an entry is another tool's."""
+        """Tell whether an entry belongs to another tool."""
         return self._find(entry)[1] is not None
 
     def validate(self, files: EntryFiles) -> None:

@@ -41,9 +41,9 @@ def validate(files: EntryFiles) -> None:
     data = [name for name in files.names if name != index]
     if index not in files.names or not data:
         raise EntryInvalid("incomplete")
-    named = pickle_framing.check(files, index, pickles=2, collect=".nbc")
+    data_names = pickle_framing.check(files, index, pickles=2, collect=".nbc")
     here = {name.rpartition("/")[2] for name in data}
-    if not named or not named <= here:
+    if not data_names or not data_names <= here:
         raise EntryInvalid("incomplete")
     for name in data:
         pickle_framing.check(files, name, pickles=1)

@@ -1,7 +1,7 @@
 """Make seeded entries name the job's own path; runs in a child with the job's uid, before the job starts.
 
 Why the job's uid: what is read and written here lies in a directory of the job's user, whose other jobs may be at
-work on it. Nothing that this process says is believed; only whether it ended matters.
+work on it. Nothing that this process returns is used, only whether it succeeded.
 """
 
 from __future__ import annotations

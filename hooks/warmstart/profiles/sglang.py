@@ -17,13 +17,13 @@ import re
 from typing import TYPE_CHECKING
 
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.nested import Places
+from warmstart.profiles.nested import NestedCaches
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 _RANKS = r"torch_compile_cache/[0-9a-f]{8,64}/rank_[0-9]{1,6}_[0-9]{1,6}"
-_PLACES = Places(
+_NESTED = NestedCaches(
     (
         ("triton/", "triton"),
         ("inductor/", "inductor"),
@@ -44,7 +44,7 @@ _OBJECT = r"(cute_aot/[0-9a-f]{64}\.o)"
 def entry_of(path: str) -> str | None:
     """Return a module's directory, an object's path, or another tool's entry."""
     match = re.fullmatch(_MODULE, path) or re.fullmatch(_OBJECT, path)
-    return match[1] if match else _PLACES.entry_of(path)
+    return match[1] if match else _NESTED.entry_of(path)
 
 
 def validate(files: EntryFiles) -> None:
@@ -56,8 +56,8 @@ def validate(files: EntryFiles) -> None:
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import elf, plain, self_hash
 
-    if _PLACES.holds(files.entry):
-        _PLACES.validate(files)
+    if _NESTED.holds(files.entry):
+        _NESTED.validate(files)
     elif files.entry.startswith("cute_aot/"):
         elf.check(files, files.entry, elf.RELOCATABLE)
     elif len(files.names) == 2:
@@ -83,6 +83,6 @@ PROFILE = Profile(
     facts=("image", "gpu", "cpu"),
     entry_of=entry_of,
     validate=validate,
-    relocate=_PLACES.relocate,
+    relocate=_NESTED.relocate,
     per_rank=True,
 )

@@ -99,11 +99,11 @@ def _check_group(files: EntryFiles, group: str) -> None:
     for name, child in children.items():
         if not isinstance(child, str) or child.split("/")[-2:] != [posixpath.basename(files.entry), name]:
             raise EntryInvalid("field-malformed")
-    named = {f"{files.entry}/{name}" for name in children}
+    child_paths = {f"{files.entry}/{name}" for name in children}
     here = {*files.names} - {path}
-    if not named <= here:
+    if not child_paths <= here:
         raise EntryInvalid("incomplete")
-    if named != here:
+    if child_paths != here:
         raise EntryInvalid("unexpected-file")
     written = files.mtime_ns(path)
     if any(files.mtime_ns(name) > written for name in here):

@@ -3,8 +3,8 @@
 See docs/cache-formats.md, TensorRT-RTX; known from torch-tensorrt's source.
 
 Torch-TensorRT reads and writes it whole, under `<file>.lock`: flock(2), exclusive, kept when it is released; it
-writes `<file>.tmp` and renames that. Every job that compiles something new leaves a larger file, so the newest one is
-wanted (`keeps`), and it is copied under the same lock.
+writes `<file>.tmp` and renames that. Every job that compiles something new leaves a larger file, so the newest one
+replaces older ones (`keeps`), and it is copied under the same lock.
 
 No variable of the tool names the file: the job hands over `WARMSTART_TRT_RTX_CACHE` itself.
 """

@@ -21,14 +21,14 @@ import re
 from typing import TYPE_CHECKING
 
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.nested import Places
+from warmstart.profiles.nested import NestedCaches
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 _RANK = r"rank_[0-9]{1,6}_[0-9]{1,6}(?:_dev[0-9]{1,6})?"
 _RANKS = rf"torch_compile_cache/(?:[0-9a-f]{{10}}/{_RANK}|torch_aot_compile/[0-9a-f]{{64}}(?:/{_RANK})?)"
-_PLACES = Places(
+_NESTED = NestedCaches(
     (
         (rf"{_RANKS}/inductor_cache/", "inductor"),
         (rf"{_RANKS}/triton_cache/", "triton"),
@@ -47,7 +47,7 @@ _MODEL = rf"(torch_compile_cache/torch_aot_compile/[0-9a-f]{{64}}/{_RANK}/model)
 def entry_of(path: str) -> str | None:
     """Return a rank's directory of one part, a model's path, or another tool's entry."""
     match = re.fullmatch(_PART, path) or re.fullmatch(_MODEL, path)
-    return match[1] if match else _PLACES.entry_of(path)
+    return match[1] if match else _NESTED.entry_of(path)
 
 
 def validate(files: EntryFiles) -> None:
@@ -60,8 +60,8 @@ def validate(files: EntryFiles) -> None:
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import literal, pickle_framing, plain
 
-    if _PLACES.holds(files.entry):
-        _PLACES.validate(files)
+    if _NESTED.holds(files.entry):
+        _NESTED.validate(files)
         return
     if files.entry.endswith("/model") and files.names == (files.entry,):
         pickle_framing.check(files, files.entry, pickles=1)
@@ -70,8 +70,8 @@ def validate(files: EntryFiles) -> None:
     if index not in files.names:
         raise EntryInvalid("incomplete")
     artifacts = [name for name in files.names if re.fullmatch(_ARTIFACT, name.rpartition("/")[2])]
-    named = _artifacts(literal.read_dict(files, index))
-    if not named or not named <= {name.rpartition("/")[2] for name in artifacts}:
+    index_names = _artifacts(literal.read_dict(files, index))
+    if not index_names or not index_names <= {name.rpartition("/")[2] for name in artifacts}:
         raise EntryInvalid("incomplete")
     for name in artifacts:
         plain.check_artifact(files, name)
@@ -96,6 +96,6 @@ PROFILE = Profile(
     facts=("image", "gpu", "cpu"),
     entry_of=entry_of,
     validate=validate,
-    relocate=_PLACES.relocate,
+    relocate=_NESTED.relocate,
     per_rank=True,
 )

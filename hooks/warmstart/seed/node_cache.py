@@ -146,7 +146,7 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
     while True:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
         try:
-            if not files.take(fd, deadline):
+            if not files.wait_flock(fd, deadline):
                 problem = "another job of this node was still fetching it at the deadline"
                 raise FetchOverBudget(bundle=offer.bundle, problem=problem)
             if is_at(fd, temp, dir_fd):
@@ -233,7 +233,7 @@ def mount_points(directory: str) -> list[str]:
 def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
     """Keep others from mounting and unmounting here; the lock is the directory itself."""
     with opened_dir(directory) as fd:
-        if not files.take(fd, deadline, _LOCK_PAUSE):
+        if not files.wait_flock(fd, deadline, _LOCK_PAUSE):
             raise OSError(errno.ETIME, "another job of this node is still mounting", directory)
         yield fd
 
@@ -302,7 +302,7 @@ def _remove_abandoned(fd: int, now: float) -> None:
                 continue
             file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             try:
-                if files.try_take(file):
+                if files.try_flock(file):
                     unlink_if_there(name, fd)
             finally:
                 os.close(file)

@@ -1,6 +1,6 @@
-"""SlurmUser's account on the controller: job specs on the shared file system, and questions through pyslurm.
+"""What runs as SlurmUser on the controller: job specs on the shared file system, and questions through pyslurm.
 
-In processes of their own, for the file system may hang and a call of libslurm can't be interrupted.
+Each has a process of its own: the file system may hang, and a call of libslurm can't be interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warmstart.slurm.spec import Spec, SpecUnusable, as_json
 
 
 class SlurmClient:
-    """Operations that run as SlurmUser; `close` ends the process that works on specs."""
+    """Operations that run as SlurmUser; `close` ends the process that handles specs."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -46,9 +46,9 @@ class SlurmClient:
             raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
 
     def qos_by_pyslurm(self, libraries: str, slurm_conf: str, job_id: int, deadline: Deadline) -> str | None:
-        """Return the job's QOS, "" for none; None where the pyslurm in the directory `libraries` can't be loaded.
+        """Return the job's QOS, "" for none; None if the pyslurm in the directory `libraries` can't be loaded.
 
-        In a child of its own, which libslurm may crash. `OSError` where Slurm or pyslurm fails, `WorkerSilent`.
+        In a child of its own, which libslurm may crash. `OSError` if Slurm or pyslurm fails, `WorkerSilent`.
         """
         from warmstart.slurm import pyslurm_lookup
 

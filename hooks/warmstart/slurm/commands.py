@@ -1,6 +1,6 @@
-"""Slurm's commands, for what no environment tells: a job's QOS, its state, how it ended; and the reason of a drain.
+"""Ask Slurm what no hook's environment has: a job's QOS, its state, how it ended. And drain a node, with a reason.
 
-Every call has a deadline. Never on a compute node's hot path: SchedMD asks prologs to leave the controller alone
+Every call has a deadline. Never on a compute node's hot path: SchedMD asks prologs not to call the controller
 (doc/html/prolog_epilog.shtml).
 
 - QOS (slurmctld hooks, before Slurm 25.11): through pyslurm where a release for the running Slurm is installed, else
@@ -31,10 +31,12 @@ from warmstart.host.process import run
 from warmstart.slurm import pyslurm_lookup
 from warmstart.slurm.client import SlurmClient
 
+_LOOKUP_S = 10.0
+_DRAIN_S = 5.0
+_LONGEST_REASON = 200
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d")
 _QOS = re.compile(r" QOS=(\S+)(?: WCKey=.*)?$", re.MULTILINE)
-UNSET = ("N/A", "(null)")
-LOOKUP_SECONDS = 10.0
+_UNSET = ("N/A", "(null)")
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
 _STATE = re.compile(r"\bJobState=([A-Z_]+)")
 # Slurm's job states that are final; COMPLETING is not among them (reference: squeue(1), JOB STATE CODES).
@@ -43,9 +45,6 @@ _FINAL = frozenset(
 )
 _FIELDS = ("JobID", "State", "Reason", "exit_code", "EndTime")
 _ENDED = ("COMPLETING", "COMPLETED")
-_SUCCESS = "0"
-DRAIN_SECONDS = 5.0
-LONGEST_REASON = 200
 
 
 class LookUpFailed(ResourceError):
@@ -57,38 +56,38 @@ class LookUpFailed(ResourceError):
 
 
 class QosQuery(NamedTuple):
-    """One job, and the ways to ask for it."""
+    """The job whose QOS is looked up, and the ways to look it up."""
 
     job_id: int
     name: str  # for scontrol: 7, 7_3 of an array, 7+1 of a heterogeneous job
     scontrol: str
     slurm_conf: str  # "" where Slurm finds it by itself
     libraries: str  # a directory with pyslurm in it, if there is one
-    identity: Identity  # whom to ask as
+    identity: Identity  # of the processes that ask
 
 
 class Answer(NamedTuple):
-    """A QOS, "" for a job without one, and who told it: `pyslurm` or `scontrol`."""
+    """A QOS, "" for a job without one, and its source: `pyslurm` or `scontrol`."""
 
     qos: str
     source: str
 
 
-def qos(asked: QosQuery, deadline: Deadline) -> Answer:
-    """Return the job's QOS; `LookUpFailed` at the deadline, or when the answer is not beyond doubt."""
+def qos(query: QosQuery, deadline: Deadline) -> Answer:
+    """Return the job's QOS; `LookUpFailed` at the deadline, or if the answer leaves any doubt."""
     try:
-        told = _of_pyslurm(asked, deadline) if _fits(asked, deadline) else None
-        if told is not None:
-            return Answer(told, "pyslurm")
-        return Answer(_of_scontrol(asked, deadline), "scontrol")
+        found = _of_pyslurm(query, deadline) if _has_fitting_pyslurm(query, deadline) else None
+        if found is not None:
+            return Answer(found, "pyslurm")
+        return Answer(_of_scontrol(query, deadline), "scontrol")
     except OSError as error:
-        raise LookUpFailed(name=asked.name, problem=error.strerror or str(error)) from error
+        raise LookUpFailed(name=query.name, problem=error.strerror or str(error)) from error
     except (WarmstartError, ValueError) as error:
-        raise LookUpFailed(name=asked.name, problem=str(error)) from error
+        raise LookUpFailed(name=query.name, problem=str(error)) from error
 
 
 def parsed(text: str, job_id: int) -> str:
-    """Return the QOS in `scontrol show job`'s answer for one job; `ValueError` when it is not beyond doubt.
+    """Return the QOS in `scontrol show job`'s answer for one job; `ValueError` if there is any doubt.
 
     The text holds the user's own job name, comment, account, paths, any of them with newlines: a second `QOS=`
     anywhere in it could be the user's.
@@ -98,34 +97,34 @@ def parsed(text: str, job_id: int) -> str:
     found = _QOS.findall(text)
     if len(found) != 1 or text.count("QOS=") != 1:
         raise ValueError("scontrol's answer does not have exactly one QOS")
-    return "" if found[0] in UNSET else str(found[0])
+    return "" if found[0] in _UNSET else str(found[0])
 
 
-def _of_scontrol(asked: QosQuery, deadline: Deadline) -> str:
-    ended = run(
-        [asked.scontrol, "show", "job", asked.name],
+def _of_scontrol(query: QosQuery, deadline: Deadline) -> str:
+    process = run(
+        [query.scontrol, "show", "job", query.name],
         deadline=deadline,
-        identity=asked.identity,
-        env={"SLURM_CONF": asked.slurm_conf} if asked.slurm_conf else {},
+        identity=query.identity,
+        env=_environment(query.slurm_conf),
     )
-    if ended.status != 0:
-        raise ValueError(f"scontrol: {ended.complaint()}")
-    return parsed(ended.stdout.decode("utf-8", "replace"), asked.job_id)
+    if process.status != 0:
+        raise ValueError(f"scontrol: {process.complaint()}")
+    return parsed(process.stdout.decode("utf-8", "replace"), query.job_id)
 
 
-def _of_pyslurm(asked: QosQuery, deadline: Deadline) -> str | None:
-    with SlurmClient(asked.identity) as client:
-        return client.qos_by_pyslurm(asked.libraries, asked.slurm_conf, asked.job_id, deadline)
+def _of_pyslurm(query: QosQuery, deadline: Deadline) -> str | None:
+    with SlurmClient(query.identity) as client:
+        return client.qos_by_pyslurm(query.libraries, query.slurm_conf, query.job_id, deadline)
 
 
-def _fits(asked: QosQuery, deadline: Deadline) -> bool:
-    """Tell whether there is a pyslurm of the running Slurm's release: with another one it may crash or lie."""
-    if not os.path.isdir(asked.libraries):
+def _has_fitting_pyslurm(query: QosQuery, deadline: Deadline) -> bool:
+    """Tell whether there is a pyslurm for the running Slurm's release: one for another may crash or return nonsense."""
+    if not os.path.isdir(query.libraries):
         return False
-    ours = pyslurm_lookup.release(asked.libraries)
-    ended = run([asked.scontrol, "-V"], deadline=deadline, identity=asked.identity)
-    running = _RELEASE.search(ended.stdout.decode("ascii", "replace"))
-    return running is not None and running[1] == ours
+    installed = pyslurm_lookup.release(query.libraries)
+    process = run([query.scontrol, "-V"], deadline=deadline, identity=query.identity)
+    running = _RELEASE.search(process.stdout.decode("ascii", "replace"))
+    return running is not None and running[1] == installed
 
 
 def with_daemons(proc: str = "/proc") -> frozenset[int]:
@@ -144,39 +143,38 @@ def with_daemons(proc: str = "/proc") -> frozenset[int]:
 
 
 def is_over(scontrol: str, job_id: int, slurm_conf: str) -> bool | None:
-    """Ask the controller whether a job has ended or was forgotten; None where it does not say."""
-    env = {"SLURM_CONF": slurm_conf} if slurm_conf else {}
+    """Ask the controller whether a job has ended or is unknown by now; None if there is no clear answer."""
+    argv = [scontrol, "-o", "show", "job", str(job_id)]
     try:
-        ended = run([scontrol, "-o", "show", "job", str(job_id)], deadline=after(LOOKUP_SECONDS), env=env)
+        process = run(argv, deadline=after(_LOOKUP_S), env=_environment(slurm_conf))
     except WarmstartError:
         return None
-    if ended.status != 0:
-        return True if b"Invalid job id specified" in ended.stderr + ended.stdout else None
-    states = _STATE.findall(ended.stdout.decode("utf-8", "replace"))
+    if process.status != 0:
+        return True if b"Invalid job id specified" in process.stderr + process.stdout else None
+    states = _STATE.findall(process.stdout.decode("utf-8", "replace"))
     return all(state in _FINAL for state in states) if states else None
 
 
 def failure(scontrol: str, job_id: int, slurm_conf: str, deadline: Deadline) -> str:
-    """Return why a job does not count as successful, "" where it does; without a plain answer it does not."""
+    """Return why a job does not count as successful, "" if it does; without a clear answer it does not."""
     fields = ",".join(f"{field}:|" for field in _FIELDS)
     argv = [squeue(scontrol), "--noheader", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
-    env = {"SLURM_CONF": slurm_conf} if slurm_conf else {}
     try:
-        ended = run(argv, deadline=deadline, env=env)
+        process = run(argv, deadline=deadline, env=_environment(slurm_conf))
     except WarmstartError as error:
         return f"not known: {error}"
-    if ended.status != 0:
-        return f"not known: squeue: {ended.complaint()}"
-    return judged(ended.stdout.decode("utf-8", "replace"), job_id)
+    if process.status != 0:
+        return f"not known: squeue: {process.complaint()}"
+    return judged(process.stdout.decode("utf-8", "replace"), job_id)
 
 
 def squeue(scontrol: str) -> str:
-    """Return the path of the program that is asked: it lies beside scontrol."""
+    """Return the path of squeue, which is in scontrol's directory."""
     return os.path.join(os.path.dirname(scontrol), "squeue")
 
 
 def judged(answer: str, job_id: int) -> str:
-    """Return `failure` for squeue's answer, which may have lines of other tasks of the job's array."""
+    """Return what `failure` does, from squeue's answer; it may have lines of other tasks of the job's array."""
     rows = [line.split("|")[: len(_FIELDS)] for line in answer.splitlines()]
     found = [row for row in rows if row[0] == str(job_id) and len(row) == len(_FIELDS)]
     if len(found) != 1:
@@ -184,17 +182,20 @@ def judged(answer: str, job_id: int) -> str:
     _, state, reason, status, until = found[0]
     if state not in _ENDED:
         return f"it is {state}"
-    if (reason, status) != ("None", _SUCCESS):
+    if (reason, status) != ("None", "0"):
         return f"it ended with status {status}, reason {reason}"
     return "" if until[:1].isdigit() else "it was requeued"
 
 
 def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
     """Drain `node` with our reason; return whether Slurm took it."""
-    text = f"warmstart: {reason}"[:LONGEST_REASON]
-    env = {"SLURM_CONF": slurm_conf} if slurm_conf else {}
+    text = f"warmstart: {reason}"[:_LONGEST_REASON]
     argv = [scontrol, "update", f"nodename={node}", "state=drain", f"reason={text}"]
     try:
-        return run(argv, deadline=after(DRAIN_SECONDS), env=env).status == 0
+        return run(argv, deadline=after(_DRAIN_S), env=_environment(slurm_conf)).status == 0
     except WarmstartError:
         return False
+
+
+def _environment(slurm_conf: str) -> dict[str, str]:
+    return {"SLURM_CONF": slurm_conf} if slurm_conf else {}

@@ -1,6 +1,6 @@
-"""What slurmctld's hooks do with a job's spec: make it of their environment, publish it whole, remove it.
+"""What slurmctld's hooks do with a job's spec: make it from their environment, publish it, remove it.
 
-As SlurmUser, on the controller; nothing of root's is read or written. Facts: the environment of PrologSlurmctld is
+Runs as SlurmUser on the controller; reads and writes nothing of root's. PrologSlurmctld's environment is
 `job_common_env_vars` in Slurm's src/slurmctld/job_mgr.c: it has job name and array ids, and the QOS from 25.11 on.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 from warmstart.host.files import replace_file, unlink_if_there
 from warmstart.job import Job
-from warmstart.slurm.spec import Spec, opened
+from warmstart.slurm.spec import Spec, opened_directory
 
-LONGEST_TEXT = 4096  # of a job name or comment; slurmctld itself caps comments at 1024
+_LONGEST_TEXT = 4096  # of a job name or comment; slurmctld itself caps comments at 1024
 
 
 def spec_of(job: Job, environ: Mapping[str, str]) -> Spec:
@@ -50,7 +50,7 @@ def name_for_scontrol(job: Job, environ: Mapping[str, str]) -> str:
 def publish(path: str, text: str) -> None:
     """Put a spec in its place, whole or not at all; `OSError`. Run as SlurmUser."""
     directory, name = os.path.split(path)
-    with opened(directory, os.geteuid()) as folder:
+    with opened_directory(directory, os.geteuid()) as folder:
         # Not synced: a power failure of the file server ends no job, and a spec that is gone grants nothing.
         replace_file(folder, name, text.encode(), 0o644, durable=False)
 
@@ -58,7 +58,7 @@ def publish(path: str, text: str) -> None:
 def remove(path: str) -> bool:
     """Remove a spec and what killed hooks of the same job left half-written; return whether there was one."""
     directory, name = os.path.split(path)
-    with opened(directory, os.geteuid()) as folder:
+    with opened_directory(directory, os.geteuid()) as folder:
         for left in os.listdir(folder):
             if left.startswith(f".{name}.") and left.endswith(".tmp"):
                 unlink_if_there(left, folder)
@@ -66,8 +66,8 @@ def remove(path: str) -> bool:
 
 
 def _bounded(text: str | None) -> str | None:
-    """Return a text; None for one that is too long to be true: a cut one would match what the whole does not."""
-    return text if text is None or len(json.dumps(text)) <= LONGEST_TEXT else None
+    """Return a text, None for one that is too long: a cut one would match globs that the whole does not."""
+    return text if text is None or len(json.dumps(text)) <= _LONGEST_TEXT else None
 
 
 def _pair(environ: Mapping[str, str], first: str, between: str, second: str) -> str:

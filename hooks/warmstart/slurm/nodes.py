@@ -1,4 +1,4 @@
-"""What a hook knows of a job's nodes without asking Slurm: the host list, and whether the job has its head node alone.
+"""What a hook knows of a job's nodes without asking Slurm: the host list, and whether the job shares its head node.
 
 Host lists have the grammar that `hostlist_create` in src/common/hostlist.c prints: `n[1-4,7],login1`.
 
@@ -18,10 +18,10 @@ def first(hostlist: str) -> str:
     """Return the first host: of `n[01-04,7],m3` it is `n01`; "" of an empty list."""
     depth = 0
     end = len(hostlist)
-    for place, character in enumerate(hostlist):
+    for index, character in enumerate(hostlist):
         depth += (character == "[") - (character == "]")
         if character == "," and depth == 0:
-            end = place
+            end = index
             break
     host = hostlist[:end]
     while "[" in host:
@@ -43,7 +43,7 @@ def has_several(hostlist: str) -> bool:
 
 
 def has_first_node_alone(job: Job) -> bool:
-    """Tell it, on the job's first node; `cpus_per_node` has the form `4(x2),2`."""
+    """Tell whether no other job runs on the first node; to be called there. `cpus_per_node` has the form `4(x2),2`."""
     if job.oversubscribe:
         return job.oversubscribe == "NO"
     cpus = job.cpus_per_node.partition(",")[0].partition("(")[0]

@@ -1,4 +1,4 @@
-"""pyslurm's part of the look-up; runs in a child of its own. The one module that imports pyslurm.
+"""Look up a job's QOS through pyslurm, in a child of its own. The one module that imports pyslurm.
 
 Names and types as in pyslurm 25.11.2 (pyslurm/core/job/job.pyx): `Job.load(job_id: int) -> Job`, `Job.id: int`,
 `Job.qos: str | None`, `RPCError(Exception)`; importing the package calls slurm_init(), which reads SLURM_CONF.
@@ -21,7 +21,7 @@ def release(libraries: str) -> str:
 
 
 def qos(libraries: str, slurm_conf: str, job_id: int) -> str | None:
-    """Return the job's QOS, "" for none; None where pyslurm can't be loaded. `OSError` with Slurm's words."""
+    """Return the job's QOS, "" for none; None if pyslurm can't be loaded. `OSError` with Slurm's message."""
     sys.path.append(libraries)
     if slurm_conf:
         os.environ["SLURM_CONF"] = slurm_conf
@@ -33,7 +33,7 @@ def qos(libraries: str, slurm_conf: str, job_id: int) -> str | None:
         job = pyslurm.Job.load(job_id)
     except pyslurm.RPCError as error:
         raise OSError(errno.EIO, str(error)) from error
-    # For an array's own id slurmctld tells of all tasks, and pyslurm returns the first of them.
+    # For an array's own id slurmctld describes all tasks, and pyslurm returns the first of them.
     if job.id != job_id:
         raise OSError(errno.ESRCH, f"slurmctld answered about job {job.id}")
     return str(job.qos or "")

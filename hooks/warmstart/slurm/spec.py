@@ -1,8 +1,9 @@
-"""A job's spec: what the controller's own hook knows of a job and a node does not, and when a node believes it.
+"""A job's spec: what the controller's hook knows of a job and a node does not, and when a node believes it.
 
 The file lies on the shared file system, `<directory>/<cluster>.<job id>.json`. A node believes it only where nobody
-but SlurmUser (and root) can have written it, and only about this job, this run of it, lately (docs/threats.md, row 14).
-It is read by a process of the store's owner: a file system that hangs then hangs nothing else.
+but SlurmUser (and root) can have written it, and only about this job and this run of it, and if it is recent
+(docs/threats.md, row 14). The store's owner reads it, in a process of its own: a file system that hangs does not hang
+the hook.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from warmstart.job import Job
 FORMAT = 1
 LONGEST = 64 << 10
 # Between PrologSlurmctld and a node's prolog nodes may boot (ResumeTimeout); clocks may differ a little.
-STALE = 3600.0
-SKEW = 300.0
+STALE_S = 3600.0
+SKEW_S = 300.0
 _IN_CLUSTER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -59,14 +60,14 @@ def path_of(directory: str, cluster: str, job_id: int) -> str:
 
 
 def informed(job: Job, path: str, spec: Spec) -> Job:
-    """Return the job with what its spec, read from `path`, adds; `SpecUnusable` where it is of another run."""
-    if problem := _not_of(job, spec, time.time()):
+    """Return the job with what its spec, read from `path`, adds; `SpecUnusable` if the spec is of another run."""
+    if problem := _mismatch(job, spec, time.time()):
         raise SpecUnusable(path=path, problem=problem)
     return job._replace(
         qos=spec.qos if job.qos is None else job.qos,
         job_name=spec.job_name,
         array=spec.array,
-        comment=job.comment if job.comment_told else spec.comment or "",
+        comment=job.comment if job.comment_known else spec.comment or "",
     )
 
 
@@ -82,7 +83,7 @@ def read(path: str, owner: int) -> Spec:
 
 def _read(path: str, owner: int) -> bytes:
     directory, name = os.path.split(path)
-    with opened(directory, owner) as folder:
+    with opened_directory(directory, owner) as folder:
         fd = os.open(name, REGULAR, dir_fd=folder)
     try:
         status = os.fstat(fd)
@@ -102,8 +103,8 @@ def _read(path: str, owner: int) -> bytes:
 
 
 @contextmanager
-def opened(directory: str, owner: int) -> Iterator[int]:
-    """Open the directory of specs; `OSError` where a link leads to it or others can write it or one above it."""
+def opened_directory(directory: str, owner: int) -> Iterator[int]:
+    """Open the directory of specs; `OSError` if a link leads to it, or others can write it or a directory above."""
     try:
         with opened_trusted(directory, (0, owner)) as fd:
             yield fd
@@ -128,15 +129,15 @@ def _decode(data: bytes) -> Spec:
     return wire.from_object(Spec, value)
 
 
-def _not_of(job: Job, spec: Spec, now: float) -> str:
-    """Return why a well-formed spec is not this run's; "" if it is."""
+def _mismatch(job: Job, spec: Spec, now: float) -> str:
+    """Return why a well-formed spec does not describe this run; "" if it does."""
     if (spec.cluster, spec.job_id, spec.uid) != (job.cluster, job.id, job.uid):
         return f"is of job {spec.job_id} of uid {spec.uid} in cluster {spec.cluster!a}"
     if spec.restarts != job.restarts:
         return f"is of run {spec.restarts} of the job, and this is run {job.restarts}"
     age = now - spec.written
-    # Not `age > STALE or …`: a NaN must not pass.
-    return "" if -SKEW <= age <= STALE else f"was written {age:.0f} s ago"
+    # Not `age > STALE_S or …`: a NaN must not pass.
+    return "" if -SKEW_S <= age <= STALE_S else f"was written {age:.0f} s ago"
 
 
 def _refusal(problem: str) -> OSError:

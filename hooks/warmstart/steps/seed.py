@@ -110,8 +110,8 @@ def run(context: Context, options: Options) -> Outcome:
 def _facts(context: Context, options: Options) -> dict[str, str]:
     image = context.record.image or f"label:{context.policy.site_label}"
     facts = host_facts.derive(_profiles(context, options), image, options.declared)
-    if context.policy.cache_place:
-        facts["path"] = context.policy.cache_place
+    if context.policy.constant_cache:
+        facts["path"] = context.policy.constant_cache
     return facts
 
 

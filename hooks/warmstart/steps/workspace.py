@@ -17,7 +17,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.files import NODE_FAULTS, ensure_dir, ensure_path, opened_dir
-from warmstart.host.sockets import LONGEST, ROOM, has_room
+from warmstart.paths import LONGEST_TMPDIR
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 
@@ -61,11 +61,11 @@ def run(context: Context, options: Options) -> Outcome:
         raise cls(root=record.workspace, problem=problem) from error
     path = record.run_directory
     environment = {}
-    if has_room(f"{path}/tmp"):
+    if len(os.fsencode(f"{path}/tmp")) <= LONGEST_TMPDIR:
         environment["TMPDIR"] = f"{path}/tmp"
     else:  # keep the user's TMPDIR: programs that bind a socket below a longer path fail
-        context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST - ROOM)
-    cache = context.policy.cache_place or f"{path}/cache"
+        context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST_TMPDIR)
+    cache = context.policy.constant_cache or f"{path}/cache"
     return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)
 
 

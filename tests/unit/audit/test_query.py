@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.support.journals import FIELDS, finished, left
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.audit.query import AuditLog, Where
+from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.audit.sink import flush
 
-ALL = Where()
+ALL = LineFilter()
 A = {"ts": "2026-01-01T00:00:00.000Z", "event": "image.imported", "job_id": 7, "node": "n1", "uid": 5, "user": "a"}
 B = {"ts": "2026-01-02T00:00:00.000Z", "event": "image.waited", "job_id": 8, "node": "n2", "uid": 6, "user": "b"}
 C = {"ts": "2026-01-03T00:00:00.000Z", "event": "step.failed", "job_id": 7, "node": "n2", "uid": 5, "user": "a"}
@@ -29,7 +29,7 @@ def written(*events: dict[str, object]) -> bytes:
     return b"".join(json.dumps(event).encode() + b"\n" for event in events)
 
 
-def found(path: Path, where: Where = ALL) -> list[object]:
+def found(path: Path, where: LineFilter = ALL) -> list[object]:
     """Return the times of the lines that match."""
     return [line["ts"] for line in AuditLog(str(path)).lines(where)]
 
@@ -37,20 +37,20 @@ def found(path: Path, where: Where = ALL) -> list[object]:
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
-        (Where(), [A, B, C]),
-        (Where(job=7), [A, C]),
-        (Where(node="n2"), [B, C]),
-        (Where(event="image"), [A, B]),
-        (Where(event="image.waited"), [B]),
-        (Where(event="*.failed"), [C]),
-        (Where(event="imag"), []),
-        (Where(user="a"), [A, C]),
-        (Where(user="6"), [B]),
-        (Where(since="2026-01-02T00:00:00.000Z"), [B, C]),
-        (Where(job=7, node="n2"), [C]),
+        (LineFilter(), [A, B, C]),
+        (LineFilter(job=7), [A, C]),
+        (LineFilter(node="n2"), [B, C]),
+        (LineFilter(event="image"), [A, B]),
+        (LineFilter(event="image.waited"), [B]),
+        (LineFilter(event="*.failed"), [C]),
+        (LineFilter(event="imag"), []),
+        (LineFilter(user="a"), [A, C]),
+        (LineFilter(user="6"), [B]),
+        (LineFilter(since="2026-01-02T00:00:00.000Z"), [B, C]),
+        (LineFilter(job=7, node="n2"), [C]),
     ],
 )
-def test_each_filter_takes_what_it_says(tmp_path: Path, where: Where, expected: list[dict[str, object]]) -> None:
+def test_each_filter_matches_what_it_says(tmp_path: Path, where: LineFilter, expected: list[dict[str, object]]) -> None:
     """Filters are joined by and; an event may be given by its noun."""
     log = tmp_path / "audit.jsonl"
     log.write_bytes(written(A, B, C))
@@ -76,7 +76,7 @@ def test_broken_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
     packed = gzip.compress(written(C) * 1000)
     (tmp_path / "audit.jsonl.1.gz").write_bytes(packed[: len(packed) // 2])
     reader = AuditLog(str(log))
-    assert [line["ts"] for line in reader.lines(Where(job=7, node="n1"))] == [A["ts"]]
+    assert [line["ts"] for line in reader.lines(LineFilter(job=7, node="n1"))] == [A["ts"]]
     assert reader.broken >= 5
 
 

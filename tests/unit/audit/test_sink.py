@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.journals import FIELDS, NO_PROCESS, finished, left, lines
-from warmstart.audit import events, sink, waiting
+from warmstart.audit import events, pending, sink
 from warmstart.audit.journal import Journal
 from warmstart.audit.line import LONGEST_VALUE, ORDER
 from warmstart.audit.sink import AuditUnwritable, flush
@@ -203,7 +203,7 @@ def test_lock_of_another_flush_delays_but_never_prevents(
     """Whoever holds the log's lock for ever costs the turn's wait, no event."""
     import fcntl
 
-    monkeypatch.setattr(sink, "TURN", 0.01)
+    monkeypatch.setattr(sink, "LOCK_WAIT", 0.01)
     log.parent.mkdir()
     with open(log, "a") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
@@ -287,7 +287,7 @@ def test_long_values_are_cut_with_a_mark(journal_dir: str, log: Path) -> None:
 
 def test_a_journal_of_any_size_is_bounded(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is beyond the largest journal is counted, not read."""
-    monkeypatch.setattr(waiting, "LONGEST_JOURNAL", 36)
+    monkeypatch.setattr(pending, "LONGEST_JOURNAL", 36)
     left(journal_dir, b'{"ts": 1, "event": "hook.finished"}\n' * 3, "prolog-ab-1.done")
     flush(journal_dir, str(log))
     kept, damaged = lines(log)

@@ -39,7 +39,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
         ("claimed", "claimed"),
         ("run-cold", "fail-job", "run-without"),
     )
-    assert (policy.site_label, policy.constant_path, policy.cache_place, policy.rules) == ("bare", "none", "", ())
+    assert (policy.site_label, policy.constant_path, policy.constant_cache, policy.rules) == ("bare", "none", "", ())
     assert [profile.name for profile in policy.profiles] == ["files"]
 
 

@@ -123,7 +123,7 @@ def test_a_refusal_is_tried_again_after_a_while(
     site.write(BROKEN)
     current(installation)
     now = time.time()
-    for seconds, expected in ((refresh.TRY_AGAIN - 5, 2), (refresh.TRY_AGAIN + 1, 3), (-3600, 4)):
+    for seconds, expected in ((refresh.RETRY_S - 5, 2), (refresh.RETRY_S + 1, 3), (-3600, 4)):
         monkeypatch.setattr(time, "time", lambda seconds=seconds: now + seconds)
         assert isinstance(current(installation)[1], PolicyInvalid)
         assert len(compilations) == expected

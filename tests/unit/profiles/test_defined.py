@@ -16,7 +16,7 @@ from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.defined import FORMATS, DefinedProfile, profile_of
 from warmstart.profiles.entry_files import EntryFiles
-from warmstart.profiles.formats import named
+from warmstart.profiles.formats import by_name
 from warmstart.profiles.judge import judge
 
 
@@ -181,7 +181,7 @@ def test_every_format_tells_good_from_bad(kind: str, tmp_path: Path) -> None:
 
 def test_every_format_has_a_check() -> None:
     """What the policy's loader takes is what the validator knows, and the table above has it all."""
-    assert tuple(named.CHECKS) == FORMATS
+    assert tuple(by_name.CHECKS) == FORMATS
     assert {*GOOD, *BAD} == {*FORMATS}
 
 

@@ -84,7 +84,7 @@ def test_what_slurmd_tells_itself_is_its_own(specs: Path) -> None:
     """Slurm 26.05 tells the QOS; before 22.05 the comment is not told, and the spec has it."""
     write(specs, a_spec())
     assert informed(specs, JOB._replace(qos="low")).qos == "low"
-    assert informed(specs, JOB._replace(comment_told=False)).comment == "warmstart: profiles=numba"
+    assert informed(specs, JOB._replace(comment_known=False)).comment == "warmstart: profiles=numba"
 
 
 def test_what_the_controller_did_not_know_stays_unknown(specs: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_spec_of_something_else_is_not_this_jobs(specs: Path, changes: dict[st
     assert problem in refusal(specs)
 
 
-@pytest.mark.parametrize(("off", "problem"), [(-2 * spec.STALE, "was written 7"), (2 * spec.SKEW, "was written -")])
+@pytest.mark.parametrize(("off", "problem"), [(-2 * spec.STALE_S, "was written 7"), (2 * spec.SKEW_S, "was written -")])
 def test_a_spec_of_another_time_is_not_this_jobs(specs: Path, off: float, problem: str) -> None:
     """Neither an old one nor one of a clock that is far ahead."""
     write(specs, a_spec(), written=time.time() + off)

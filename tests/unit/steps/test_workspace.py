@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import CACHE, a_context
-from warmstart.host import sockets
+from warmstart.paths import LONGEST_TMPDIR, SOCKET_NAMES
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull, WorkspaceUnusable
@@ -98,14 +98,14 @@ def test_a_tmpdir_that_is_too_long_for_sockets_is_left_out(short: tuple[Context,
     """With the longest one that is set programs can bind what they add to it; with one more byte they could not."""
     context, base = short
     least = len(f"{base}//{context.record.run_name}/tmp")
-    added = "/" + "x" * (sockets.ROOM - 1)
-    for length in (sockets.LONGEST - sockets.ROOM, sockets.LONGEST - sockets.ROOM + 1):
+    added = "/" + "x" * (SOCKET_NAMES - 1)
+    for length in (LONGEST_TMPDIR, LONGEST_TMPDIR + 1):
         node = "n" * (length - least)
         told = workspace.run(context._replace(record=context.record._replace(node=node)), OPTIONS).environment
         directory = f"{base}/{node}/{context.record.run_name}/tmp"
         assert len(directory) == length
         with socket.socket(socket.AF_UNIX) as probe:
-            if length + sockets.ROOM <= sockets.LONGEST:
+            if length <= LONGEST_TMPDIR:
                 assert told["TMPDIR"] == directory
                 probe.bind(directory + added)
             else:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import click
 
 from warmstart.audit.line import ORDER, Line, timestamp
-from warmstart.audit.query import AuditLog, Where
+from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
 from warmstart.errors import PolicyError
@@ -63,7 +63,7 @@ def audit(
 
     Exit status: 0 events were found; 1 none matches; 2 wrong usage, or the log cannot be read.
     """
-    where = Where(job, node, event, user, since)
+    where = LineFilter(job, node, event, user, since)
     log = AuditLog(file) if file else AuditLog(_path(installation), _journal_dirs(installation))
     try:
         found = _print_json(log, where) if as_json else _print_table(log, where)
@@ -92,7 +92,7 @@ def _journal_dirs(installation: Installation) -> list[str]:
     return [installation.node(node).journal for node in nodes]
 
 
-def _print_json(log: AuditLog, where: Where) -> int:
+def _print_json(log: AuditLog, where: LineFilter) -> int:
     count = 0
     for line in log.lines(where):
         show_json(line)
@@ -100,7 +100,7 @@ def _print_json(log: AuditLog, where: Where) -> int:
     return count
 
 
-def _print_table(log: AuditLog, where: Where) -> int:
+def _print_table(log: AuditLog, where: LineFilter) -> int:
     lines = sorted(log.lines(where), key=lambda line: str(line.get("ts")))
     if lines:
         show_table(COLUMNS, (_row(line) for line in lines))

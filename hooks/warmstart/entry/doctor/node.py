@@ -11,17 +11,17 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.audit import waiting
+from warmstart.audit import pending
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
-from warmstart.host import process, sockets
+from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
 from warmstart.images import verify
 from warmstart.images.importers import base, choice, oci
 from warmstart.images.producer import format_size
-from warmstart.paths import Installation, NodePaths
+from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -91,7 +91,7 @@ def workspace(node: Node) -> Iterator[Finding]:
 def tmpdir(node: Node) -> Iterator[Finding]:
     """See that a path in TMPDIR fits into a Unix socket's address; jobs keep their own TMPDIR where it would not."""
     names = [os.path.basename(paths.root) for paths in node.nodes()] or [os.uname().nodename.partition(".")[0]]
-    most = sockets.longest_node(node.policy.paths.workspace)
+    most = longest_node_name(node.policy.paths.workspace)
     longer = [name for name in names if len(name) > most]
     if longer:
         found = f"jobs on {', '.join(longer)} keep their own TMPDIR: programs could not bind sockets in the workspace"
@@ -172,7 +172,7 @@ def journals(node: Node) -> Iterator[Finding]:
     for paths in node.nodes():
         if os.path.isdir(paths.journal):
             with opened_dir(paths.journal) as fd:
-                left += [journal for journal in waiting.journals(fd) if journal.state != "running"]
+                left += [journal for journal in pending.journals(fd) if journal.state != "running"]
     age = time.time() - min((journal.modified for journal in left), default=time.time())
     words = f"{len(left)} journals wait for the audit log"
     if age > WAITING_S:

@@ -77,7 +77,7 @@ def remove_directory(directory: str) -> None:
 def hold_lock(directory: str) -> None:
     """Take the lock and keep it until this process ends; `OSError` where there are no locks."""
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    if not files.try_take(fd):
+    if not files.try_flock(fd):
         raise OSError(errno.EAGAIN, "somebody else holds the lock of a new file")
     _held.append(fd)
 
@@ -86,7 +86,7 @@ def lock_is_free(directory: str) -> bool:
     """Tell whether the lock, which another process holds, could be taken all the same."""
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        return files.try_take(fd)
+        return files.try_flock(fd)
     finally:
         os.close(fd)
 

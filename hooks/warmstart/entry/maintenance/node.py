@@ -106,7 +106,7 @@ def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Rep
 def _node_lock(directory: str, node: str) -> Iterator[None]:
     fd = os.open(directory, DIRECTORY)
     try:
-        if not files.try_take(fd):
+        if not files.try_flock(fd):
             raise MaintenanceBusy(what=f"on node {node}")
         yield
     finally:

@@ -155,13 +155,13 @@ class _Walk:
         return self._stack[-1]
 
     def _pop(self, opcode: pickletools.OpcodeInfo) -> None:
-        wanted = opcode.stack_before
-        if _MARK in wanted:
+        expected = opcode.stack_before
+        if _MARK in expected:
             if not self._marks:
                 raise EntryInvalid("pickle-malformed")
             del self._stack[self._marks.pop() :]
-            wanted = wanted[: wanted.index(_MARK)]
-        for kind in reversed(wanted):
+            expected = expected[: expected.index(_MARK)]
+        for kind in reversed(expected):
             top = self._top()
             if kind is not _ANY and top is not _ANY and top is not kind:
                 raise EntryInvalid("pickle-malformed")

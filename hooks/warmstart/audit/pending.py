@@ -43,14 +43,14 @@ class PendingJournal(NamedTuple):
 def journals(directory: int) -> list[PendingJournal]:
     """Return the journals in an open directory, the one written last at the end; `OSError` if unreadable."""
     found = []
-    place = os.readlink(f"/proc/self/fd/{directory}")
+    path = os.readlink(f"/proc/self/fd/{directory}")
     for name in os.listdir(directory):
         if match := _NAME.match(name):
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 continue  # somebody else has moved it
-            state = "done" if match["state"] == DONE else _state(f"{place}/{name}", match["pid"], status.st_mtime)
+            state = "done" if match["state"] == DONE else _state(f"{path}/{name}", match["pid"], status.st_mtime)
             found.append(PendingJournal(name, match["hook"], match["run_id"], state, status.st_mtime))
     return sorted(found, key=lambda journal: (journal.modified, journal.name))
 

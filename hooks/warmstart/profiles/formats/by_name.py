@@ -1,4 +1,4 @@
-"""Formats by the names that a policy has for them; docs/profiles.md says what each proves."""
+"""Check a file in a format that a policy names; docs/profiles.md says what each check proves."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def check(kind: str, files: EntryFiles, name: str) -> None:
 
 
 def check_sidecar(files: EntryFiles, name: str) -> None:
-    """Compare `NAME.sha256`, as sha256sum(1) writes it, with the file NAME beside it."""
-    beside = name.removesuffix(".sha256")
-    if beside not in files:
+    """Compare `NAME.sha256`, as sha256sum(1) writes it, with the file NAME in the same directory."""
+    described = name.removesuffix(".sha256")
+    if described not in files:
         raise EntryInvalid("incomplete")
-    told = files.read(name, _LONGEST_SIDECAR)[:_DIGITS].decode("ascii", "replace").lower()
-    if told != self_hash.size_and_sha256(files, beside)[1]:
+    digest = files.read(name, _LONGEST_SIDECAR)[:_DIGITS].decode("ascii", "replace").lower()
+    if digest != self_hash.size_and_sha256(files, described).sha256:
         raise EntryInvalid("hash-differs")
