@@ -52,6 +52,11 @@ class Installation(NamedTuple):
         return f"{self.etc}/off"
 
     @property
+    def is_off(self) -> bool:
+        """Whether an administrator has switched warmstart off on this host."""
+        return os.path.exists(self.off_switch)
+
+    @property
     def compiled_policy(self) -> str:
         """The last good policy in the form that hooks read."""
         return f"{self.var}/policy.json"

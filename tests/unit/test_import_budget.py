@@ -63,3 +63,11 @@ def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
     mounted = "import types; warmstart.steps.seed._Seeding.extract(types.SimpleNamespace(_sources=[]))"
     modules = ("warmstart.steps.seed", "warmstart.seed.overlay", "warmstart.seed.node_cache")
     assert "subprocess" not in imported(*modules, then=mounted)
+
+
+@pytest.mark.parametrize(
+    "program", ["prolog", "epilog", "pyxis_importer", "prolog_slurmctld", "epilog_slurmctld", "job_container"]
+)
+def test_only_the_command_line_needs_its_libraries(program: str) -> None:
+    """Hooks and the importer find click and rich nowhere: those are installed beside the command line alone."""
+    assert not imported(f"warmstart.entry.{program}") & {"click", "rich"}

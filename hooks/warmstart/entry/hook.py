@@ -64,7 +64,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
     try:
         os.umask(0o022)
         installation = Installation(prefix)
-        if os.path.exists(installation.off_switch):
+        if installation.is_off:
             return 0
         job = from_environment(os.environ)
         return _audited(name, installation, job, work)

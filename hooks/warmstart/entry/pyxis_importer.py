@@ -14,7 +14,6 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.entry.cli.current_policy import current_policy
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -25,6 +24,7 @@ from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.scratch import Caps
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Images, Keep, Policy
+from warmstart.policy.current import current_policy
 
 IMPORT_S = 3600.0
 # What pyxis itself would do: anything, by what is installed; of the policy's limits the usual ones.
@@ -92,7 +92,7 @@ def parse_request(uri: str) -> ImportRequest:
 
 def _policy(installation: Installation) -> Policy | None:
     """Return the current policy; None without one or switched off: then this does what pyxis itself would do."""
-    if os.path.exists(installation.off_switch):
+    if installation.is_off:
         return None
     try:
         return current_policy(installation).policy

@@ -44,7 +44,7 @@ def run_hook(name: str, prefix: str, work: Callable[[ControllerRun], None]) -> i
     try:
         os.umask(0o022)
         installation = Controller(prefix)
-        if not os.path.exists(installation.off_switch):
+        if not installation.is_off:
             host = os.uname().nodename.partition(".")[0]  # Slurm names no node here
             job = from_environment({**os.environ, "SLURMD_NODENAME": host})
             _audited(name, installation, job, work)

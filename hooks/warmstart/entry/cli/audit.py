@@ -10,10 +10,10 @@ import click
 
 from warmstart.audit.line import ORDER, Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
 from warmstart.policy.schema import parse_duration
 
 NOTHING = 1

@@ -6,7 +6,6 @@ import os
 
 import click
 
-from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.cli.output import json_option, say, show_json, show_table, warn, working
 from warmstart.entry.doctor import constant_path, containers, finding, kernel, node, slurm, slurm_conf, store
 from warmstart.entry.doctor import policy as site_policy
@@ -16,6 +15,7 @@ from warmstart.entry.doctor.slurm import Slurm
 from warmstart.errors import PolicyError, StoreError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy
 
 WRONG = 1
 NODE = {**node.CHECKS, **kernel.CHECKS}

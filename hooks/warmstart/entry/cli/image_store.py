@@ -11,7 +11,6 @@ import click
 
 from warmstart.audit.events import Event
 from warmstart.audit.journal import Journal
-from warmstart.entry.cli.current_policy import current_policy, hint_for
 from warmstart.entry.cli.output import fail, warn
 from warmstart.entry.maintenance.session import maintenance_session
 from warmstart.errors import PolicyError, UserError, WarmstartError
@@ -23,6 +22,7 @@ from warmstart.images.query import Requester, Site
 from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy, hint_for
 
 NOT_DONE = 1
 LISTING_S = 60.0

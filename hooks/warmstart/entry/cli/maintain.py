@@ -7,7 +7,6 @@ import os
 import click
 
 from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
-from warmstart.entry.cli.plan import switched_off
 from warmstart.entry.maintenance.node import Report, be_idle, maintain_node
 from warmstart.entry.maintenance.session import MaintenanceBusy, maintenance_session
 from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
@@ -36,7 +35,7 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
 
     Exit status: 0 all done; 1 a part failed, or another maintenance run is at work; 2 not root, or no policy.
     """
-    if switched_off(installation.off_switch):
+    if installation.is_off:
         warn(f"switched off by {installation.off_switch}")
         return
     be_idle()

@@ -14,13 +14,13 @@ from typing import TypedDict
 import click
 
 from warmstart import plan as planning
-from warmstart.entry.cli.current_policy import CurrentPolicy, current_policy, hint_for
 from warmstart.entry.cli.output import fail, json_option, say, show_json, show_table, warn
 from warmstart.errors import Fields, PolicyError, UserError, WarmstartError
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
+from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.match import Grant, Matched, combine, matching
 from warmstart.profiles import registry
 from warmstart.record import Record, Seeded
@@ -129,7 +129,7 @@ def plan(
         policy = current_policy(installation)
     except PolicyError as error:
         fail(error, hint_for(error))
-    off = switched_off(installation.off_switch)
+    off = installation.is_off
     found = preview(policy.policy, job)
     if as_json:
         show_json({**found, "off": off, "policy": _origin(policy)})
@@ -137,11 +137,6 @@ def plan(
         _print(found, policy, installation.off_switch if off else "")
     if found["verdict"]:
         raise click.exceptions.Exit(REFUSED)
-
-
-def switched_off(off_switch: str) -> bool:
-    """Tell whether warmstart is switched off on this host."""
-    return os.path.exists(off_switch)
 
 
 def _owned_by(user: str | None) -> Job:

@@ -7,12 +7,11 @@ from datetime import datetime, timezone
 
 import click
 
-from warmstart.entry.cli.current_policy import CurrentPolicy, current_policy, hint_for
 from warmstart.entry.cli.output import fail, json_option, say, show_json, show_table, warn
-from warmstart.entry.cli.plan import switched_off
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy, Rule
+from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.profiles.defined import DefinedProfile
 
 WRONG = 1
@@ -73,7 +72,7 @@ def show(installation: Installation, as_json: bool) -> None:
     since = _compiled_at(found.origin) if found.origin == installation.compiled_policy else None
     if as_json:
         problem = found.problem.as_audit() if found.problem else None
-        off = switched_off(installation.off_switch)
+        off = installation.is_off
         state = {"file": found.origin, "compiled": since, "changed": found.changed, "problem": problem, "off": off}
         show_json({**state, "policy": {**values, "rules": rules}})
     else:
@@ -84,7 +83,7 @@ def show(installation: Installation, as_json: bool) -> None:
 
 
 def _print(installation: Installation, found: CurrentPolicy, since: str | None) -> None:
-    if switched_off(installation.off_switch):
+    if installation.is_off:
         warn(f"switched off by {installation.off_switch}: hooks do nothing until it is removed")
     say(f"{found.origin}: {_state(found, since)}")
     if found.problem:

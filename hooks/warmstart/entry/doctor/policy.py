@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from warmstart.entry.cli.current_policy import current_policy
-from warmstart.entry.cli.plan import switched_off
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.errors import PolicyError
 from warmstart.host.files import ROOT_ALONE
 from warmstart.paths import Installation
 from warmstart.policy import compiled, source
+from warmstart.policy.current import current_policy
 from warmstart.policy.invalid import PolicyUntrusted
 
 
@@ -69,7 +68,7 @@ def compiled_form(installation: Installation) -> Iterator[Finding]:
 
 def switch(installation: Installation) -> Iterator[Finding]:
     """Look for the file `off`, which is easily forgotten."""
-    if switched_off(installation.off_switch):
+    if installation.is_off:
         yield Finding(ADVICE, f"{installation.off_switch} is there: hooks do nothing", "remove it to go on")
     else:
         yield Finding(OK, "hooks are on")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.worker import Worker
-from warmstart.images.importers import enroot
+from warmstart.images.importers import registry
 from warmstart.images.importers.base import RegistryUnreachable
 from warmstart.images.importers.egress import Reach
 from warmstart.images.reference import Reference
@@ -25,6 +25,6 @@ class ImportUserClient(NamedTuple):
         seconds = max(deadline.left(), SHORTEST_S)
         try:
             with Worker(self.identity) as worker:
-                return worker.run(deadline, enroot.ask, reference, plain=plain, hosts=reach.hosts, seconds=seconds)
+                return worker.run(deadline, registry.ask, reference, plain=plain, hosts=reach.hosts, seconds=seconds)
         except WorkerSilent as error:
             raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error

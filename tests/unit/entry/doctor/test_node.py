@@ -15,7 +15,6 @@ import pytest
 
 from tests.support.command_line import POLICY, answer, installed, run
 from warmstart.entry.cli import doctor
-from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.doctor import constant_path, containers, kernel, node, slurm, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import Finding, Result
@@ -24,6 +23,7 @@ from warmstart.entry.doctor.node import Node
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.images.importers import choice
 from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
 from warmstart.policy.refresh import current
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import POLICY, installed
-from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.doctor import constant_path, containers, slurm, slurm_conf
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.slurm import Slurm
 from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
 
 GOOD = """\
 ClusterName=c

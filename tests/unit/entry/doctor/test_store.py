@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from tests.support.command_line import installed
-from warmstart.entry.cli.current_policy import current_policy
 from warmstart.entry.doctor import probe, store
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.probe import Look, Owned
@@ -20,6 +19,7 @@ from warmstart.entry.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy
 
 OWNER = 4711
 P = ParamSpec("P")
