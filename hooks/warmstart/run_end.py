@@ -316,12 +316,12 @@ def _mark_images(ending: Ending) -> None:
     record = ending.record
     if not record.workspace:
         return
-    from warmstart.images import user_import
+    from warmstart.images import usage_notes
     from warmstart.images.client import ImageStoreClient
 
     store = ImageStoreClient(ending.store.worker, ending.policy.paths.store)
     with suppress(OSError, StoreError), opened_dir(record.run_directory) as run:
-        user_import.mark_noted(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
+        usage_notes.mark_noted(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
 
 
 def _close_to_user(record: Record, deadline: Deadline) -> None:

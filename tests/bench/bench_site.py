@@ -17,9 +17,8 @@ from tests.cluster import installation
 from tests.cluster.accounts import ALICE, STORE, Accounts
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import layout
+from warmstart.images import choice, layout
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.importers import choice
 from warmstart.images.layout import NOBODY, ImageQuery, TagTimes
 from warmstart.images.published import Draft
 from warmstart.images.reference import parse

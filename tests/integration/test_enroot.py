@@ -24,7 +24,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
-from warmstart.images import producer, scratch, single_flight, user_import, verify
+from warmstart.images import producer, scratch, single_flight, usage_notes, user_import, verify
 from warmstart.images.credentials import Login
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.client import ImportUserClient
@@ -309,9 +309,9 @@ def test_a_private_image_is_imported_as_its_user(place: Place, private: Referenc
         f"machine {host} login mallory password wrong\n"
         f"machine {host} login carol password $(id -u >{marker}; echo {PASSWORD})\n",
     )  # fmt: skip
-    shutil.rmtree(home / user_import.FOLDER, ignore_errors=True)
+    shutil.rmtree(home / usage_notes.FOLDER, ignore_errors=True)
     path = Path(_as_user(place, ALICE, private, "carol", version))
-    assert path.parent == home / user_import.FOLDER
+    assert path.parent == home / usage_notes.FOLDER
     assert (path.owner(), path.stat().st_mode & 0o077) == (ALICE, 0)
     assert marker.read_text().strip() == str(place.accounts[ALICE].uid)
     assert [name for name in os.listdir(path.parent) if name.startswith(".import-")] == []
@@ -347,7 +347,7 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
 def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
     """While one step imports, another one's deadline tells so; afterwards it is given the same image."""
     home = place.accounts[ALICE].home
-    shutil.rmtree(home / user_import.FOLDER, ignore_errors=True)
+    shutil.rmtree(home / usage_notes.FOLDER, ignore_errors=True)
     first = _as_user(place, ALICE, place.image())
     os.unlink(first)
     lock = os.open(first.removesuffix(".sqsh") + ".lock", os.O_RDWR)

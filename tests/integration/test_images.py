@@ -31,8 +31,8 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images import scratch, single_flight, squashfs, verify
+from warmstart.images.choice import choose
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
-from warmstart.images.importers.choice import choose
 from warmstart.images.importers.oci import RESULT, Oci
 from warmstart.images.producer import ImageNotOurs
 from warmstart.images.query import Obtained, Site

@@ -24,7 +24,7 @@ from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become
-from warmstart.images import scratch, single_flight, user_import
+from warmstart.images import scratch, single_flight, usage_notes, user_import
 from warmstart.images.importers.base import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
 from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
@@ -190,7 +190,7 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
 
     with slow(place, wanted=True):
         assert result(in_child(as_alice)) == "image-too-large"
-    assert [name for name in os.listdir(account.home / user_import.FOLDER) if not name.endswith(".lock")] == []
+    assert [name for name in os.listdir(account.home / usage_notes.FOLDER) if not name.endswith(".lock")] == []
     assert at_work(place, ALICE) == []
 
 

@@ -26,7 +26,7 @@ WARM = {
     "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
     "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.nodes"),
     "an epilog without a record": ("warmstart.entry.epilog",),
-    "a run that is over": ("warmstart.steps.release",),  # in every epilog
+    "a run that is over": ("warmstart.steps.release", "warmstart.images.usage_notes"),  # in every epilog
     "an earlier run": ("warmstart.run_end",),  # in the prolog of a requeued job
 }
 

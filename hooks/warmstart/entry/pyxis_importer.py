@@ -17,8 +17,8 @@ from typing import NamedTuple
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import layout, user_import
-from warmstart.images.importers.choice import choose, recipe
+from warmstart.images import layout, usage_notes, user_import
+from warmstart.images.choice import choose, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.scratch import Caps
@@ -109,8 +109,8 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
     name, job_tmp = os.path.basename(path).removesuffix(layout.IMAGE), _job_tmp(installation)
     with suppress(OSError):
         if job_tmp:
-            user_import.note(job_tmp, name)
-        if user_import.is_held(policy.paths.store, name, policy.images.keep.lease):
+            usage_notes.note(job_tmp, name)
+        if usage_notes.is_held(policy.paths.store, name, policy.images.keep.lease):
             return path
     _say(f"{reference.canonical()} was not used on this cluster for long; copying it for you alone")
     return user_import.copied(reference, _directory(installation, policy.images), path, after(IMPORT_S))

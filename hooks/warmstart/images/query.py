@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
+from warmstart.images import choice
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.importers import choice
 from warmstart.images.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
 from warmstart.images.reference import Reference
 from warmstart.policy.compiled import Images, Policy

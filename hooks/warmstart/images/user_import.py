@@ -1,4 +1,4 @@
-"""Images that a step's user imports as himself, and notes of images that were served from the store.
+"""Images that a step's user imports as himself.
 
 The pyxis importer imports what the store lacks. Nothing here runs as root, root never reads the result, and
 none of it reaches the store. Images lie in
@@ -8,22 +8,14 @@ none of it reaches the store. Images lie in
 
 enroot may use the user's own credentials. It gets a copy in a directory of this import, because a shared
 ~/.config/enroot races, and evaluates it as the user who wrote it.
-
-The importer cannot mark the use of a store image, because the user cannot write there. It leaves an empty note in the
-job's directory, `.served-<image name>`, which the epilog and maintenance turn into a mark. Until then the image may
-be evicted, unless an older mark outlasts the step; without one the step gets a copy. A note is a name and nothing
-more: its author could have asked for the image as well.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -31,24 +23,18 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError, StoreError
 from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, PATH, REGULAR, mount_id, opened_dir, read_small, remove_tree, write_all
-from warmstart.images import uses
-from warmstart.images.client import ImageStoreClient
+from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
 from warmstart.images.importers.base import Importer
-from warmstart.images.layout import IMAGE, IMAGES, PINNED, USED, key_of, what_is_wrong
+from warmstart.images.layout import IMAGE, key_of, what_is_wrong
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch, disk_errors
 from warmstart.images.squashfs import ImageInvalid
+from warmstart.images.usage_notes import FOLDER
 
 FALLBACK = "/var/tmp"
 LONGEST_CREDENTIALS = 1 << 16
 REMOVAL_S = 60.0
 PAUSE_S = 0.2
-FOLDER = "warmstart-images"
-NOTE = ".served-"
-MOST = 64  # notes of a job
-LOOKED_AT = 1000  # names in a job's directory
-_NAME = re.compile(r"(adopted-)?[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}")
 
 
 class UserImportUnusable(ResourceError):
@@ -237,72 +223,3 @@ def _check(folder: int | None, name: str) -> None:
         os.close(fd)
     if problem:
         raise ImageInvalid(problem=problem)
-
-
-def is_held(store: str, name: str, lease: float) -> bool:
-    """Tell whether an image stays for at least as long as a note takes to become a mark; as any user.
-
-    `lease` in seconds: how long a mark protects. A mark's last day does not count, nor the last half of a short lease.
-    """
-    latest = time.time() - max(lease - uses.DAY, lease / 2)
-    folder = os.path.join(store, IMAGES, USED, name)
-    with suppress(FileNotFoundError), os.scandir(folder) as marks:
-        if any(mark.stat(follow_symlinks=False).st_mtime > latest for mark in marks):
-            return True
-    return os.path.exists(os.path.join(store, IMAGES, PINNED, name))
-
-
-def note(job_tmp: str, name: str) -> None:
-    """Leave a note that this job was served an image. Runs as the job's user; raises `OSError`."""
-    folder = f"{job_tmp}/{FOLDER}"
-    with suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    with opened_dir(folder) as fd:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        os.close(os.open(NOTE + name, flags, 0o600, dir_fd=fd))
-
-
-def mark_noted(run: int, notes: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
-    """Turn a job's notes into marks; returns how many marks were made.
-
-    `run` is the open directory of a job's run, `notes` the path of this node's own notes (uses.py). Raises
-    `StoreError`, and `OSError` for a local disk that fails.
-    """
-    made = 0
-    for name in _notes(run):
-        if not uses.is_noted(notes, name) and store.mark_served(name, node, deadline):
-            uses.note(notes, name)
-            made += 1
-    return made
-
-
-def _notes(run: int) -> Iterator[str]:
-    """Yield the names that a job has noted; ends early if the user has spoilt the directory."""
-    with (
-        suppress(OSError),
-        _open_on_same_mount("tmp", run) as tmp,
-        _open_on_same_mount(FOLDER, tmp) as fd,
-        os.scandir(fd) as found,
-    ):
-        left = MOST
-        for _, entry in zip(range(LOOKED_AT), found, strict=False):
-            name = entry.name.removeprefix(NOTE)
-            if left and name != entry.name and _NAME.fullmatch(name):
-                left -= 1
-                yield name
-
-
-@contextmanager
-def _open_on_same_mount(name: str, parent: int) -> Iterator[int]:
-    """Open a directory on its parent's mount; `EXDEV` for what the job has mounted there.
-
-    The daemon of such a mount may never answer. O_PATH does not ask it.
-    """
-    path = os.open(name, PATH, dir_fd=parent)
-    try:
-        if mount_id(path) != mount_id(parent):
-            raise OSError(errno.EXDEV, "something is mounted there", name)
-        with opened_dir(".", path) as fd:
-            yield fd
-    finally:
-        os.close(path)

@@ -47,7 +47,7 @@ def mark(store: str, name: str, node: str) -> None:
 
 
 def mark_served(store: str, name: str, node: str) -> bool:
-    """Mark an image that a step was served (user_import.py); False if the store does not have it. As `mark`."""
+    """Mark an image that a step was served (usage_notes.py); False if the store does not have it. As `mark`."""
     if not os.path.exists(os.path.join(store, IMAGES, name + IMAGE)):
         return False
     mark(store, name, node)

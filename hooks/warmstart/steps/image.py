@@ -10,8 +10,8 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
+from warmstart.images.choice import choose
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.importers.choice import choose
 from warmstart.images.layout import NOBODY, Charged
 from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import Reference

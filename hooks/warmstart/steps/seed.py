@@ -26,12 +26,12 @@ from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.record import RecordChange, Seeded
-from warmstart.seed.client import JobClient
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.bundles import Offer
 from warmstart.store.layout import Namespace
 
 if TYPE_CHECKING:
+    from warmstart.seed.client import JobClient
     from warmstart.seed.node_cache import Copy
 
 NAME = "seed"
@@ -128,8 +128,12 @@ class _Seeding:
         self._context = context
         self._budget = _Budget(context)
         self._identity = Identity(context.record.user, context.record.uid, context.record.gid)
-        self._job = JobClient(self._identity)
         self._sources: list[_Source] = []
+
+    def _job(self) -> JobClient:
+        from warmstart.seed.client import JobClient  # only what is extracted or rewritten needs it
+
+        return JobClient(self._identity)
 
     def fetch(self, profile: Profile, namespace: str) -> None:
         """Bring a profile's bundles to this node."""
@@ -157,7 +161,7 @@ class _Seeding:
             with self._cold_on_failure(source.profile), self._opened_cache(source.profile) as cache:
                 try:
                     if not source.way:
-                        self._job.unpack(source.copied, cache, source.profile.subdir, self._budget.extracting)
+                        self._job().unpack(source.copied, cache, source.profile.subdir, self._budget.extracting)
                     if source.profile.relocate:
                         self._relocated(source, cache)
                 except BaseException:  # half of it is worse than none
@@ -187,7 +191,7 @@ class _Seeding:
         """Whatever goes wrong in a process of the job's uid is never the node's or the store's fault."""
         path = self._context.record.cache
         try:
-            self._job.relocate(source.profile, cache, path, source.entries, self._budget.extracting)
+            self._job().relocate(source.profile, cache, path, source.entries, self._budget.extracting)
         except (WarmstartError, OSError) as error:
             raise SeedFailed(profile=source.profile.name, problem=f"its entries' paths: {error}") from error
 

@@ -18,8 +18,8 @@ from warmstart.harvest import pack
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
-from warmstart.images import verify
-from warmstart.images.importers import base, choice, oci
+from warmstart.images import choice, verify
+from warmstart.images.importers import base, oci
 from warmstart.images.producer import format_size
 from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy

@@ -40,7 +40,7 @@ from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY, names_in, opened_dir
-from warmstart.images import scratch, user_import
+from warmstart.images import scratch, usage_notes
 from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
 from warmstart.record import JobBusy, Record, RecordUnreadable
@@ -191,13 +191,13 @@ class _NodeMaintenance:
         return noted + self._usage_notes()
 
     def _usage_notes(self) -> int:
-        """Mark the images that steps got without a hook as used (`images.user_import`)."""
+        """Mark the images that steps got without a hook as used (`images.usage_notes`)."""
         session, marked = self._session, 0
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
             for name in os.listdir(workspaces):
                 with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, workspaces) as fd:
-                    marked += user_import.mark_noted(
+                    marked += usage_notes.mark_noted(
                         fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
                     )
         return marked

@@ -21,7 +21,7 @@ from warmstart.entry.doctor.finding import Finding, Result
 from warmstart.entry.doctor.finding import run as run_checks
 from warmstart.entry.doctor.node import Node
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.images.importers import choice
+from warmstart.images import choice
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.refresh import current

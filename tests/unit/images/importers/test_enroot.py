@@ -14,7 +14,8 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images.importers import choice, enroot, oci
+from warmstart.images import choice
+from warmstart.images.importers import enroot, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,

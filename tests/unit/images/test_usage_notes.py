@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.image_site import InlineWorker, client
 from warmstart.host.deadline import after
-from warmstart.images import eviction, user_import, uses
+from warmstart.images import eviction, usage_notes, uses
 
 NAME = f"{'ab' * 32}.x86_64.oci1"
 OTHER = f"adopted-{'cd' * 32}.x86_64.enroot1"
@@ -38,20 +38,20 @@ def collect(store: Path, run: Path) -> int:
     """Collect a run's notes as node n1's maintenance does."""
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return user_import.mark_noted(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
+        return usage_notes.mark_noted(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
     finally:
         os.close(fd)
 
 
 def test_a_note_becomes_a_mark_and_protects(store: Path, run: Path) -> None:
     """Once a day and node, however often it is noted; an image that is marked is not evicted."""
-    assert not user_import.is_held(str(store), NAME, 600.0)
+    assert not usage_notes.is_held(str(store), NAME, 600.0)
     for name in (NAME, OTHER, NAME):
-        user_import.note(str(run / "tmp"), name)
+        usage_notes.note(str(run / "tmp"), name)
     assert collect(store, run) == 2
     assert collect(store, run) == 0
     assert set(uses.last(str(store), NAME)) == {"n1"}
-    assert user_import.is_held(str(store), NAME, 600.0)
+    assert usage_notes.is_held(str(store), NAME, 600.0)
     assert not eviction.evict(str(store), NAME, 600.0, "")
 
 
@@ -62,15 +62,15 @@ def test_a_mark_that_is_about_to_end_holds_nothing(store: Path) -> None:
     mark = store / "images" / "used" / NAME / "n1"
     for age, lease, held in ((5.5, week, True), (6.5, week, False), (0.4, uses.DAY, True), (0.6, uses.DAY, False)):
         os.utime(mark, (time.time() - age * uses.DAY,) * 2)
-        assert user_import.is_held(str(store), NAME, lease) is held, (age, lease)
+        assert usage_notes.is_held(str(store), NAME, lease) is held, (age, lease)
     eviction.pin(str(store), NAME, "people")
-    assert user_import.is_held(str(store), NAME, uses.DAY)
+    assert usage_notes.is_held(str(store), NAME, uses.DAY)
 
 
 def test_what_is_no_image_of_the_store_is_no_mark(store: Path, run: Path, tmp_path: Path) -> None:
     """Invented names make no directories in the store, and odd ones lead nowhere."""
     for name in (f"{'ef' * 32}.x86_64.oci1", "..", "x", f"{NAME}.tmp", f"{NAME}\n"):
-        user_import.note(str(run / "tmp"), name)
+        usage_notes.note(str(run / "tmp"), name)
     assert collect(store, run) == 0
     assert not (store / "images" / "used").exists()
 
@@ -79,8 +79,8 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     """A link, a file, thousands of names: nothing is followed, and looking ends."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / f"{user_import.NOTE}{NAME}").touch()
-    folder = run / "tmp" / user_import.FOLDER
+    (elsewhere / f"{usage_notes.NOTE}{NAME}").touch()
+    folder = run / "tmp" / usage_notes.FOLDER
     folder.symlink_to(elsewhere)
     assert collect(store, run) == 0
     folder.unlink()
@@ -88,22 +88,22 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     assert collect(store, run) == 0
     folder.unlink()
     folder.mkdir()
-    for number in range(user_import.MOST + 50):
-        (folder / f"{user_import.NOTE}{number:064x}.x86_64.oci1").touch()
+    for number in range(usage_notes.MOST + 50):
+        (folder / f"{usage_notes.NOTE}{number:064x}.x86_64.oci1").touch()
     worker = InlineWorker()
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        user_import.mark_noted(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
+        usage_notes.mark_noted(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
     finally:
         os.close(fd)
-    assert len(worker.calls) == user_import.MOST
+    assert len(worker.calls) == usage_notes.MOST
 
 
 def test_what_is_mounted_there_is_not_asked(store: Path, run: Path, tmp_path: Path) -> None:
     """A file system of the job's own may never answer."""
     other = tmp_path / "other"
-    (other / user_import.FOLDER).mkdir(parents=True)
-    (other / user_import.FOLDER / f"{user_import.NOTE}{NAME}").touch()
+    (other / usage_notes.FOLDER).mkdir(parents=True)
+    (other / usage_notes.FOLDER / f"{usage_notes.NOTE}{NAME}").touch()
     subprocess.run(["mount", "--bind", str(other), str(run / "tmp")], check=True)
     try:
         assert collect(store, run) == 0
