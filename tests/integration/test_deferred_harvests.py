@@ -54,7 +54,7 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> Non
     In a cache that began empty, and in one that the store's bundles are mounted in.
     """
     site.write_policy("harvest: {budget: 1s}\n" + RULES, store=str(site.new_store(site.cluster.base / "store-later")))
-    for turn, job_id in enumerate((930001, 930002)):
+    for turn, job_id in enumerate((950001, 950002)):
         run = late_job(site, job_id, turn * MANY)
         # A requeue of the job is not disturbed by it, nor the other way round.
         assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
