@@ -35,7 +35,7 @@ class Site(NamedTuple):
     importer: Callable[[], Importer]  # called when an image is missing: a warm hook does not load it
     validator: Identity
     rules: Images  # the policy's
-    recipe: str  # of the importer (importers/choice.py): what its options change in the bytes
+    recipe: str  # of the importer (choice.py): what its options change in the bytes
     workspace: str
     uses: str  # directory of this node's own notes of what it used (uses.py)
     requester: Requester

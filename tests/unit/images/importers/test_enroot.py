@@ -135,7 +135,7 @@ def test_every_path_is_its_own(programs: Programs, scratch: Scratch) -> None:
     assert env.pop("ENROOT_SQUASH_OPTIONS").split()[-4:] == ["-comp", "zstd", "-Xcompression-level", "3"]
     assert env.pop("ENROOT_MAX_PROCESSORS").isdecimal()
     names = {"HOME", "TMPDIR", *(f"ENROOT_{name}_PATH" for name in ("RUNTIME", "CONFIG", "CACHE", "DATA", "TEMP"))}
-    proxies = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}  # outlet.py's
+    proxies = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}  # egress.py's
     assert set(env) == names | proxies
     assert all(env[name] == scratch.path or env[name].startswith(f"{scratch.path}/") for name in names)
     assert len({env[name] for name in names}) == 5
