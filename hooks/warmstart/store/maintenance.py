@@ -184,7 +184,8 @@ def sweep(where: Namespace, owner: str, now: float) -> list[str]:
         swept = [name for name in sorted(names) if _is_left_over(fd, name, names, now - ORPHAN_SECONDS)]
         for name in swept:
             unlink_if_there(name, fd)
-        index.update(fd, owner)
+        with publish_lock(path):
+            index.update(fd, owner)
     return swept
 
 
@@ -228,7 +229,8 @@ def superseded(where: Namespace, owner: str, now: float) -> list[str]:
     """
     path = where.path
     with store_errors("look for replaced bundles"), opened_dir(path) as fd:
-        found = index.update(fd, owner).bundles
+        with publish_lock(path):
+            found = index.update(fd, owner).bundles
         replaced = {old for listed in found if _is_past_grace(fd, listed, now) for old in listed.replaces}
     staying = {entry for listed in found if listed.bundle not in replaced for entry in listed.entries}
     return [listed.bundle for listed in found if listed.bundle in replaced and staying.issuperset(listed.entries)]
@@ -244,7 +246,7 @@ def _is_past_grace(fd: int, listed: Listed, now: float) -> bool:
 
 def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) -> list[Merger]:
     """Return what is worth merging in a namespace."""
-    with store_errors("plan a compaction"), opened_dir(where.path) as fd:
+    with store_errors("plan a compaction"), opened_dir(where.path) as fd, publish_lock(where.path):
         found = index.update(fd, owner).bundles
     return mergers(found, fewest, most_bytes)
 
