@@ -23,7 +23,7 @@ from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import blocklist, bundles, index, maintenance
+from warmstart.store import blocklist, bundles, index, layout, maintenance
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -229,6 +229,7 @@ def test_blocking_killed_at_any_step(tmp_path: Path, when: str) -> None:
 def test_two_publishers_and_a_compaction_at_once(tmp_path: Path) -> None:
     """Twenty rounds: every reader sees each entry once and whole, and what it saw once it sees ever after."""
     where = namespace(tmp_path)
+    os.close(layout.make_namespace(where))  # a compaction may come before the first publisher
 
     def publishing(me: int) -> None:
         for turn in range(20):
