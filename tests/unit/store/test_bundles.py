@@ -358,7 +358,7 @@ def test_names_from_outside_do_not_lead_out(tmp_path: Path) -> None:
     """A bundle's id is checked before it becomes a path."""
     with pytest.raises(ValueError, match="not a bundle's id"):
         bundles.fetch(namespace(tmp_path), "../../x", "00" * 32, 1, -1)
-    with pytest.raises(ValueError, match="not a name"):
+    with pytest.raises(ValueError, match="not a valid name"):
         bundles.publish_bundle(Namespace(str(tmp_path), "..", "p", "n"), -1, draft("a"), OWNER)
 
 
@@ -381,7 +381,7 @@ def test_the_last_byte_is_let_in_and_the_next_is_not(tmp_path: Path) -> None:
     publish_within(tmp_path, 20, "a")
     assert publish_within(tmp_path, 20, "b").bundle
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    with pytest.raises(QuotaExceeded, match="scope user-1 has 20 bytes of the 20"):
+    with pytest.raises(QuotaExceeded, match="scope user-1 uses 20 of its 20 bytes"):
         publish_within(tmp_path, 20, "c")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     assert publish_within(tmp_path, 0, "c").bundle  # no quota

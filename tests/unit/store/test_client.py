@@ -112,7 +112,7 @@ def test_an_offer_names_no_path_and_no_scope_of_others(
 def test_a_bundles_files_lie_below_it(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root makes whiteouts at their paths."""
     monkeypatch.setattr(bundles, "fetch", forged_fetch)
-    with pytest.raises(WorkerAnswerMalformed, match="not named as in a manifest"):
+    with pytest.raises(WorkerAnswerMalformed, match="not valid in a manifest"):
         client.fetch(namespace(tmp_path), BUNDLE, SHA, 1, after(10), into=1)
 
 

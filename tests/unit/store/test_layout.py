@@ -51,7 +51,7 @@ def test_ids_sort_by_age(microseconds: int, later: int) -> None:
 def test_no_name_leads_out_of_the_store(name: str, tmp_path: Path) -> None:
     """A scope, profile or namespace that is not one plain name is a bug of the caller."""
     for parts in ((name, "p", "n"), ("s", name, "n"), ("s", "p", name)):
-        with pytest.raises(ValueError, match="not a name"):
+        with pytest.raises(ValueError, match="not a valid name"):
             _ = Namespace(str(tmp_path), *parts).path
 
 
