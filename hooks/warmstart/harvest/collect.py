@@ -50,7 +50,7 @@ class OutOfTime(Exception):  # never leaves the harvest
     """The deadline passed while a file was being copied."""
 
 
-class _Spoilt(Exception):
+class _EntryRejected(Exception):
     """A file of an entry cannot be copied, so the entry is left out."""
 
     def __init__(self, path: str, reason: str) -> None:
@@ -58,7 +58,7 @@ class _Spoilt(Exception):
         self.path, self.reason = path, reason
 
 
-class _Enough(Exception):
+class _LimitReached(Exception):
     """A limit is reached: the harvest ends here and keeps what it has."""
 
     def __init__(self, reason: str) -> None:
@@ -176,23 +176,23 @@ class _Copy:
         try:
             for entry in sorted(entries):
                 self._one(entry, entries[entry], tally)
-        except _Enough as enough:
-            return enough.reason
+        except _LimitReached as reached:
+            return reached.reason
         return ""
 
     def _one(self, entry: str, paths: list[str], tally: Tally) -> None:
         try:
             self._whole(entry, paths)
-        except _Spoilt as spoilt:
-            tally.add(spoilt.path, spoilt.reason)
+        except _EntryRejected as rejected:
+            tally.add(rejected.path, rejected.reason)
 
     def _whole(self, entry: str, paths: list[str]) -> None:
         """Copy all files of an entry, or none."""
         if len(self.entries) >= self._limits.max_entries:
-            raise _Enough(MOST_ENTRIES)
+            raise _LimitReached(MOST_ENTRIES)
         draft = sum(2 * len(name) + _PER_FILE for name in (entry, *paths))  # JSON escapes `"`
         if self._draft + draft > LONGEST_DRAFT:
-            raise _Enough(MOST_NAMES)
+            raise _LimitReached(MOST_NAMES)
         taken: dict[str, File] = {}
         size = 0
         try:
@@ -217,19 +217,19 @@ class _Copy:
                 finally:
                     os.close(source)
         except TurnedAway as turned:
-            raise _Spoilt(path, turned.reason) from None
+            raise _EntryRejected(path, turned.reason) from None
         except OutOfTime:
-            raise _Enough(OUT_OF_TIME) from None
+            raise _LimitReached(OUT_OF_TIME) from None
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _Enough(STAGE_FULL) from None
+                raise _LimitReached(STAGE_FULL) from None
             raise
 
     def _check_size(self, path: str, entry_size: int) -> None:
         if entry_size > self._limits.max_size:
-            raise _Spoilt(path, TOO_LARGE)
+            raise _EntryRejected(path, TOO_LARGE)
         if self.size + entry_size > self._limits.max_size:
-            raise _Enough(MOST_BYTES)
+            raise _LimitReached(MOST_BYTES)
 
 
 class Stage:
@@ -291,12 +291,12 @@ class Stage:
 
 
 def _copy(source: int, out: int, size: int, deadline: Deadline) -> str:
-    def in_time() -> None:
+    def check_deadline() -> None:
         if deadline.expired():
             raise OutOfTime
 
     try:
-        copied = copy_hashed(source, out, most=size, watch=in_time)
+        copied = copy_hashed(source, out, most=size, watch=check_deadline)
     except ReadFailed as error:
         raise TurnedAway(UNREADABLE) from error
     if copied.size != size:

@@ -75,7 +75,7 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
     entries = {
         entry: sorted(files)
         for entry, files in walk.entries.items()
-        if entry not in walk.spoilt and posixpath.dirname(entry) in walk.seen_whole
+        if entry not in walk.rejected and posixpath.dirname(entry) in walk.seen_whole
     }
     return Found(entries, walk.skipped, walk.ignored, walk.truncated)
 
@@ -83,7 +83,7 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
 class _Walk:
     def __init__(self, mount: str, rules: Rules, tally: Tally) -> None:
         self.entries: dict[str, list[str]] = {}
-        self.spoilt: set[str] = set()
+        self.rejected: set[str] = set()
         self.seen_whole: set[str] = set()
         self.skipped = self.ignored = 0
         self.truncated = ""
@@ -99,7 +99,7 @@ class _Walk:
         with os.scandir(fd) as items:
             for item in items:
                 there = posixpath.join(path, item.name)
-                if self._is_enough(there):
+                if self._is_limit_reached(there):
                     return
                 self._look_at(item, there, folders)
         for name in sorted(folders):
@@ -108,7 +108,7 @@ class _Walk:
                 return
         self.seen_whole.add(path)
 
-    def _is_enough(self, path: str) -> bool:
+    def _is_limit_reached(self, path: str) -> bool:
         self._names_left -= 1
         self._name_bytes_left -= len(path)
         if self._names_left < 0 or self._name_bytes_left < 0:
@@ -163,7 +163,7 @@ class _Walk:
         self._tally.add(path, reason)
         entry = self._rules.entry_of(path)
         if entry is not None:
-            self.spoilt.add(entry)
+            self.rejected.add(entry)
 
 
 def _holds(entry: str, path: str) -> bool:

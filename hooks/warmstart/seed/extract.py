@@ -126,14 +126,14 @@ def restore_times(cache: int, subdir: str, times: dict[str, int]) -> None:
     `times` maps paths to nanoseconds since the epoch. Raises `OSError` if a file is missing.
     """
     with opened_dir(subdir, cache) as top:
-        for folder in sorted({folder for path in times for folder in _above(path)}):
+        for folder in sorted({folder for path in times for folder in _parents(path)}):
             os.chmod(folder, _FOLDER_MODE, dir_fd=top)
         for path, mtime_ns in times.items():
             os.chmod(path, _FILE_MODE, dir_fd=top)
             os.utime(path, ns=(mtime_ns, mtime_ns), dir_fd=top, follow_symlinks=False)
 
 
-def _above(path: str) -> list[str]:
+def _parents(path: str) -> list[str]:
     folders = []
     while path := posixpath.dirname(path):
         folders.append(path)

@@ -188,7 +188,7 @@ def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
     another prolog held the lock until the deadline.
     """
     ensure_dir(directory, 0o700)
-    with _alone(directory, deadline) as dir_fd:
+    with _exclusive(directory, deadline) as dir_fd:
         with suppress(FileExistsError):
             os.mkdir(copy.sha256, 0o700, dir_fd=dir_fd)
         fd = os.open(copy.sha256, PATH, dir_fd=dir_fd)
@@ -217,7 +217,7 @@ def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable
     Removing the mount point also detaches the mount in the mount namespaces of jobs. `unless` is called under the
     lock; if it returns True, the mount stays. Raises `OSError` with `ETIME` if the lock is not free at the deadline.
     """
-    with suppress(FileNotFoundError), _alone(directory, deadline) as dir_fd:
+    with suppress(FileNotFoundError), _exclusive(directory, deadline) as dir_fd:
         if unless():
             return
         with suppress(OSError):  # EINVAL: nothing is mounted
@@ -231,7 +231,7 @@ def mount_points(directory: str) -> list[str]:
 
 
 @contextmanager
-def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
+def _exclusive(directory: str, deadline: Deadline) -> Iterator[int]:
     """Hold the lock for mounting and unmounting, a flock on the directory; yields a descriptor of it."""
     with opened_dir(directory) as fd:
         if not files.wait_flock(fd, deadline, _LOCK_PAUSE):

@@ -165,10 +165,10 @@ def view(layers: Sequence[Layer]) -> View:
         for files in layer.files.values():
             for path in files:
                 top.setdefault(path, number)
-    folders = {folder for path in top for folder in _above(path)}
+    folders = {folder for path in top for folder in _parents(path)}
 
     def is_clear(path: str, number: int) -> bool:
-        return top[path] == number and path not in folders and not any(folder in top for folder in _above(path))
+        return top[path] == number and path not in folders and not any(folder in top for folder in _parents(path))
 
     entries = [
         [entry for entry in layer.entries if all(is_clear(path, number) for path in layer.files[entry])]
@@ -176,10 +176,10 @@ def view(layers: Sequence[Layer]) -> View:
     ]
     shown = {path for layer, names in zip(layers, entries, strict=True) for name in names for path in layer.files[name]}
     hidden = top.keys() - shown
-    return View(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _above(path))))
+    return View(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _parents(path))))
 
 
-def _above(path: str) -> Iterator[str]:
+def _parents(path: str) -> Iterator[str]:
     """Yield the parent directories of a path, deepest first."""
     while "/" in path:
         path = path.rpartition("/")[0]

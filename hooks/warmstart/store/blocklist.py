@@ -85,13 +85,13 @@ def read(store: str) -> Blocks:
 
 def listed(store: str) -> list[Block]:
     """Return all blocks as a list; raises `BlocksUnreadable` or `StoreFailed`."""
-    with store_errors("read what is blocked"):
+    with store_errors("read the blocklist"):
         return list(read(store).blocks)
 
 
 def block(store: str, new: Block, owner: str) -> bool:
     """Add a block; return False if the same is blocked already. Raises `BlocksUnreadable` or `StoreFailed`."""
-    with store_errors("block"), _alone(store):
+    with store_errors("change the blocklist"), _exclusive(store):
         blocks = read(store).blocks
         if new.what in (known.what for known in blocks):
             return False
@@ -101,7 +101,7 @@ def block(store: str, new: Block, owner: str) -> bool:
 
 def unblock(store: str, unwanted: Block, owner: str) -> bool:
     """Remove a block, whatever its reason; return whether it existed."""
-    with store_errors("unblock"), _alone(store):
+    with store_errors("change the blocklist"), _exclusive(store):
         blocks = read(store).blocks
         left = tuple(known for known in blocks if known.what != unwanted.what)
         if left == blocks:
@@ -112,7 +112,7 @@ def unblock(store: str, unwanted: Block, owner: str) -> bool:
 
 def unblock_all(store: str) -> bool:
     """Remove the blocklist, readable or not; return whether it existed."""
-    with store_errors("unblock"), _alone(store), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
+    with store_errors("change the blocklist"), _exclusive(store), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
         return unlink_if_there(NAME, fd)
 
 
@@ -124,7 +124,7 @@ def _write(store: str, blocks: Iterable[Block], owner: str) -> None:
         replace(fd, owner, NAME, data)
 
 
-def _alone(store: str) -> AbstractContextManager[None]:
+def _exclusive(store: str) -> AbstractContextManager[None]:
     from warmstart.store.locks import lock_or_proceed
 
     ensure_dir(os.path.join(store, ARTIFACTS), 0o700)

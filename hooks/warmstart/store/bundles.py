@@ -119,7 +119,7 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
     is not mounted, `BlocksUnreadable` if the blocklist is damaged.
     """
     result = Offers([], {})
-    with store_errors("read what is blocked"):
+    with store_errors("read the blocklist"):
         blocked = blocklist.read(store)
     if blocked.namespace(profile, namespace):
         return Offers([], {"*": "the namespace is blocked"})
@@ -242,7 +242,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
             check_quota(where.store, where.scope, os.fstat(fd).st_size, quota)
     with_id: _WithId = index.with_new_id
     if draft.based_on is not None:
-        with store_errors("read what is blocked"):
+        with store_errors("read the blocklist"):
             with_id = partial(index.with_id_over, blocklist.read(where.store), draft.based_on)
     return _publish(where, fd, draft, owner, with_id)
 
