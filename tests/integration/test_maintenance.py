@@ -259,7 +259,7 @@ def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
     assert node.site.seen() == {}
     assert [e["reason"] for e in node.site.events("bundle.dropped")] == [
         "damaged",
-        "nothing is taken: the user a is blocked",
+        "cannot publish: the user a is blocked",
     ]
 
 

@@ -333,7 +333,7 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         pruning = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, 1 << 40, now))
         pruning.start()
-        while not waits_for(pruning, "_alone"):
+        while not waits_for(pruning, "_exclusive"):
             assert pruning.is_alive()
         os.utime(copy.path, (now, now))
     pruning.join()

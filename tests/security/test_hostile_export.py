@@ -116,7 +116,7 @@ def test_a_manifest_that_says_how_much_it_is(carried: Carried) -> None:
         file.update(size=BOMB, sha256=hashlib.sha256(b"a" * BOMB).hexdigest())
 
     carried.change(declare)
-    assert "and it takes 8053" in carried.problem()  # twice the file, and a little
+    assert "bytes, but 8053" in carried.problem()  # twice the file, and a little
 
 
 def test_a_disk_that_fills_up_meanwhile(carried: Carried, monkeypatch: pytest.MonkeyPatch) -> None:

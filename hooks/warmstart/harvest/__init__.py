@@ -1,1 +1,1 @@
-"""Harvesting: from a job's cache to the store. Runs as root in the epilog and in maintenance."""
+"""Harvest: copy new cache entries from a job to the store. Runs as root in the epilog and in maintenance."""

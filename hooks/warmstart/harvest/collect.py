@@ -1,12 +1,12 @@
-"""Collect what is new in a job's cache: root copies whole entries into its stage.
+"""Collect new entries from a job's cache: root copies them whole into a stage of its own.
 
-The job's processes may be alive: every byte and name of the tree is theirs. An entry is taken whole or not at all;
-what is refused is counted by reason. Files are opened without following links, and each is read once, hashed on the
-way, and cut at the size it had when opened; the check after the copy then finds a file that grew. The stage is a
-directory of root's, 0700; a file there keeps its mtime, but not its mode, owner or xattrs.
+The job's processes may still run and can change every byte and name of the tree. An entry is copied whole or not at
+all; rejections are counted by reason. Files are opened without following links. Each is read once, hashed during the
+copy, and read only up to the size that it had when opened; a check after the copy finds files that changed. The stage
+is a directory that root owns, 0700. A file there keeps its mtime, but not its mode, owner or xattrs.
 
 A single-file cache is copied under its tool's lock: `<file>.lock`, flock(2), shared, never created, never unlinked.
-Any process of the job may hold it for ever, so the wait is short; a locked file is in use and left out.
+Any process of the job may hold the lock for ever, so the wait is short; a locked file is left out.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ MOST_BYTES = "more bytes than the limit"
 MOST_NAMES = "more than a manifest can name"
 STAGE_FULL = "the stage is full"
 
-NAMES_PER_ENTRY = 10  # names to look at, for each entry of the limit: locks and temporary files are among them
-# Of a manifest's JSON. A longer one is refused by readers, and no process of the store's owner takes it either: the
-# bundle would come back from the spool for ever.
+NAMES_PER_ENTRY = 10  # names scanned per entry of the limit: locks and temporary files count, too
+# Bytes of a manifest's JSON. Readers refuse a longer manifest, and a longer draft exceeds a worker's message: its
+# bundle would be retried from the spool for ever.
 LONGEST_DRAFT = LARGEST - (1 << 20)
 
-_PER_FILE = 180  # bytes of JSON beside the path, at most; of an entry beside its name less
-_LEFT_FREE = 1 << 30  # bytes, or a twentieth of the disk where that is less
+_PER_FILE = 180  # most bytes of JSON for a file, without its path; an entry, without its name, takes less
+_LEFT_FREE = 1 << 30  # bytes, or a twentieth of the disk if that is less
 _LOCK_SECONDS = 2.0
 
 
 class OutOfTime(Exception):  # never leaves the harvest
-    """The deadline passed in the middle of a file."""
+    """The deadline passed while a file was being copied."""
 
 
-class _Spoilt(Exception):
-    """One file of an entry can't be taken: the entry is left out."""
+class _EntryRejected(Exception):
+    """A file of an entry cannot be copied, so the entry is left out."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
         self.path, self.reason = path, reason
 
 
-class _Enough(Exception):
-    """Nothing more can be taken."""
+class _LimitReached(Exception):
+    """A limit is reached: the harvest ends here and keeps what it has."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -67,23 +67,23 @@ class _Enough(Exception):
 
 
 class HarvestLimits(NamedTuple):
-    """How much one harvest of one profile may take."""
+    """Bounds of one harvest of one profile."""
 
-    max_size: int  # bytes, as the files' sizes say
+    max_size: int  # bytes; the sum of file sizes, holes included
     max_entries: int
     deadline: Deadline
 
 
 class Collected(NamedTuple):
-    """What lies in the stage now, and what does not."""
+    """The result of a harvest: what was copied to the stage, and what was left out."""
 
     entries: Entries
     size: int  # bytes of all files
-    skipped: int  # files of entries that were in `skip`
-    ignored: int  # files that are no part of an entry
-    rejected: dict[str, int]  # reason → how many
-    examples: list[tuple[str, str]]  # at most 20 of (path in printable ASCII, reason)
-    truncated: str  # why there may be more than this, or ""
+    skipped: int  # files of entries in `skip`
+    ignored: int  # files that belong to no entry
+    rejected: dict[str, int]  # reason → number of rejections
+    examples: list[tuple[str, str]]  # at most 20 pairs: path in printable ASCII, reason
+    truncated: str  # why the harvest ended early, or ""
 
 
 def collect(
@@ -97,16 +97,18 @@ def collect(
     limits: HarvestLimits,
     lock: str = "",
 ) -> Collected:
-    """Copy the entries of a profile's directory into the stage; `OSError` is the stage's own.
+    """Copy the entries of a profile's directory into the stage.
 
-    `base_fd` is a directory that only root can change (the run's own). `path` leads from there through what is the
-    job's (`cache/numba`), and all of it has to be on the base's mount: a job can mount a FUSE file system on any
-    directory of its own. A directory that is not there is an empty one.
+    `base_fd` is a directory that only root can change (the run's). `path` leads from it to the profile's directory,
+    through directories of the job (`cache/numba`). All of them must be on the mount of `base_fd`: a job can mount a
+    FUSE file system on any directory of its own. A missing directory counts as empty.
 
-    `entry_of` maps a file's path below the profile's directory (any name, surrogates for what is not UTF-8) to its
-    entry, whose files all lie in the directory that its name begins with; None for what is never harvested. Entries in
-    `skip` were seeded or are published already. Only files of uid `owner` are taken. `lock` is what a tool appends to
-    their names for its lock files.
+    `entry_of` maps a file's path below the profile's directory (any name; surrogates for what is not UTF-8) to its
+    entry, or to None if the file is never harvested. All files of an entry `a/b` are below `a/`. Entries in `skip`
+    were seeded or are already published. Only files of uid `owner` are copied. `lock` is the suffix that the tool
+    appends to a file's name to name its lock file, "" for none.
+
+    Raises `OSError` if the stage fails; unreadable files of the job are rejections.
     """
     tally = Tally()
     mount = mount_id(base_fd)
@@ -133,10 +135,11 @@ def collect_view(
     stage: Stage,
     limits: HarvestLimits,
 ) -> Collected:
-    """Do the same for a profile that was seeded by an overlay: names from its upper layer, content from the view.
+    """Copy the new entries of a profile that was seeded by an overlay; arguments and errors as in `collect`.
 
-    The upper has what the job made or changed, so this costs what is new and not what was seeded. The rest is as in
-    `collect`: an entry that was not seeded has no file but in the upper, since whiteouts hide all else.
+    File names come from the upper layer, which has only what the job made or changed: the cost depends on what is new
+    and not on what was seeded. Content comes from the merged view. All files of an entry that was not seeded are in
+    the upper layer, because whiteouts hide everything else.
     """
     tally = Tally()
     rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, whiteouts=True)
@@ -144,7 +147,7 @@ def collect_view(
     return _copied(found, Tree(view.merged, mount_id(view.merged), owner), stage, limits, tally)
 
 
-def _copied(  # noqa: PLR0917 - what copying takes
+def _copied(  # noqa: PLR0917 - private, called twice
     found: Found, tree: Tree, stage: Stage, limits: HarvestLimits, tally: Tally, lock: str = ""
 ) -> Collected:
     try:
@@ -162,34 +165,34 @@ class _Copy:
     def __init__(self, tree: Tree, stage: Stage, limits: HarvestLimits, lock: str) -> None:
         self.entries: Entries = {}
         self.size = 0
-        self._draft = 0  # bytes of JSON, at most
+        self._draft = 0  # upper bound of the manifest so far, in bytes of JSON
         self._tree = tree
         self._stage = stage
         self._limits = limits
         self._lock = lock
 
     def all(self, entries: dict[str, list[str]], tally: Tally) -> str:
-        """Take what can be taken of these entries; return why it ended early, or ""."""
+        """Copy these entries within the limits; return why it ended early, or ""."""
         try:
             for entry in sorted(entries):
                 self._one(entry, entries[entry], tally)
-        except _Enough as enough:
-            return enough.reason
+        except _LimitReached as reached:
+            return reached.reason
         return ""
 
     def _one(self, entry: str, paths: list[str], tally: Tally) -> None:
         try:
             self._whole(entry, paths)
-        except _Spoilt as spoilt:
-            tally.add(spoilt.path, spoilt.reason)
+        except _EntryRejected as rejected:
+            tally.add(rejected.path, rejected.reason)
 
     def _whole(self, entry: str, paths: list[str]) -> None:
-        """Take all files of an entry, or none."""
+        """Copy all files of an entry, or none."""
         if len(self.entries) >= self._limits.max_entries:
-            raise _Enough(MOST_ENTRIES)
+            raise _LimitReached(MOST_ENTRIES)
         draft = sum(2 * len(name) + _PER_FILE for name in (entry, *paths))  # JSON escapes `"`
         if self._draft + draft > LONGEST_DRAFT:
-            raise _Enough(MOST_NAMES)
+            raise _LimitReached(MOST_NAMES)
         taken: dict[str, File] = {}
         size = 0
         try:
@@ -204,7 +207,7 @@ class _Copy:
         self._draft += draft
 
     def _file(self, path: str, entry_size: int) -> File:
-        """Take one file of an entry of which `entry_size` bytes are taken already."""
+        """Copy one file; `entry_size` is the bytes already copied of its entry."""
         try:
             with tool_lock(self._tree, self._lock and path + self._lock, self._limits.deadline):
                 source = self._tree.open_file(path)
@@ -214,34 +217,34 @@ class _Copy:
                 finally:
                     os.close(source)
         except TurnedAway as turned:
-            raise _Spoilt(path, turned.reason) from None
+            raise _EntryRejected(path, turned.reason) from None
         except OutOfTime:
-            raise _Enough(OUT_OF_TIME) from None
+            raise _LimitReached(OUT_OF_TIME) from None
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _Enough(STAGE_FULL) from None
+                raise _LimitReached(STAGE_FULL) from None
             raise
 
     def _check_size(self, path: str, entry_size: int) -> None:
         if entry_size > self._limits.max_size:
-            raise _Spoilt(path, TOO_LARGE)
+            raise _EntryRejected(path, TOO_LARGE)
         if self.size + entry_size > self._limits.max_size:
-            raise _Enough(MOST_BYTES)
+            raise _LimitReached(MOST_BYTES)
 
 
 class Stage:
-    """An empty directory of root's that fills up with files."""
+    """Root's directory for harvested files; empty at first."""
 
     def __init__(self, fd: int) -> None:
-        """`fd` stays the caller's."""
+        """Use the directory `fd`, which the caller closes."""
         self._fd = fd
         self._made: set[str] = {""}
 
     def copy_in(self, source: int, path: str, deadline: Deadline) -> File:
-        """Copy an open file to `path` and return what it was.
+        """Copy an open file to `path`; return its size, hash and mtime. Holes are copied as zeros.
 
-        `TurnedAway` where it changed meanwhile, `OutOfTime` at the deadline, `OSError` is the stage's disk;
-        in all three cases the file does not stay. Bytes count as the file's size says: a hole is zeros.
+        Raises `TurnedAway` if the file changed meanwhile or cannot be read, `OutOfTime` at the deadline, `OSError` if
+        the stage's disk fails. The incomplete copy is then removed.
         """
         self._make_parents(posixpath.dirname(path))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -262,18 +265,18 @@ class Stage:
         return File(before.st_size, sha256, mtime_ns)
 
     def discard(self, paths: list[str]) -> None:
-        """Remove files that were taken, and the directories that are empty then."""
+        """Remove copied files, and directories that are then empty."""
         for path in paths:
             os.unlink(path, dir_fd=self._fd)
         for folder in {posixpath.dirname(path) for path in paths}:
             self._remove_empty(folder)
 
     def _remove_empty(self, folder: str) -> None:
-        """Remove a directory and those above it, as far as they are empty."""
+        """Remove a directory and its parents as long as they are empty."""
         while folder:
             try:
                 os.rmdir(folder, dir_fd=self._fd)
-            except OSError:  # others' files are in it, or it is gone already
+            except OSError:  # it has files of other entries, or is already gone
                 return
             self._made.discard(folder)
             folder = posixpath.dirname(folder)
@@ -288,12 +291,12 @@ class Stage:
 
 
 def _copy(source: int, out: int, size: int, deadline: Deadline) -> str:
-    def in_time() -> None:
+    def check_deadline() -> None:
         if deadline.expired():
             raise OutOfTime
 
     try:
-        copied = copy_hashed(source, out, most=size, watch=in_time)
+        copied = copy_hashed(source, out, most=size, watch=check_deadline)
     except ReadFailed as error:
         raise TurnedAway(UNREADABLE) from error
     if copied.size != size:
@@ -302,13 +305,16 @@ def _copy(source: int, out: int, size: int, deadline: Deadline) -> str:
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
-    # ctime, too: the owner can set mtime back.
+    # ctime is compared, too, because the owner can set mtime back.
     return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink, status.st_uid)
 
 
 @contextmanager
 def tool_lock(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
-    """Hold the lock file at `path` shared; "" or a file that is not there is no lock. `TurnedAway` where it is held."""
+    """Hold the lock file at `path` shared for a `with`; do nothing if `path` is "" or there is no such file.
+
+    Raises `TurnedAway` if another process holds it, or if the file system has no locks.
+    """
     try:
         fd = tree.open_file(path) if path else -1
     except TurnedAway as turned:
@@ -321,7 +327,7 @@ def tool_lock(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
     try:
         try:
             is_locked = files.wait_flock(fd, deadline.within(_LOCK_SECONDS), shared=True)
-        except OSError as error:  # a file system without locks: the tool has none either
+        except OSError as error:  # the file system has no locks, so the tool cannot lock either
             raise TurnedAway(HELD) from error
         if not is_locked:
             raise TurnedAway(HELD)
@@ -331,7 +337,7 @@ def tool_lock(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
 
 
 def room(stage: str | int) -> int:
-    """Return how many bytes a stage (a path, or a descriptor) may still take: others need its disk, too."""
+    """Return how many bytes a stage (path or descriptor) may still take; some space is left for others on its disk."""
     found = os.statvfs(stage)
     left = min(_LEFT_FREE, found.f_blocks * found.f_frsize // 20)
     return max(0, found.f_bavail * found.f_frsize - left)

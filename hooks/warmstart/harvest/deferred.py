@@ -1,10 +1,10 @@
-"""Deferred harvests: runs whose epilog had no time, so that their cache stays on the node for maintenance.
+"""Deferred harvests: runs whose epilog ran out of time. Their cache stays on the node for maintenance to harvest.
 
     <node>/deferred/                       root, 0700
-        <jobid>.<run>.json                 since when, and the run's record, whose `deferred` names the profiles
+        <jobid>.<run>.json                 since when; the run's record, whose `deferred` names the profiles
 
-The run's directory keeps its name, which no other run has; the job's state is free for a requeue. Whoever finishes or
-drops a run holds the lock, which is the directory itself; nobody waits for it.
+The run's directory keeps its name, which is unique to the run, so a requeued job can use the job's state. The process
+that finishes or drops runs holds a flock on the directory; nobody waits for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, 
 from warmstart.record import Record, RecordUnreadable, writing_state
 
 LONGEST_SECONDS = 2 * 86400.0
-LEAST_FREE = 0.1  # of the workspace's file system, blocks and inodes: deferred harvests must not starve jobs
+LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the space more than deferred harvests
 NO_ROOM = "harvest.deferred is used up"
 NO_SPACE = "less than a tenth of the workspace's file system is free"
 TOO_OLD = "not finished within two days"
@@ -30,12 +30,12 @@ REBOOTED = "the node was started again"
 DAMAGED = "its record is damaged"
 
 _SUFFIX = ".json"
-# A record within a string: JSON puts a backslash before a quote and a backslash, and changes nothing else of it.
+# The record is a JSON string here: quotes and backslashes are escaped, which at most doubles its length.
 _LONGEST = 2 * records.LONGEST + 1024
 
 
 class DeferredHarvest(NamedTuple):
-    """A run whose harvest is not finished."""
+    """A run whose harvest is not complete."""
 
     name: str  # of the run: JOBID.RUN
     since: float  # seconds since the epoch
@@ -43,7 +43,10 @@ class DeferredHarvest(NamedTuple):
 
 
 def defer(directory: str, record: Record, since: float) -> None:
-    """Write down that a run's harvest is to be finished, or what is left of it; `StateUnusable`, `StateFull`."""
+    """Record that a run still has profiles to harvest; replaces an earlier record of the run.
+
+    `since` is in seconds since the epoch. Raises `StateUnusable` or `StateFull` if it cannot be written.
+    """
     with writing_state(directory):
         ensure_dir(directory, 0o700)
         with opened_dir(directory) as fd:
@@ -52,7 +55,7 @@ def defer(directory: str, record: Record, since: float) -> None:
 
 
 def forget(directory: str, name: str) -> None:
-    """Forget a deferred harvest, if it is there."""
+    """Remove a run from the deferred harvests; does nothing if it is not there."""
     try:
         with opened_dir(directory) as fd:
             unlink_if_there(name + _SUFFIX, fd)
@@ -61,12 +64,12 @@ def forget(directory: str, name: str) -> None:
 
 
 def holds(directory: str, name: str) -> bool:
-    """Tell whether a run's harvest is deferred."""
+    """Return whether a run's harvest is deferred."""
     return os.path.lexists(os.path.join(directory, name + _SUFFIX))
 
 
 def deferred_harvests(directory: str) -> list[DeferredHarvest]:
-    """Return the deferred harvests of a node, the oldest first."""
+    """Return the deferred harvests of a node, oldest first."""
     try:
         with opened_dir(directory) as fd:
             names = [name for name in os.listdir(fd) if name.endswith(_SUFFIX) and not name.startswith(".")]
@@ -78,7 +81,7 @@ def deferred_harvests(directory: str) -> list[DeferredHarvest]:
 
 @contextmanager
 def exclusive(directory: str) -> Iterator[bool]:
-    """Tell whether this process may finish and drop runs now; for the length of a `with`."""
+    """Try to take the lock for a `with`; yields whether this process may finish and drop runs."""
     try:
         fd = os.open(directory, DIRECTORY)
     except FileNotFoundError:
@@ -91,9 +94,9 @@ def exclusive(directory: str) -> Iterator[bool]:
 
 
 def is_short_of_space(workspace: str) -> bool:
-    """Tell whether the file system of the workspaces has less left than `LEAST_FREE`."""
+    """Return whether the file system of the workspaces has less than `LEAST_FREE` of its blocks or inodes free."""
     found = os.statvfs(workspace)
-    # A file system without a fixed number of inodes says 0.
+    # statvfs(3) reports 0 inodes where their number is not fixed; then only blocks count.
     return found.f_bavail < LEAST_FREE * found.f_blocks or found.f_favail < LEAST_FREE * found.f_files
 
 
@@ -105,7 +108,7 @@ def _read(directory: str, name: str, fd: int) -> DeferredHarvest | None:
         if record.run_name != run:
             raise ValueError(name)
         return DeferredHarvest(run, float(raw["since"]), record)
-    except FileNotFoundError:  # finished just now
+    except FileNotFoundError:  # another process has just finished it
         return None
     except OSError as error:
         if error.errno != errno.EFBIG:

@@ -1,8 +1,9 @@
-"""Pack what the validator left in the stage into one squashfs, inode by inode root's (docs/architecture.md, rule 3).
+"""Pack the validated entries of a stage into one squashfs (docs/architecture.md, rule 3).
 
-The stage holds nothing but regular files and directories that root made (`collect.Stage`), without xattrs; mksquashfs
-adds none. Modes are 0666 and 0777: where a bundle can't be id-mapped a job writes to it as "others", and whoever shows
-a bundle does it below a private directory. zstd at level 3, chosen by measurement (docs/store-format.md).
+The stage has only regular files and directories that root made (`collect.Stage`), without xattrs, and mksquashfs adds
+none. All inodes belong to root. Modes are 0666 and 0777, because a job writes as "others" where a bundle cannot be
+id-mapped; bundles are only mounted below private directories. zstd at level 3 was chosen by measurement
+(docs/store-format.md).
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ MKSQUASHFS = "/usr/bin/mksquashfs"
 
 
 class PackFailed(ResourceError):
-    """mksquashfs failed: mostly the node's disk is full."""
+    """mksquashfs failed, usually because the node's disk is full."""
 
     code = "pack-failed"
     template = "{path}: {problem}"
-    hint = "is there space left on the disk of the node's state?"
+    hint = "check the free space on the disk of the node's state"
 
 
 def pack(stage: str, out: str, deadline: Deadline) -> int:
-    """Pack the directory `stage` into the new file `out`; return a descriptor of it, for reading.
+    """Pack the directory `stage` into the new file `out`; return a read-only descriptor of it.
 
-    Both lie in directories that are root's alone. `PackFailed`, `ProgramTooSlow`; then `out` is not there.
-    The same content gives the same bytes but for the directories' times.
+    Only root can reach either path. The same content gives the same bytes except for the times of directories.
+    Raises `PackFailed` or `ProgramTooSlow`, and removes `out`.
     """
     try:
         packed = process.run(

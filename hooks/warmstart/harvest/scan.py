@@ -1,6 +1,6 @@
-"""Find the files of entries in a job's tree by their names alone; nothing is opened but directories.
+"""Find the files of entries in a job's tree by name; opens only directories.
 
-Bounded in depth, in names looked at and in time: the tree's owner decides how much there is.
+The job decides how large the tree is, so depth, number of names and time are bounded.
 """
 
 from __future__ import annotations
@@ -16,63 +16,66 @@ from warmstart.host.untrusted import LINK, SPECIAL, UNREADABLE, TurnedAway, open
 from warmstart.store.layout import is_plain_path
 
 DEEPEST = 16
-# Of all paths together: they are kept in memory, and a manifest (64 MiB, each path in it twice) could not hold more.
+# Of all paths together. They are kept in memory, and a manifest (64 MiB, each path twice) could not hold more.
 MOST_NAME_BYTES = 64 << 20
-MOST_EXAMPLES = 20  # of what was turned away (docs/architecture.md, rule 10: repeated rejections are counted)
+MOST_EXAMPLES = 20  # of rejected paths (docs/architecture.md, rule 10: repeated rejections are counted)
 
 TOO_DEEP = "too deep"
 ODD_NAME = "odd name"
 TOO_MANY_NAMES = "too many names"
 OUT_OF_TIME = "out of time"
 
-_TIME_CHECK = 256  # names between two looks at the clock
+_TIME_CHECK = 256  # names between two checks of the deadline
 
 
 class Tally:
-    """What was turned away and why: counted, with a few examples."""
+    """Counts rejected paths by reason, and keeps a few examples."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self.examples: list[tuple[str, str]] = []  # path in printable ASCII, reason
 
     def add(self, path: str, reason: str) -> None:
-        """Count one."""
+        """Count one rejected path."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         if len(self.examples) < MOST_EXAMPLES:
             self.examples.append((ascii(path)[1:-1][:200], reason))
 
 
 class Found(NamedTuple):
-    """The entries of a tree, by the names of their files."""
+    """The result of a scan."""
 
     entries: dict[str, list[str]]  # entry → paths of its files
-    skipped: int  # files of entries that are in `skip`
-    ignored: int  # files that are no part of an entry: locks, temporary files, other people's things
+    skipped: int  # files of entries in `skip`
+    ignored: int  # files that belong to no entry: locks, temporary files, files of other tools
     truncated: str  # why the scan ended early, or ""
 
 
 class Rules(NamedTuple):
-    """What a scan looks for, and how far."""
+    """What a scan looks for, and its bounds."""
 
     entry_of: Callable[[str], str | None]
     skip: Collection[str]
     most_names: int
     deadline: Deadline
-    whiteouts: bool = False  # the tree is an overlay's upper layer: it says by char 0:0 what the job removed
+    whiteouts: bool = False  # the tree is an overlay's upper layer: character devices 0:0 mark removed files
 
 
 def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
-    """List a tree and return its entries that are not in `rules.skip`.
+    """Scan a tree and return its entries that are not in `rules.skip`.
 
-    Leaves out an entry if one of its files can't be taken. Where the scan ends early, leaves out entries whose
-    directory was not seen whole, too: the files of an entry `a/b` all lie below `a/`.
+    Leaves out an entry if one of its files is rejected. If the scan ends early, also leaves out entries whose
+    directory was not scanned completely: all files of an entry `a/b` are below `a/`.
+
+    `mount` is the mount id that all directories must have. Raises `OSError` if `top_fd` itself cannot be listed;
+    anything else that cannot be read is a rejection in `tally`.
     """
     walk = _Walk(mount, rules, tally)
     walk.into(top_fd, "", 0)
     entries = {
         entry: sorted(files)
         for entry, files in walk.entries.items()
-        if entry not in walk.spoilt and posixpath.dirname(entry) in walk.seen_whole
+        if entry not in walk.rejected and posixpath.dirname(entry) in walk.seen_whole
     }
     return Found(entries, walk.skipped, walk.ignored, walk.truncated)
 
@@ -80,7 +83,7 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
 class _Walk:
     def __init__(self, mount: str, rules: Rules, tally: Tally) -> None:
         self.entries: dict[str, list[str]] = {}
-        self.spoilt: set[str] = set()
+        self.rejected: set[str] = set()
         self.seen_whole: set[str] = set()
         self.skipped = self.ignored = 0
         self.truncated = ""
@@ -91,12 +94,12 @@ class _Walk:
         self._tally = tally
 
     def into(self, fd: int, path: str, depth: int) -> None:
-        """Look at one directory and below."""
+        """Scan one directory and everything below it."""
         folders: list[str] = []
         with os.scandir(fd) as items:
             for item in items:
                 there = posixpath.join(path, item.name)
-                if self._is_enough(there):
+                if self._is_limit_reached(there):
                     return
                 self._look_at(item, there, folders)
         for name in sorted(folders):
@@ -105,7 +108,7 @@ class _Walk:
                 return
         self.seen_whole.add(path)
 
-    def _is_enough(self, path: str) -> bool:
+    def _is_limit_reached(self, path: str) -> bool:
         self._names_left -= 1
         self._name_bytes_left -= len(path)
         if self._names_left < 0 or self._name_bytes_left < 0:
@@ -160,7 +163,7 @@ class _Walk:
         self._tally.add(path, reason)
         entry = self._rules.entry_of(path)
         if entry is not None:
-            self.spoilt.add(entry)
+            self.rejected.add(entry)
 
 
 def _holds(entry: str, path: str) -> bool:
@@ -169,6 +172,6 @@ def _holds(entry: str, path: str) -> bool:
 
 
 def _is_whiteout(item: os.DirEntry[str]) -> bool:
-    # No job can make one in an overlay: the kernel refuses the device number.
+    # A job cannot make one itself: overlayfs refuses mknod of a character device 0:0.
     status = item.stat(follow_symlinks=False)
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0

@@ -1,12 +1,12 @@
-"""The spool: bundles that the store did not take yet, on this node, until a later epilog or maintenance publishes them.
+"""The spool: bundles on this node that could not be published yet. A later epilog or maintenance retries them.
 
     <node>/spool/                              root, 0700
         <microseconds>.<job>.<run>.<profile>/  one bundle; the names sort by age
             bundle.sqsh  draft.json
 
-A bundle enters the spool by renaming a directory that is complete and synced, and leaves it once the store has it.
+A bundle enters the spool by the rename of a complete, synced directory, and is removed once it is published.
 Publishing is idempotent: after a crash between the two, the next attempt finds the entries published and removes the
-bundle. One process at a time publishes or drops; the lock is the directory itself.
+bundle. Only one process at a time publishes or drops; it holds a flock on the directory.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _REMOVAL = 10.0  # seconds
 
 
 class SpoolFailed(ResourceError):
-    """This node's disk failed to take a bundle into the spool, or to read one there."""
+    """A bundle could not be written to the spool, or not be read there."""
 
     code = "spool-failed"
     template = "{path}: {problem}"
-    hint = "is there space left on the disk of the node's state?"
+    hint = "check the free space on the disk of the node's state"
 
 
 class Spooled(NamedTuple):
-    """Where a bundle belongs, and what its manifest is made of."""
+    """Where a bundle is to be published, and what its manifest is made of."""
 
     scope: str
     profile: str
     namespace: str
     draft: Draft
-    run: str  # job, run id and profile: the end of its name
+    run: str  # <job>.<run>.<profile>, the end of its name in the spool
     sha256: str = ""  # of the squashfs, set by `add`
 
 
@@ -71,15 +71,16 @@ class Delivered(NamedTuple):
     """One bundle that left the spool."""
 
     name: str
-    spooled: Spooled | None  # None: its description is damaged
-    published: Published | None
-    reason: str  # why it was dropped, else ""
+    spooled: Spooled | None  # None if its draft.json is damaged
+    published: Published | None  # None if it was dropped
+    reason: str  # why it was dropped, or ""
 
 
 def add(directory: str, stage: str, spooled: Spooled, limit: int) -> list[str]:
-    """Move `bundle.sqsh` out of the run's stage into the spool; return what had to go for it, oldest first.
+    """Move `bundle.sqsh` from the run's stage into the spool; return the names of the bundles dropped, oldest first.
 
-    `limit` is in bytes, for the whole spool; a bundle that is larger on its own goes at once. `SpoolFailed`.
+    `limit` is the size of the whole spool in bytes. The oldest bundles are dropped to keep it, including the new one
+    if it alone is larger. Raises `SpoolFailed` if the disk fails.
     """
     with _disk_errors(directory):
         ensure_dir(directory, 0o700)
@@ -93,7 +94,7 @@ def add(directory: str, stage: str, spooled: Spooled, limit: int) -> list[str]:
 
 
 def _prepare(stage: int, spooled: Spooled) -> None:
-    """Make the directory `spooled` in the stage, whole and on disk."""
+    """Make the directory `spooled` in the stage, complete and synced to disk."""
     os.mkdir("spooled", 0o700, dir_fd=stage)
     with opened_dir("spooled", stage) as item:
         os.rename(BUNDLE, BUNDLE, src_dir_fd=stage, dst_dir_fd=item)
@@ -127,10 +128,11 @@ def _size(parent: int, name: str) -> int:
 
 
 def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: Deadline) -> Iterator[Delivered]:
-    """Publish what is spooled, the oldest first, and yield each one that has left the spool.
+    """Publish the spooled bundles, oldest first, and yield each that has left the spool.
 
-    `rules` are the scopes' quotas. Ends at the deadline and where the store fails, with its error; what is left stays.
-    Nothing happens while another process is at it.
+    `rules` has the scopes' quotas. Bundles that can never be published are dropped. Ends at the deadline; the rest
+    stays in the spool. Yields nothing while another process holds the lock. Raises the store's errors, or
+    `SpoolFailed` if the node's disk fails.
     """
     try:
         parent = os.open(directory, DIRECTORY)
@@ -187,7 +189,7 @@ def _encode(spooled: Spooled) -> bytes:
 
 
 def _decode(data: bytes) -> Spooled:
-    """Return what `_encode` wrote; `ValueError` for anything else."""
+    """Decode what `_encode` wrote; raises `ValueError` for anything else."""
     raw: Json = json.loads(data)
     try:
         written = raw.pop("draft")
@@ -212,7 +214,7 @@ def _disk_errors(path: str) -> Iterator[None]:
 
 @contextmanager
 def _exclusive(directory: int) -> Iterator[bool]:
-    """Tell whether this process may publish and drop now; for the length of a `with`."""
+    """Try to take the lock for a `with`; yields whether this process may publish and drop."""
     is_ours = files.try_flock(directory)
     try:
         yield is_ours

@@ -1,1 +1,1 @@
-"""Work on published bundles off the job's clock. Runs as root in maintenance and at the command line."""
+"""Repack: compact, promote, verify, export and receive bundles. Runs as root in maintenance and on the command line."""

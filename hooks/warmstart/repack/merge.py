@@ -1,20 +1,20 @@
 """Rewrite published bundles: compaction, promotion, scrubbing. Runs as root in maintenance and on the command line.
 
-Root parses no bundle. Its bytes are fetched and hashed as the store's owner, unpacked under the validator's uid
-without network, and copied into root's stage like a job's cache: bounded, following no link. Every file must be what
-the manifest says.
+Root never parses a bundle. The store's owner fetches and hashes it, the validator's uid unpacks it without network,
+and root copies the files into its stage as from a job's cache: bounded, following no link. Each file is compared with
+the manifest.
 
-Compaction makes one bundle of many of one user, and no reader notices. It holds the entries of which the user was the
-first publisher, with an id one microsecond before its oldest source, so the next reader of the index takes all from
-it. Sources stay for readers of the older index (`maintenance.superseded`). A crash leaves the sources, or the new
-bundle beside them; both are whole. Bundles of different users are never merged, because an administrator may block a
-user.
+Compaction merges bundles of one user into one; readers get the same entries as before. The new bundle has the entries
+that the user published first, and an id one microsecond before its oldest source, so readers of the new index take all
+of them from it. The sources stay for readers of the old index (`maintenance.superseded`). A crash leaves the sources
+alone or with the new bundle; both states are complete. Bundles of different users are never merged, because an
+administrator may block a user.
 
-Promotion copies entries into a more trusted scope, by an administrator's command. They keep the name of their
-producer, so that blocking that user blocks them there, too.
+Promotion copies entries into a more trusted scope at an administrator's command. Their producer stays the same, so
+blocking that user blocks them there, too.
 
-Scrubbing reads a thirtieth of the store each day, chosen by hash and date, so it needs no state. Damaged bundles are
-quarantined.
+Scrubbing verifies a thirtieth of the store each day, chosen by hash and date, so it needs no state. Damaged bundles
+are quarantined.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
 from warmstart.store.manifest import OTHER_FORMAT, Draft, Entries, File, Manifest, ManifestUnreadable, Origin
 
-FEWEST = 4  # bundles of one user: fewer are left alone
-MOST_BYTES = 2 << 30
-DAYS = 30  # in which all of the store is scrubbed
+FEWEST = 4  # bundles of one user in a namespace; fewer are not merged
+MOST_BYTES = 2 << 30  # of a compacted bundle
+DAYS = 30  # to scrub the whole store once
 
 _TRUST = {"user": 0, "account": 1, "site": 2}
-_STAGE = "bundles"  # one at a time, by the lock of the store's maintenance; what a dead one left is removed first
+_STAGE = "bundles"  # one process at a time, by the store's maintenance lock; leftovers are removed first
 _REMOVAL = 60.0  # seconds
-_UNNAMED = 1 << 20  # bytes of a file that no manifest names: such a one is left behind
+_UNNAMED = 1 << 20  # most bytes of an unpacked file that no manifest names; such files are not copied
 
 
 class PromotionRefused(UserError):
-    """Entries go only from a less into a more trusted scope, and only those that a bundle has."""
+    """The target scope is not more trusted, or the bundle does not have the entry."""
 
     code = "promotion-refused"
     template = "{problem}"
-    hint = "`warmstart cache ls` has scopes, `warmstart cache show BUNDLE` the entries"
+    hint = "run `warmstart cache ls` for the scopes, `warmstart cache show BUNDLE` for its entries"
 
 
 class UnpackFailed(ResourceError):
-    """This node's disk did not take what maintenance unpacks."""
+    """A bundle could not be unpacked on this node's disk."""
 
     code = "unpack-failed"
     template = "{path}: {problem}"
-    hint = "is there space left on the disk of the node's state? maintenance needs a bundle twice and its content twice"
+    hint = "free space on the disk of the node's state: maintenance needs a bundle twice and its content twice"
 
 
 class RepackSettings(NamedTuple):
-    """Where maintenance works on this node, and as whom."""
+    """Directory, store and identity that all operations here use."""
 
-    stage: str  # a directory of root's
+    stage: str  # path of a directory that only root can enter
     store: StoreClient
-    validator: Identity
+    validator: Identity  # unpacks
 
 
 class BundleSelection(NamedTuple):
-    """Entries of one bundle."""
+    """Entries of one bundle to unpack."""
 
     namespace: Namespace
     manifest: Manifest
@@ -85,14 +85,15 @@ class Choice(NamedTuple):
 
     where: Namespace
     bundle: str
-    entries: Collection[str]  # none: all
-    scope: str
+    entries: Collection[str]  # empty for all
+    scope: str  # the target
 
 
 def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
-    """Make one bundle of several and publish it.
+    """Merge several bundles into one and publish it.
 
-    `bundle` is None where one of the sources has gone meanwhile. `BundleDamaged` names a source to be quarantined.
+    The result's `bundle` is None if one of the sources is gone. Raises `BundleDamaged` with the id of a source to
+    quarantine, and the errors of `unpacked`, `pack` and `StoreClient.publish`.
     """
     found = {bundle: settings.store.manifest(where, bundle, deadline) for bundle in merger.sources}
     selections = [BundleSelection(where, found[bundle], entries) for bundle, entries in merger.entries.items()]
@@ -102,7 +103,7 @@ def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline
 
 
 def promote(settings: RepackSettings, choice: Choice, deadline: Deadline) -> Published:
-    """Publish entries of a bundle in a more trusted scope."""
+    """Publish entries of a bundle in a more trusted scope; raises `PromotionRefused`, else errors as in `compact`."""
     where, bundle, entries, scope = choice
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
@@ -118,20 +119,20 @@ def promote(settings: RepackSettings, choice: Choice, deadline: Deadline) -> Pub
 def _trust(scope: str) -> int:
     kind, _, rest = scope.partition("-")
     if kind not in _TRUST or (kind == "site") == bool(rest):
-        raise PromotionRefused(problem=f"{scope!a} is no scope: user-UID-_STAGE, account-_STAGE or site")
+        raise PromotionRefused(problem=f"{scope!a} is not a scope: user-UID-NAME, account-NAME or site")
     return _TRUST[kind]
 
 
 def is_due(bundle: Bundle, day: int) -> bool:
-    """Tell whether a bundle is scrubbed on this day (`maintenance.today`)."""
+    """Return whether a bundle is scrubbed on `day` (`maintenance.today`)."""
     return int(bundle.sha256[:8], 16) % DAYS == day % DAYS
 
 
 def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: Deadline) -> str:
-    """Return what is wrong with a bundle, "" if nothing is.
+    """Return what is wrong with a bundle, or "".
 
-    Raises what says nothing about the bundle: `ManifestUnreadable` of another format, `BundleGone`, `StoreFailed`,
-    `UnpackFailed`, a program's errors.
+    Raises errors that say nothing about the bundle: `ManifestUnreadable` for another format, `BundleGone`,
+    `StoreFailed`, `UnpackFailed`, `ExtractionFailed`, `ProgramTooSlow`.
     """
     try:
         found = settings.store.manifest(where, bundle, deadline)
@@ -144,7 +145,7 @@ def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: De
 
 
 def draft_of(first: Manifest, selections: Sequence[BundleSelection]) -> Draft:
-    """Return what the manifest of a bundle with the selected entries is made of; producer and facts are `first`'s."""
+    """Return the draft of a bundle with the selected entries; producer and facts are those of `first`."""
     entries: Entries = {}
     origins = {}
     for selection in selections:
@@ -158,7 +159,7 @@ def draft_of(first: Manifest, selections: Sequence[BundleSelection]) -> Draft:
 def publish_stage(
     settings: RepackSettings, stage: str, where: Namespace, draft: Draft, deadline: Deadline
 ) -> Published:
-    """Pack `entries/` of a maintenance run's stage and publish it as the store's owner."""
+    """Pack `entries/` of the stage and publish the bundle as the store's owner."""
     fd = pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)
     try:
         publish = settings.store.publish_compacted if draft.replaces else settings.store.publish
@@ -174,11 +175,13 @@ def unpacked(
     deadline: Deadline,
     copy: Callable[[BundleSelection, int], None] | None = None,
 ) -> Iterator[str]:
-    """Give a directory of root's with the entries in `entries/`; it is gone after the `with`.
+    """Unpack and verify entries for a `with`; yields a directory of root's that has them in `entries/`.
 
-    `copy` fills an empty file with a bundle and raises where its bytes are not its manifest's; without it they come
-    from the store. No two of `selections` may have a file in common. `BundleDamaged` for the first bundle that is not
-    what its manifest says, `UnpackFailed`, `ExtractionFailed`, and the errors of `bundles.fetch`.
+    `copy` writes a bundle into an empty file and raises if the bytes do not match the manifest; by default it fetches
+    from the store. No two of `selections` may have a file in common.
+
+    Raises `BundleDamaged` for the first bundle that does not match its manifest, `UnpackFailed` if the disk fails or
+    has too little space, `ExtractionFailed`, `ProgramTooSlow`, and the errors of `bundles.fetch`.
     """
     try:
         ensure_dir(settings.stage, 0o700)
@@ -203,7 +206,7 @@ def _fill(
     copy: Callable[[BundleSelection, int], None],
 ) -> None:
     sizes = [file.size for selection in selections for file in _files(selection)]
-    _require_room(settings, 2 * sum(sizes))  # what is unpacked, and root's copy of it
+    _require_room(settings, 2 * sum(sizes))  # the unpacked files, and root's copy of them
     sources = [_fetched(settings, top, selection, copy) for selection in selections]
     os.mkdir("unpacked", 0o700, dir_fd=top)
     with opened_dir("unpacked", top) as unpacked_fd:
@@ -224,19 +227,19 @@ def _files(selection: BundleSelection) -> list[File]:
 
 
 def _require_room(settings: RepackSettings, more: int) -> None:
-    """Raise `UnpackFailed` where `more` bytes would fill the stage's disk: a manifest may say anything."""
+    """Raise `UnpackFailed` if the stage's disk has no room for `more` bytes: sizes in a manifest are not trusted."""
     left = room(settings.stage)
     if left <= more:
         raise UnpackFailed(
-            path=settings.stage, problem=f"there is room for {left} bytes, and it takes {more or 'more'}"
+            path=settings.stage, problem=f"there is room for {left} bytes, but {more or 'more'} are needed"
         )
     found = os.statvfs(settings.stage)
     if found.f_favail * 20 < found.f_files:
-        raise UnpackFailed(path=settings.stage, problem="less than a twentieth of its inodes is left")
+        raise UnpackFailed(path=settings.stage, problem="less than a twentieth of its inodes is free")
 
 
 def _from_store(settings: RepackSettings, deadline: Deadline, selection: BundleSelection, fd: int) -> None:
-    """Fetch a bundle, checked on the way by its SHA-256."""
+    """Fetch a bundle from the store, which verifies its SHA-256."""
     manifest = selection.manifest
     settings.store.fetch(selection.namespace, manifest.bundle, manifest.sha256, manifest.size, deadline, into=fd)
 
@@ -244,7 +247,7 @@ def _from_store(settings: RepackSettings, deadline: Deadline, selection: BundleS
 def _fetched(
     settings: RepackSettings, top: int, selection: BundleSelection, copy: Callable[[BundleSelection, int], None]
 ) -> Source:
-    """Bring a bundle into the stage; return what of it to unpack."""
+    """Copy a bundle into the stage; return it as a source with the files to unpack."""
     manifest = selection.manifest
     name = f"{manifest.bundle}.sqsh"
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=top)
@@ -260,7 +263,7 @@ def _fetched(
 def _collect_verified(
     settings: RepackSettings, top: int, stage: int, selection: BundleSelection, deadline: Deadline
 ) -> None:
-    """Copy one bundle's entries into root's stage, and compare them with its manifest."""
+    """Copy one bundle's entries into root's stage and compare them with the manifest."""
     entries = {entry: selection.manifest.entries[entry] for entry in selection.entries}
     entry_of = {path: entry for entry, files in entries.items() for path in files}
     collected = collect(
@@ -278,5 +281,5 @@ def _collect_verified(
 
 
 def _content(entries: Entries) -> dict[str, dict[str, tuple[int, str]]]:
-    # Not mtimes: a squashfs keeps seconds.
+    # Without mtimes, because a squashfs keeps whole seconds.
     return {entry: {path: (file.size, file.sha256) for path, file in files.items()} for entry, files in entries.items()}

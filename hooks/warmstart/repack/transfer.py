@@ -2,12 +2,13 @@
 
     export.json                                     {"format": 1}
     SCOPE/PROFILE/NAMESPACE/BUNDLE.sqsh  .json      as in the store
-    SHA256SUMS                                      of all of them, as sha256sum(1) checks it; written last
+    SHA256SUMS                                      of all these files, for sha256sum(1); written last
 
-Files are written and opened by descriptor, through no link. The receiver believes nothing but bytes: names must be
-names of the store's layout, a tar's table is read by a process that is nobody, and every file is compared with the
-list. A received squashfs is unpacked under the validator's uid, compared with its manifest file by file, judged by
-its profile's validator and packed anew by root; only that is published. Entries that the store has stay as they are.
+Runs as root. Files are opened by descriptor and links are not followed. The receiver does not trust an export: names
+must be valid in the store, a confined process under the validator's uid reads the table of a tar file, and every file
+is compared with SHA256SUMS. A received squashfs is unpacked under the validator's uid, compared with its manifest file
+by file, judged by its profile's validator and packed again by root; only that new bundle is published. Entries that
+the store already has are not replaced.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ _LINE = re.compile(r"([0-9a-f]{64})  (\S{1,1000})")
 
 
 class ExportRefused(UserError):
-    """An export can't be made there, or is not one that may be received."""
+    """An export cannot be written to this path, or not be received from it."""
 
     code = "export-refused"
     template = "{path}: {problem}"
-    hint = "exports are made by `warmstart cache export`, into a directory of root's that nobody else can write"
+    hint = "make exports with `warmstart cache export`, in a directory that only root can write"
 
 
 class ExportDamaged(StoreError):
-    """A file of an export is not what its list says; nothing of that bundle is taken."""
+    """A file of an export is missing or does not match SHA256SUMS; nothing of that bundle is received."""
 
     code = "export-damaged"
     template = "{path}: {problem}"
-    hint = "carry the export over again; `sha256sum -c SHA256SUMS` in the export names what is damaged"
+    hint = "copy the export again; `sha256sum -c SHA256SUMS` in the export names the damaged files"
 
 
 class Item(NamedTuple):
@@ -77,31 +78,32 @@ class Item(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its path in the export, without the suffix."""
+        """Path in the export, without the suffix."""
         return "/".join(self)
 
 
 class ReceiveSettings(NamedTuple):
-    """Where bundles are received, and as whom."""
+    """What receiving needs besides the export."""
 
     repack: RepackSettings
-    profiles: Sequence[DefinedProfile]  # of the policy
+    profiles: Sequence[DefinedProfile]  # that the policy defines
 
 
 class Received(NamedTuple):
-    """What became of one bundle of an export."""
+    """The result of receiving one bundle."""
 
-    bundle: str | None  # its id here; None: nothing of it is new
-    entries: int  # published
-    known: int  # were here already
-    rejected: dict[str, str]  # entry → why its validator did not take it
+    bundle: str | None  # its new id; None if no entry was published
+    entries: int  # number published
+    known: int  # number that the store already had
+    rejected: dict[str, str]  # entry → why the validator rejected it
 
 
 @contextmanager
 def writing(path: str) -> Iterator[Writer]:
-    """Make an export, a tar file where `path` ends in .tar; `ExportRefused`, `OSError`.
+    """Write an export for a `with`: a tar file if `path` ends in .tar, else a directory.
 
-    A directory may be that of an export which was not finished, or be added to. A tar file appears when it is whole.
+    A directory may hold an earlier export, complete or not, which is added to. A tar file must not exist, and appears
+    when it is complete. Raises `ExportRefused` or `OSError`.
     """
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
@@ -116,23 +118,23 @@ def writing(path: str) -> Iterator[Writer]:
         try:
             archive = opened.enter_context(_new_archive(fd, name)) if archived else None
         except FileExistsError as error:
-            raise ExportRefused(path=path, problem="it is there already") from error
+            raise ExportRefused(path=path, problem="it already exists") from error
         writer = Writer(fd, archive)
         writer.add_text(HEAD, json.dumps({"format": FORMAT}).encode() + b"\n")
         yield writer
 
 
 class Writer:
-    """An export that is being made: a directory that may hold a part of it already, or a new tar file."""
+    """Writes an export; without `finish` it is incomplete and cannot be received."""
 
     def __init__(self, directory: int, archive: _Archive | None) -> None:
-        """`directory` is the export itself, or the one that the tar file is made in."""
+        """`directory` is a descriptor of the export, or of the directory of the tar file."""
         self._fd = directory
         self._archive = archive
         self._sums: dict[str, str] = {}
 
     def add(self, name: str, source: int, sha256: str) -> None:
-        """Add the file behind an open descriptor, from its start; `ExportRefused` where another one has its name."""
+        """Add a file, read from the start of `source`; raises `ExportRefused` if a different file has `name`."""
         if self._archive:
             self._archive.add(name, source, os.fstat(source).st_size)
         else:
@@ -143,7 +145,7 @@ class Writer:
         self._sums[name] = sha256
 
     def add_text(self, name: str, data: bytes) -> None:
-        """Add a small file."""
+        """Add a small file from memory."""
         fd = os.memfd_create("text")
         try:
             write_all(fd, data)
@@ -152,7 +154,7 @@ class Writer:
             os.close(fd)
 
     def finish(self) -> None:
-        """Write the list, without which an export is none."""
+        """Write SHA256SUMS, and give a tar file its name."""
         data = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(self._sums.items())).encode()
         if not self._archive:
             unlink_if_there(SUMS, self._fd)  # of a smaller export
@@ -162,14 +164,14 @@ class Writer:
 
 
 def _put(top: int, name: str, source: int, sha256: str) -> None:
-    """Copy a file to `name` below a directory, whole; `FileExistsError` where another one is there."""
+    """Copy a file to `name` below `top` atomically; raises `FileExistsError` if a different file is there."""
     with _folder(top, os.path.dirname(name)) as folder:
         base = os.path.basename(name)
         with suppress(FileNotFoundError):
             there = open_regular(base, folder)
             try:
                 if _copy_exactly(there, 0, os.fstat(there).st_size, None) != sha256:
-                    raise FileExistsError(errno.EEXIST, "another file of this name is there", name)
+                    raise FileExistsError(errno.EEXIST, "a different file of this name exists", name)
             finally:
                 os.close(there)
             return
@@ -187,7 +189,7 @@ def _put(top: int, name: str, source: int, sha256: str) -> None:
 
 @contextmanager
 def _folder(top: int, path: str) -> Iterator[int]:
-    """Open a directory below an export, made where it lacks."""
+    """Open a directory below an export; create it and its parents if they are missing."""
     fd = os.dup(top)
     try:
         for part in path.split("/") if path else ():
@@ -201,7 +203,7 @@ def _folder(top: int, path: str) -> Iterator[int]:
 
 @contextmanager
 def _new_archive(folder: int, name: str) -> Iterator[_Archive]:
-    """Give a new tar file in a directory of root's; what a dead one left under its temporary name goes. `EEXIST`."""
+    """Start a new tar file in `folder`; removes the leftover of a dead process. Raises `OSError` with `EEXIST`."""
     temp = f".{name}.part"
     unlink_if_there(temp, folder)
     if name in os.listdir(folder):
@@ -217,7 +219,7 @@ def _new_archive(folder: int, name: str) -> Iterator[_Archive]:
 
 
 class _Archive:
-    """A tar file that is being written under another name."""
+    """A tar file, written under a temporary name until `finish`."""
 
     def __init__(self, folder: int, name: str, temp: str, fd: int) -> None:
         self._folder, self._name, self._temp, self._fd = folder, name, temp, fd
@@ -225,14 +227,14 @@ class _Archive:
         self._tar = tarfile.open(fileobj=self._file, mode="w")  # noqa: SIM115 - `finish` closes it
 
     def add(self, name: str, source: int, size: int) -> None:
-        """Add a file's bytes, from its start."""
+        """Add the first `size` bytes of an open file."""
         info = tarfile.TarInfo(name)
         info.size, info.mode = size, 0o600
         with open(f"/proc/self/fd/{source}", "rb") as file:
             self._tar.addfile(info, file)
 
     def finish(self) -> None:
-        """Give it its name; `EEXIST` where something has it by now."""
+        """Complete the file and link it to its name; raises `OSError` with `EEXIST` if the name is taken by now."""
         self._tar.close()
         self._file.flush()
         os.fsync(self._fd)
@@ -240,13 +242,16 @@ class _Archive:
         os.fsync(self._folder)
 
     def close(self) -> None:
-        """Close the file, finished or not."""
+        """Close the file, complete or not."""
         self._file.close()
 
 
 @contextmanager
 def reading(path: str, nobody: Identity, deadline: Deadline) -> Iterator[Reader]:
-    """Open an export; a tar's table is read as `nobody`, the validator. `ExportRefused`, `ExportDamaged`, `OSError`."""
+    """Open an export for a `with`; the identity `nobody`, the validator, reads the table of a tar file.
+
+    Raises `ExportRefused` if it is not a readable tar file, or `OSError`.
+    """
     if os.path.isdir(path):
         with opened_dir(path) as fd:
             yield Reader(path, fd, None)
@@ -255,31 +260,34 @@ def reading(path: str, nobody: Identity, deadline: Deadline) -> Iterator[Reader]
     try:
         try:
             members = Validator(nobody).tar_members(fd, deadline)
-        except OSError as error:  # whatever it says, bytes are compared with the list
-            raise ExportRefused(path=path, problem="not a tar file that can be read") from error
+        except OSError as error:  # a wrong table needs no check here: files are compared with SHA256SUMS
+            raise ExportRefused(path=path, problem="not a readable tar file") from error
         yield Reader(path, fd, members)
     finally:
         os.close(fd)
 
 
 class Reader:
-    """An export that is received."""
+    """Reads an export; call `items` first."""
 
     def __init__(self, path: str, directory: int, members: dict[str, Member] | None) -> None:
-        """`directory` is an open directory, or an open tar file with its `members` by name."""
+        """`directory` is a descriptor of the directory, or of a tar file with its `members` by name."""
         self._path = path
         self._fd = directory
         self._members = members
         self._sums: dict[str, str] = {}
 
     def items(self) -> list[Item]:
-        """Return the bundles that the list names whole, the oldest first; `ExportRefused`, `ExportDamaged`."""
+        """Return the bundles that SHA256SUMS lists, oldest first.
+
+        Raises `ExportRefused` for another format, `ExportDamaged` if the list or export.json is invalid.
+        """
         self._sums = _parsed(self._path, self._read(SUMS, LARGEST_SUMS))
         head = self.text(HEAD, 1024)
         try:
             written = json.loads(head)["format"]
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(HEAD, "not the head of an export") from error
+            raise self._damaged(HEAD, "it has no format number") from error
         if written != FORMAT:
             raise ExportRefused(path=self._path, problem=f"its format is {written!r}, known is {FORMAT}")
         stems = sorted(name.removesuffix(MANIFEST) for name in self._sums if name.endswith(MANIFEST) and "/" in name)
@@ -289,22 +297,22 @@ class Reader:
         return sorted((Item(*stem.split("/")) for stem in stems), key=lambda item: item.bundle)
 
     def text(self, name: str, limit: int) -> bytes:
-        """Return a file of the list; `ExportDamaged`."""
+        """Read a file; raises `ExportDamaged` if it has more than `limit` bytes or does not match SHA256SUMS."""
         data = self._read(name, limit)
         if hashlib.sha256(data).hexdigest() != self._sums.get(name):
-            raise self._damaged(name, "its bytes are not those of the list")
+            raise self._damaged(name, f"it does not match {SUMS}")
         return data
 
     def copy(self, item: Item, found: Manifest, out: int) -> None:
-        """Copy a bundle into the empty file `out`; `ExportDamaged` unless list and manifest both are right about it."""
+        """Copy a bundle into the empty file `out`; raises `ExportDamaged` if it does not match list and manifest."""
         name = item.path + BUNDLE
         if self._sums[name] != found.sha256:
-            raise self._damaged(name, "list and manifest disagree")
+            raise self._damaged(name, f"{SUMS} and manifest disagree")
         with self._opened(name) as (fd, offset, size):
             if size != found.size:
                 raise self._damaged(name, f"it has {size} bytes, not {found.size}")
             if _copy_exactly(fd, offset, size, out) != found.sha256:
-                raise self._damaged(name, "its bytes are not those of the list")
+                raise self._damaged(name, f"it does not match {SUMS}")
 
     def _read(self, name: str, limit: int) -> bytes:
         with self._opened(name) as (fd, offset, size):
@@ -319,10 +327,10 @@ class Reader:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[tuple[int, int, int]]:
-        """Give descriptor, offset and size of a file; follows no link."""
+        """Open a file of the export for a `with`, following no link; yields descriptor, offset and size in bytes."""
         if self._members is not None:
             if name not in self._members:
-                raise self._damaged(name, "it is not there")
+                raise self._damaged(name, "it is missing")
             yield self._fd, *self._members[name]
             return
         try:
@@ -343,7 +351,7 @@ def _parsed(path: str, data: bytes) -> dict[str, str]:
     for line in data.decode("ascii", "replace").splitlines():
         match = _LINE.fullmatch(line)
         if match is None or match[2] in sums or not (match[2] == HEAD or _is_item(match[2])):
-            raise ExportDamaged(path=f"{path}/{SUMS}", problem=f"not a line of an export's list: {line[:80]!a}")
+            raise ExportDamaged(path=f"{path}/{SUMS}", problem=f"invalid line: {line[:80]!a}")
         sums[match[2]] = match[1]
     return sums
 
@@ -357,7 +365,7 @@ def _is_item(name: str) -> bool:
 
 
 def _open_below(top: int, name: str) -> int:
-    """Open a regular file below a directory; follows no link."""
+    """Open a regular file below a directory, following no link."""
     *folders, base = name.split("/")
     fd = os.dup(top)
     try:
@@ -370,17 +378,22 @@ def _open_below(top: int, name: str) -> int:
 
 
 def destination(store: str, item: Item, to: str | None, namespace: str | None) -> Namespace:
-    """Return where a bundle goes; `ExportRefused` for a scope that nobody named, or whose user is not on this node."""
+    """Return the namespace to receive a bundle into; `to` and `namespace` override those of the export.
+
+    Raises `ExportRefused` if the scope's user does not exist on this node, or if a shared scope needs `to`.
+    """
     scope = to or item.scope
     kind, _, rest = scope.partition("-")
     if kind == "user":
         uid, _, name = rest.partition("-")
         if not _is_user(name, uid):
-            raise ExportRefused(path=item.path, problem=f"{scope} is no user of this cluster; name the scope with --to")
+            raise ExportRefused(
+                path=item.path, problem=f"{scope} is not a user of this cluster; name the scope with --to"
+            )
     elif to is None:
         raise ExportRefused(path=item.path, problem=f"its scope is {scope}: name it with --to if others may run it")
     elif kind not in ("account", "site") or (kind == "site") == bool(rest):
-        raise ExportRefused(path=to, problem="no scope: user-UID-NAME, account-NAME or site")
+        raise ExportRefused(path=to, problem="not a scope: user-UID-NAME, account-NAME or site")
     return Namespace(store, scope, item.profile, namespace or item.namespace)
 
 
@@ -391,9 +404,10 @@ def _is_user(name: str, uid: str) -> bool:
 
 
 def receive(reader: Reader, item: Item, where: Namespace, settings: ReceiveSettings, deadline: Deadline) -> Received:
-    """Publish what is new of one bundle.
+    """Publish those entries of one bundle that the store does not have and its validator accepts.
 
-    `ExportDamaged`, `ManifestUnreadable`, `ProfileUnknown`, `PublishBlocked`, the errors of unpacking and publishing.
+    Raises `ExportDamaged`, `ManifestUnreadable`, `ProfileUnknown`, `PublishBlocked`, and the errors of unpacking and
+    publishing.
     """
     found = _manifest(reader, item)
     producer = found.producer
@@ -418,14 +432,14 @@ def receive(reader: Reader, item: Item, where: Namespace, settings: ReceiveSetti
 def _manifest(reader: Reader, item: Item) -> Manifest:
     found = manifest.decode(item.bundle, reader.text(item.path + MANIFEST, manifest.LARGEST))
     if (found.scope, found.profile, found.namespace) != item[:3]:
-        raise ExportDamaged(path=item.path + MANIFEST, problem="it is of another namespace")
+        raise ExportDamaged(path=item.path + MANIFEST, problem="it names another namespace")
     return found
 
 
 def _rejected(
     settings: ReceiveSettings, stage: str, found: Manifest, entries: list[str], deadline: Deadline
 ) -> dict[str, str]:
-    """Return which entries their validator does not take; they have left the stage."""
+    """Return the entries that the validator rejects, with reasons; removes them from the stage."""
     files = {entry: sorted(found.entries[entry]) for entry in entries}
     with opened_dir(os.path.join(stage, "entries")) as fd:
         validator = Validator(settings.repack.validator)
@@ -437,8 +451,8 @@ def _rejected(
 
 
 def _copy_exactly(source: int, offset: int, size: int, out: int | None) -> str:
-    """Copy bytes, if there is where to, and return their SHA-256; `EIO` where there are fewer."""
+    """Hash `size` bytes and copy them if `out` is given; raises `OSError` with `EIO` if the file is shorter."""
     copied = copy_hashed(source, out, offset=offset, most=size)
     if copied.size != size:
-        raise OSError(errno.EIO, "it ended early")
+        raise OSError(errno.EIO, "the file is too short")
     return copied.sha256

@@ -1,1 +1,1 @@
-"""Seeding: what root does on a node to show the store's bundles to a job."""
+"""Seed: make the store's bundles visible to a job. Runs as root in the prolog and in maintenance."""

@@ -1,7 +1,7 @@
-"""The job's own account: what root has done in a directory of the job's user.
+"""Operations under the job's uid, in directories of the job's user.
 
-Other jobs of that user may be at work on the same files, and may control these processes. So root believes nothing
-that they say; only whether they ended matters. Hot path: operations import what they run.
+Other jobs of that user can change the same files and control these processes. Root therefore trusts no result, only
+that the process ended. Hot path: operations import what they run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class JobClient:
         self._identity = identity
 
     def unpack(self, picked: list[tuple[Offer, Copy]], cache: int, subdir: str, deadline: Deadline) -> None:
-        """Extract what is offered of these copies into `subdir` of the cache, with its times.
+        """Extract the offered entries of these copies into `subdir` of the cache, and restore their modes and times.
 
-        `ExtractionFailed`, `ProgramTooSlow`, `BundleDamaged`; what is left then is for the caller to remove.
+        Raises `ExtractionFailed`, `ProgramTooSlow` or `BundleDamaged`; the caller then removes `subdir`.
         """
         from warmstart.seed.extract import ExtractionFailed, Source, extract, restore_times
 
@@ -43,13 +43,13 @@ class JobClient:
         try:
             with self._worker(cache) as worker:
                 worker.run(deadline, restore_times, cache, subdir, times)
-        except (WarmstartError, OSError) as error:  # in a process of the job's uid: nobody's fault but its own
+        except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
             raise ExtractionFailed(path=subdir, problem=f"modes and times: {error}") from error
 
     def relocate(self, profile: Profile, cache: int, path: str, entries: list[str], deadline: Deadline) -> None:
-        """Make the seeded entries of a profile name `path`, where the job sees its cache.
+        """Rewrite the paths in a profile's seeded entries to `path`, where the job sees its cache.
 
-        `OSError` where a file can't be read or replaced, `WorkerSilent` at the deadline.
+        Raises `OSError` if a file cannot be read or replaced, `WorkerSilent` at the deadline.
         """
         from warmstart.profiles.relocation import relocate
 

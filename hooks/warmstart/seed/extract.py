@@ -1,17 +1,16 @@
 """Seed by extraction, where overlays cannot be mounted: unsquashfs under the job's uid.
 
 Root never parses a bundle. The process has the job's uid and gid, no network and no privileges, and gets the bundle
-as an open file. Links that another process of the user plants harm that user alone, and the process is not believed:
-the names that count as seeded are the manifest's.
+as an open file. Links that another process of the user makes can harm only that user. Its result is not trusted: the
+names that count as seeded come from the manifest.
 
-unsquashfs 4.5.1 (run) opens the file system, the list and the destination through /proc/self/fd, which the inode's
-mode allows whatever the directories above say. The list has one path per line; leading blanks are skipped and `#`
-starts a comment (`layout.is_plain_path` refuses those). It searches the list name by name, so no list is
-given for a whole bundle.
+unsquashfs (verified with 4.5.1) opens the file system, the list and the destination through /proc/self/fd, so only
+the mode of the inode matters and not that of parent directories. The list has one path per line; leading blanks are
+skipped and `#` starts a comment (`layout.is_plain_path` refuses both). The list is searched linearly, so a whole
+bundle is extracted without one.
 
-Afterwards modes and times are restored: a bundle's modes suit layers (0666, 0777), and squashfs cuts times to
-seconds, which makes ninja rebuild. `restore_times` runs as the job's uid in that user's own directory; nothing it
-says is believed.
+Afterwards modes and times are restored: the modes in a bundle are made for layers (0666, 0777), and squashfs cuts
+times to seconds, which makes ninja rebuild. `restore_times` runs under the job's uid, too, and is not trusted either.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
 
 class ExtractionFailed(ResourceError):
-    """A bundle could not be extracted: mostly the job's disk is full."""
+    """A bundle could not be extracted, usually because the workspace's disk is full."""
 
     code = "extraction-failed"
     template = "cannot unpack {path} into the job's cache: {problem}"
-    hint = "is there space left where the workspace is? the job runs cold"
+    hint = "check the free space on the workspace's disk; the job runs cold"
 
 
 class Source(NamedTuple):
-    """A bundle to extract, and what of it."""
+    """A bundle to extract, whole or in part."""
 
     path: str
-    files: list[str] | None  # None: all
+    files: list[str] | None  # paths to extract; None for all
 
 
 class Bounds(NamedTuple):
-    """Limits of an extraction on a disk that is not a job's: a few kilobytes of a squashfs can be a terabyte."""
+    """Limits of an extraction outside of a job: a squashfs of a few kilobytes can expand to a terabyte."""
 
-    largest: int  # bytes that a file may have
-    watch: Callable[[], None]  # called every second; what it raises ends the extraction
+    largest: int  # most bytes of one file
+    watch: Callable[[], None]  # called every second; ends the extraction by raising
 
 
-def extract(  # noqa: PLR0917 - what, where to, as whom
+def extract(  # noqa: PLR0917 - source, target, identity and limits
     sources: list[Source],
     parent_fd: int,
     name: str,
@@ -63,16 +62,17 @@ def extract(  # noqa: PLR0917 - what, where to, as whom
     deadline: Deadline,
     bounds: Bounds | None = None,
 ) -> None:
-    """Extract bundles into the directory `name` below `parent_fd`, which is `identity`'s.
+    """Extract bundles as `identity` into the directory `name` below `parent_fd`, which `identity` owns.
 
-    Directories become 0777 and files 0666 as they were packed, `name` itself 0700; all of `identity`'s uid
-    and gid, mtimes in whole seconds (`restore_times` does the rest). The sources hold no file in common
-    (`bundles.offers`). On failure `name` is removed with all it holds, since half an entry is worse than none:
-    `ExtractionFailed`, `ProgramTooSlow`.
+    Modes are those of the bundle: 0777 for directories, 0666 for files, 0700 for `name` itself. Owner and group are
+    `identity`'s; mtimes are in whole seconds (`restore_times` does the rest). No two sources may have a file in common
+    (`bundles.offers`).
+
+    Raises `ExtractionFailed` or `ProgramTooSlow`, and removes `name`: a partial entry is worse than none.
     """
     try:
         for source in sources:
-            if source.files == []:  # to unsquashfs an empty list means everything
+            if source.files == []:  # unsquashfs extracts everything if the list is empty
                 continue
             _extract_one(source, parent_fd, name, identity, deadline, bounds)
     except BaseException:
@@ -114,26 +114,26 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
 
 
 def _reason(extraction: process.CompletedProgram) -> str:
-    """Return why it failed: unsquashfs says that first ("Write on output file failed because …"), then where."""
+    """Return the cause from unsquashfs's first message ("Write on output file failed because …"), else its stderr."""
     _, because, reason = extraction.stderr.decode("utf-8", "replace").partition(" because ")
     line = reason.partition("\n")[0].strip()
     return line if because and line.isprintable() else extraction.complaint()
 
 
 def restore_times(cache: int, subdir: str, times: dict[str, int]) -> None:
-    """Give the extracted files below `subdir` of the descriptor `cache` their times (path → nanoseconds) and modes.
+    """Set modes and mtimes of the extracted files below `subdir` of the descriptor `cache`.
 
-    `OSError` where one is not there.
+    `times` maps paths to nanoseconds since the epoch. Raises `OSError` if a file is missing.
     """
     with opened_dir(subdir, cache) as top:
-        for folder in sorted({folder for path in times for folder in _above(path)}):
+        for folder in sorted({folder for path in times for folder in _parents(path)}):
             os.chmod(folder, _FOLDER_MODE, dir_fd=top)
         for path, mtime_ns in times.items():
             os.chmod(path, _FILE_MODE, dir_fd=top)
             os.utime(path, ns=(mtime_ns, mtime_ns), dir_fd=top, follow_symlinks=False)
 
 
-def _above(path: str) -> list[str]:
+def _parents(path: str) -> list[str]:
     folders = []
     while path := posixpath.dirname(path):
         folders.append(path)

@@ -1,21 +1,21 @@
-"""This node's cache of bundles: fetched once, mounted once, evicted by last use.
+"""The node's cache of bundles: fetched once, mounted once, evicted by last use.
 
-    <node>/bundles/                     root's, 0700
-        <sha256>.sqsh                   0444, its mtime is its last use
-        <sha256>.files.json             the files of its entries, with their times
-        <sha256>.origin.json            where in the store it is from
-        <sha256>.fetching               a fetch at work; a `flock` on the file itself tells it from a dead one
-    <node>/layers/<sha256>/             root's, 0700; the bundle, mounted `ro,nosuid,nodev`
+    <node>/bundles/                     root, 0700
+        <sha256>.sqsh                   0444; mtime is the last use
+        <sha256>.files.json             files of its entries, with their times
+        <sha256>.origin.json            its place in the store
+        <sha256>.fetching               being fetched while a process holds a flock on it; abandoned otherwise
+    <node>/layers/<sha256>/             root, 0700; the bundle, mounted `ro,nosuid,nodev`
 
-A copy is named by its hash, so one that exists is the right one. A process with the open file may open it again,
-whatever the directory's mode. A dead fetch's file is overwritten by the next.
+A copy is named by its hash, so an existing copy is always the right one. Its mode is 0444 because a process that gets
+it as an open descriptor opens it again. The next fetch of a bundle overwrites an abandoned one.
 
-Jobs get clones of the mounts, so a bundle may be unmounted here at any time: its file system, loop device and bytes
-live until the last overlay above it is gone. After a reboot nothing is mounted, and the next job mounts again. ctypes
-is imported only to mount.
+Jobs get clones of the mounts, so a bundle can be unmounted here at any time: the kernel keeps its file system, loop
+device and bytes until the last overlay above it is unmounted. After a reboot the next job mounts it again. ctypes is
+imported only to mount.
 
-Eviction keeps the cache within `seed.keep`: least recently used copies go, never one used in the last hour, which a
-prolog may be about to mount. What is open or mounted when it goes stays for its users.
+Eviction keeps the cache within `seed.keep`. It removes the least recently used copies, but never one used in the last
+hour, which a prolog may be about to mount. Open or mounted files stay usable after their removal.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ UNMOUNTING_SECONDS = 5.0
 
 _BUNDLE = ".sqsh"
 _FILES = ".files.json"  # entry → path → mtime in nanoseconds
-_ORIGIN = ".origin.json"  # where in the store it is from: scope, profile, namespace, bundle
+_ORIGIN = ".origin.json"  # its place in the store: [scope, profile, namespace, bundle]
 _COMPANIONS = (_FILES, _ORIGIN)
 _FETCHING = ".fetching"
 _LARGEST_FILES = 64 << 20
@@ -64,29 +64,29 @@ _LOCK_PAUSE = 0.005
 
 
 class FetchOverBudget(ResourceError):
-    """A bundle is not on the node yet and would take more bytes or time than a prolog may spend."""
+    """A bundle is not on the node, and its fetch would take more bytes or time than a prolog may spend."""
 
     code = "fetch-over-budget"
     template = "bundle {bundle}: {problem}"
-    hint = "raise seed.max_fetch or seed.fetch_budget in the policy if this is usual"
+    hint = "raise seed.max_fetch or seed.fetch_budget in the policy if this happens often"
 
 
 class Copy(NamedTuple):
-    """A bundle on this node."""
+    """A copy of a bundle on this node."""
 
     directory: str
     sha256: str
-    fetched: int  # bytes that came from the store for it just now; 0 when it was there
+    fetched: int  # bytes fetched from the store by this call; 0 if the copy existed
 
     @property
     def path(self) -> str:
-        """The squashfs file."""
+        """Path of the squashfs file."""
         return os.path.join(self.directory, self.sha256 + _BUNDLE)
 
     def files(self, offer: Offer) -> dict[str, dict[str, int]]:
-        """Return what the bundle holds: entry → path → mtime in nanoseconds.
+        """Return the files of all entries of the bundle: entry → path → mtime in nanoseconds.
 
-        `BundleDamaged` where the offer, made of the index, names an entry that the bundle's manifest does not.
+        Raises `BundleDamaged` if the offer, which comes from the index, names an entry that the manifest lacks.
         """
         with opened_dir(self.directory) as fd:
             files: dict[str, dict[str, int]] = json.loads(read_small(self.sha256 + _FILES, _LARGEST_FILES, fd))
@@ -104,17 +104,17 @@ class _Copy(NamedTuple):
 def local_copy(
     directory: str, namespace: Namespace, offer: Offer, *, store: StoreClient, most_bytes: int, deadline: Deadline
 ) -> Copy:
-    """Return this node's copy of an offered bundle, fetched from the store where it lacks.
+    """Return the node's copy of an offered bundle; fetch it from the store if there is none.
 
-    `namespace` has the scope of the offer. `FetchOverBudget` where the fetch would take more than `most_bytes` or
-    is not done at the deadline; the errors of `bundles.fetch`; `OSError` is the node's disk.
+    `namespace` has the scope of the offer. Raises `FetchOverBudget` if the fetch would take more than `most_bytes` or
+    is not complete at the deadline, `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
     """
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
         if _is_there(dir_fd, offer):
             return Copy(directory, offer.sha256, 0)
         if offer.size > most_bytes:
-            problem = f"it has {offer.size} bytes, {most_bytes} are left of the budget"
+            problem = f"it has {offer.size} bytes, but only {most_bytes} are left of seed.max_fetch"
             raise FetchOverBudget(bundle=offer.bundle, problem=problem)
         fd = _claim(dir_fd, offer, deadline)
         try:
@@ -134,14 +134,14 @@ def _is_there(dir_fd: int, offer: Offer) -> bool:
     except FileNotFoundError:
         return False
     try:
-        os.utime(fd)  # its last use, for `prune`
+        os.utime(fd)  # mtime is the last use, for `prune`
         return os.fstat(fd).st_size == offer.size
     finally:
         os.close(fd)
 
 
 def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
-    """Return the locked, empty file to fetch into; another's fetch is waited for."""
+    """Return the locked, empty file to fetch into; wait until another job's fetch of the bundle ends."""
     temp = offer.sha256 + _FETCHING
     while True:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
@@ -152,7 +152,7 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
             if is_at(fd, temp, dir_fd):
                 os.ftruncate(fd, 0)
                 return fd
-            if _is_there(dir_fd, offer):  # whoever had the lock has finished
+            if _is_there(dir_fd, offer):  # the other fetch is complete
                 return fd
         except BaseException:
             os.close(fd)
@@ -169,11 +169,11 @@ def _fetch(
     except WorkerSilent as error:
         if not deadline.expired():
             raise
-        raise FetchOverBudget(bundle=offer.bundle, problem="it was not fetched at the deadline") from error
+        raise FetchOverBudget(bundle=offer.bundle, problem="the fetch was not complete at the deadline") from error
 
 
 def _finish(dir_fd: int, fd: int, sha256: str, files: dict[str, dict[str, int]]) -> None:
-    """Give what was fetched its name, the list of its files first."""
+    """Rename the fetched file to its final name, after the list of its files is written."""
     replace_file(dir_fd, sha256 + _FILES, json.dumps(files).encode(), 0o600)
     os.fchmod(fd, 0o444)
     os.fsync(fd)
@@ -182,13 +182,13 @@ def _finish(dir_fd: int, fd: int, sha256: str, files: dict[str, dict[str, int]])
 
 
 def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
-    """Return a descriptor (O_PATH) of the root of a copy's mount, made where there is none.
+    """Return a descriptor (O_PATH) of the root of a copy's mount; mount the copy if it is not mounted.
 
-    `OSError`: the kernel has no squashfs or loop device to give, the copy is damaged, or (`ETIME`) another prolog was
-    at work here until the deadline.
+    Raises `OSError` if the kernel has no squashfs or no free loop device, if the copy is damaged, or (`ETIME`) if
+    another prolog held the lock until the deadline.
     """
     ensure_dir(directory, 0o700)
-    with _alone(directory, deadline) as dir_fd:
+    with _exclusive(directory, deadline) as dir_fd:
         with suppress(FileExistsError):
             os.mkdir(copy.sha256, 0o700, dir_fd=dir_fd)
         fd = os.open(copy.sha256, PATH, dir_fd=dir_fd)
@@ -208,15 +208,16 @@ def _mount(copy: Copy, target: str) -> None:
     try:
         linux.mount(path, target, "squashfs", linux.MS_RDONLY | linux.RESTRICTED)
     finally:
-        os.close(device)  # the mount holds it now; where there is none it is freed
+        os.close(device)  # the mount keeps the device; if mounting failed, this frees it
 
 
 def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable[[], bool] = lambda: False) -> None:
-    """Unmount a copy and remove its mount point, so that no namespace of a job keeps it; nothing there is fine.
+    """Unmount a copy and remove its mount point; does nothing if there is none.
 
-    `unless` is called under the lock; where it returns True the mount stays.
+    Removing the mount point also detaches the mount in the mount namespaces of jobs. `unless` is called under the
+    lock; if it returns True, the mount stays. Raises `OSError` with `ETIME` if the lock is not free at the deadline.
     """
-    with suppress(FileNotFoundError), _alone(directory, deadline) as dir_fd:
+    with suppress(FileNotFoundError), _exclusive(directory, deadline) as dir_fd:
         if unless():
             return
         with suppress(OSError):  # EINVAL: nothing is mounted
@@ -225,13 +226,13 @@ def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable
 
 
 def mount_points(directory: str) -> list[str]:
-    """Return the SHA-256 of all copies that have a mount point here."""
+    """Return the SHA-256 of each copy that has a mount point here."""
     return names_in(directory)
 
 
 @contextmanager
-def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
-    """Keep others from mounting and unmounting here; the lock is the directory itself."""
+def _exclusive(directory: str, deadline: Deadline) -> Iterator[int]:
+    """Hold the lock for mounting and unmounting, a flock on the directory; yields a descriptor of it."""
     with opened_dir(directory) as fd:
         if not files.wait_flock(fd, deadline, _LOCK_PAUSE):
             raise OSError(errno.ETIME, "another job of this node is still mounting", directory)
@@ -239,10 +240,11 @@ def _alone(directory: str, deadline: Deadline) -> Iterator[int]:
 
 
 def prune(directory: str, layers: str, keep: int, now: float) -> int:
-    """Remove copies until the rest has `keep` bytes at most, and what dead fetches left; return the bytes removed.
+    """Evict copies until at most `keep` bytes are left, and remove abandoned fetches; return the bytes removed.
 
-    `layers` is the directory where copies are mounted: what is gone, or was not used within the hour, is unmounted
-    there. What a job still has below its overlay is freed by the kernel when that job ends, mount and bytes.
+    Copies used since `now` minus `IN_USE_SECONDS` stay. `layers` is the directory where copies are mounted; copies that
+    are gone or were not used since then are unmounted there. The kernel frees what a job still has below its overlay
+    when that job ends.
     """
     try:
         with opened_dir(directory) as fd:
@@ -252,7 +254,7 @@ def prune(directory: str, layers: str, keep: int, now: float) -> int:
             for copy in sorted(copies):
                 if removed >= excess or copy.used > now - IN_USE_SECONDS:
                     break
-                for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: without it nothing else counts
+                for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: the others mean nothing without it
                     unlink_if_there(copy.sha256 + suffix, fd)
                 removed += copy.size
             _remove_abandoned(fd, now)
@@ -263,9 +265,9 @@ def prune(directory: str, layers: str, keep: int, now: float) -> int:
 
 
 def _unmount_unused(fd: int, layers: str, now: float) -> None:
-    """Unmount what is mounted of copies that are gone, or were not used within the hour.
+    """Unmount copies that are gone or were not used in the last hour.
 
-    A mount takes a megabyte or more of the kernel's memory, however small the bundle: `keep` does not bound that.
+    Each mount takes a megabyte or more of kernel memory, however small the bundle, and `keep` does not bound that.
     """
     for sha256 in mount_points(layers):
         in_use = partial(_is_in_use, fd, sha256, now)
@@ -290,7 +292,7 @@ def _copies(fd: int) -> list[_Copy]:
 
 
 def _remove_abandoned(fd: int, now: float) -> None:
-    """Remove what fetches left that have died: nobody holds its lock, and it is old."""
+    """Remove old files of abandoned fetches, which nobody has locked, and descriptions of copies that are gone."""
     for name in os.listdir(fd):
         if not name.endswith((_FETCHING, *_COMPANIONS)):
             continue
@@ -309,7 +311,7 @@ def _remove_abandoned(fd: int, now: float) -> None:
 
 
 def _remove_companion(fd: int, name: str) -> None:
-    """Remove a file that describes a copy which is gone."""
+    """Remove a description if its copy is gone."""
     stem = name.partition(".")[0]
     try:
         os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False)
@@ -318,7 +320,7 @@ def _remove_companion(fd: int, name: str) -> None:
 
 
 def uses(directory: str) -> list[Use]:
-    """Return when each copy was last used, of those that say where they are from."""
+    """Return the last use of each copy whose place in the store is known."""
     found = []
     try:
         with opened_dir(directory) as fd:

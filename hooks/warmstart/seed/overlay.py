@@ -1,28 +1,29 @@
-"""A job's view of the node's bundles: an overlay with an upper layer of the job's own (docs/seeding.md, ADR 0006).
+"""Show bundles to a job through an overlay with a private upper layer (docs/seeding.md, ADR 0006).
 
     <run>/.seed/            root, 0700
-        <subdir>/           one for each profile that is seeded so
-            upper  work     what the job writes; upper looks like the job's own 0700 directory, and so does the view
-            whiteouts       hide what the job must not see
-            merged          the view, where root reads it; no job can reach or cover it
-            l0 … l15        the layers, from the top, until the overlay has them
-    <run>/cache/<subdir>    the same view, where the job has it
+        <subdir>/           one per profile that is seeded by an overlay
+            upper  work     what the job writes; the job owns upper, 0700, which gives the view its owner and mode
+            whiteouts       a layer that hides what the job must not see
+            merged          the view for root; no job can reach it or mount over it
+            l0 … l15        the layers, topmost first, until the overlay is mounted
+    <run>/cache/<subdir>    the same view for the job
 
-All names carry the run, so no upper and no mount point is used twice. Everything is mounted while `cache` is still
-root's (docs/threats.md, row 4). The layers' clones are unmounted at once: the overlay holds its own. Imports ctypes,
-so never on a warm path without seeding.
+All paths are below the run's directory, so no upper layer or mount point is used twice. Everything is mounted while
+root still owns `cache` (docs/threats.md, row 4). The clones of the layers are unmounted at once, because the overlay
+has its own. Imports ctypes, so a warm prolog that seeds nothing must not import this module.
 
-Whiteouts. An overlay merges: where two bundles hold an entry with different files, it would show the files of both.
-One layer of whiteouts above all bundles suffices, because no path is hidden in one bundle and shown from one below it:
+Whiteouts: an overlay merges directories, so if two bundles have an entry with different files, it would show the files
+of both. One layer of whiteouts above all bundles is enough, because no path is hidden in one bundle and shown from a
+bundle below it:
 
-- A path belongs to one entry, whatever the bundle (`Profile.entry_of` is a function of the path), and an entry is
-  shown from the topmost bundle that has it, or from none.
-- So if an entry is shown from a bundle, no bundle above has a file of it. Other files of the entry in bundles below
-  are hidden by whiteouts, and those of the same name lie under it anyway.
-- A path of an entry that is not shown (blocked, or of a bundle that was not fetched) is hidden in all bundles.
+- A path belongs to the same entry in every bundle (`Profile.entry_of` is a function of the path). An entry is shown
+  from the topmost bundle that has it, or not at all.
+- So if an entry is shown from a bundle, no bundle above has a file of it. In the bundles below, whiteouts hide the
+  other files of the entry; files of the same name are covered anyway.
+- A path of an entry that is not shown (blocked, or in a bundle that was not fetched) is hidden in all bundles.
 
-Where bundles break the first rule (published by a release whose profile divides its cache differently), an entry that
-cannot be shown whole and alone is not shown.
+Bundles can break the first rule if a release whose profile divides its cache differently published them. Then an entry
+that cannot be shown whole and alone is not shown.
 """
 
 from __future__ import annotations
@@ -47,39 +48,39 @@ from warmstart.seed.node_cache import Copy
 from warmstart.store.bundles import Offer
 
 MOST_LAYERS = 16
-MOST_BUNDLES = MOST_LAYERS - 1  # one layer is for the whiteouts
-MOST_WHITEOUTS = 20_000  # a namespace that needs more wants compaction, and is extracted until then
-WHITEOUTS = "whiteouts"  # the directory, and the name of that layer
-# Explicit, whatever the kernel's defaults are: a view must never depend on xattrs of directories (redirect_dir), nor
-# leave content in the layer below (metacopy). `volatile`: nobody needs a job's cache after a crash, and without it each
-# unmount syncs the whole file system of the workspace.
+MOST_BUNDLES = MOST_LAYERS - 1  # one layer is for whiteouts
+MOST_WHITEOUTS = 20_000  # a namespace that needs more should be compacted; until then it is extracted
+WHITEOUTS = "whiteouts"  # directory and name of that layer
+# Explicit, because the kernel's defaults differ: a view must not depend on xattrs of directories (redirect_dir), and
+# the upper layer must have all content of its files (metacopy). `volatile`: a job's cache is not needed after a crash,
+# and without this option each unmount syncs the whole file system of the workspace.
 _OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index=off,volatile"
-_BUSY_PAUSE = 0.005  # short: whoever writes file after file has none open in between
-_LAST_TRY = 1.0  # seconds for a writer to pause, when a view is taken down
+_BUSY_PAUSE = 0.005  # short, to hit the moment between two files of a process that writes one after the other
+_LAST_TRY = 1.0  # seconds to wait for a moment without writers when a view is removed
 _REMOVAL = 10.0  # seconds
 
-Picked = list[tuple[Offer, Copy]]  # bundles from the topmost down, each with its copy
+Picked = list[tuple[Offer, Copy]]  # bundles, topmost first, each with its copy
 Files = Mapping[str, Collection[str]]  # entry → paths of its files
 
 
 class OverlayUnavailable(ResourceError):
-    """This node can't mount a job's view: the bundles are extracted instead."""
+    """A view cannot be mounted on this node; the bundles are extracted instead."""
 
     code = "overlay-unavailable"
     template = "{profile}: {problem}"
-    hint = "does the kernel have overlay, squashfs and loop devices (/dev/loop-control)? jobs start slower meanwhile"
+    hint = "check that the kernel has overlay, squashfs and loop devices (/dev/loop-control); jobs start slower"
 
 
 class TooManyLayers(ResourceError):
-    """A namespace has more bundles than an overlay takes, mostly because nobody compacts the store."""
+    """A namespace has more bundles than an overlay takes, usually because the store is not compacted."""
 
     code = "too-many-layers"
     template = "bundle {bundle}: a job's view has at most {most} bundles"
-    hint = "does `warmstart maintain --store` run each night? it makes one bundle of a user's many"
+    hint = "check that `warmstart maintain --store` runs each night; it merges the bundles of a user"
 
 
 class CacheBusy(ResourceError):
-    """A process still writes to the job's cache, so it can't be read as a whole."""
+    """A process still writes to the job's cache, so the cache cannot be read consistently."""
 
     code = "cache-busy"
     template = "profile {profile}: a process still writes to the job's cache; nothing of it is harvested"
@@ -87,53 +88,54 @@ class CacheBusy(ResourceError):
 
 
 class CacheInUse(ResourceError):
-    """A process outlived its job and used the job's cache when that was removed."""
+    """A process outlived its job and still used the job's cache when the cache was removed."""
 
     code = "cache-in-use"
-    template = "{path}: a process still used {subdirs}; it was detached, and ends with that process"
+    template = "{path}: a process still used {subdirs}; the view was detached, and is gone when that process ends"
     hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
 
 
 class Layer(NamedTuple):
-    """One bundle: what it holds, and which of its entries are for the job."""
+    """One bundle: all its files, and the entries of it that are offered to the job."""
 
     files: Files
     entries: Collection[str]
 
 
 class View(NamedTuple):
-    """What the job sees of the bundles."""
+    """What a view shows of its bundles."""
 
-    entries: list[list[str]]  # for each layer those that are shown
-    hidden: list[str]  # paths to put whiteouts at; none lies below another
+    entries: list[list[str]]  # the shown entries of each layer
+    hidden: list[str]  # paths of whiteouts; none is below another
 
 
 class Shown(NamedTuple):
     """A mounted view."""
 
     entries: list[str]
-    mapped: bool  # whether seeded files look like the job's own; else they are root's, and anybody's to write
+    mapped: bool  # seeded files belong to the job by id-mapping; else to root, writable for all
 
 
 class FrozenView(NamedTuple):
-    """A view that nobody can write to any more."""
+    """A view that is read-only now."""
 
-    upper: int  # what the job made or changed: names only, whiteouts are among them
-    merged: int  # the view: content is read here
+    upper: int  # descriptor of the upper layer: names that the job made or changed, whiteouts included
+    merged: int  # descriptor of the view, to read content
 
 
 def split_by_layers(copied: Picked) -> tuple[Picked, list[TooManyLayers]]:
-    """Return the bundles that fit into one view, the more trusted and older ones, and an error for each other one."""
+    """Return the bundles that fit into one view, most trusted and oldest first, and an error for each of the rest."""
     errors = [TooManyLayers(bundle=offer.bundle, most=MOST_BUNDLES) for offer, _ in copied[MOST_BUNDLES:]]
     return copied[:MOST_BUNDLES], errors
 
 
-def show(  # noqa: PLR0917 - where, what, for whom
+def show(  # noqa: PLR0917 - target, bundles, job and deadline
     run_fd: int, subdir: str, directory: str, picked: Picked, job: Identity, deadline: Deadline
 ) -> Shown:
-    """Mount a view of the bundles at `cache/<subdir>` of a run; `directory` is the node's of layers.
+    """Mount a view of the bundles at `cache/<subdir>` of a run; `directory` is the node's `layers`.
 
-    `cache` is still root's. `OverlayUnavailable`: nothing of it is left. `BundleDamaged`: the index is wrong.
+    Root must still own `cache`. Raises `OverlayUnavailable` if the view cannot be mounted, and leaves nothing of it;
+    `BundleDamaged` if index and manifest of a bundle disagree.
     """
     view = _view(picked)
     roots: list[int] = []
@@ -150,23 +152,23 @@ def show(  # noqa: PLR0917 - where, what, for whom
 
 
 def _view(picked: Picked) -> View:
-    """Return what is to be seen; bundles that are shown whole need no look at their files."""
+    """Compute the view; reads lists of files only if some bundle is not shown whole."""
     if all(offer.whole for offer, _ in picked):
         return View([offer.entries for offer, _ in picked], [])
     return view([Layer(copy.files(offer), offer.entries) for offer, copy in picked])
 
 
 def view(layers: Sequence[Layer]) -> View:
-    """Return what to show and what to hide; `layers` from the topmost one down."""
-    top: dict[str, int] = {}  # path → the topmost layer that holds it
+    """Return the entries to show and the paths to hide; `layers` are ordered topmost first."""
+    top: dict[str, int] = {}  # path → the topmost layer that has it
     for number, layer in enumerate(layers):
         for files in layer.files.values():
             for path in files:
                 top.setdefault(path, number)
-    folders = {folder for path in top for folder in _above(path)}
+    folders = {folder for path in top for folder in _parents(path)}
 
     def is_clear(path: str, number: int) -> bool:
-        return top[path] == number and path not in folders and not any(folder in top for folder in _above(path))
+        return top[path] == number and path not in folders and not any(folder in top for folder in _parents(path))
 
     entries = [
         [entry for entry in layer.entries if all(is_clear(path, number) for path in layer.files[entry])]
@@ -174,32 +176,34 @@ def view(layers: Sequence[Layer]) -> View:
     ]
     shown = {path for layer, names in zip(layers, entries, strict=True) for name in names for path in layer.files[name]}
     hidden = top.keys() - shown
-    return View(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _above(path))))
+    return View(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _parents(path))))
 
 
-def _above(path: str) -> Iterator[str]:
-    """Give the directories that a path lies in."""
+def _parents(path: str) -> Iterator[str]:
+    """Yield the parent directories of a path, deepest first."""
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
 
 
 def build(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: Identity) -> bool:
-    """Mount a view of `layers` (O_PATH descriptors of mounted bundles, the topmost first) at `cache/<subdir>`.
+    """Mount a view of `layers` (O_PATH descriptors of mounted bundles, topmost first) at `cache/<subdir>`.
 
-    `cache/<subdir>` has to be there and root's, and its parents, too. `hidden` are paths that the job is not to see
-    (`view`). Returns whether seeded files look like the job's own (id-mapped); where the kernel can't do that,
-    they are root's, 0666 and 0777. `OverlayUnavailable`: then nothing is mounted and nothing of it is left.
+    `cache/<subdir>` must exist, and root must own it and its parents. `hidden` are paths that the job must not see
+    (`view`). Returns True if seeded files belong to the job by id-mapping. If the kernel cannot map ids, they belong
+    to root with modes 0666 and 0777, and it returns False.
+
+    Raises `OverlayUnavailable` if the view cannot be mounted, and leaves nothing of it.
     """
     try:
-        with suppress(OSError):  # the attempt is the probe: a kernel that can't map says so at once
+        with suppress(OSError):  # there is no cheaper probe for id-mapping than the attempt
             return _build(run_fd, subdir, layers, hidden, job, mapped=True)
         return _build(run_fd, subdir, layers, hidden, job, mapped=False)
     except OSError as error:
         raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
 
 
-def _build(  # noqa: PLR0917 - `build`'s arguments and one way of two
+def _build(  # noqa: PLR0917 - the arguments of `build`, and whether to map ids
     run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: Identity, mapped: bool
 ) -> bool:
     ensure_dir(SEED, 0o700, run_fd)
@@ -230,7 +234,7 @@ def _make_upper(job: Identity) -> None:
 
 
 def _attached(layers: Sequence[int], job: Identity | None) -> list[str]:
-    """Attach a clone of each layer at `l<n>`, id-mapped for `job`; return their names."""
+    """Attach a clone of each layer at `l<n>`, id-mapped if `job` is given; return their names."""
     names = [f"l{number}" for number in range(len(layers))]
     userns = linux.user_namespace(job.uid, job.gid) if job else -1
     try:
@@ -250,9 +254,9 @@ def _attached(layers: Sequence[int], job: Identity | None) -> list[str]:
 
 
 def _make_whiteouts(hidden: Sequence[str], job: Identity) -> None:
-    """Make a whiteout at each path; directories on the way are the job's: the view shows the topmost."""
+    """Make a whiteout at each path. The job owns the parents: a merged directory has the owner of its topmost one."""
     if len(hidden) > MOST_WHITEOUTS:
-        raise OSError(errno.E2BIG, f"{len(hidden)} files of its bundles would have to be hidden")
+        raise OSError(errno.E2BIG, f"{len(hidden)} files of its bundles must be hidden, the limit is {MOST_WHITEOUTS}")
     made = {""}
     _make_folder(WHITEOUTS, job)
     for path in hidden:
@@ -279,9 +283,9 @@ def _detach_layers(profile_dir: int, count: int) -> None:
 
 @contextmanager
 def frozen_view(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[FrozenView | None]:
-    """Make a profile's view read-only and open it; None where it has none (seeded by extraction, or not at all).
+    """Make a profile's view read-only and open it; yields None if it has no view (extracted, or not seeded).
 
-    `CacheBusy` where a process still writes at the deadline.
+    Raises `CacheBusy` if a process still has a file open for writing at the deadline.
     """
     with ExitStack() as opened:
         view = _opened(run_fd, subdir, opened)
@@ -296,7 +300,7 @@ def frozen_view(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> I
 
 
 def _make_read_only(merged: int, deadline: Deadline) -> bool:
-    """Make a view read-only; False where somebody still has a file open for writing at the deadline."""
+    """Make a view read-only; return False if a file is still open for writing at the deadline."""
     while True:
         try:
             linux.make_read_only(merged)
@@ -311,22 +315,22 @@ def _make_read_only(merged: int, deadline: Deadline) -> bool:
 
 
 def take_down(run_fd: int) -> list[str]:
-    """Unmount all views of a run; return the subdirs of which a process still used one.
+    """Unmount all views of a run; return the subdirs whose view a process still used.
 
-    Read-only first, so that such a process changes nothing any more if it can be helped. Removing the run's tree then
-    removes the mount points, which takes the mounts out of other jobs' namespaces, too. Repeatable, whatever a
-    dead prolog left; nothing mounted is fine.
+    Each view is first made read-only if possible, so that such a process changes nothing more. The caller then removes
+    the run's tree; that removes the mount points and so detaches the mounts in other jobs' namespaces. Can be repeated,
+    and handles whatever an interrupted prolog left.
     """
     return [subdir for subdir in _subdirs(run_fd) if not _take_one_down(run_fd, subdir)]
 
 
 def _take_one_down(run_fd: int, subdir: str) -> bool:
-    """Unmount one view; return whether nobody used it."""
+    """Unmount one view; return whether it was unused."""
     with ExitStack() as opened:
         view = _opened(run_fd, subdir, opened)
         if view is None:
             return True
-        with suppress(OSError):  # the disk below it fails: it goes all the same
+        with suppress(OSError):  # the disk below fails: unmount it all the same
             _make_read_only(view[1], after(_LAST_TRY))
     unused = _unmount_from_cache(run_fd, subdir)
     with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as profile_dir:
@@ -342,16 +346,17 @@ def _subdirs(run_fd: int) -> list[str]:
 
 
 def discard(run_fd: int, subdir: str) -> None:
-    """Unmount one profile's view and remove what belongs to it, in the prolog: nobody has used it yet."""
+    """Unmount and remove one profile's view in the prolog, before the job can use it."""
     with suppress(FileNotFoundError), opened_dir(SEED, run_fd) as seed:
         _unmount_from_cache(run_fd, subdir)
         remove_tree(seed, subdir, after(_REMOVAL))
 
 
 def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
-    """Unmount what lies at `cache/<subdir>`; return whether nobody used it.
+    """Unmount the view at `cache/<subdir>`; return whether it was unused.
 
-    All below `cache` is the job's: its mount point may be covered or gone. What is left there goes with the tree.
+    The job controls everything below `cache`, so the mount point may be covered or gone. Whatever stays mounted is
+    detached with the removal of the tree.
     """
     try:
         cache = open_directory("cache", run_fd, mount_id(run_fd))
@@ -366,7 +371,7 @@ def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
 
 
 def _opened(run_fd: int, subdir: str, opened: ExitStack) -> tuple[int, int] | None:
-    """Return descriptors of `.seed/<subdir>` and (O_PATH) of its view's root; None where it is not mounted."""
+    """Open `.seed/<subdir>` and, with O_PATH, the root of its view; return None if no view is mounted."""
     try:
         seed = opened.enter_context(opened_dir(SEED, run_fd))
         profile_dir = opened.enter_context(opened_dir(subdir, seed))

@@ -1,1 +1,1 @@
-"""The shared store: layout, locks, publishing, bundles, index."""
+"""The shared store: layout, locks, publishing, bundles, index. Runs as the store's owner."""

@@ -1,8 +1,7 @@
-"""Make a whole file visible in the store, atomically and never over another one (docs/architecture.md, rule 1).
+"""Publish a file in the store atomically and without overwriting (docs/architecture.md, rule 1).
 
-Temp in the same directory → the caller's check → fsync → link to the final name → fsync directory.
-`link(2)` and not rename: it never overwrites, and NFS and Lustre have no no-replace rename. Runs as the
-store's owner.
+Temp file in the same directory → the caller's check → fsync → link to the final name → fsync of the directory.
+link(2) never overwrites; rename(2) does, and NFS and Lustre have no RENAME_NOREPLACE. Runs as the store's owner.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ TEMP_PREFIX = ".tmp-"
 
 @contextmanager
 def temp_file(dir_fd: int, owner: str, mode: int = 0o444) -> Iterator[tuple[str, int]]:
-    """Give the name and descriptor of a new file in the store; its name is gone afterwards.
+    """Create a temp file in the store; yields its name and descriptor, and removes the name afterwards.
 
-    `owner` (node and run id) is part of the name, so that it tells who made the file.
+    `owner` (node and run id) is part of the name, so that leftovers can be traced.
     """
     name = f"{TEMP_PREFIX}{owner}-{os.getpid()}-{os.urandom(4).hex()}"
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
@@ -34,10 +33,9 @@ def temp_file(dir_fd: int, owner: str, mode: int = 0o444) -> Iterator[tuple[str,
 
 
 def publish(dir_fd: int, temp: str, fd: int, name: str) -> bool:
-    """Give the finished temp file its final name; False when another publisher was first.
+    """Sync the complete temp file and link it to its final name; return False if another file has the name.
 
-    After an ambiguous error (NFS may repeat a request that had succeeded, and answer EEXIST) the inodes
-    decide who was first.
+    NFS may repeat a link request that had succeeded and then report EEXIST, so the inodes decide who was first.
     """
     os.fsync(fd)
     try:
@@ -51,7 +49,7 @@ def publish(dir_fd: int, temp: str, fd: int, name: str) -> bool:
 
 
 def replace(dir_fd: int, owner: str, name: str, data: bytes, mode: int = 0o444) -> None:
-    """Replace a pointer or an index (never an image, never a bundle): readers see old or new, whole."""
+    """Replace a file atomically: readers see the old or the new content. Never used for images and bundles."""
     with temp_file(dir_fd, owner, mode) as (temp, fd):
         write_all(fd, data)
         os.fsync(fd)
@@ -63,5 +61,5 @@ def _sync_directory(dir_fd: int) -> None:
     try:
         os.fsync(dir_fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # FUSE file systems without fsyncdir
+        if error.errno != errno.EINVAL:  # EINVAL: a FUSE file system without fsyncdir
             raise

@@ -1,11 +1,9 @@
-"""The kill switch: what no job is given and nobody publishes, from the next job on, on every node.
+"""The blocklist: what is neither seeded nor published, on every node, from the next job on (docs/threats.md, row 19).
 
-See docs/threats.md, row 19.
+    <store>/artifacts/blocked.json      0444; absent while nothing is blocked
 
-    <store>/artifacts/blocked.json      0444; there is none while nothing is blocked
-
-Every offer and every publishing reads it: one call that finds no file where nothing is blocked. A file that is there
-and can't be read blocks everything: damage must not lift a block. Hot path.
+Every offer and every publish reads it; if nothing is blocked, that is one system call. A file that cannot be read
+blocks everything, because damage must not lift a block. Runs as the store's owner. Hot path.
 """
 
 from __future__ import annotations
@@ -27,50 +25,50 @@ LARGEST = 4 << 20
 
 
 class BlocksUnreadable(StoreError):
-    """The list of what is blocked is damaged or of a newer format; nothing is seeded or published meanwhile."""
+    """The blocklist is damaged or of a newer format; nothing is seeded or published until it is repaired."""
 
     code = "blocks-unreadable"
     template = "{path}: {problem}"
-    hint = "write it anew: `warmstart cache unblock --all`, then block again what must be blocked"
+    hint = "run `warmstart cache unblock --all`, then block again what must stay blocked"
 
 
 class Block(NamedTuple):
-    """One thing that is blocked: a user, or a namespace of a profile, or an entry of a profile."""
+    """A block of one user, one namespace of a profile, or one entry of a profile; other fields are ""."""
 
     user: str = ""  # name or uid
     profile: str = ""
     namespace: str = ""
     entry: str = ""
     reason: str = ""
-    by: str = ""
+    by: str = ""  # the administrator
     at: float = 0.0  # seconds since the epoch
 
     @property
     def what(self) -> tuple[str, str, str, str]:
-        """What is blocked, without why and when."""
+        """User, profile, namespace and entry, without reason and time."""
         return self[:4]
 
 
 class Blocks(NamedTuple):
-    """All that is blocked."""
+    """All blocks of a store."""
 
     blocks: tuple[Block, ...]
 
     def user(self, name: str, uid: int) -> bool:
-        """Tell whether a user is blocked, by name or by uid: either is enough."""
+        """Return whether a user is blocked by name or by uid."""
         return any(block.user in (name, str(uid)) for block in self.blocks if block.user)
 
     def namespace(self, profile: str, namespace: str) -> bool:
-        """Tell whether a namespace is blocked, in every scope."""
+        """Return whether a namespace is blocked; a block holds in every scope."""
         return any((block.profile, block.namespace) == (profile, namespace) for block in self.blocks)
 
     def entries(self, profile: str) -> set[str]:
-        """Return the entries of a profile that are blocked, in every namespace."""
+        """Return the blocked entries of a profile; a block holds in every namespace."""
         return {block.entry for block in self.blocks if block.entry and block.profile == profile}
 
 
 def read(store: str) -> Blocks:
-    """Return what is blocked; `BlocksUnreadable`, `OSError`."""
+    """Return all blocks; raises `BlocksUnreadable` or `OSError`."""
     path = os.path.join(store, ARTIFACTS, NAME)
     try:
         data = read_small(path, LARGEST)
@@ -86,14 +84,14 @@ def read(store: str) -> Blocks:
 
 
 def listed(store: str) -> list[Block]:
-    """Return all blocks, for people."""
-    with store_errors("read what is blocked"):
+    """Return all blocks as a list; raises `BlocksUnreadable` or `StoreFailed`."""
+    with store_errors("read the blocklist"):
         return list(read(store).blocks)
 
 
 def block(store: str, new: Block, owner: str) -> bool:
-    """Add a block; return whether it is new. The store's own errors."""
-    with store_errors("block"), _alone(store):
+    """Add a block; return False if the same is blocked already. Raises `BlocksUnreadable` or `StoreFailed`."""
+    with store_errors("change the blocklist"), _exclusive(store):
         blocks = read(store).blocks
         if new.what in (known.what for known in blocks):
             return False
@@ -102,8 +100,8 @@ def block(store: str, new: Block, owner: str) -> bool:
 
 
 def unblock(store: str, unwanted: Block, owner: str) -> bool:
-    """Take back what a block blocks, whatever its reason; return whether it was there."""
-    with store_errors("unblock"), _alone(store):
+    """Remove a block, whatever its reason; return whether it existed."""
+    with store_errors("change the blocklist"), _exclusive(store):
         blocks = read(store).blocks
         left = tuple(known for known in blocks if known.what != unwanted.what)
         if left == blocks:
@@ -113,8 +111,8 @@ def unblock(store: str, unwanted: Block, owner: str) -> bool:
 
 
 def unblock_all(store: str) -> bool:
-    """Take back all blocks, readable or not; return whether there was a list."""
-    with store_errors("unblock"), _alone(store), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
+    """Remove the blocklist, readable or not; return whether it existed."""
+    with store_errors("change the blocklist"), _exclusive(store), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
         return unlink_if_there(NAME, fd)
 
 
@@ -126,7 +124,7 @@ def _write(store: str, blocks: Iterable[Block], owner: str) -> None:
         replace(fd, owner, NAME, data)
 
 
-def _alone(store: str) -> AbstractContextManager[None]:
+def _exclusive(store: str) -> AbstractContextManager[None]:
     from warmstart.store.locks import lock_or_proceed
 
     ensure_dir(os.path.join(store, ARTIFACTS), 0o700)

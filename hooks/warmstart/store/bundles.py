@@ -1,11 +1,11 @@
 """Offer, fetch and publish bundles; per-scope byte quotas. Runs as the store's owner. Hot path: `offers`.
 
-One entry comes from exactly one bundle: of the most trusted scope first, and within a scope of the oldest bundle.
-That is what "first publisher wins" means (docs/threats.md, row 8).
+Each entry comes from exactly one bundle: the oldest one in the most trusted scope that has it. This is the meaning of
+"first publisher wins" (docs/threats.md, row 8).
 
-Quotas are approximate at publish and exact in garbage collection (`store.maintenance`). A scope's size is summed up
-each time: a stored sum would be wrong after the first publisher that died. A scope has few namespaces, and compaction
-keeps their bundles few.
+Quotas are approximate at publish and exact in garbage collection (`store.maintenance`). The size of a scope is summed
+up each time, because a stored sum would be wrong after a publisher dies. A scope has few namespaces, and compaction
+keeps the number of their bundles low.
 """
 
 from __future__ import annotations
@@ -34,92 +34,92 @@ from warmstart.store.layout import (
 from warmstart.store.locks import publish_lock
 from warmstart.store.manifest import Draft, Manifest
 
-# Gives a new bundle its id, by what the namespace has; None where it is not wanted any more.
+# Sets the id of a new bundle by the index of its namespace; returns None if the bundle is not needed any more.
 _WithId = Callable[[Manifest, index.Index], Manifest | None]
 
 
 class BundleDamaged(StoreError):
-    """The bytes of a bundle are not those that its publisher wrote."""
+    """A bundle is not what its publisher wrote."""
 
     code = "bundle-damaged"
     template = "bundle {bundle}: {problem}"
-    hint = "`warmstart cache verify` quarantines it; look for errors of the store's disks"
+    hint = "run `warmstart cache verify` to quarantine it; check the store's disks for errors"
 
 
 class BundleGone(StoreError):
-    """A bundle that the index names is not there any more: mostly maintenance removed it just now."""
+    """A bundle that the index lists is missing, usually because maintenance has just removed it."""
 
     code = "bundle-gone"
     template = "bundle {bundle} is not in the store any more"
-    hint = "nothing, if it happens once; else `warmstart cache reindex`"
+    hint = "ignore it if it happens once; otherwise run `warmstart cache reindex`"
 
 
 class CopyFailed(ResourceError):
-    """The node could not take a bundle's bytes."""
+    """A bundle could not be written to the node's disk."""
 
     code = "bundle-copy-failed"
     template = "bundle {bundle}: {problem}"
-    hint = "is there space left on the node's disk?"
+    hint = "check the free space on the node's disk"
 
 
 class PublishBlocked(StoreError):
-    """An administrator has blocked the user, or the namespace."""
+    """An administrator has blocked the user or the namespace."""
 
     code = "publish-blocked"
-    template = "nothing is taken: {what} is blocked"
-    hint = "`warmstart cache blocked` says by whom and why"
+    template = "cannot publish: {what} is blocked"
+    hint = "run `warmstart cache blocked` to see by whom and why"
 
 
 class QuotaExceeded(UserError):
-    """The scope's quota is used up; maintenance makes room by removing the least recently used bundles."""
+    """The scope's quota is used up; maintenance makes room by evicting its least recently used bundles."""
 
     code = "cache-quota-exceeded"
-    template = "scope {scope} has {used} bytes of the {quota} that it may have; {more} more are not taken"
-    hint = "`warmstart maintain --store` makes room; raise maintenance.per_user, per_account or per_site if it is usual"
+    template = "scope {scope} uses {used} of its {quota} bytes; {more} more do not fit"
+    hint = "run `warmstart maintain --store`; raise maintenance.per_user, per_account or per_site if this happens often"
 
 
 class Offer(NamedTuple):
-    """One bundle that a job can be seeded from, and which of its entries."""
+    """One bundle that a job can be seeded from, and the entries to take from it."""
 
     scope: str
     bundle: str
     sha256: str  # of the squashfs file
     size: int  # of the squashfs file, bytes
     entries: list[str]
-    whole: bool  # whether that is all the bundle holds
+    whole: bool  # `entries` are all entries of the bundle
 
 
 class Offers(NamedTuple):
-    """What a namespace has for a job."""
+    """What a namespace offers a job."""
 
-    offers: list[Offer]  # the most trusted scope first, the oldest bundle first
-    refused: dict[str, str]  # bundle → why it, or some of it, is not used
+    offers: list[Offer]  # most trusted scope first, then oldest bundle first
+    refused: dict[str, str]  # bundle → why it is not used, or not all of it; "*" if the namespace is blocked
 
 
 class Published(NamedTuple):
-    """What became of a bundle."""
+    """The result of publishing a bundle."""
 
-    bundle: str | None  # its id; None: others have published all of it
-    sha256: str
-    size: int  # bytes
-    indexed: bool  # False: it is there, but the index could not be written; the next publisher's will list it
+    bundle: str | None  # its id; None if it was not needed any more
+    sha256: str  # of the squashfs file
+    size: int  # of the squashfs file, bytes
+    indexed: bool  # False if it is published but the index could not be written; the next update lists it
 
 
 class Reindexed(NamedTuple):
-    """What a new index lists."""
+    """The result of rebuilding an index."""
 
-    bundles: int
-    refused: dict[str, str]  # bundle → why its manifest can't be used
+    bundles: int  # number listed
+    refused: dict[str, str]  # bundle → why its manifest is unusable
 
 
 def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: str) -> Offers:
-    """Return which entries to take from which bundle; `scopes` from the most trusted one down.
+    """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
-    Every entry is named once. `StoreFailed` where the store refuses or is not there; a namespace that is not there
-    is empty.
+    Each entry is in one offer at most. A missing namespace counts as empty. Raises `StoreFailed` if the store fails or
+    is not mounted, `BlocksUnreadable` if the blocklist is damaged.
     """
     result = Offers([], {})
-    with store_errors("read what is blocked"):
+    with store_errors("read the blocklist"):
         blocked = blocklist.read(store)
     if blocked.namespace(profile, namespace):
         return Offers([], {"*": "the namespace is blocked"})
@@ -146,19 +146,20 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
 
 
 def _require_store(store: str) -> None:
-    """Tell an empty store from one that is not mounted, where an empty directory of root's is often seen."""
+    """Raise `StoreFailed` if the store is not mounted: its mount point is usually an empty directory of root's."""
     with store_errors("find the store"):
         if os.stat(store).st_uid != os.geteuid():
-            raise OSError(errno.ENODEV, "not the store's owner's: is it mounted?", store)
+            raise OSError(errno.ENODEV, "the store's owner does not own it; it may not be mounted", store)
 
 
 def known_entries(
     where: Namespace, user: str, uid: int, owner: str, *, quota: int = 0, newest: bool = False
 ) -> list[str]:
-    """Return the entries that need not be harvested: the namespace has them, or they are blocked.
+    """Return the entries that need not be harvested: they are published in the namespace, or blocked.
 
-    `PublishBlocked` where nothing of that user or for that namespace is taken, `QuotaExceeded` where the scope has all
-    it may have (`quota` in bytes, 0 is none). `newest`: what there is gets replaced, so only what is blocked counts.
+    With `newest` a new publisher replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for none.
+    Raises `PublishBlocked` if the user or the namespace is blocked, `QuotaExceeded` if the scope's quota is used up,
+    `BlocksUnreadable`, `StoreFailed`.
     """
     with store_errors("read the index"):
         if quota:
@@ -168,7 +169,7 @@ def known_entries(
 
 
 def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
-    """Return the entries that are blocked; `PublishBlocked` where the user or the namespace is."""
+    """Return the blocked entries; raises `PublishBlocked` if the user or the namespace is blocked."""
     blocked = blocklist.read(where.store)
     if blocked.user(user, uid):
         raise PublishBlocked(what=f"the user {user}")
@@ -178,11 +179,11 @@ def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
 
 
 def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> dict[str, dict[str, int]]:
-    """Copy a bundle into the inherited, empty descriptor `fd`; return each entry's files, with mtimes in nanoseconds.
+    """Copy a bundle into the inherited, empty descriptor `fd`; return entry → path → mtime in nanoseconds.
 
-    What arrives is hashed on the way and must be what the manifest and the index both say: `BundleDamaged`
-    otherwise, and what `fd` then holds is worthless. `BundleGone`, `ManifestUnreadable`, `StoreFailed`;
-    `CopyFailed` is the node's disk.
+    The bytes are hashed during the copy. They and the manifest must match `sha256` and `size`, or it raises
+    `BundleDamaged`, and the content of `fd` is useless. Also raises `BundleGone`, `ManifestUnreadable`, `StoreFailed`,
+    and `CopyFailed` if the node's disk fails.
     """
     if not layout.is_bundle_id(bundle):
         raise ValueError(f"not a bundle's id: {bundle!r}")
@@ -214,7 +215,7 @@ def _copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) ->
 
 
 def read_manifest(where: Namespace, bundle: str) -> Manifest:
-    """Return a bundle's manifest; `ManifestUnreadable`, `BundleGone`, `StoreFailed`."""
+    """Return a bundle's manifest; raises `ManifestUnreadable`, `BundleGone` or `StoreFailed`."""
     if not layout.is_bundle_id(bundle):
         raise BundleGone(bundle=bundle)
     with store_errors("read a manifest"):
@@ -226,27 +227,30 @@ def read_manifest(where: Namespace, bundle: str) -> Manifest:
 
 
 def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: int = 0) -> Published:
-    """Publish the squashfs behind the inherited descriptor `fd`; readers see it whole or not at all.
+    """Publish the squashfs of the inherited descriptor `fd`; readers see it whole or not at all.
 
-    `owner` names whoever publishes in the names of temporary files (node and run id). `bundle` is None where others
-    have published all its entries (or, where the newest wins, another newer one) meanwhile. `StoreFull`, `StoreFailed`:
-    no reader sees anything of it, or (an error of the last directory sync) all of it. `QuotaExceeded` where the scope
-    would have more than `quota` bytes then (0: no quota).
+    `owner` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
+    `bundle` is None if all its entries were published meanwhile, or, for a profile that keeps the newest, if another
+    job has published a newer one.
+
+    Raises `QuotaExceeded` if the scope would exceed `quota`, `PublishBlocked`, `BlocksUnreadable`, `StoreFull` or
+    `StoreFailed`. After the last two, readers see nothing of the bundle, or all of it if only the final sync of the
+    directory failed.
     """
     if quota:
         with store_errors("measure the scope"):
             check_quota(where.store, where.scope, os.fstat(fd).st_size, quota)
     with_id: _WithId = index.with_new_id
     if draft.based_on is not None:
-        with store_errors("read what is blocked"):
+        with store_errors("read the blocklist"):
             with_id = partial(index.with_id_over, blocklist.read(where.store), draft.based_on)
     return _publish(where, fd, draft, owner, with_id)
 
 
 def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Published:
-    """Publish what was made of other bundles, as old as the oldest of them; the same errors.
+    """Publish a bundle that replaces others, with an id just before the oldest of them; errors as `publish_bundle`.
 
-    `bundle` is None where one of those that it replaces is not there any more.
+    The result's `bundle` is None if one of the replaced bundles is gone.
     """
     return _publish(where, fd, draft, owner, index.with_older_id)
 
@@ -258,7 +262,7 @@ def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _With
         try:
             with temp_file(dir_fd, owner) as (temp, out):
                 size, sha256 = copy_hashed(fd, out)
-                os.fsync(out)  # before the lock is taken: it is the slow part
+                os.fsync(out)  # the slow part, so before taking the lock
                 found = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
                 found = found._replace(origins=draft.origins, replaces=draft.replaces)
                 with publish_lock(where.path):
@@ -270,10 +274,10 @@ def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _With
 
 
 def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:
-    """Make a bundle visible; return whether the index lists it."""
+    """Make a bundle visible and update the index; return whether the index lists it."""
     with temp_file(dir_fd, owner) as (temp, fd):
         write_all(fd, manifest.encode(found))
-        os.fsync(fd)  # before the first link: a store that fills up here has linked nothing
+        os.fsync(fd)  # before the first link: if the store is full, nothing has been linked
         for (name, file), suffix in ((squashfs, BUNDLE), ((temp, fd), MANIFEST)):
             if not publish(dir_fd, name, file, found.bundle + suffix):
                 raise FileExistsError(errno.EEXIST, "another bundle has this id", found.bundle)
@@ -285,22 +289,22 @@ def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Ma
 
 
 def reindex(where: Namespace, owner: str) -> Reindexed:
-    """Make the index again from the manifests."""
+    """Rebuild the index of a namespace from its manifests."""
     with store_errors("rebuild the index"), opened_dir(where.path) as dir_fd, publish_lock(where.path):
         made = index.rebuild(dir_fd, owner)
     return Reindexed(len(made.bundles), made.refused)
 
 
 def quota(scope: str, rules: Maintenance) -> int:
-    """Return how many bytes of bundles a scope (its directory's name) may have."""
+    """Return the quota of a scope in bytes; `scope` is the name of its directory."""
     kind = scope.partition("-")[0]
     return {"user": rules.per_user, "account": rules.per_account}.get(kind, rules.per_site)
 
 
 def check_quota(store: str, scope: str, more: int, most: int) -> None:
-    """Raise `QuotaExceeded` where `more` bytes would take a scope beyond `most`; `OSError`.
+    """Raise `QuotaExceeded` if a scope would have more than `most` bytes with `more` added, or `OSError`.
 
-    Two that publish at the same moment may both be let in.
+    Concurrent publishers may together exceed the quota.
     """
     used = 0
     for size in _sizes(os.path.join(store, ARTIFACTS, scope)):
@@ -312,7 +316,7 @@ def check_quota(store: str, scope: str, more: int, most: int) -> None:
 
 
 def _sizes(path: str) -> Iterator[int]:
-    """Yield the sizes of a scope's bundles; what goes meanwhile, or is no name of ours, does not count."""
+    """Yield the sizes of a scope's bundles in bytes; skips files that vanish and names outside of the layout."""
     for profile in _components(path):
         for name in _components(os.path.join(path, profile)):
             with suppress(FileNotFoundError, NotADirectoryError), opened_dir(os.path.join(path, profile, name)) as fd:

@@ -1,8 +1,9 @@
-"""The store, as root sees it: every operation runs in a process of the store's owner.
+"""Root's client for the store: every operation runs in a process of the store's owner.
 
-What comes back is checked before it is returned: first against the operation's type, then, where root uses names in
-paths of its own, against the rules for names. An operation that hangs, because the shared file system does, ends at
-its deadline with `WorkerSilent`. Hot path: operations import what they run.
+Results are checked before they are returned: against the type of the operation and, if root uses names in its own
+paths, against the rules for names. If the shared file system hangs, an operation raises `WorkerSilent` at its
+deadline. Errors of the store (`StoreFailed`) are possible everywhere; docstrings name the others. Hot path:
+operations import what they run.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class StoreClient:
-    """One store, and the process that works in it; `close` ends the process and releases its locks."""
+    """One store, with a process of its owner; `close` ends the process and releases its locks."""
 
     def __init__(self, owner: Identity, path: str, publisher: str) -> None:
-        """Take who owns the store, where it lies, and the node and run id that name temporary files there."""
+        """Work in the store at `path` as `owner`; `publisher` (node and run id) is part of the names of temp files."""
         self.path = path
         self.publisher = publisher
         self.worker = Worker(owner)
@@ -40,15 +41,15 @@ class StoreClient:
         self.close()
 
     def close(self) -> None:
-        """End the process; locks that it holds are released."""
+        """End the process and release its locks."""
         self.worker.close()
 
     # Bundles
 
     def offers(self, scopes: list[str], profile: str, namespace: str, deadline: Deadline) -> Offers:
-        """Return which entries to take from which bundle; `scopes` from the most trusted one down.
+        """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
-        `StoreFailed`, `BlocksUnreadable`.
+        Raises `BlocksUnreadable` if the blocklist is damaged.
         """
         from warmstart.store import bundles
         from warmstart.store.layout import is_bundle_id
@@ -56,18 +57,18 @@ class StoreClient:
 
         found = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.publisher)
         for offer in found.offers:
-            # Root names a file after the hash, and compares scopes with those that it asked for.
+            # Root uses the hash as a file name, and trusts an offer by its scope.
             if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
-                raise self._malformed("offers", f"no bundle: {offer.bundle!a} {offer.sha256!a}")
+                raise self._malformed("offers", f"not a bundle: {offer.bundle!a} {offer.sha256!a}")
         return found
 
     def known_entries(
         self, where: Namespace, user: str, uid: int, deadline: Deadline, *, quota: int = 0, newest: bool = False
     ) -> list[str]:
-        """Return the entries that a user's job need not publish.
+        """Return the entries that a user's job need not harvest.
 
-        `newest`: the last publisher wins, so only blocked entries count. `PublishBlocked`; `QuotaExceeded` where the
-        scope has `quota` bytes already (0: no quota); `StoreFailed`, `BlocksUnreadable`.
+        With `newest` a new publisher replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for
+        none. Raises `PublishBlocked`, `QuotaExceeded` if the scope's quota is used up, or `BlocksUnreadable`.
         """
         from warmstart.store import bundles
 
@@ -76,7 +77,7 @@ class StoreClient:
         )
 
     def needless(self, where: Namespace, based_on: Base | None, entries: Entries, deadline: Deadline) -> str:
-        """Return why these entries need not replace those that the job began with; "" where they should."""
+        """Return why these entries need not replace those that the job began with; "" if they should."""
         from warmstart.store import index
 
         return self.worker.run(deadline, index.needless, where, based_on, entries, self.publisher)
@@ -86,18 +87,18 @@ class StoreClient:
     ) -> dict[str, dict[str, int]]:
         """Copy a bundle into the open, empty file `into`; return entry → path → mtime in nanoseconds.
 
-        `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, `StoreFailed`; `CopyFailed` is the node's disk.
+        Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
         """
         from warmstart.store import bundles, layout
 
         with Worker(self.worker.identity, keep=(into,)) as worker:
             files = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into)
         if not all(layout.is_plain_path(path) for times in files.values() for path in times):
-            raise self._malformed("fetch", f"the files of {bundle} are not named as in a manifest")
+            raise self._malformed("fetch", f"a file name in {bundle} is not valid in a manifest")
         return files
 
     def manifest(self, where: Namespace, bundle: str, deadline: Deadline) -> Manifest:
-        """Return a bundle's manifest; `ManifestUnreadable`, `BundleGone`, `StoreFailed`."""
+        """Return a bundle's manifest; raises `ManifestUnreadable` or `BundleGone`."""
         from warmstart.store import bundles, manifest
 
         return manifest.checked(bundle, self.worker.run(deadline, bundles.read_manifest, where, bundle))
@@ -105,10 +106,9 @@ class StoreClient:
     def publish(
         self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline, *, quota: int = 0
     ) -> Published:
-        """Publish an open squashfs file; readers see it whole or not at all.
+        """Publish an open squashfs file; readers see it whole or not at all. `quota` is in bytes, 0 for none.
 
-        `PublishBlocked`; `QuotaExceeded` where the scope would have more than `quota` bytes (0: no quota);
-        `StoreFull`, `StoreFailed`, `BlocksUnreadable`.
+        Raises `QuotaExceeded` if the scope would exceed `quota`, `PublishBlocked`, `BlocksUnreadable` or `StoreFull`.
         """
         from warmstart.store import bundles
 
@@ -116,7 +116,7 @@ class StoreClient:
             return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.publisher, quota)
 
     def publish_compacted(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> Published:
-        """Publish an open squashfs file that replaces other bundles; the errors of `publish`."""
+        """Publish an open squashfs file that replaces other bundles; errors as in `publish`."""
         from warmstart.store import bundles
 
         with Worker(self.worker.identity, keep=(squashfs,)) as worker:
@@ -125,7 +125,7 @@ class StoreClient:
     # Maintenance
 
     def lock(self, deadline: Deadline) -> bool:
-        """Take the lock of the store's maintenance until `close`; False where another host has it."""
+        """Take the store's maintenance lock until `close`; return False if another host has it."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.lock, self.path)
@@ -142,107 +142,107 @@ class StoreClient:
 
         found = self.worker.run(deadline, maintenance.survey, self.path, self.publisher)
         for bundle in found:
-            # Root names directories of an export after them.
+            # Root uses these names for directories of an export.
             if not (all(map(layout.is_component, bundle[:3])) and layout.is_bundle_id(bundle.bundle)):
-                raise self._malformed("survey", f"no bundle: {bundle[:4]!a}")
+                raise self._malformed("survey", f"not a bundle: {bundle[:4]!a}")
         return found
 
     def note_uses(self, uses: list[Use], deadline: Deadline) -> int:
-        """Write down when bundles were last used; return how many were not up to date."""
+        """Record the last uses of bundles; return how many were updated."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.note_uses, self.path, uses)
 
     def sweep(self, where: Namespace, now: float, deadline: Deadline) -> list[str]:
-        """Remove what dead publishers left in a namespace; return the names that went."""
+        """Remove leftovers of dead publishers from a namespace; return the removed names."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.sweep, where, self.publisher, now)
 
     def sweep_top(self, now: float, deadline: Deadline) -> list[str]:
-        """Remove what is left beside the namespaces; return the names that went."""
+        """Remove old temp files and rendezvous answers outside of the namespaces; return the removed names."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.sweep_top, self.path, now)
 
     def superseded(self, where: Namespace, now: float, deadline: Deadline) -> list[str]:
-        """Return the bundles of a namespace that others have replaced, and nobody reads any more."""
+        """Return the replaced bundles of a namespace that nobody can still be reading."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.superseded, where, self.publisher, now)
 
     def plan_compaction(self, where: Namespace, deadline: Deadline, *, fewest: int, most_bytes: int) -> list[Merger]:
-        """Return which bundles of a namespace are worth making one of."""
+        """Return which bundles of a namespace to merge."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.plan_compaction, where, self.publisher, fewest, most_bytes)
 
     def remove(self, where: Namespace, bundles: list[str], deadline: Deadline) -> list[str]:
-        """Remove bundles; return those that were there."""
+        """Remove bundles; return those that existed."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.remove, where, bundles, self.publisher)
 
     def quarantine(self, where: Namespace, bundle: str, deadline: Deadline) -> bool:
-        """Move a damaged bundle out of readers' sight; False where it is not there any more."""
+        """Move a damaged bundle into quarantine; return False if it is gone."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.quarantine, where, bundle, self.publisher)
 
     def reindex(self, where: Namespace, deadline: Deadline) -> Reindexed:
-        """Make the index of a namespace again from its manifests."""
+        """Rebuild the index of a namespace from its manifests."""
         from warmstart.store import bundles
 
         return self.worker.run(deadline, bundles.reindex, where, self.publisher)
 
-    # What is blocked
+    # The blocklist
 
     def block(self, new: Block, deadline: Deadline) -> bool:
-        """Add a block; return whether it is new."""
+        """Add a block; return False if the same is blocked already."""
         from warmstart.store import blocklist
 
         return self.worker.run(deadline, blocklist.block, self.path, new, self.publisher)
 
     def unblock(self, unwanted: Block, deadline: Deadline) -> bool:
-        """Take back what a block blocks, whatever its reason; return whether it was there."""
+        """Remove a block, whatever its reason; return whether it existed."""
         from warmstart.store import blocklist
 
         return self.worker.run(deadline, blocklist.unblock, self.path, unwanted, self.publisher)
 
     def unblock_all(self, deadline: Deadline) -> bool:
-        """Take back all blocks, readable or not; return whether there was a list."""
+        """Remove the blocklist, readable or not; return whether it existed."""
         from warmstart.store import blocklist
 
         return self.worker.run(deadline, blocklist.unblock_all, self.path)
 
     def blocked(self, deadline: Deadline) -> list[Block]:
-        """Return all blocks; `BlocksUnreadable`."""
+        """Return all blocks; raises `BlocksUnreadable` if the list is damaged."""
         from warmstart.store import blocklist
 
         return self.worker.run(deadline, blocklist.listed, self.path)
 
-    # What the nodes of a job tell each other, and the controller tells the nodes
+    # Rendezvous of a job's nodes, and job specs from the controller
 
     def publish_rendezvous(self, name: str, answer: Answer, deadline: Deadline) -> None:
-        """Write the answer of a job's head node; `StoreFailed`, `StoreFull`."""
+        """Write the answer of a job's head node; raises `StoreFull` if there is no space."""
         from warmstart.store import rendezvous
 
         self.worker.run(deadline, rendezvous.publish, self.path, name, self.publisher, answer)
 
     def look_for_rendezvous(self, name: str, deadline: Deadline) -> Answer | None:
-        """Return the answer of a job's head node, None while there is none; `StoreFailed`."""
+        """Return the answer of a job's head node, None while there is none."""
         from warmstart.store import rendezvous
 
         return self.worker.run(deadline, rendezvous.look, self.path, name)
 
     def withdraw_rendezvous(self, name: str, deadline: Deadline) -> None:
-        """Remove the answer of a job's head node, if it is there; `StoreFailed`."""
+        """Remove the answer of a job's head node, if there is one."""
         from warmstart.store import rendezvous
 
         self.worker.run(deadline, rendezvous.withdraw, self.path, name)
 
     def read_job_spec(self, path: str, writer: int, deadline: Deadline) -> Spec:
-        """Return what the controller wrote about a job, as the uid `writer`; `SpecUnusable`."""
+        """Return the spec that the controller wrote as uid `writer`; raises `SpecUnusable` if it cannot be trusted."""
         from warmstart.slurm import spec
 
         return self.worker.run(deadline, spec.read, path, writer)

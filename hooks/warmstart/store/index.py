@@ -1,12 +1,12 @@
 """The index of a namespace: its bundles, oldest first, their entries, and which bundle provides an entry.
 
-Runs as the store's owner. Hot path. The index only saves readers from opening every manifest: what it lacks is read
-from the manifests, and a missing, damaged or unknown index is rebuilt. An update lists the directory again after
-writing and repeats while something is missing; so the last writer covers all, without a lock.
+Runs as the store's owner. Hot path. The index only saves readers from opening every manifest. A missing or damaged
+index is rebuilt from the manifests. An update lists the directory again after writing and repeats if a bundle is
+missing, so the last writer lists all bundles, even without a lock.
 
-Within a scope, the bundle whose id sorts first provides an entry. A new bundle's id sorts last, so the first
-publisher keeps its entries. A bundle that replaces another (a compacted one, or one of a profile that keeps the
-newest) gets an id one microsecond earlier and names the other in `replaces`.
+Within a scope, the bundle whose id sorts first provides an entry. The id of a new bundle sorts last, so the first
+publisher keeps its entries. A bundle that replaces others (by compaction, or in a profile that keeps the newest) gets
+an id one microsecond before the oldest of them and names them in `replaces`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class Listed(NamedTuple):
     sha256: str
     size: int  # of the squashfs file, bytes
     entries: dict[str, int]  # entry → bytes of its files
-    user: str  # whose job made it, by name
+    user: str  # name of the user whose job made it
     uid: int
-    replaces: list[str]  # the bundles that maintenance made it of
+    replaces: list[str]  # ids of the bundles that it replaces
 
 
 class Index(NamedTuple):
-    """What a namespace holds."""
+    """The bundles of a namespace."""
 
     bundles: list[Listed]  # oldest first
-    refused: dict[str, str]  # bundle → why its manifest can't be used
+    refused: dict[str, str]  # bundle → why its manifest is unusable
 
     def entries(self) -> set[str]:
         """Return the names of all entries."""
@@ -67,10 +67,10 @@ class Base(NamedTuple):
 
 
 def read(directory: str, owner: str) -> Index:
-    """Return the index of a namespace, repaired where it must be; empty where there is no namespace.
+    """Return the index of a namespace, rebuilt if it is missing or damaged; empty if there is no such namespace.
 
-    A warm read costs four system calls on the store: open, fstat, read, close. An index of another format
-    is left alone (whoever publishes next writes it): readers of two versions would rewrite it for ever.
+    A warm read takes four system calls on the store: open, fstat, read, close. An index of another format is not
+    replaced until the next publish, because readers of two versions would rewrite it for ever. Raises `OSError`.
     """
     try:
         data = read_whole(os.path.join(directory, NAME), LARGEST)
@@ -87,7 +87,7 @@ def read(directory: str, owner: str) -> Index:
         return Index([], {})
     try:
         if not _is_other_format(data):
-            with suppress(OSError):  # a full or read-only store can still be read
+            with suppress(OSError):  # a full or read-only store is still readable
                 return update(fd, owner)
         return _covering(fd, {})
     finally:
@@ -95,7 +95,7 @@ def read(directory: str, owner: str) -> Index:
 
 
 def update(dir_fd: int, owner: str) -> Index:
-    """Bring the index up to what the directory holds, and return it; raises `OSError`."""
+    """Update the index to list all bundles of the directory, and return it; raises `OSError`."""
     index = _load(dir_fd)
     written = index
     while True:
@@ -110,7 +110,7 @@ def update(dir_fd: int, owner: str) -> Index:
 
 
 def rebuild(dir_fd: int, owner: str) -> Index:
-    """Make the index anew from the manifests alone; raises `OSError`."""
+    """Rebuild the index from the manifests alone, and return it; raises `OSError`."""
     unlink_if_there(NAME, dir_fd)
     return update(dir_fd, owner)
 
@@ -118,14 +118,14 @@ def rebuild(dir_fd: int, owner: str) -> Index:
 def _load(dir_fd: int) -> Index | None:
     try:
         return _decode(read_whole(NAME, LARGEST, dir_fd))
-    except OSError:  # whatever is wrong with it, it is replaced
+    except OSError:  # missing or unreadable: it is replaced
         return None
 
 
 def _covering(dir_fd: int, known: dict[str, Listed]) -> Index:
-    """Return an index of all bundles of the directory, reading the manifests of those not known.
+    """Return an index of all bundles of the directory; reads only manifests that are not in `known`.
 
-    A known bundle that the listing lacks is looked up by name: a client of NFS may list an old state.
+    A known bundle that the listing lacks is looked up by name, because an NFS client may list a stale directory.
     """
     bundles, refused = [], {}
     there = _manifests(dir_fd)
@@ -142,7 +142,7 @@ def _covering(dir_fd: int, known: dict[str, Listed]) -> Index:
 
 
 def _manifests(dir_fd: int) -> set[str]:
-    """Return the bundles of the directory, which is opened anew: NFS looks again only then."""
+    """List the bundles of the directory. It is opened again, because only then NFS revalidates its listing."""
     fd = os.open(".", DIRECTORY, dir_fd=dir_fd)
     try:
         names = (name.removesuffix(MANIFEST) for name in os.listdir(fd) if name.endswith(MANIFEST))
@@ -152,7 +152,7 @@ def _manifests(dir_fd: int) -> set[str]:
 
 
 def _listed(dir_fd: int, bundle: str) -> Listed | str:
-    """Return a bundle as the index lists it, or why it can't."""
+    """Return a bundle as the index lists it, or why its manifest is unusable."""
     try:
         found = read_manifest(dir_fd, bundle)
     except ManifestUnreadable as error:
@@ -163,7 +163,7 @@ def _listed(dir_fd: int, bundle: str) -> Listed | str:
 
 
 def read_manifest(dir_fd: int, bundle: str) -> Manifest:
-    """Return the manifest of a bundle; `ManifestUnreadable`, or `FileNotFoundError` where it is gone."""
+    """Return the manifest of a bundle; raises `ManifestUnreadable`, or `FileNotFoundError` if it is gone."""
     try:
         data = read_whole(bundle + MANIFEST, manifest.LARGEST, dir_fd)
     except OSError as error:
@@ -174,11 +174,11 @@ def read_manifest(dir_fd: int, bundle: str) -> Manifest:
 
 
 def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
-    """Return the content of a file that is never written in place; `EFBIG` beyond `limit` bytes."""
+    """Read a file that is never written in place; raises `OSError` with `EFBIG` if it has more than `limit` bytes."""
     try:
         return _read_once(path, limit, dir_fd)
     except OSError as error:
-        if error.errno != errno.ESTALE:  # NFS: it was replaced while it was read
+        if error.errno != errno.ESTALE:  # NFS: the file was replaced while it was read
             raise
         return _read_once(path, limit, dir_fd)
 
@@ -203,7 +203,7 @@ def _encode(index: Index) -> bytes:
 
 
 def _decode(data: bytes) -> Index | None:
-    """Return what `_encode` wrote, None for anything else."""
+    """Decode what `_encode` wrote; return None for anything else."""
     try:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
@@ -214,7 +214,7 @@ def _decode(data: bytes) -> Index | None:
 
 
 def _row(row: Json) -> Listed:
-    """Return one bundle; `ValueError` unless names are no more than names."""
+    """Decode one bundle; raises `ValueError` if it is invalid, for example an id that could be a path."""
     listed = wire.from_object(Listed, row)
     if not is_bundle_id(listed.bundle) or not is_sha256(listed.sha256) or listed.size < 0:
         raise ValueError(listed.bundle)
@@ -229,9 +229,9 @@ def _is_other_format(data: bytes) -> bool:
 
 
 def with_new_id(found: Manifest, before: Index) -> Manifest | None:
-    """Give a bundle its id, younger than all there are; None where the scope has all its entries.
+    """Set a bundle's id to sort after all others; return None if the namespace already has all its entries.
 
-    Clocks of nodes differ; a bundle of a slow clock must not become the oldest and change what readers get.
+    The clocks of nodes differ: a bundle from a node with a slow clock must not replace entries of older bundles.
     """
     if before.entries().issuperset(found.entries):
         return None
@@ -242,7 +242,7 @@ def with_new_id(found: Manifest, before: Index) -> Manifest | None:
 
 
 def with_older_id(found: Manifest, before: Index) -> Manifest | None:
-    """Give a bundle that replaces others an id before that of the oldest; None where one of them has gone."""
+    """Set the id of a bundle to sort just before the oldest that it replaces; return None if one of them is gone."""
     if not {listed.bundle for listed in before.bundles}.issuperset(found.replaces):
         return None
     oldest = layout.microseconds_of(min(found.replaces)) - 1
@@ -250,10 +250,10 @@ def with_older_id(found: Manifest, before: Index) -> Manifest | None:
 
 
 def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: Index) -> Manifest | None:
-    """Give a bundle an id before `based_on`, the bundle from which its content grew ("": it grew from nothing).
+    """Set the id of a bundle to sort before `based_on`, the bundle that its job began with ("" for none).
 
-    None if readers take the entry from another bundle by now: another job's newer work is never replaced silently.
-    Readers skip bundles of blocked users, so the new one goes before those, too.
+    Returns None if readers now take the entries from another bundle: newer work of another job is never replaced. The
+    new bundle also sorts before bundles of blocked users, which readers skip.
     """
     having = _having(found.entries, before)
     if _current_bundle(having, blocked) != based_on:
@@ -266,8 +266,9 @@ def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: Index)
 def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: str) -> str:
     """Return why these entries need not replace those that the job began with; "" if they should.
 
-    `entries` are a draft's. `UNCHANGED`, `SUPERSEDED`; `SMALLER`: such caches grow, so one that shrank was begun anew
-    or cut short. `StoreFailed`.
+    `entries` are those of the draft. `UNCHANGED`: the job began with the same content, or it is published already.
+    `SUPERSEDED`: another job has published newer content. `SMALLER`: such a cache only grows, so a smaller one was
+    started anew or is incomplete. Raises `StoreFailed` or `BlocksUnreadable`.
     """
     with store_errors("compare with the newest"):
         having = _having(entries, read(where.path, owner))
@@ -283,7 +284,7 @@ def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: s
 
 
 def _having(entries: Collection[str], before: Index) -> list[Listed]:
-    """Return the bundles that have any of the entries, the one that readers take them from first."""
+    """Return the bundles that have any of the entries, in the order in which readers take them."""
     return [listed for listed in before.bundles if not listed.entries.keys().isdisjoint(entries)]
 
 
@@ -292,7 +293,7 @@ def _current_bundle(having: list[Listed], blocked: Blocks) -> str:
 
 
 def _files(where: Namespace, bundle: str) -> dict[str, File]:
-    """Return the files of a bundle; none where it, or its namespace, has gone."""
+    """Return the files of a bundle by path; empty if it or its namespace is gone."""
     try:
         with opened_dir(where.path) as fd:
             found = read_manifest(fd, bundle)

@@ -1,12 +1,12 @@
-"""Names of what lies in `<store>/artifacts`, and the errors of a store that fails.
+"""The layout of `<store>/artifacts`: names, their rules, and the errors of a failing store.
 
-    artifacts/                                    0700: bundles of scope `user` are nobody else's to read
+    artifacts/                                    0700: bundles of scope `user` are private
         <scope>/<profile>/<namespace>/            0755
-            <bundle>.sqsh  <bundle>.json          0444, immutable; visible as soon as the .json is there
-            index.json                            replaced, never needed
+            <bundle>.sqsh  <bundle>.json          0444, immutable; visible once the .json exists
+            index.json                            replaced on update; only saves time
             locks/                                0700
 
-Every identity uses these names; only the store's owner makes and reads what has them (docs/architecture.md, rule 6).
+Every identity uses these names; only the store's owner creates and reads the files (docs/architecture.md, rule 6).
 Hot path.
 """
 
@@ -30,8 +30,8 @@ MANIFEST = ".json"
 
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=%-]{0,199}")
 _BUNDLE_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}")
-# What unsquashfs takes literally in a list of names, one for each line (it skips blanks and comments): no
-# backslash, no blank or `#` in front, no blank at the end.
+# Names that unsquashfs takes literally in a list with one name per line: no backslash, no leading blank or `#` (it
+# skips blanks and comments), no trailing blank.
 _PLAIN = re.compile(r"(?![# ])[ !-\[\]-~]+(?<! )")
 _LONGEST_PATH = 1024
 
@@ -45,16 +45,16 @@ class StoreFull(StoreError):
 
 
 class StoreFailed(StoreError):
-    """The store refused or failed a call."""
+    """A file operation on the store failed."""
 
     code = "store-failed"
     template = "{what}: {problem}"
-    hint = "is the store mounted, does its owner own it (ls -ln), does it answer on this node?"
+    hint = "check that the store is mounted, belongs to its owner (ls -ln) and responds on this node"
 
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """Turn an `OSError` of a store call into the store's own errors; `what` names the call."""
+    """Raise `StoreFull` or `StoreFailed` in place of an `OSError`; `what` names the operation ("read the index")."""
     try:
         yield
     except OSError as error:
@@ -64,7 +64,7 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def is_plain_path(path: str) -> bool:
-    """Tell whether a relative path can go into a manifest: printable ASCII, no `..`, no odd blanks."""
+    """Return whether a relative path is valid in a manifest: printable ASCII, no `..`, no blank at either end."""
     parts = path.split("/")
     return (
         len(path) <= _LONGEST_PATH
@@ -74,23 +74,23 @@ def is_plain_path(path: str) -> bool:
 
 
 def is_component(name: str) -> bool:
-    """Tell whether a name can be that of a scope, a profile or a namespace."""
+    """Return whether a name is valid for a scope, a profile or a namespace."""
     return _COMPONENT.fullmatch(name) is not None
 
 
 def is_bundle_id(name: str) -> bool:
-    """Tell whether a name has the form of a bundle id."""
+    """Return whether a name has the form of a bundle id."""
     return _BUNDLE_ID.fullmatch(name) is not None
 
 
 def bundle_id(microseconds: int, sha256: str) -> str:
-    """Return the id of a bundle published at that time (since the epoch): ids sort by age."""
+    """Return the id of a bundle published at a time in microseconds since the epoch; ids sort by age."""
     seconds, rest = divmod(microseconds, 1_000_000)
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest:06d}Z-{sha256[:16]}"
 
 
 def microseconds_of(bundle: str) -> int:
-    """Return the time that a bundle's id tells, in microseconds since the epoch."""
+    """Return the time in a bundle's id, in microseconds since the epoch."""
     import calendar
 
     seconds = calendar.timegm(time.strptime(bundle[:15], "%Y%m%dT%H%M%S"))
@@ -98,26 +98,26 @@ def microseconds_of(bundle: str) -> int:
 
 
 class Namespace(NamedTuple):
-    """One compatible set of artifacts in one scope. `ValueError` for a part that could lead elsewhere."""
+    """The location of a namespace: one scope's bundles of a profile for one set of facts."""
 
     store: str
     scope: str
     profile: str
-    name: str
+    name: str  # a hash of the facts
 
     @property
     def path(self) -> str:
-        """Its directory."""
+        """Path of its directory; raises `ValueError` if a part is not a valid name."""
         for part in self[1:]:
             if not is_component(part):
-                raise ValueError(f"not a name of the store's layout: {part!r}")
+                raise ValueError(f"not a valid name in the store: {part!r}")
         return os.path.join(self.store, ARTIFACTS, *self[1:])
 
 
 def make_namespace(where: Namespace) -> int:
-    """Return a descriptor of a namespace's directory, made where it lacks.
+    """Return a descriptor of a namespace's directory, which is created if it is missing.
 
-    Never makes the store itself: a path that is not there is mostly a file system that is not mounted.
+    Never creates the store itself: if its path is missing, it is usually not mounted. Raises `OSError`.
     """
     parts = os.path.relpath(where.path, where.store).split("/")
     fd = os.open(where.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""Private locks of the store: for efficiency, never for correctness (docs/architecture.md, rule 1).
+"""Locks of the store: they save work and are never needed for correctness (docs/architecture.md, rule 1).
 
-The only module that imports filelock. Facts about it (run): from 4.0 on with
-`fallback_to_soft=False` it neither unlinks the lock file nor turns into an existence lock; a lock that
-anyone can open can be held for ever by anyone, so these lie in a directory that is the store owner's, 0700.
+Runs as the store's owner. The only module that imports filelock. With `fallback_to_soft=False`, filelock 4.0 and later
+neither unlinks the lock file nor falls back to an existence lock (verified). A lock file that anyone can open can be
+locked for ever by anyone, so lock files are in a directory that only the store's owner can enter (0700).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTAL
 
 
 class Held:
-    """A lock that this process holds until `release`, or until it dies."""
+    """A lock that is held until `release` or until this process ends."""
 
     def __init__(self, lock: object, lockless: str = "") -> None:
-        """`lockless`: why there is no real lock, or ""."""
+        """`lockless` is why the file system gave no lock, or ""."""
         self._lock = lock
         self.lockless = lockless
 
     def release(self) -> None:
-        """Let the next one have it; the file stays."""
+        """Release the lock; its file stays."""
         self._lock.release()  # type: ignore[attr-defined]
 
 
 def try_lock(directory: str, name: str) -> Held | None:
-    """Take the lock `directory/name` if nobody has it; None when somebody does.
+    """Take the lock `directory/name`; return None if it is held.
 
-    Where the file system has no locks (ENOLCK, ENOSYS, EOPNOTSUPP, ESTALE), there is nobody to wait for: the caller
-    goes on, and two of them may do the same work, which publishing bears.
+    If the file system has no locks (ENOLCK, ENOSYS, EOPNOTSUPP, ESTALE), returns a `Held` with `lockless` set: two
+    processes may then do the same work, which is safe. Raises other `OSError`s.
     """
     import filelock
 
@@ -48,7 +48,7 @@ def try_lock(directory: str, name: str) -> Held | None:
     except NotImplementedError:
         return Held(_Nothing(), os.strerror(errno.ENOSYS))
     except OSError as error:
-        if error.errno not in _NO_LOCKS:  # a full, read-only or dead file system is no reason to go on
+        if error.errno not in _NO_LOCKS:  # a full, read-only or dead file system
             raise
         return Held(_Nothing(), os.strerror(error.errno))
     return Held(lock)
@@ -56,7 +56,7 @@ def try_lock(directory: str, name: str) -> Held | None:
 
 @contextmanager
 def lock_or_proceed(directory: str, name: str, attempts: int = 200, pause: float = 0.05) -> Iterator[None]:
-    """Hold the lock for a `with`; after `attempts` go on without it, since it only saves work."""
+    """Hold the lock for a `with`; proceed without it after `attempts`, `pause` seconds apart, or on an error."""
     import time
 
     held = None
@@ -74,10 +74,10 @@ def lock_or_proceed(directory: str, name: str, attempts: int = 200, pause: float
 
 
 def publish_lock(namespace: str) -> AbstractContextManager[None]:
-    """Keep other publishers and maintenance out of a namespace for a `with`; go on where the lock can't be had."""
+    """Hold the lock of a namespace's publishers and maintenance for a `with`; proceed without it if it stays held."""
     return lock_or_proceed(os.path.join(namespace, LOCKS), "publish")
 
 
 class _Nothing:
     def release(self) -> None:
-        """Release nothing: the file system has no locks."""
+        """Do nothing: there is no lock."""

@@ -1,10 +1,11 @@
 """Survey, garbage collection and removal of bundles for `warmstart maintain --store`. Runs as the store's owner.
 
-One host does it, under a lock that only saves work: each function leaves the store readable whoever else is at work,
-and wherever it dies. A bundle's manifest is removed first, so no reader finds half a bundle; the rest is an orphan
-that `sweep` removes once it is older than any publishing can take.
+One host at a time runs it, under a lock that only saves work: each function leaves the store readable if others work
+there at the same time, and if it is killed at any point. A bundle's manifest is removed first, so that no reader sees
+half a bundle. An orphaned squashfs is removed by `sweep` once it is older than any publish can take.
 
-Garbage collection chooses by last use and size; whoever holds most loses first (docs/threats.md, row 15).
+Garbage collection removes bundles that were unused for `keep`; in a scope near its quota, the least recently used ones
+(docs/threats.md, row 15).
 """
 
 from __future__ import annotations
@@ -32,34 +33,34 @@ from warmstart.store.layout import (
 from warmstart.store.locks import Held, publish_lock, try_lock
 
 DAY = 86400.0
-ORPHAN_SECONDS = DAY  # older than any publishing can take
-GRACE_SECONDS = 3600.0  # longer than anybody goes on with an index after reading it
-ANSWER_SECONDS = 7 * DAY  # a rendezvous is read while its job's prologs run
+ORPHAN_SECONDS = DAY  # longer than any publish takes
+GRACE_SECONDS = 3600.0  # longer than any reader uses an index that it has read
+ANSWER_SECONDS = 7 * DAY  # a rendezvous is only read while the prologs of its job run
 QUARANTINE = "quarantine"
-MOST_ENTRIES = 50_000  # of a bundle that is made of others
-HIGH, LOW = 0.9, 0.8  # of a scope's quota: beyond the first, maintenance removes down to the second
+MOST_ENTRIES = 50_000  # in a compacted bundle
+HIGH, LOW = 0.9, 0.8  # fractions of a scope's quota: above HIGH, maintenance removes down to LOW
 UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"
 
-_held: list[Held] = []  # by this process, until it ends
+_held: list[Held] = []  # keeps locks until this process ends
 
 
 class Bundle(NamedTuple):
-    """One bundle of the store, as lists and maintenance see it."""
+    """One bundle of the store, as maintenance and `warmstart cache ls` see it."""
 
     scope: str
     profile: str
     namespace: str
     bundle: str
     sha256: str
-    size: int  # bytes
-    entries: int
-    user: str
-    used: float  # seconds since the epoch, to the day: when a node last fetched it or said that it used its copy
+    size: int  # of the squashfs file, bytes
+    entries: int  # number
+    user: str  # name of the user whose job made it
+    used: float  # last fetch, or last use of a node's copy; seconds since the epoch, exact to a day
 
 
 class Use(NamedTuple):
-    """When a node last used a bundle of the store."""
+    """The last use of a node's copy of a bundle."""
 
     scope: str
     profile: str
@@ -69,22 +70,22 @@ class Use(NamedTuple):
 
 
 class Merger(NamedTuple):
-    """Bundles to make one of, oldest first, and which entries to take from each."""
+    """Bundles of one user to merge, and the entries to take from each."""
 
     user: str
-    sources: list[str]
-    entries: dict[str, list[str]]  # bundle → entries; a source that provides none is missing
+    sources: list[str]  # oldest first
+    entries: dict[str, list[str]]  # bundle → entries; without sources that provide none
 
 
 class Expired(NamedTuple):
-    """A bundle that has to go, and why."""
+    """A bundle to remove, and why."""
 
     bundle: Bundle
     reason: str
 
 
 def lock(store: str) -> bool:
-    """Take the store's maintenance for as long as this process lives; False when another host has it."""
+    """Take the maintenance lock until this process ends; return False if another host has it."""
     with store_errors("lock the store's maintenance"):
         ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
         held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "maintenance")
@@ -105,7 +106,7 @@ def _namespaces(store: str) -> Iterator[Namespace]:
         for profile in _folders(os.path.join(top, scope)):
             for name in _folders(os.path.join(top, scope, profile)):
                 found = Namespace(store, scope, profile, name)
-                with suppress(ValueError):  # not a name of ours
+                with suppress(ValueError):  # not a name of the layout
                     _ = found.path
                     yield found
 
@@ -119,7 +120,7 @@ def _folders(path: str) -> list[str]:
 
 
 def survey(store: str, owner: str) -> list[Bundle]:
-    """Return every bundle that readers see."""
+    """Return all bundles that readers see."""
     found = []
     with store_errors("survey the store"):
         for where in _namespaces(store):
@@ -132,7 +133,7 @@ def survey(store: str, owner: str) -> list[Bundle]:
 
 
 def note_uses(store: str, uses: list[Use]) -> int:
-    """Write down when bundles were last used; at most once a day each."""
+    """Record the last uses of bundles, at most once a day for each; return how many were updated."""
     noted = 0
     for scope, profile, name, bundle, at in uses:
         if not is_bundle_id(bundle):
@@ -146,7 +147,7 @@ def note_uses(store: str, uses: list[Use]) -> int:
 
 
 def remove(where: Namespace, names: list[str], owner: str) -> list[str]:
-    """Remove bundles; return those that were there."""
+    """Remove bundles; return those that existed."""
     path = where.path
     with store_errors("remove bundles"), opened_dir(path) as fd, publish_lock(path):
         there = [bundle for bundle in names if is_bundle_id(bundle) and unlink_if_there(bundle + MANIFEST, fd)]
@@ -157,13 +158,13 @@ def remove(where: Namespace, names: list[str], owner: str) -> list[str]:
 
 
 def quarantine(where: Namespace, bundle: str, owner: str) -> bool:
-    """Move a damaged bundle into `quarantine/`; False where it is not there any more."""
+    """Move a damaged bundle into `quarantine/`; return False if it is gone."""
     path = where.path
     with store_errors("quarantine a bundle"), opened_dir(path) as fd, publish_lock(path):
         ensure_dir(QUARANTINE, 0o700, fd)
         with opened_dir(QUARANTINE, fd) as quarantine_fd:
             there = _move(bundle + MANIFEST, fd, quarantine_fd)
-            index.update(fd, owner)  # also where whoever moved it died before this
+            index.update(fd, owner)  # always, because a process that moved it may have died before this
             _move(bundle + BUNDLE, fd, quarantine_fd)
     return there
 
@@ -177,7 +178,7 @@ def _move(name: str, source: int, target: int) -> bool:
 
 
 def sweep(where: Namespace, owner: str, now: float) -> list[str]:
-    """Remove what dead publishers left, and bring the index up to date; return the names that went."""
+    """Remove leftovers of dead publishers, and update the index; return the removed names."""
     path = where.path
     with store_errors("sweep a namespace"), opened_dir(path) as fd:
         names = set(os.listdir(fd))
@@ -190,7 +191,7 @@ def sweep(where: Namespace, owner: str, now: float) -> list[str]:
 
 
 def sweep_top(store: str, now: float) -> list[str]:
-    """Remove what is left beside the namespaces: temporary files, answers of rendezvous that nobody withdrew."""
+    """Remove old temp files and rendezvous answers outside of the namespaces; return the removed paths."""
     swept = []
     for folder, prefix, age in ((ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS), (rendezvous.DIRECTORY, "", ANSWER_SECONDS)):
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
@@ -213,7 +214,7 @@ def _is_left_over(fd: int, name: str, names: set[str], before: float) -> bool:
         return False
     try:
         if orphan:
-            # The listing may be an old one; the name is asked for. And ctime, since mtime tells the last use.
+            # By name, because the listing may be stale. Its age is by ctime, because mtime is the last use.
             with suppress(FileNotFoundError):
                 os.stat(stem + MANIFEST, dir_fd=fd, follow_symlinks=False)
                 return False
@@ -223,9 +224,9 @@ def _is_left_over(fd: int, name: str, names: set[str], before: float) -> bool:
 
 
 def superseded(where: Namespace, owner: str, now: float) -> list[str]:
-    """Return the bundles that a compacted one replaces, for longer than anybody may still be reading them.
+    """Return the bundles that were replaced more than `GRACE_SECONDS` ago, so that nobody still reads them.
 
-    Only those of which every entry is in a bundle that stays.
+    Leaves out bundles with an entry that no remaining bundle has.
     """
     path = where.path
     with store_errors("look for replaced bundles"), opened_dir(path) as fd:
@@ -245,17 +246,20 @@ def _is_past_grace(fd: int, listed: Listed, now: float) -> bool:
 
 
 def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) -> list[Merger]:
-    """Return what is worth merging in a namespace."""
+    """Return which bundles of a namespace to merge; arguments as in `mergers`."""
     with store_errors("plan a compaction"), opened_dir(where.path) as fd, publish_lock(where.path):
         found = index.update(fd, owner).bundles
     return mergers(found, fewest, most_bytes)
 
 
 def mergers(found: list[Listed], fewest: int, most_bytes: int) -> list[Merger]:
-    """Return what is worth merging of a namespace's bundles, oldest first; no merger has more than `most_bytes`."""
+    """Return which of a namespace's bundles to merge: per user at least `fewest`, with at most `most_bytes` together.
+
+    `found` is ordered oldest first.
+    """
     replaced = {old for listed in found for old in listed.replaces}
     seen: set[str] = set()
-    provided: dict[str, list[str]] = {}  # bundle → the entries that readers take from it
+    provided: dict[str, list[str]] = {}  # bundle → entries that readers take from it
     groups: dict[tuple[str, int], list[Listed]] = {}
     for listed in found:
         provided[listed.bundle] = [entry for entry in listed.entries if entry not in seen]
@@ -272,7 +276,7 @@ def mergers(found: list[Listed], fewest: int, most_bytes: int) -> list[Merger]:
 
 
 def _bounded(group: list[Listed], provided: dict[str, list[str]], most_bytes: int) -> list[Listed]:
-    """Return as many of a user's bundles as fit into one: the smallest ones, oldest first."""
+    """Return the smallest of a user's bundles, as many as fit into one; ordered oldest first."""
     size = count = 0
     chosen = []
     for listed in sorted(group, key=lambda listed: listed.size):
@@ -285,7 +289,7 @@ def _bounded(group: list[Listed], provided: dict[str, list[str]], most_bytes: in
 
 
 def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
-    """Return the bundles to remove: all that were unused for `keep`, then each scope's least recently used ones."""
+    """Return the bundles to remove: all unused for `policy.keep` seconds, and each scope's least recently used."""
     found = []
     scopes: dict[str, list[Bundle]] = {}
     for bundle in candidates:
@@ -300,9 +304,9 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
 
 
 def _beyond(used: list[Bundle], quota: int) -> list[Bundle]:
-    """Return the least recently used bundles to remove, so that publishing has room below the quota.
+    """Return the least recently used bundles to remove, so that new ones fit into the quota.
 
-    Within the quota the most recently used bundle stays.
+    The most recently used bundle stays unless the scope exceeds its quota.
     """
     size = sum(bundle.size for bundle in used)
     excess = size - LOW * quota if size > HIGH * quota else 0
@@ -317,5 +321,5 @@ def _beyond(used: list[Bundle], quota: int) -> list[Bundle]:
 
 
 def today() -> int:
-    """Return the number of the day, UTC."""
+    """Return the number of days since the epoch, UTC."""
     return int(time.time() // DAY)

@@ -1,6 +1,7 @@
-"""The manifest of a bundle: what is in it, who made it, for whom. docs/store-format.md is its description.
+"""The manifest of a bundle: its entries, producer and namespace. docs/store-format.md describes the format.
 
-A manifest is written once, by the parent's own knowledge (docs/architecture.md, rule 3), and never changed. Hot path.
+A manifest has only what root knows itself (docs/architecture.md, rule 3). It is written once and never changed. Every
+identity uses this module. Hot path.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from warmstart.host.wire import Json
 from warmstart.store.layout import is_bundle_id, is_plain_path
 
 FORMAT = 1
-OTHER_FORMAT = "its format is"  # how the problem begins
+OTHER_FORMAT = "its format is"  # start of the problem in `ManifestUnreadable` for another format
 LARGEST = 64 << 20  # bytes of JSON; 50,000 entries of two files take about 20 MiB
 
 LATEST_NS = (2**32 - 1) * 1_000_000_000  # a squashfs keeps seconds in 32 bits
@@ -24,7 +25,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class ManifestUnreadable(StoreError):
-    """A manifest is damaged, foreign, or of a newer format than this version of warmstart knows."""
+    """A manifest is damaged, or of a format that this version of warmstart does not know."""
 
     code = "manifest-unreadable"
     template = "bundle {bundle}: {problem}"
@@ -53,7 +54,7 @@ class Producer(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who made an entry of a bundle that maintenance made of others, and the bundle that it was first published in."""
+    """The producer of an entry in a compacted or promoted bundle, and the bundle that first published it."""
 
     job: int
     user: str
@@ -61,22 +62,22 @@ class Origin(NamedTuple):
     node: str
     cluster: str
     scope: str
-    bundle: str
+    bundle: str  # id
 
 
 class Draft(NamedTuple):
-    """What a publisher knows of a bundle before it has an id."""
+    """What a publisher knows about a bundle before the bundle has an id."""
 
     producer: Producer
     facts: dict[str, str]
     entries: Entries
     origins: dict[str, Origin] = {}  # noqa: RUF012 - never mutated
     replaces: list[str] = []  # noqa: RUF012 - never mutated
-    based_on: str | None = None  # the bundle that the job began with, "" for none; None: the first publisher wins
+    based_on: str | None = None  # bundle that the job began with, "" for none; None if the first publisher wins
 
 
 class Manifest(NamedTuple):
-    """All that is known about one bundle."""
+    """The description of one bundle, as in the store."""
 
     bundle: str
     sha256: str  # of the squashfs file
@@ -86,19 +87,19 @@ class Manifest(NamedTuple):
     profile: str
     namespace: str
     producer: Producer
-    facts: dict[str, str]  # what the namespace was computed from
+    facts: dict[str, str]  # the namespace is their hash
     entries: Entries
     origins: dict[str, Origin] = {}  # noqa: RUF012 - never mutated
-    replaces: list[str] = []  # noqa: RUF012 - the bundles that it was made of
+    replaces: list[str] = []  # noqa: RUF012 - never mutated; ids of the bundles that it replaces
 
 
 def is_sha256(text: object) -> bool:
-    """Tell whether something is a SHA-256 as manifests have it."""
+    """Return whether a value is a SHA-256 in lower-case hexadecimal."""
     return isinstance(text, str) and _SHA256.fullmatch(text) is not None
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the manifest as it lies in the store."""
+    """Encode a manifest as JSON, as it is stored."""
     entries = {
         entry: {"files": {path: File(*file)._asdict() for path, file in sorted(files.items())}}
         for entry, files in sorted(manifest.entries.items())
@@ -109,7 +110,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(bundle: str, data: bytes) -> Manifest:
-    """Return the manifest of `bundle`; `ManifestUnreadable` where it is not one that can be used."""
+    """Decode and check the manifest of `bundle`; raises `ManifestUnreadable` if it is unusable."""
     try:
         raw = json.loads(data)
         written = raw.pop("format")
@@ -127,7 +128,7 @@ def decode(bundle: str, data: bytes) -> Manifest:
 
 
 def checked(bundle: str, manifest: Manifest) -> Manifest:
-    """Return a manifest that keeps the rules of docs/store-format.md; `ManifestUnreadable` for any other."""
+    """Return the manifest if it follows docs/store-format.md; raises `ManifestUnreadable` otherwise."""
     try:
         _check(bundle, manifest)
     except (ValueError, TypeError) as error:
@@ -144,7 +145,7 @@ def _files(raw: dict[str, Json]) -> dict[str, File]:
 
 
 def _check_types(manifest: Manifest) -> None:
-    """Check what has been taken over from JSON as it was; `WireMismatch`."""
+    """Check the types of fields that `decode` takes from JSON unchanged; raises `WireMismatch`."""
     wire.decode(int, manifest.size)
     wire.decode(float, manifest.created)
     wire.decode(list[str], [manifest.scope, manifest.profile, manifest.namespace])
@@ -156,21 +157,21 @@ def _check(bundle: str, manifest: Manifest) -> None:
     if manifest.bundle != bundle or not is_bundle_id(bundle):
         raise ValueError("it names another bundle")
     if manifest.size < 0 or not is_sha256(manifest.sha256):
-        raise ValueError("size or sha256")
+        raise ValueError("invalid size or sha256")
     if not all(map(is_bundle_id, manifest.replaces)):
-        raise ValueError("replaces")
+        raise ValueError("invalid bundle id in replaces")
     seen: set[str] = set()
     for entry, files in manifest.entries.items():
         if not files or not all(map(is_plain_path, (entry, *files))):
-            raise ValueError("names of files")
+            raise ValueError("invalid names of files")
         if not seen.isdisjoint(files):
             raise ValueError("two entries share a file")
         if not all(map(_is_in_form, files.values())):
-            raise ValueError("what it says of a file")
+            raise ValueError("invalid size, sha256 or mtime of a file")
         seen.update(files)
 
 
 def _is_in_form(file: File) -> bool:
-    # What it says ends in system calls of every job's prolog: `utimensat` takes no time of year 10^13.
+    # These numbers reach system calls in every job's prolog: `utimensat` refuses the year 10^13.
     numbers = type(file.size) is int and type(file.mtime_ns) is int
     return numbers and file.size >= 0 and 0 <= file.mtime_ns <= LATEST_NS and is_sha256(file.sha256)

@@ -1,12 +1,12 @@
-"""Where the nodes of a job meet: one small file in the store, which the head node writes and the others read.
+"""The rendezvous of a job's nodes: a small file in the store that the head node writes and the others read.
 
     <store>/rendezvous/                                  0700
         <cluster>.<jobid>.<restarts>.json                the answer of one run's head node
 
-No node asks Slurm for it (docs/architecture.md, rule 8): a prolog knows its cluster, its job's id (of a heterogeneous
-job the leader's) and how often the job was restarted, and these are the same on all nodes of one run. An earlier
-run's answer has another name. A job id that comes again (slurmctld's state was lost, or ids wrapped) finds
-another user or other nodes in an answer that nobody withdrew, and waits on: readers compare.
+The name needs no query to Slurm (docs/architecture.md, rule 8). A prolog knows its cluster, its job's id (the
+leader's in a heterogeneous job) and the number of restarts; all are the same on all nodes of a run, and the answer of
+an earlier run has another name. A job id can come again (slurmctld lost its state, or ids wrapped). Readers therefore
+compare user and nodes, and ignore an answer that an earlier job left.
 
 Runs as the store's owner. Hot path.
 """
@@ -30,26 +30,26 @@ _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 
 
 class Answer(NamedTuple):
-    """What the head node of a job's run tells the others."""
+    """The answer of the head node to the other nodes of its job's run."""
 
     uid: int
     cluster: str
-    nodelist: str  # the job's nodes, as Slurm writes them
-    address: str  # "" in what is not an answer of ours
+    nodelist: str  # the job's nodes as a Slurm hostlist
+    address: str  # of the head node; "" if the file has none
     ports: list[int] | None = None
-    refused: str | None = None  # why there are no ports
+    refused: str | None = None  # why no ports were reserved
 
 
 def name_of(cluster: str, job_id: int, restarts: int) -> str:
-    """Return the name of a run's answer; the cluster's is one word of a file name there."""
+    """Return the file name of a run's answer; other characters than A-Z, a-z, 0-9, _ and - of `cluster` become _."""
     plain = "".join(character if character in _PLAIN else "_" for character in cluster)
     return f"{plain}.{job_id}.{restarts}.json"
 
 
 def publish(store: str, name: str, owner: str, answer: Answer) -> None:
-    """Write the head node's answer, over one that an id's earlier job left; `StoreFailed`, `StoreFull`.
+    """Write the head node's answer; replaces one that an earlier job of the same id left.
 
-    `owner` tells whose temp file it is, as in `atomic.temp_file`.
+    `owner` (node and run id) is part of the temp file's name. Raises `StoreFull` or `StoreFailed`.
     """
     with store_errors(f"publishing the rendezvous {name}"), _root(store) as root:
         ensure_dir(DIRECTORY, 0o700, root)
@@ -58,10 +58,10 @@ def publish(store: str, name: str, owner: str, answer: Answer) -> None:
 
 
 def look(store: str, name: str) -> Answer | None:
-    """Return the answer, None while there is none that says for whom it is; `StoreFailed`.
+    """Return the answer; None while there is none with a user, a cluster and nodes. Raises `StoreFailed`.
 
-    Opens the directory anew each time: on NFS that is what makes a client look again for a name that was not
-    there (nfs(5), Directory entry caching).
+    Opens the directory again each time, because an NFS client only then revalidates a cached negative lookup (nfs(5),
+    Directory entry caching).
     """
     with store_errors(f"reading the rendezvous {name}"), _root(store) as root:
         try:
@@ -72,7 +72,7 @@ def look(store: str, name: str) -> Answer | None:
 
 
 def withdraw(store: str, name: str) -> None:
-    """Remove an answer, if it is there; `StoreFailed`."""
+    """Remove an answer, if there is one; raises `StoreFailed`."""
     with store_errors(f"withdrawing the rendezvous {name}"), _root(store) as root:
         try:
             with opened_dir(DIRECTORY, root) as fd:
@@ -87,7 +87,7 @@ def _encode(answer: Answer) -> bytes:
 
 
 def _decode(raw: Json) -> Answer | None:
-    """Return an answer; what another release wrote into it in another form is left out."""
+    """Decode an answer; fields in a form of another release are left out."""
     if not isinstance(raw, dict):
         return None
     uid, cluster, nodelist, address, ports, refused = map(raw.get, Answer._fields)
@@ -105,7 +105,7 @@ def _decode(raw: Json) -> Answer | None:
 
 @contextmanager
 def _root(store: str) -> Iterator[int]:
-    """Open the store itself: one that is not there is mostly a file system that is not mounted."""
+    """Open the store's directory; never create it, because a missing one is usually not mounted."""
     fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd

@@ -1,4 +1,4 @@
-"""What a harvest takes from a tree, what it leaves, and the tool's own lock; hostile owners are in tests/security."""
+"""Harvest of a tree: what is copied, what is left out, and the tool's lock. Hostile owners are in tests/security."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLENTY = 1 << 30
 
 
 def entry_of(path: str) -> str | None:
-    """Take `<dir>/<entry>.<n>` for an entry of the directory, and `<name>.d/…` for an entry as a whole."""
+    """Map `<dir>/<entry>.<n>` to the entry `<dir>/<entry>`, and all of `<name>.d/` to one entry."""
     if ".d/" in path or path.endswith(".d"):
         return path.partition(".d")[0] + ".d"
     if path.endswith(".lock") or "." not in path:
@@ -34,7 +34,7 @@ def entry_of(path: str) -> str | None:
 
 
 class Harvest:
-    """A tree and a stage, and one way to go from the one to the other."""
+    """A job's tree and a stage, with a method that harvests."""
 
     def __init__(self, base: Path) -> None:
         self.tree = base / "tree"
@@ -67,7 +67,7 @@ class Harvest:
             )
 
     def staged(self) -> dict[str, bytes]:
-        """Return what the stage holds; directories end in `/`."""
+        """Return the paths in the stage; directories end in `/`."""
         return {
             str(path.relative_to(self.stage)) + "/" * path.is_dir(): b"" if path.is_dir() else path.read_bytes()
             for path in self.stage.rglob("*")
@@ -76,13 +76,13 @@ class Harvest:
 
 @pytest.fixture
 def harvest(tmp_path: Path) -> Harvest:
-    """Give an empty tree and an empty stage."""
+    """Return an empty tree and an empty stage."""
     return Harvest(tmp_path)
 
 
 @pytest.fixture
 def umask() -> Iterator[None]:
-    """Have a umask that would show."""
+    """Set a umask that would change modes."""
     old = os.umask(0o077)
     yield
     os.umask(old)
@@ -114,7 +114,7 @@ def test_what_was_seeded_and_what_is_no_entry_stays(harvest: Harvest) -> None:
 
 
 def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
-    """A link, a FIFO, a second hard link or an odd name takes its whole entry with it, and no other."""
+    """A link, a FIFO, a second hard link or an odd name rejects its whole entry, and no other."""
     harvest.write(good_1=b"1", link_1=b"1", fifo_1=b"1", hard_1=b"1", odd_1=b"1", odd_2=b"1")
     (harvest.tree / "link.2").symlink_to("/etc/passwd")
     os.mkfifo(harvest.tree / "fifo.2")
@@ -130,7 +130,7 @@ def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
 
 
 def test_a_link_for_a_directory_spoils_the_entry_it_is_in(harvest: Harvest) -> None:
-    """An entry that is a directory is not whole when a part of it can't be read."""
+    """An entry that is a directory is rejected if a part of it cannot be read."""
     harvest.write(e__x_1=b"1")
     (harvest.tree / "e").rename(harvest.tree / "e.d")
     (harvest.tree / "e.d/more").symlink_to("/etc")
@@ -140,13 +140,13 @@ def test_a_link_for_a_directory_spoils_the_entry_it_is_in(harvest: Harvest) -> N
 
 
 def test_a_cache_that_is_not_there_is_empty(harvest: Harvest) -> None:
-    """A job that did not use the tool has no directory of it: no rejection, nothing to tell."""
+    """A job that did not use the tool has no such directory: nothing is harvested or rejected."""
     harvest.tree.rmdir()
     assert harvest.collect() == Collected({}, 0, 0, 0, {}, [], "")
 
 
 def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_path: Path) -> None:
-    """The profile's directory is the job's, too."""
+    """The job also controls the profile's directory itself."""
     harvest.write(a_1=b"x")
     harvest.tree.rename(tmp_path / "elsewhere")
     harvest.tree.symlink_to("elsewhere")
@@ -155,14 +155,14 @@ def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_
 
 
 def test_files_of_others_are_not_taken(harvest: Harvest) -> None:
-    """A file in the job's tree that is not the job's could be anyone's secret."""
+    """A file in the job's tree that another user owns may be secret."""
     harvest.write(a_1=b"1")
     found = harvest.collect(owner=os.getuid() + 1)
     assert (found.entries, found.rejected) == ({}, {untrusted.FOREIGN: 1})
 
 
 def test_a_socket_is_not_opened(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is counted like everything that is neither file nor directory."""
+    """A socket is counted, like everything that is neither file nor directory."""
     monkeypatch.chdir(harvest.tree)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("s.1")
@@ -170,7 +170,7 @@ def test_a_socket_is_not_opened(harvest: Harvest, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
-    """What fits is taken, and the rest is told of."""
+    """Entries within the limit are copied, and the result says that there are more."""
     harvest.write(**{f"e{number}_1": b"x" for number in range(9)})
     found = harvest.collect(max_entries=3)
     assert sorted(found.entries) == ["e0", "e1", "e2"]
@@ -179,7 +179,7 @@ def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
 
 
 def test_no_more_bytes_than_the_limit(harvest: Harvest) -> None:
-    """The entry that would go over it leaves nothing in the stage."""
+    """The entry that would exceed the limit leaves nothing in the stage."""
     harvest.write(a_1=b"x" * 60, b_1=b"x" * 30, b_2=b"x" * 30, c_1=b"x")
     found = harvest.collect(max_size=100)
     assert (sorted(found.entries), found.size, found.truncated) == (["a"], 60, collect.MOST_BYTES)
@@ -197,7 +197,7 @@ def test_an_entry_too_large_by_itself_does_not_end_the_harvest(harvest: Harvest)
 
 
 def test_a_deadline_that_has_passed_takes_nothing(harvest: Harvest) -> None:
-    """No entry is half taken."""
+    """No entry is copied in part."""
     harvest.write(m__a_1=b"x" * 10)
     found = harvest.collect(deadline=after(0))
     assert (found.entries, found.truncated) == ({}, scan.OUT_OF_TIME)
@@ -205,14 +205,14 @@ def test_a_deadline_that_has_passed_takes_nothing(harvest: Harvest) -> None:
 
 
 def test_only_directories_that_were_seen_whole_count(harvest: Harvest) -> None:
-    """A scan that ends early may have missed files of an entry: then it is no entry."""
+    """A scan that ends early leaves out entries whose files it may have missed."""
     harvest.write(a__e_1=b"1", a__e_2=b"2", **{f"b__e{number}_1": b"x" for number in range(100)})
     found = harvest.collect(max_entries=5)
     assert (list(found.entries), found.truncated) == (["a/e"], scan.TOO_MANY_NAMES)
 
 
 def test_names_are_bounded_by_their_length_too(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root keeps them in memory, and a manifest could not hold more: a few long ones are as much as many short ones."""
+    """The total length of names is bounded, because root keeps them in memory and a manifest has a limit."""
     monkeypatch.setattr(scan, "MOST_NAME_BYTES", 100)
     harvest.write(**{f"{'n' * 20}{number}_1": b"x" for number in range(9)})
     found = harvest.collect()
@@ -220,7 +220,7 @@ def test_names_are_bounded_by_their_length_too(harvest: Harvest, monkeypatch: py
 
 
 def test_no_more_than_a_manifest_can_say(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle whose manifest is too long to be read can't be published, nor spooled, nor got rid of."""
+    """A harvest ends before its manifest becomes too long to publish or to spool."""
     harvest.write(**{f"{'n' * 100}{number}_1": b"x" for number in range(9)})
     whole = harvest.collect().entries
     shutil.rmtree(harvest.stage)
@@ -233,7 +233,7 @@ def test_no_more_than_a_manifest_can_say(harvest: Harvest, monkeypatch: pytest.M
 
 
 def test_depth_is_bounded(harvest: Harvest) -> None:
-    """What lies deeper is counted once, where the scan turned round."""
+    """A directory beyond the limit is counted once and not entered."""
     deep = harvest.tree.joinpath(*["d"] * (scan.DEEPEST + 1))
     deep.mkdir(parents=True)
     (deep / "a.1").write_text("too deep")
@@ -244,7 +244,7 @@ def test_depth_is_bounded(harvest: Harvest) -> None:
 
 
 def test_examples_are_few_and_printable(harvest: Harvest) -> None:
-    """However much is turned away, the audit gets a count and twenty names in ASCII."""
+    """However much is rejected, the audit gets a count and twenty names in ASCII."""
     for number in range(50):
         os.symlink("x", os.fsencode(harvest.tree) + b"/\x1b[31m\xff\n%d" % number)
     found = harvest.collect()
@@ -257,7 +257,7 @@ def test_examples_are_few_and_printable(harvest: Harvest) -> None:
 def test_a_file_that_changes_while_it_is_read_is_left_out(
     harvest: Harvest, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """Longer, shorter, newer, or with a second name: its entry is not taken."""
+    """Longer, shorter, newer, or with a second name: its entry is left out."""
     harvest.write(a_1=b"x" * 10, b_1=b"y")
     path = harvest.tree / "a.1"
     real = files.write_all
@@ -279,7 +279,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
 
 
 def test_a_full_stage_keeps_what_fits(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node's disk is full: what is whole in the stage can still be published."""
+    """If the node's disk is full, complete entries in the stage can still be published."""
     harvest.write(a_1=b"x", b_1=b"y", c_1=b"z")
     real = files.write_all
 
@@ -295,7 +295,7 @@ def test_a_full_stage_keeps_what_fits(harvest: Harvest, monkeypatch: pytest.Monk
 
 
 def test_impossible_times_are_cut(harvest: Harvest) -> None:
-    """A squashfs has 32 bits for seconds, and the owner can set any time."""
+    """A squashfs has 32 bits for seconds, but an owner can set any time."""
     harvest.write(a_1=b"x", b_1=b"y")
     os.utime(harvest.tree / "a.1", ns=(0, -(10**18)))
     os.utime(harvest.tree / "b.1", ns=(0, 10**19 // 2))
@@ -305,7 +305,7 @@ def test_impossible_times_are_cut(harvest: Harvest) -> None:
 
 
 def test_discarding_leaves_what_others_need(harvest: Harvest) -> None:
-    """Files of entries that the validator refused go, with the directories that are empty then."""
+    """Files of rejected entries are removed, with directories that are then empty."""
     harvest.write(m__n__a_1=b"x", m__b_1=b"y")
     with opened_dir(str(harvest.tree)) as base, opened_dir(str(harvest.stage)) as fd:
         staged = Stage(fd)
@@ -317,12 +317,12 @@ def test_discarding_leaves_what_others_need(harvest: Harvest) -> None:
     assert harvest.staged() == {"m/": b"", "m/b.1": b"y"}
 
 
-# A tool's own lock file: waited for, for a while, opened like everything of a job's.
+# A tool's lock file: the wait is bounded, and the file is opened with the checks for a job's files.
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
-    """Give a tree of ours."""
+    """Return a tree that this process owns."""
     with opened_dir(str(tmp_path)) as fd:
         opened = Tree(fd, mount_id(fd), os.getuid())
         yield opened
@@ -338,13 +338,13 @@ def held(path: Path, how: int) -> Iterator[None]:
 
 
 def test_no_lock_file_is_no_lock(tree: Tree, tmp_path: Path) -> None:
-    """And none is made."""
+    """A missing lock file is not created."""
     with tool_lock(tree, "f.lock", after(1)), tool_lock(tree, "", after(1)):
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_does_not_mind_readers(tree: Tree, tmp_path: Path) -> None:
-    """Shared locks go together; ours keeps a writer out and is gone afterwards."""
+    """Readers share the lock; it keeps a writer out and is released afterwards."""
     with held(tmp_path / "f.lock", fcntl.LOCK_SH), tool_lock(tree, "f.lock", after(1)):
         pass
     with (tmp_path / "f.lock").open() as file:
@@ -354,7 +354,7 @@ def test_a_reader_does_not_mind_readers(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_a_writer_is_waited_for_until_the_deadline(tree: Tree, tmp_path: Path) -> None:
-    """Then the file is left out."""
+    """A file whose lock is held until the deadline is left out."""
     writing = held(tmp_path / "f.lock", fcntl.LOCK_EX)
     with writing, pytest.raises(TurnedAway) as caught, tool_lock(tree, "f.lock", after(0.1)):
         pass
@@ -364,7 +364,7 @@ def test_a_writer_is_waited_for_until_the_deadline(tree: Tree, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "hard link", "directory"])
 def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: str) -> None:
-    """Root follows no link, waits for no FIFO's writer, and locks nobody else's file."""
+    """Root follows no link, does not wait for a FIFO's writer, and locks no file of another user."""
     lock, other = tmp_path / "f.lock", tmp_path / "other"
     other.touch()
     if kind == "link":

@@ -1,4 +1,4 @@
-"""What the spool writes down of a bundle."""
+"""The description of a spooled bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ITEM = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", "ab" * 3
 
 @pytest.mark.parametrize("based_on", [None, "", "20260101T000000.000000Z-abababababababab"])
 def test_a_spooled_bundle_comes_back_as_it_was(based_on: str | None) -> None:
-    """Where the newest wins, what the job began with is kept, too; "" is nothing."""
+    """For a profile that keeps the newest, the bundle that the job began with is kept, too; "" is none."""
     item = ITEM._replace(draft=ITEM.draft._replace(based_on=based_on))
     data = spool._encode(item)
     assert spool._decode(data) == item
@@ -35,7 +35,7 @@ def test_a_spooled_bundle_comes_back_as_it_was(based_on: str | None) -> None:
     ],
 )
 def test_what_is_damaged_is_said_to_be(change: dict[str, object]) -> None:
-    """Such a bundle is dropped, with that reason."""
+    """A damaged description raises `ValueError`, so its bundle is dropped."""
     with pytest.raises(ValueError, match=r"damaged|expected|missing"):
         spool._decode(json.dumps({**json.loads(spool._encode(ITEM)), **change}).encode())
     with pytest.raises(ValueError, match="damaged"):

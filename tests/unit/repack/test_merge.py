@@ -1,4 +1,4 @@
-"""Which bundles are merged, and that merging changes nothing for readers."""
+"""Which bundles are merged, and that readers get the same entries afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def listed(age: int, *entries: str, user: str = "a", size: int = 1, replaces: tu
 
 
 def test_only_first_publishers_entries_are_merged() -> None:
-    """An entry that another user published first stays that user's, whatever the merged bundle's age."""
+    """An entry that another user published first still comes from that user, whatever the merged bundle's age."""
     found = [listed(1, "x", "y"), listed(2, "z", user="b"), listed(3, "z", "w"), listed(4, "x")]
     (merger,) = maintenance.mergers(found, 2, 1 << 30)
     assert merger.user == "a"
@@ -28,14 +28,14 @@ def test_only_first_publishers_entries_are_merged() -> None:
 
 
 def test_what_was_merged_is_not_merged_again() -> None:
-    """Sources that wait for their removal count for nothing."""
+    """Replaced bundles that are not removed yet are not merged."""
     old = [listed(number, f"e{number}") for number in (2, 3, 4)]
     new = listed(1, "e2", "e3", "e4", replaces=tuple(source.bundle for source in old))
     assert maintenance.mergers([new, *old], 2, 1 << 30) == []
 
 
 def test_a_merged_bundle_has_bounds() -> None:
-    """The small ones are merged; too few of them are left alone."""
+    """Small bundles are merged if there are enough of them."""
     found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
     (merger,) = maintenance.mergers(found, 2, 10)
     assert merger.sources == [found[1].bundle, found[2].bundle]
@@ -47,7 +47,7 @@ ROW = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from(
 
 @given(st.lists(ROW, min_size=1, max_size=8))
 def test_merging_never_changes_what_a_reader_gets(rows: list[tuple[set[str], str]]) -> None:
-    """Each entry comes from the bundle that it came from before, be it through a merged one."""
+    """Each entry comes from the same bundle as before, directly or through a merged one."""
     found = [listed(10 * age, *sorted(entries), user=user) for age, (entries, user) in enumerate(rows, 1)]
     lying = [(one.bundle, dict.fromkeys(one.entries, one.bundle)) for one in found]
     before = read(lying)
@@ -58,7 +58,7 @@ def test_merging_never_changes_what_a_reader_gets(rows: list[tuple[set[str], str
 
 
 def read(lying: list[tuple[str, dict[str, str]]]) -> dict[str, str]:
-    """Return where a reader has each entry from, who takes it from the oldest bundle."""
+    """Return for each entry the bundle from which a reader takes it: the oldest that has it."""
     taken: dict[str, str] = {}
     for _, entries in sorted(lying, key=lambda one: one[0]):
         taken = {**entries, **taken}

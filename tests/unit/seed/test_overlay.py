@@ -1,4 +1,4 @@
-"""A job sees of each entry what one bundle has, whatever the bundles hold (docs/threats.md, row 8)."""
+"""A job sees each entry as one bundle has it, whatever the bundles contain (docs/threats.md, row 8)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warmstart.seed.overlay import Layer
 def test_an_entry_is_seen_as_one_bundle_has_it(
     bundles: list[set[str]], blocked: set[str], entry_of: Callable[[str], str], fetched: int
 ) -> None:
-    """Whatever bundles hold, are blocked, or were not fetched: shown is each winner's, whole, and nothing else."""
+    """Each entry is shown whole from the bundle that provides it, and nothing else is shown."""
     never = {entry_of(path) for path in blocked}
     held = [grouped(paths, entry_of) for paths in bundles]
     taken = set(never)
@@ -41,7 +41,7 @@ def test_an_entry_is_seen_as_one_bundle_has_it(
 def test_bundles_that_disagree_on_entries_are_never_mixed(
     bundles: list[set[str]], rules: list[Callable[[str], str]]
 ) -> None:
-    """Bundles of releases whose profiles divide a cache differently: what is shown is whole, or it is not shown."""
+    """If releases divide a cache into entries differently, an entry is shown whole or not at all."""
     held = [grouped(paths, entry_of) for paths, entry_of in zip(bundles, rules, strict=False)]
     found = [Layer(files, sorted(files)) for files in held]
     view = overlay.view(found)

@@ -16,7 +16,7 @@ from warmstart.store.bundles import PublishBlocked
     "text", ["", "{", "[]", '{"format": 2, "blocks": []}', '{"format": 1, "blocks": [{"who": 1}]}']
 )
 def test_a_list_of_blocks_that_is_damaged_blocks_everything(tmp_path: Path, text: str) -> None:
-    """Nothing is offered and nothing published until it is written anew; an empty list is no damage."""
+    """Nothing is offered or published until the list is rewritten; an empty list is not damaged."""
     publish(tmp_path, "a")
     path = tmp_path / "artifacts" / blocklist.NAME
     path.write_text(text)

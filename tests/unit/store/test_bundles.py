@@ -1,4 +1,4 @@
-"""Offers, the index, publishing and its quotas, in this process; kills and real tools are in tests/integration."""
+"""Offers, index, publishing and quotas, in this process. Kills and real tools are in tests/integration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warmstart.store.manifest import ManifestUnreadable
 
 
 def offered(store: Path, *scopes: str) -> Offers:
-    """Return what a job that may read these scopes is offered."""
+    """Return the offers for a job that may read these scopes."""
     return bundles.offers(str(store), list(scopes or ("user-1",)), "numba", "ns", OWNER)
 
 
@@ -38,13 +38,13 @@ def files(store: Path) -> set[str]:
 
 
 def test_nothing_is_offered_where_nothing_was_published(tmp_path: Path) -> None:
-    """A namespace that is not there is empty, and asking does not make it."""
+    """A missing namespace is empty, and reading does not create it."""
     assert offered(tmp_path) == Offers([], {})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_published_bundle_is_offered_and_fetched(tmp_path: Path) -> None:
-    """What one job publishes is what the next one gets."""
+    """The next job gets what one job publishes."""
     made = publish(tmp_path, "a", "b", content=b"squashfs")
     (offer,) = offered(tmp_path).offers
     assert (offer.bundle, offer.sha256, offer.size) == (made.bundle, made.sha256, 8)
@@ -56,7 +56,7 @@ def test_a_published_bundle_is_offered_and_fetched(tmp_path: Path) -> None:
 
 
 def test_an_entry_comes_from_one_bundle_the_oldest(tmp_path: Path) -> None:
-    """Two bundles that hold the same entry: the younger one gives only what the older lacks."""
+    """If two bundles have the same entry, the younger provides only what the older lacks."""
     publish(tmp_path, "a", "b", content=b"1")
     publish(tmp_path, "b", "c", content=b"2")
     found = offered(tmp_path)
@@ -78,7 +78,7 @@ def test_scopes_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
 
 
 def test_what_others_published_meanwhile_is_not_published_again(tmp_path: Path) -> None:
-    """The second of two equal harvests leaves nothing in the store."""
+    """The second of two equal harvests publishes nothing."""
     publish(tmp_path, "a")
     before = files(tmp_path)
     assert publish(tmp_path, "a", content=b"other").bundle is None
@@ -86,14 +86,14 @@ def test_what_others_published_meanwhile_is_not_published_again(tmp_path: Path) 
 
 
 def test_known_entries_are_those_of_the_scope(tmp_path: Path) -> None:
-    """The harvest subtracts what its scope has, not what others have."""
+    """A harvest leaves out what its own scope has, not what other scopes have."""
     publish(tmp_path, "a", "c")
     publish(tmp_path, "b", scope="site")
     assert bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER) == ["a", "c"]
 
 
 def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First publisher wins even where the second one's node lives in the past."""
+    """The first publisher wins even if the clock of the second one's node is slow."""
     first = publish(tmp_path, "a", content=b"1").bundle or ""
     monkeypatch.setattr(time, "time_ns", lambda: 0)
     second = publish(tmp_path, "a", "b", content=b"2").bundle or ""
@@ -102,7 +102,7 @@ def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypa
 
 
 def forged(**changes: object) -> bytes:
-    """Return an index that says something else of one bundle."""
+    """Return an index with one bundle changed."""
     bundle = "20260101T000000.000000Z-" + "0" * 16
     listed = {"bundle": bundle, "sha256": "ab" * 32, "size": 5, "entries": {"a": 3}, "user": "a", "uid": 1000}
     return json.dumps({"format": 1, "bundles": [listed | {"replaces": []} | changes], "refused": {}}).encode()
@@ -117,7 +117,7 @@ def forged(**changes: object) -> bytes:
     ],
 )
 def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
-    """A reader that finds no index to trust reads the manifests, and the next one need not."""
+    """A reader that finds a damaged index rebuilds it from the manifests for the next reader."""
     publish(tmp_path, "a", content=b"1")
     publish(tmp_path, "b", content=b"2")
     path = Path(namespace(tmp_path).path, index.NAME)
@@ -129,7 +129,7 @@ def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
 
 
 def test_a_lost_index_loses_nothing(tmp_path: Path) -> None:
-    """The index is a cache of what the bundles say."""
+    """A missing index is rebuilt from the manifests."""
     publish(tmp_path, "a")
     before = offered(tmp_path)
     Path(namespace(tmp_path).path, index.NAME).unlink()
@@ -137,7 +137,7 @@ def test_a_lost_index_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_an_index_of_a_newer_format_is_left_to_publishers(tmp_path: Path) -> None:
-    """A reader goes round it; a publisher replaces it."""
+    """A reader ignores it; a publisher replaces it."""
     publish(tmp_path, "a", content=b"1")
     before = offered(tmp_path)
     path = Path(namespace(tmp_path).path, index.NAME)
@@ -160,7 +160,7 @@ def test_a_store_that_can_not_be_written_can_be_read(tmp_path: Path, monkeypatch
 
 
 def test_a_manifest_of_a_newer_format_is_skipped_with_a_reason(tmp_path: Path) -> None:
-    """It hides no other bundle, and its entries are not those of any offer."""
+    """The manifest hides no other bundle, and its entries are not offered."""
     newer = publish(tmp_path, "a", content=b"1").bundle or ""
     publish(tmp_path, "b", content=b"2")
     path = Path(namespace(tmp_path).path, f"{newer}.json")
@@ -174,7 +174,7 @@ def test_a_manifest_of_a_newer_format_is_skipped_with_a_reason(tmp_path: Path) -
 
 
 def test_the_index_follows_what_maintenance_removes(tmp_path: Path) -> None:
-    """A bundle without a manifest is no bundle."""
+    """A bundle without a manifest is not listed."""
     gone = publish(tmp_path, "a", content=b"1").bundle
     Path(namespace(tmp_path).path, f"{gone}.json").unlink()
     publish(tmp_path, "b", content=b"2")
@@ -182,7 +182,7 @@ def test_the_index_follows_what_maintenance_removes(tmp_path: Path) -> None:
 
 
 def test_an_old_listing_does_not_drop_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client of NFS may list a directory as it was 30 s ago (reference, mounts)."""
+    """An NFS client may list a directory as it was 30 s ago (nfs(5), acdirmin)."""
     publish(tmp_path, "a", content=b"1")
     real = index._manifests
     stale = iter([set[str]()])
@@ -192,7 +192,7 @@ def test_an_old_listing_does_not_drop_a_bundle(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_update_sees_what_was_published_while_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any lock the last writer covers all."""
+    """Even without a lock, the last writer lists all bundles."""
     publish(tmp_path, "a", content=b"1")
     other = tmp_path / "other"
     other.mkdir()
@@ -211,7 +211,7 @@ def test_an_update_sees_what_was_published_while_it_wrote(tmp_path: Path, monkey
 
 
 def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many bundles there are: one open beside that of what is blocked, and no listing."""
+    """Whatever the number of bundles: one open besides the blocklist's, and no listing."""
     for number in range(5):
         publish(tmp_path, f"e{number}", content=b"%d" % number)
     opened: list[object] = []
@@ -229,7 +229,7 @@ def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: py
 
 
 def test_publishing_works_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks are for efficiency (docs/architecture.md, rule 1): nobody's lock, somebody's for ever, or none at all."""
+    """Locks only save work (docs/architecture.md, rule 1): publishing works with a free, a held or no lock."""
     holder = locks.try_lock(str(tmp_path / "locks"), "x")
     monkeypatch.setattr(locks, "try_lock", lambda *_: None)
     monkeypatch.setattr(time, "sleep", lambda _: None)
@@ -253,7 +253,7 @@ def failing(number: int) -> Callable[..., NoReturn]:
 def test_a_full_store_leaves_nothing_half_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
-    """Space that runs out while publishing is `store-full`; nothing of the bundle is left."""
+    """If space runs out while publishing, the error is `store-full` and nothing of the bundle is left."""
     publish(tmp_path, "a", content=b"1")
     before = files(tmp_path)
     monkeypatch.setattr(bundles, call, failing(number))
@@ -265,7 +265,7 @@ def test_a_full_store_leaves_nothing_half_done(
 
 
 def test_a_full_store_after_the_links_does_not_take_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundle is there; only the index is late, and the next publisher writes it."""
+    """The bundle is published; only the index is late, and the next publisher writes it."""
     publish(tmp_path, "a", content=b"1")
     monkeypatch.setattr(index, "replace", failing(errno.ENOSPC))
     made = publish(tmp_path, "b", content=b"2")
@@ -277,7 +277,7 @@ def test_a_full_store_after_the_links_does_not_take_back(tmp_path: Path, monkeyp
 
 
 def test_a_store_that_fails_is_the_stores_fault(tmp_path: Path) -> None:
-    """A store that is no directory is an error of kind `store`, for readers and for publishers."""
+    """A store that is not a directory is an error of kind `store`, for readers and publishers."""
     (tmp_path / "store").write_text("no directory")
     with pytest.raises(StoreFailed, match="Not a directory"):
         offered(tmp_path / "store")
@@ -287,7 +287,7 @@ def test_a_store_that_fails_is_the_stores_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"squash", b"squashfsX", b"squashFS"])
 def test_damaged_bytes_are_not_handed_out(tmp_path: Path, damage: bytes) -> None:
-    """Shorter, longer or changed: the fetch says so."""
+    """A fetch fails if the bytes are fewer, more or different."""
     made = publish(tmp_path, "a", content=b"squashfs")
     path = Path(namespace(tmp_path).path, f"{made.bundle}.sqsh")
     path.chmod(0o644)
@@ -297,7 +297,7 @@ def test_damaged_bytes_are_not_handed_out(tmp_path: Path, damage: bytes) -> None
 
 
 def fetch(store: Path, made: Published) -> None:
-    """Fetch what was published, into nothing that lasts."""
+    """Fetch a bundle into memory."""
     fd = os.memfd_create("copy")
     try:
         bundles.fetch(namespace(store), made.bundle or "", made.sha256, made.size, fd)
@@ -306,7 +306,7 @@ def fetch(store: Path, made: Published) -> None:
 
 
 def test_what_maintenance_removed_is_gone(tmp_path: Path) -> None:
-    """A bundle that an old index names is `bundle-gone`, not a failing store."""
+    """A removed bundle that an old index lists is `bundle-gone`, not a failing store."""
     made = publish(tmp_path, "a")
     Path(namespace(tmp_path).path, f"{made.bundle}.sqsh").unlink()
     with pytest.raises(BundleGone):
@@ -314,14 +314,14 @@ def test_what_maintenance_removed_is_gone(tmp_path: Path) -> None:
 
 
 def test_an_index_that_lies_is_found_out(tmp_path: Path) -> None:
-    """Index and manifest have to name the same bytes."""
+    """Index and manifest must have the same hash and size."""
     made = publish(tmp_path, "a")
     with pytest.raises(BundleDamaged, match="disagree"):
         fetch(tmp_path, made._replace(sha256="00" * 32))
 
 
 def test_a_damaged_manifest_is_no_bug(tmp_path: Path) -> None:
-    """It is an error of kind `store`."""
+    """A damaged manifest is an error of kind `store`."""
     made = publish(tmp_path, "a")
     path = Path(namespace(tmp_path).path, f"{made.bundle}.json")
     path.chmod(0o644)
@@ -331,7 +331,7 @@ def test_a_damaged_manifest_is_no_bug(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
-    """The index is repaired over it, a bundle refused."""
+    """A link in place of the index is replaced; one in place of a bundle is refused."""
     made = publish(tmp_path, "a")
     secret = tmp_path / "secret"
     secret.write_text('{"format": 1, "bundles": [], "refused": {}}')
@@ -347,7 +347,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_files_in_the_store_have_the_documented_modes(tmp_path: Path) -> None:
-    """All that is published is 0444; nothing temporary is left."""
+    """Published files are 0444; no temp file is left."""
     made = publish(tmp_path, "a")
     assert files(tmp_path) == {f"{made.bundle}.sqsh", f"{made.bundle}.json", index.NAME}
     modes = {path.stat().st_mode & 0o7777 for path in Path(namespace(tmp_path).path).iterdir() if path.is_file()}
@@ -358,7 +358,7 @@ def test_names_from_outside_do_not_lead_out(tmp_path: Path) -> None:
     """A bundle's id is checked before it becomes a path."""
     with pytest.raises(ValueError, match="not a bundle's id"):
         bundles.fetch(namespace(tmp_path), "../../x", "00" * 32, 1, -1)
-    with pytest.raises(ValueError, match="not a name"):
+    with pytest.raises(ValueError, match="not a valid name"):
         bundles.publish_bundle(Namespace(str(tmp_path), "..", "p", "n"), -1, draft("a"), OWNER)
 
 
@@ -376,25 +376,25 @@ def publish_within(store: Path, quota: int, *entries: str) -> Published:
 
 
 def test_the_last_byte_is_let_in_and_the_next_is_not(tmp_path: Path) -> None:
-    """All namespaces of the scope count, none of another scope; a refused bundle leaves nothing behind."""
+    """All namespaces of the scope count, and no other scope; a refused bundle leaves nothing."""
     publish(tmp_path, "theirs", scope="site", content=b"x" * 1000)
     publish_within(tmp_path, 20, "a")
     assert publish_within(tmp_path, 20, "b").bundle
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    with pytest.raises(QuotaExceeded, match="scope user-1 has 20 bytes of the 20"):
+    with pytest.raises(QuotaExceeded, match="scope user-1 uses 20 of its 20 bytes"):
         publish_within(tmp_path, 20, "c")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     assert publish_within(tmp_path, 0, "c").bundle  # no quota
 
 
 def test_a_bundle_that_is_larger_than_all_of_it(tmp_path: Path) -> None:
-    """It is refused in an empty scope, too."""
+    """A bundle larger than the quota is refused even in an empty scope."""
     with pytest.raises(QuotaExceeded):
         publish_within(tmp_path, 9, "a")
 
 
 def test_a_harvest_is_spared_where_nothing_more_may_come(tmp_path: Path) -> None:
-    """The question for what is known says so before a byte is copied."""
+    """`known_entries` raises before anything is copied."""
     publish_within(tmp_path, 0, "a")
     where = (namespace(tmp_path), "a", 1000, OWNER)
     assert bundles.known_entries(*where, quota=11) == ["a"]
@@ -403,7 +403,7 @@ def test_a_harvest_is_spared_where_nothing_more_may_come(tmp_path: Path) -> None
 
 
 def test_what_is_no_bundle_does_not_count(tmp_path: Path) -> None:
-    """Indexes, temporary files, quarantined bundles and strangers' names."""
+    """Indexes, temp files, quarantined bundles and foreign names do not count."""
     publish_within(tmp_path, 0, "a")
     folder = Path(namespace(tmp_path).path)
     (folder / ".tmp-x").write_bytes(b"x" * 100)
@@ -417,5 +417,5 @@ def test_what_is_no_bundle_does_not_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("scope", "most"), [("user-7-a", 10), ("account-ml", 20), ("site", 30)])
 def test_each_kind_of_scope_has_its_own(scope: str, most: int) -> None:
-    """As the policy says."""
+    """The policy has a quota for each kind of scope."""
     assert bundles.quota(scope, RULES) == most

@@ -1,4 +1,4 @@
-"""What the store's process answers is checked before root uses it."""
+"""Results of the store's process are checked before root uses them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ AN_OFFER = Offer("user-1", BUNDLE, SHA, 1, ["a"], True)
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[StoreClient]:
-    """Give a client of an empty store that is ours."""
+    """Return a client of an empty store that this process owns."""
     with StoreClient(Identity("me", os.getuid(), os.getgid()), str(tmp_path), OWNER) as made:
         yield made
 
 
 def test_what_is_published_is_offered_fetched_and_described(client: StoreClient, tmp_path: Path) -> None:
-    """Each operation passes its values on, in a process of its own."""
+    """Each operation passes its arguments to the process and returns its result."""
     where = namespace(tmp_path)
     squashfs = os.memfd_create("bundle")
     os.write(squashfs, b"squashfs")
@@ -77,7 +77,7 @@ def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: 
 
 
 def test_blocks_and_answers_of_a_rendezvous_come_back_as_they_were(client: StoreClient) -> None:
-    """The store's process writes and reads them."""
+    """Blocks and rendezvous answers survive writing and reading in the store's process."""
     block = Block(user="mallory", reason="x", by="root", at=1.5)
     assert client.block(block, after(10))
     assert client.blocked(after(10)) == [block]
@@ -102,7 +102,7 @@ def test_blocks_and_answers_of_a_rendezvous_come_back_as_they_were(client: Store
 def test_an_offer_names_no_path_and_no_scope_of_others(
     client: StoreClient, monkeypatch: pytest.MonkeyPatch, wrong: Offer
 ) -> None:
-    """Root calls files on the node by the SHA-256."""
+    """Root uses the SHA-256 as a file name on the node."""
     monkeypatch.setattr(f"{__name__}.TOLD", wrong)
     monkeypatch.setattr(bundles, "offers", forged_offers)
     with pytest.raises(WorkerAnswerMalformed, match="offers"):
@@ -110,21 +110,21 @@ def test_an_offer_names_no_path_and_no_scope_of_others(
 
 
 def test_a_bundles_files_lie_below_it(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Root makes whiteouts at their paths."""
+    """Root makes whiteouts at these paths."""
     monkeypatch.setattr(bundles, "fetch", forged_fetch)
-    with pytest.raises(WorkerAnswerMalformed, match="not named as in a manifest"):
+    with pytest.raises(WorkerAnswerMalformed, match="not valid in a manifest"):
         client.fetch(namespace(tmp_path), BUNDLE, SHA, 1, after(10), into=1)
 
 
 def test_a_manifest_keeps_its_rules(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Root unpacks what it names."""
+    """Root unpacks the files that a manifest names."""
     monkeypatch.setattr(bundles, "read_manifest", forged_manifest)
     with pytest.raises(ManifestUnreadable, match="names of files"):
         client.manifest(namespace(tmp_path), BUNDLE, after(10))
 
 
 def test_a_survey_names_no_path(client: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root makes the directories of an export."""
+    """Root makes directories of an export with these names."""
     monkeypatch.setattr(maintenance, "survey", forged_survey)
     with pytest.raises(WorkerAnswerMalformed, match="survey"):
         client.survey(after(10))
@@ -134,7 +134,7 @@ TOLD = AN_OFFER
 
 
 def forged_offers(_store: str, _scopes: list[str], _profile: str, _namespace: str, _owner: str) -> Offers:
-    """Offer what the test says."""
+    """Return forged offers."""
     return Offers([TOLD], {})
 
 

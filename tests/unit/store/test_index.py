@@ -1,4 +1,4 @@
-"""Where the newest wins: who takes whose place, and that nobody's work is lost without a word."""
+"""Profiles that keep the newest: which bundle replaces which, and that no work is lost silently."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Shop:
         return {"file": {"file.bin": File(len(content), content.encode().hex().ljust(64, "0"), 17)}}
 
     def taken(self, *scopes: str) -> list[str]:
-        """Return the bundle that a job takes the file from."""
+        """Return the bundle from which a job takes the file."""
         found = bundles.offers(str(self.store), list(scopes or ("user-1",)), "numba", "ns", OWNER)
         return [offer.bundle for offer in found.offers]
 
@@ -54,12 +54,12 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """Give an empty store."""
+    """Return an empty store."""
     return Shop(tmp_path)
 
 
 def test_each_takes_the_place_of_what_it_grew_from(shop: Shop) -> None:
-    """Three jobs, one after another: readers get the last one's."""
+    """Of three jobs in sequence, readers get the file of the last."""
     made = ""
     for content in ("v1", "v1+2", "v1+2+3"):
         made = shop.publish(content, made) or ""
@@ -67,7 +67,7 @@ def test_each_takes_the_place_of_what_it_grew_from(shop: Shop) -> None:
 
 
 def test_who_was_overtaken_replaces_nothing(shop: Shop) -> None:
-    """Two jobs that began with the same file: the second one's is left out, however large it is."""
+    """If two jobs began with the same file, the second one's is left out, however large it is."""
     first = shop.publish("v1", "") or ""
     second = shop.publish("v1+2", first)
     assert shop.needless("v1+other+long", "user-1", first) == SUPERSEDED
@@ -78,7 +78,7 @@ def test_who_was_overtaken_replaces_nothing(shop: Shop) -> None:
 
 
 def test_what_is_not_new_or_shrank_is_left_out(shop: Shop) -> None:
-    """The same bytes are no news; fewer were begun anew or cut short."""
+    """An unchanged file is left out, and so is a smaller one, which was started anew or is incomplete."""
     first = shop.publish("v1", "") or ""
     assert shop.needless("v1", "user-1", first) == UNCHANGED
     assert shop.needless("v1") == UNCHANGED  # somebody else published just this
@@ -87,7 +87,7 @@ def test_what_is_not_new_or_shrank_is_left_out(shop: Shop) -> None:
 
 
 def test_what_a_more_trusted_scope_gave_is_no_news_for_the_users_own(shop: Shop) -> None:
-    """Unchanged is measured against what the job began with, wherever that was from."""
+    """A file is unchanged if it equals what the job began with, from whatever scope."""
     site = shop.publish("v1", "", scope="site") or ""
     assert shop.needless("v1", "site", site) == UNCHANGED
     assert shop.needless("v1+2", "site", site) == ""
@@ -97,7 +97,7 @@ def test_what_a_more_trusted_scope_gave_is_no_news_for_the_users_own(shop: Shop)
 
 
 def test_the_bundle_that_it_grew_from_may_be_gone(shop: Shop) -> None:
-    """Maintenance removed it while the job ran: what is there now decides."""
+    """If maintenance removed it while the job ran, the current bundles decide."""
     first = shop.publish("v1", "") or ""
     for path in Path(shop.where().path).glob(f"{first}.*"):
         path.unlink()
@@ -107,7 +107,7 @@ def test_the_bundle_that_it_grew_from_may_be_gone(shop: Shop) -> None:
 
 
 def test_a_blocked_users_file_is_passed_over_and_stays_behind(shop: Shop) -> None:
-    """Readers take the one below; what grows from that comes before both, even when the block is lifted."""
+    """Readers take the next bundle; what replaces that sorts before both, even after the block is removed."""
     first = shop.publish("v1", "") or ""
     bad = shop.publish("v1+bad", first, user="mallory")
     blocklist.block(str(shop.store), Block(user="mallory"), OWNER)
@@ -119,7 +119,7 @@ def test_a_blocked_users_file_is_passed_over_and_stays_behind(shop: Shop) -> Non
 
 
 def test_without_any_lock_readers_agree(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two publishers at the same instant, no lock between them: one of the two is everybody's."""
+    """If two publish at the same time without a lock, all readers get the same one of the two."""
     first = shop.publish("v1", "") or ""
     before = index.read(shop.where().path, OWNER)
     monkeypatch.setattr(index, "update", lambda _fd, _owner: before)

@@ -17,7 +17,7 @@ SHA = "ab" * 32
 
 @pytest.mark.parametrize("path", ["a", "a/b.c", "m/f.<locals>.g-1.py311.nbi", "a b/c", "x" * 1024, "-rf", "a#b"])
 def test_ordinary_paths_are_plain(path: str) -> None:
-    """What tools really write can be published."""
+    """Paths that tools really write can be published."""
     assert layout.is_plain_path(path)
 
 
@@ -29,7 +29,7 @@ def test_ordinary_paths_are_plain(path: str) -> None:
     ],
 )
 def test_odd_paths_are_not(path: str) -> None:
-    """Names that lead elsewhere, that a list of unsquashfs takes otherwise, or that nobody can print."""
+    """Paths that lead elsewhere, are not literal in a list of unsquashfs, or are not printable are refused."""
     assert not layout.is_plain_path(path)
 
 
@@ -43,34 +43,34 @@ def test_a_bundle_id_tells_its_time(microseconds: int) -> None:
 
 @given(st.integers(0, 4_000_000_000_000_000), st.integers(1, 10**15))
 def test_ids_sort_by_age(microseconds: int, later: int) -> None:
-    """Whatever the hashes, the older bundle's id comes first."""
+    """Whatever the hashes, the id of the older bundle sorts first."""
     assert layout.bundle_id(microseconds, "ff" * 32) < layout.bundle_id(microseconds + later, "00" * 32)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0", "é", ".hidden", "a" * 201])
 def test_no_name_leads_out_of_the_store(name: str, tmp_path: Path) -> None:
-    """A scope, profile or namespace that is not one plain name is a bug of the caller."""
+    """A scope, profile or namespace that is not a valid name raises `ValueError`."""
     for parts in ((name, "p", "n"), ("s", name, "n"), ("s", "p", name)):
-        with pytest.raises(ValueError, match="not a name"):
+        with pytest.raises(ValueError, match="not a valid name"):
             _ = Namespace(str(tmp_path), *parts).path
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    """An unmounted store must not turn into a directory of the node's own disk."""
+    """An unmounted store must not become a directory on the node's disk."""
     with pytest.raises(FileNotFoundError):
         layout.make_namespace(Namespace(str(tmp_path / "store"), "s", "p", "n"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_artifacts_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """Bundles of scope `user` can't be read on the shared file system by other users."""
+    """Other users cannot read bundles on the shared file system."""
     os.close(layout.make_namespace(Namespace(str(tmp_path), "s", "p", "n")))
     assert (tmp_path / "artifacts").stat().st_mode & 0o7777 == 0o700
     assert (tmp_path / "artifacts/s/p/n").stat().st_mode & 0o7777 == 0o755
 
 
 def test_a_scope_of_any_user_and_account_has_a_place(tmp_path: Path) -> None:
-    """What the policy makes of a name with odd characters is a name of the layout: `user@domain` is a common one."""
+    """The policy's scope for a name with odd characters (`user@domain` is common) is valid in the layout."""
     job = a_job(user="ann@example.com", account="équipe 7")
     for scope in ("user", "account", "site"):
         assert Namespace(str(tmp_path), scope_key(scope, job), "numba", "ns").path.startswith(str(tmp_path))

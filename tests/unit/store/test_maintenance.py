@@ -1,4 +1,4 @@
-"""What the store's maintenance decides, without doing it: which bundles have to go, which are verified today."""
+"""Decisions of the store's maintenance: which bundles to remove, and which to verify today."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ POLICY = Maintenance(keep=100, per_user=10, per_account=20, per_site=30)
 
 
 def bundle(name: str, used: float, size: int = 1, scope: str = "user-1-a") -> Bundle:
-    """Return a bundle of the survey."""
+    """Return a bundle as in the survey."""
     return Bundle(scope, "numba", "ns", name, hashlib.sha256(name.encode()).hexdigest(), size, 1, "a", used)
 
 
 def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
-    """Each scope has its own limit; nobody's excess costs another's bundles."""
+    """Each scope has its own quota; a scope over quota costs no other scope's bundles."""
     found = [
         *(bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b")),
         *(bundle("team", 120, 19, "account-t"), bundle("all", 130, 31, "site")),
@@ -38,7 +38,7 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
 
 
 def test_every_bundle_is_verified_once_in_thirty_days() -> None:
-    """Chosen by hash and day alone."""
+    """The day is chosen by the hash alone."""
     found = [bundle(str(number), 0) for number in range(200)]
     days = Counter(one.bundle for day in range(1000, 1030) for one in found if merge.is_due(one, day))
     assert set(days.values()) == {1}
@@ -46,7 +46,7 @@ def test_every_bundle_is_verified_once_in_thirty_days() -> None:
 
 
 def test_the_survey_tells_the_last_use_and_uses_are_noted_once_a_day(tmp_path: Path) -> None:
-    """A bundle id that is none leads nowhere; an older use changes nothing."""
+    """An invalid bundle id and an older use change nothing."""
     made = publish(tmp_path, "a").bundle or ""
     path = Path(namespace(tmp_path).path, f"{made}.sqsh")
     os.utime(path, (1_000_000, 1_000_000))
@@ -58,7 +58,7 @@ def test_the_survey_tells_the_last_use_and_uses_are_noted_once_a_day(tmp_path: P
 
 
 def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> None:
-    """It was quarantined or removed meanwhile: what was made of it must not bring it back."""
+    """If a source was quarantined or removed meanwhile, the merged bundle must not bring it back."""
     gone = publish(tmp_path, "a", content=b"1").bundle or ""
     left = publish(tmp_path, "b", content=b"2").bundle or ""
     maintenance.quarantine(namespace(tmp_path), gone, OWNER)
@@ -69,7 +69,7 @@ def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> 
 
 
 def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
-    """A temporary file after a day, an answer after a week; nothing else, and nothing that is younger."""
+    """A temp file is removed after a day, an answer after a week; nothing else is removed."""
     publish(tmp_path, "a")
     (tmp_path / "rendezvous").mkdir()
     (tmp_path / "rendezvous" / "c.7.0.json").touch()
@@ -83,7 +83,7 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
 
 
 def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
-    """A node without copies or spool, a store without artifacts."""
+    """A node without copies or spool and a store without artifacts are not errors."""
     assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
     assert node_cache.uses(str(tmp_path / "none")) == []
     assert maintenance.survey(str(tmp_path), OWNER) == []

@@ -1,4 +1,4 @@
-"""Manifests: what is accepted, what is refused."""
+"""Manifests: which are accepted and which are refused."""
 
 import json
 from typing import Any
@@ -31,12 +31,12 @@ def changed(**changes: Any) -> bytes:  # noqa: ANN401
 
 
 def test_a_manifest_survives_being_written_down() -> None:
-    """What is decoded is what was encoded."""
+    """Decoding returns what was encoded."""
     assert manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)) == A_MANIFEST
 
 
 def test_a_manifest_of_a_merged_bundle_says_where_each_entry_is_from() -> None:
-    """Origins and what it replaces are written down, too, as the documentation has them."""
+    """Origins and replaced bundles are written, too, as documented."""
     origin = Origin(*PRODUCER, "site", BUNDLE)
     merged = A_MANIFEST._replace(origins={"a/k": origin}, replaces=[BUNDLE])
     data = manifest.encode(merged)
@@ -45,7 +45,7 @@ def test_a_manifest_of_a_merged_bundle_says_where_each_entry_is_from() -> None:
 
 
 def test_a_newer_format_is_refused_by_name() -> None:
-    """The reason tells both formats, so that an admin knows what to upgrade."""
+    """The message names both formats, so that an administrator knows what to upgrade."""
     with pytest.raises(ManifestUnreadable, match="its format is 2, known is 1"):
         manifest.decode(BUNDLE, changed(format=2, something="new"))
 
@@ -86,13 +86,13 @@ def test_a_newer_format_is_refused_by_name() -> None:
     ],
 )
 def test_damaged_and_foreign_manifests_are_refused(data: bytes) -> None:
-    """Whatever is wrong with it, it is one documented error and no bundle."""
+    """Whatever is wrong with a manifest, the error is `manifest-unreadable`."""
     with pytest.raises(ManifestUnreadable):
         manifest.decode(BUNDLE, data)
 
 
 @given(cut=st.integers(0, len(manifest.encode(A_MANIFEST)) - 1))
 def test_no_part_of_a_manifest_is_one(cut: int) -> None:
-    """A manifest that was cut anywhere is refused."""
+    """A truncated manifest is refused, wherever it was cut."""
     with pytest.raises(ManifestUnreadable):
         manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)[:cut])
