@@ -1,10 +1,12 @@
-"""TileLang's cache of compiled kernels (docs/cache-formats.md, TileLang: read in TileLang 0.1.15, no GPU was at hand).
+"""TileLang's cache of compiled kernels (docs/cache-formats.md, TileLang).
+
+From the source of TileLang 0.1.15; not tried on a GPU.
 
 `<version>/<platform>/kernels/<sha256>/` is one entry: sources, `kernel_lib.so`, `params.json`, and `manifest.json` with
-the size and SHA-256 of the others. It is made in `.staging/` and renamed.
+size and SHA-256 of the others. TileLang makes it in `.staging/` and renames it.
 
-Never harvested: `.staging/`, `.<name>.tmp`; results of the autotuner (cloudpickle: code that looks like data); what
-older releases left without a manifest.
+Never harvested: `.staging/`, `.<name>.tmp`; results of the autotuner (cloudpickle: code that looks like data); entries
+of older releases, which have no manifest.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ _MANIFEST = "manifest.json"
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that the files are those of the manifest, byte for byte.
+    """Require exactly the files of the manifest, byte for byte, and well-formed libraries.
 
-    Catches: any change to any file but the manifest, any that is missing or too many; libraries are checked as ELF,
-    too. Can't catch: a manifest that was made anew for other files.
+    Catches: any change to a file except the manifest, a missing or additional file. Cannot catch: a manifest that was
+    made again for other files.
     """
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import elf, plain, self_hash
