@@ -123,7 +123,7 @@ def _number(environ: Mapping[str, str], variable: str, least: int = 0) -> int:
         raise JobUnreadable(variable=variable, problem="not set")
     plain = text.isascii() and text.isdigit() and len(text) <= 10
     if not plain or not least <= int(text) < 2**32 - 1:
-        raise JobUnreadable(variable=variable, problem=f"not a number that Slurm gives: {text!r}")
+        raise JobUnreadable(variable=variable, problem=f"not a valid number: {text!r}")
     return int(text)
 
 

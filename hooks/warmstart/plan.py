@@ -29,7 +29,7 @@ from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
 SPOOL_SECONDS = 5.0
-TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: no job's files are kept here; TMPDIR goes with the job"
+TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
 class PortsNotOffered(UserError):

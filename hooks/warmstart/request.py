@@ -28,7 +28,7 @@ class RequestInvalid(UserError):
     """The `warmstart:` part of the comment, or the value of an option, is malformed."""
 
     code = "request-invalid"
-    template = "{where} asks warmstart for {word!r}, which it does not understand"
+    template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME keep"'
 
 

@@ -325,7 +325,7 @@ def _mark_images(ending: Ending) -> None:
 
 
 def _close_to_user(record: Record, deadline: Deadline) -> None:
-    """Make the run's directory inaccessible to the job's user, and remove TMPDIR if it is not retained."""
+    """Make the run's directory inaccessible to the job's user; remove leftovers of imports and an unretained TMPDIR."""
     try:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             with opened_dir(record.run_name, node) as run:

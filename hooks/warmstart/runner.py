@@ -80,7 +80,7 @@ class Refused(UserError):
 
     code = "job-refused"
     template = "{reason}"
-    hint = "submit it again later; tell the administrators if it lasts"
+    hint = "submit the job again later; tell the administrators if the problem persists"
 
 
 def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:

@@ -126,7 +126,7 @@ def _image_directories(model: PolicyModel) -> Iterator[Fault]:
         yield from _normal(loc, path)
         for key, ours in (("store", model.paths.store), ("workspace", model.paths.workspace)):
             if _within(path, ours) or _within(ours, path):
-                yield _fault(loc, f"and paths.{key} ({ours}) may not contain each other")
+                yield _fault(loc, f"may not be in paths.{key} ({ours}) or contain it")
 
 
 def _adopted(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
@@ -141,7 +141,7 @@ def _keep(model: PolicyModel) -> Iterator[Fault]:
     if keep.low >= keep.high:
         yield _fault(("images", "keep", "low"), f"{keep.low}% is not below keep.high, {keep.high}%")
     if keep.floor > 100 - keep.high:
-        yield _fault(("images", "keep", "floor"), f"{keep.floor}% is never free below keep.high, {keep.high}%")
+        yield _fault(("images", "keep", "floor"), f"{keep.floor}% is more than keep.high, {keep.high}%, leaves free")
     if keep.account is not None and model.trust.account != "enforced":
         problem = "needs trust.account: enforced; otherwise users can use up another account's quota"
         yield _fault(("images", "keep", "account"), problem)

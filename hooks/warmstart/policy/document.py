@@ -167,8 +167,8 @@ def _compose(path: str, text: str) -> yaml.Node | None:
 
 
 def _one_line(error: yaml.MarkedYAMLError) -> str:
-    said = error.problem or error.context or "unreadable"
-    return ascii(said)[1:-1]
+    message = error.problem or error.context or "unreadable"
+    return ascii(message)[1:-1]
 
 
 def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:

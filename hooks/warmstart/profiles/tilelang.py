@@ -43,14 +43,14 @@ def validate(files: EntryFiles) -> None:
     here = {name.rpartition("/")[2] for name in files.names} - {_MANIFEST}
     if here != listed.keys():
         raise EntryInvalid("incomplete" if listed.keys() - here else "unexpected-file")
-    for name, said in listed.items():
-        if self_hash.size_and_sha256(files, f"{files.entry}/{name}") != _said(said):
+    for name, fields in listed.items():
+        if self_hash.size_and_sha256(files, f"{files.entry}/{name}") != _recorded(fields):
             raise EntryInvalid("hash-differs")
         if name.endswith(".so"):
             elf.check(files, f"{files.entry}/{name}", elf.SHARED)
 
 
-def _said(fields: object) -> tuple[object, object]:
+def _recorded(fields: object) -> tuple[object, object]:
     from warmstart.profiles.entry_files import EntryInvalid
 
     if not isinstance(fields, dict):

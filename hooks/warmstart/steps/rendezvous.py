@@ -55,7 +55,7 @@ class AnswerUnusable(PolicyError):
     """The head node's answer has a form that this release does not write."""
 
     code = "rendezvous-unreadable"
-    template = "the rendezvous answer {name} cannot be used: {problem}"
+    template = "the head node's rendezvous {name} cannot be used: {problem}"
     hint = "install the same release of warmstart on all nodes"
 
 
@@ -64,7 +64,7 @@ class Required(UserError):
 
     code = "rendezvous-required"
     template = "{reason}; jobs here do not run without a rendezvous port"
-    hint = "submit it again later; tell the administrators if it lasts"
+    hint = "submit the job again later; tell the administrators if the problem persists"
 
 
 class Options(NamedTuple):
@@ -78,7 +78,7 @@ class Options(NamedTuple):
     others: bool  # whether the job has other nodes, which need the answer
     alone: bool  # whether the job has the head node exclusively; used only there
     address: str  # the head node; "" in a heterogeneous job on nodes of components other than the leader's
-    nodelist: str  # the nodes of the leader's component; "" where `address` is ""
+    nodelist: str  # the job's nodes, or those of the leader's component; "" where `address` is ""
 
 
 def run(context: Context, options: Options) -> Outcome:

@@ -193,7 +193,9 @@ class _Seeding:
         try:
             self._job().relocate(source.profile, cache, path, source.entries, self._budget.extracting)
         except (WarmstartError, OSError) as error:
-            raise SeedFailed(profile=source.profile.name, problem=f"its entries' paths: {error}") from error
+            raise SeedFailed(
+                profile=source.profile.name, problem=f"cannot rewrite its entries' paths: {error}"
+            ) from error
 
     def _discard(self, source: _Source, cache: int) -> None:
         if source.way:

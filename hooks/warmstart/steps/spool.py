@@ -34,11 +34,11 @@ def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Journ
     count = 0
     for delivered in spool.deliver(directory, store, rules, deadline):
         count += 1
-        _tell(audit, delivered)
+        _audit(audit, delivered)
     return count
 
 
-def _tell(audit: Journal, delivered: Delivered) -> None:
+def _audit(audit: Journal, delivered: Delivered) -> None:
     spooled, published = delivered.spooled, delivered.published
     if delivered.reason or spooled is None:
         audit.emit(events.BUNDLE_DROPPED, spooled=delivered.name, reason=delivered.reason)

@@ -96,11 +96,11 @@ def check_total(files: EntryFiles, limit: int) -> None:
 def check_artifact(files: EntryFiles, name: str) -> None:
     """Raise `EntryInvalid` unless the file is one whole artifact of torch's standalone compiler."""
     with files.open(name) as (file, size):
-        said = file.read(4)
+        recorded = file.read(4)
         crc = 0
         while piece := file.read(_PIECE):
             crc = zlib.crc32(piece, crc)
-        if len(said) < 4 or int.from_bytes(said, "big") != crc:
+        if len(recorded) < 4 or int.from_bytes(recorded, "big") != crc:
             raise EntryInvalid("hash-differs")
         file.seek(4)
         kind = b""
