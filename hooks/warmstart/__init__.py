@@ -1,1 +1,1 @@
-"""warmstart: Slurm job hooks that hand every job an imported image and warm caches."""
+"""warmstart: Slurm job hooks that give every job an imported image and warm caches."""

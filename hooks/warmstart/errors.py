@@ -1,8 +1,8 @@
-"""Expected failures, by whose fault they are (docs/architecture.md, rule 2). Imports nothing from the package.
+"""Base classes of expected failures, one per kind of fault (docs/architecture.md, rule 2).
 
-Anything that is not a `WarmstartError` is a bug: audited with its traceback, never a drain.
-Every concrete class is in the module that raises it, and listed in docs/errors.md; a test compares that list with the
-code.
+Imports nothing from the package. Any other exception is a bug: it is audited with its traceback and never drains the
+node. Concrete classes are in the modules that raise them. docs/errors.md lists all of them; a test compares that list
+with the code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Fields = dict[str, object]
 
 
 class WarmstartError(Exception):
-    """Base of all expected failures; `kind` decides what a hook does with one."""
+    """Base of all expected failures. `kind` decides how a hook handles it."""
 
     kind: ClassVar[str]
     code: ClassVar[str]
@@ -33,37 +33,37 @@ class WarmstartError(Exception):
 
 
 class UserError(WarmstartError):
-    """The job's own request or files are wrong: a verdict, told to the job, not to the node."""
+    """The job's request or files are wrong. The job fails with a verdict; the node stays in service."""
 
     kind = "user"
 
 
 class NodeError(WarmstartError):
-    """This node cannot serve jobs: the only kind that drains it. Never what a user can cause."""
+    """This node cannot serve jobs. The only kind that drains the node; users must not be able to cause it."""
 
     kind = "node"
 
 
 class ResourceError(WarmstartError):
-    """The node is short of what a user can use up (space, inodes, time): the job runs cold."""
+    """The node lacks something that users can exhaust (space, inodes, time). The job runs cold."""
 
     kind = "resource"
 
 
 class StoreError(WarmstartError):
-    """The shared store or a registry is unwell: a cache degrades, a missing image is a verdict."""
+    """The shared store or a registry fails. A missing cache lets the job run cold; a missing image is a verdict."""
 
     kind = "store"
 
 
 class PolicyError(WarmstartError):
-    """The site's policy is wrong: the last good one stays in force, loudly."""
+    """The site's policy is wrong. The last good policy stays in force, and the error is audited."""
 
     kind = "policy"
 
 
 def by_code(code: str) -> type[WarmstartError] | None:
-    """Return the class with this code among all that are imported, or None."""
+    """Return the imported error class with this code, or None."""
     pending: list[type[WarmstartError]] = [WarmstartError]
     while pending:
         cls = pending.pop()

@@ -1,10 +1,10 @@
-"""The job as Slurm describes it to a hook: the environment, parsed once and strictly.
+"""The job as Slurm describes it in a hook's environment, parsed once and strictly.
 
-Verified (docs/architecture.md, rule 5): id, uid, gid, user, node, partition, node list; Slurm sets them. Claimed:
-account and QOS (unless the site enforces associations), comment, job name, array, constraints and every `SPANK_*`;
-users can forge them. What slurmd does not pass to a prolog (job name, array, the QOS before 26.05) comes from the
-controller's spec (`slurm.spec`), or is None: unknown, which is not the same as "". Which variables a version of Slurm
-sets: Slurm's prolog_epilog.html, `_build_env` in prep_script_slurmd.c.
+Verified, because Slurm sets them (docs/architecture.md, rule 5): id, uid, gid, user, node, partition, node list.
+Claimed, because users can forge them: account and QOS (unless the site enforces associations), comment, job name,
+array, constraints and every `SPANK_*`. slurmd does not pass the job name, the array and (before 26.05) the QOS to a
+prolog; they come from the controller's spec (`slurm.spec`). Without one they are None, unknown, which differs from "".
+Source for the variables of each Slurm version: prolog_epilog.html, and `_build_env` in prep_script_slurmd.c.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import NamedTuple
 
 from warmstart.errors import PolicyError
 
-# Sets and not patterns: compiling three patterns costs a tenth of a warm prolog.
+# Sets instead of patterns: compiling three patterns takes a tenth of a warm prolog.
 _ALNUM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _IN_USER = _ALNUM | frozenset("_.@+-")
 _IN_NODE = _ALNUM | frozenset("_.-")
 PYXIS_IMAGE = "SPANK__SLURM_SPANK_OPTION_pyxis_container_image"
-# What packaging/spank hands over; without the plugin a user can set them as well (CVE-2021-31215).
+# Set by packaging/spank; without the plugin users can set them too (CVE-2021-31215).
 WARM_IMAGE, WARM_PROFILE = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE"
 WARM_KEEP, NO_WARM = "SPANK_WARM_KEEP", "SPANK_NO_WARM"
 
 
 class JobUnreadable(PolicyError):
-    """The environment is not one that Slurm gives to a hook."""
+    """A variable that Slurm sets for hooks is missing or malformed."""
 
     code = "job-unreadable"
     template = "{variable} is {problem}"
-    hint = "hooks are started by Slurm, or by hand with Slurm's variables (README, 'By hand')"
+    hint = "let Slurm start the hook, or set Slurm's variables by hand (README, 'By hand')"
 
 
 class Job(NamedTuple):
-    """What a hook knows of its job from its environment alone."""
+    """What a hook's environment says about its job."""
 
     id: int
     uid: int
@@ -58,20 +58,20 @@ class Job(NamedTuple):
     no_warm: bool = False  # claimed: --no-warm
     restarts: int = 0  # the same on all nodes of one run
     cpus_per_node: str = ""  # as Slurm writes it: 4(x2),2
-    oversubscribe: str = ""  # from 23.02 on; "NO": the nodes are the job's alone
+    oversubscribe: str = ""  # since 23.02; "NO": the job has its nodes exclusively
 
     @property
     def constraint(self) -> str:
-        """What rules match on as `constraint`."""
+        """The attribute `constraint` of rules."""
         return self.constraints
 
     @property
     def view_id(self) -> int:
-        """The id that the job's own tasks see: in a heterogeneous job the leader's."""
+        """The job id that the job's tasks see: in a heterogeneous job the leader's."""
         return self.id if self.het_id is None else self.het_id
 
     def as_audit(self) -> dict[str, object]:
-        """Return the fields that every audit line of this job carries."""
+        """Return the fields of every audit line of this job."""
         return {
             "cluster": self.cluster,
             "node": self.node,
@@ -82,7 +82,7 @@ class Job(NamedTuple):
 
 
 def from_environment(environ: Mapping[str, str]) -> Job:
-    """Read a prolog's or epilog's environment; `JobUnreadable` names the first bad variable."""
+    """Parse the environment of a prolog or epilog. Raises `JobUnreadable`, which names the first bad variable."""
     het = environ.get("SLURM_HET_JOB_ID")
     return Job(
         id=_number(environ, "SLURM_JOB_ID", least=1),
@@ -93,7 +93,7 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         cluster=environ.get("SLURM_CLUSTER_NAME", ""),
         partition=environ.get("SLURM_JOB_PARTITION", ""),
         account=_unset(environ.get("SLURM_JOB_ACCOUNT", "")),
-        # 22.05 has SLURM_NODELIST only; SLURM_JOB_NODELIST came with 23.02.
+        # 22.05 sets only SLURM_NODELIST; SLURM_JOB_NODELIST exists since 23.02.
         nodelist=environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""),
         het_id=_number(environ, "SLURM_HET_JOB_ID", least=1) if het else None,
         constraints=_unset(environ.get("SLURM_JOB_CONSTRAINTS", "")),
@@ -103,7 +103,7 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         warm_profile=environ.get(WARM_PROFILE, ""),
         warm_keep=bool(environ.get(WARM_KEEP)),
         no_warm=bool(environ.get(NO_WARM)),
-        # The comment is set only if the job has one; the restart count came with the same release and is always set.
+        # The comment is set only if the job has one. The restart count exists since the same release and is always set.
         comment_known="SLURM_JOB_RESTART_COUNT" in environ,
         qos=_unset(environ["SLURM_JOB_QOS"]) if "SLURM_JOB_QOS" in environ else None,
         restarts=_number(environ, "SLURM_JOB_RESTART_COUNT") if environ.get("SLURM_JOB_RESTART_COUNT") else 0,
@@ -113,7 +113,7 @@ def from_environment(environ: Mapping[str, str]) -> Job:
 
 
 def _unset(value: str) -> str:
-    # Slurm prints the literal "(null)" for what the job does not have (seen on 22.05).
+    # Slurm writes the literal "(null)" for an attribute that the job does not have (seen on 22.05).
     return "" if value == "(null)" else value
 
 
@@ -123,12 +123,12 @@ def _number(environ: Mapping[str, str], variable: str, least: int = 0) -> int:
         raise JobUnreadable(variable=variable, problem="not set")
     plain = text.isascii() and text.isdigit() and len(text) <= 10
     if not plain or not least <= int(text) < 2**32 - 1:
-        raise JobUnreadable(variable=variable, problem=f"not a number that Slurm gives: {text!r}")
+        raise JobUnreadable(variable=variable, problem=f"not a valid number: {text!r}")
     return int(text)
 
 
 def _name(environ: Mapping[str, str], variable: str, characters: frozenset[str], longest: int) -> str:
-    """Return a name that can be a part of a path: it begins with a letter, a digit or `_`."""
+    """Return a name that is safe as a path component: it begins with a letter, a digit or `_`."""
     text = environ.get(variable)
     if text is None:
         raise JobUnreadable(variable=variable, problem="not set")

@@ -1,7 +1,9 @@
-"""Which steps apply to a job, in which order. Static: no discovery, nothing from the policy but options.
+"""The plan: which steps apply to a job, and in which order.
 
 prolog   workspace → rendezvous → image → seed → environment
 epilog   harvest → release → spool
+
+The order is fixed. The policy and the job's request decide only which steps run, and with which options.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
 SPOOL_SECONDS = 5.0
-TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: no job's files are kept here; TMPDIR goes with the job"
+TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
 class PortsNotOffered(UserError):
-    """The job asks for ports, or for so many, that no rule gives it."""
+    """The job asks for ports and no rule offers any, or not as many."""
 
     code = "ports-not-offered"
     template = "the job asks for {requested} ports; it may have {most}"
-    hint = "ask the administrators for rendezvous.per_job, if your jobs need more"
+    hint = "ask the administrators to raise rendezvous.per_job if your jobs need more"
 
 
 class ProfileNotOffered(UserError):
@@ -43,16 +45,16 @@ class ProfileNotOffered(UserError):
 
     code = "profile-not-offered"
     template = "the job asks for the profile {profile!r}, which warmstart does not have"
-    hint = "profiles are listed by `warmstart plan`; files are declared with files=NAME"
+    hint = "run `warmstart plan` for the list of profiles; declare files with files=NAME"
 
 
 def grant(policy: Policy, job: Job) -> Grant:
-    """Return what the rules give the job."""
+    """Return what the matching rules grant the job."""
     return combine(policy, matching(policy, job, partial(groups, job)), job)
 
 
 def groups(job: Job) -> list[str]:
-    """Return the user's groups as this node's own NSS knows them; gids without a name are left out."""
+    """Return the names of the user's groups from this node's NSS. Groups without a name are left out."""
     names = []
     for gid in os.getgrouplist(job.user, job.gid):
         try:
@@ -63,17 +65,17 @@ def groups(job: Job) -> list[str]:
 
 
 def request_of(job: Job, grant: Grant) -> Request:
-    """Parse what the job asks for, once per hook; `NOTHING` if no rule serves the job. Raises `RequestInvalid`."""
+    """Parse the job's request; `NOTHING` if the job is excluded. Call once per hook. Raises `RequestInvalid`."""
     return NOTHING if grant.reason else request.of(job)
 
 
 def profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:
-    """Return the job's profiles, those of the policy first; `ProfileNotOffered` if it asks for an unknown one."""
+    """Return the job's profiles, those of the policy first. Raises `ProfileNotOffered` for an unknown profile."""
     return [name for name in _all_profiles(policy, grant, requested) if not _misplaced(policy, name)]
 
 
 def left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
-    """Return the profiles that the job would have if its caches were at a constant path on this node."""
+    """Return the profiles that the job does not get because they need a constant path that this node lacks."""
     return [name for name in _all_profiles(policy, grant, requested) if _misplaced(policy, name)]
 
 
@@ -89,13 +91,16 @@ def _all_profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]
     for name in requested.profiles:
         if name not in known or name == FILES:
             raise ProfileNotOffered(profile=name)
-    # Without a name, files of one job would be seeded into whatever its user runs next.
+    # `files` needs a name: without one, the files of one job would be seeded into every later job of the user.
     declared = [FILES] if requested.files else []
     return list(dict.fromkeys([*grant.profiles, *requested.profiles, *declared]))
 
 
 def images(policy: Policy, grant: Grant, requested: Request) -> list[Reference]:
-    """Return the job's images, its own before the policy's; raises the verdict on one that the policy refuses."""
+    """Return the job's images, the requested ones before the policy's.
+
+    Raises `UserError` for a malformed reference or a registry that the policy does not allow.
+    """
     own = [references.parse(text) for text in requested.images]
     for reference in own:
         references.check_allowed(reference, policy.images.registries)
@@ -103,12 +108,12 @@ def images(policy: Policy, grant: Grant, requested: Request) -> list[Reference]:
 
 
 def keeps(policy: Policy, requested: Request) -> bool:
-    """Tell whether the job's TMPDIR stays after it."""
+    """Return whether the job's TMPDIR is retained after the job."""
     return policy.limits.keep is not None and requested.keep
 
 
 def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[Step]:
-    """Return the steps before `environment`, whose options depend on what these find out (`environment()`)."""
+    """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
     meeting = _rendezvous(job, grant, requested)
     if not (names or job_images or grant.env or meeting or requested.keep):
@@ -118,7 +123,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     subdirs = tuple(registry.get(name, policy.profiles).subdir for name in names)
     steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(subdirs)))]
     if meeting:
-        steps.append(meeting)  # before what takes long: the other nodes wait for it
+        steps.append(meeting)  # before the slow steps: the other nodes wait for it
     if job_images:
         from warmstart.steps import image
 
@@ -139,7 +144,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
 
 
 def private_images(policy: Policy, job: Job, images: list[Reference]) -> tuple[tuple[Reference, str], ...]:
-    """Return which of the images the site's own credentials fetch for this job, each with its private store's name."""
+    """Return the images that are fetched with the site's credentials, each with the name of its private store."""
     private = []
     for reference in images:
         repository = f"{reference.registry}/{reference.repository}"
@@ -149,7 +154,7 @@ def private_images(policy: Policy, job: Job, images: list[Reference]) -> tuple[t
 
 
 def _rendezvous(job: Job, grant: Grant, requested: Request) -> Step | None:
-    """Return the step for jobs of several nodes, and for any that asks; `PortsNotOffered`."""
+    """Return the step if a rule offers it and the job has several nodes or asks for it. Raises `PortsNotOffered`."""
     rule = grant.rendezvous
     if requested.ports is not None and (rule is None or requested.ports > rule.per_job):
         raise PortsNotOffered(requested=requested.ports, most=rule.per_job if rule else "none")
@@ -160,7 +165,7 @@ def _rendezvous(job: Job, grant: Grant, requested: Request) -> Step | None:
     from warmstart.steps import rendezvous as step
     from warmstart.store.rendezvous import name_of
 
-    # In a heterogeneous job all components meet at the leader's first node; the others' nodes don't know its name.
+    # All components of a heterogeneous job use the leader's first node; nodes of the others do not know its name.
     leading = job.id == job.view_id
     address = (nodes.first(job.nodelist) or job.node) if leading else ""
     options = step.Options(
@@ -178,7 +183,7 @@ def _rendezvous(job: Job, grant: Grant, requested: Request) -> Step | None:
 
 
 def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prepared) -> Step:
-    """Return the last step of a prolog."""
+    """Return the last step of a prolog, which writes the job's view."""
     from warmstart.steps import environment as step
 
     cache = prepared.context.record.cache
@@ -191,11 +196,11 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
 
 
 def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
-    """Return the steps for what the record says there is; `slurm_conf` is for the one question to the controller."""
+    """Return the steps for what the record names. `slurm_conf` is the configuration file for the query to slurmctld."""
     from warmstart.steps import release, spool
 
     steps = []
-    # The head node harvests all, the job's other nodes what its ranks write for themselves.
+    # The head node harvests all profiles, other nodes only those into which each rank writes files of its own.
     only = None if record.head else _of_kind(policy, record, "per_rank")
     publishes = record.seeded and record.publish_scope and record.cache
     if publishes and only != frozenset():
@@ -214,7 +219,7 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
 
 
 def _of_kind(policy: Policy, record: Record, kind: str) -> frozenset[str]:
-    """Return the record's profiles with this attribute; the policy may have changed since the prolog."""
+    """Return the record's profiles with this attribute. Skips unknown ones: the policy may have changed meanwhile."""
     known = {*registry.names(policy.profiles)} & record.seeded.keys()
     return frozenset(name for name in known if getattr(registry.get(name, policy.profiles), kind))
 

@@ -1,8 +1,8 @@
-"""What the prolog writes down for the epilog: `state/<jobid>/record.json`, readable by root alone.
+"""The record: what the prolog saves for the epilog, in `state/<jobid>/record.json`, readable only by root.
 
-The epilog reads nothing else about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
-users can forge them (reference: Slurm's prolog_epilog.html; seen on 22.05). The record is written before the work that
-it names, so whoever finds it after a crash knows what there may be to clean.
+It is the epilog's only source about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
+users can forge them (Slurm's prolog_epilog.html; seen on 22.05). The record is written before the work that it names,
+so after a crash it lists everything that may have to be removed.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ NAME = "record.json"
 
 
 class RecordUnreadable(ResourceError):
-    """The record is not what warmstart wrote: a power failure, a damaged disk, or a downgrade."""
+    """The record cannot be parsed, e.g. after a power failure, on a damaged disk, or after a downgrade."""
 
     code = "record-unreadable"
     template = "{path}: {problem}"
-    hint = "it was removed; look for what the job left below the workspace, under its job id"
+    hint = "the record was removed; look below the workspace for directories with the job's id"
 
 
 class JobBusy(ResourceError):
-    """Another hook of the same job is still at work on this node."""
+    """Another hook of the same job is still running on this node."""
 
     code = "job-busy"
-    template = "another hook of job {job_id} is still at work on this node"
-    hint = "Slurm may repeat an epilog; this one left the job to the first"
+    template = "another hook of job {job_id} is still running on this node"
+    hint = "nothing to do: Slurm may repeat an epilog, and the first one handles the job"
 
 
 class StateUnusable(NodeError):
-    """The file system of warmstart's own state is broken or read-only."""
+    """The file system of warmstart's state is broken or read-only."""
 
     code = "state-unusable"
     template = "cannot write warmstart's state {path}: {problem}"
@@ -59,16 +59,16 @@ class StateUnusable(NodeError):
 
 
 class StateFull(ResourceError):
-    """No room for a job's record or view."""
+    """There is no space for a job's record or view."""
 
     code = "state-full"
-    template = "no room for warmstart's state {path}: {problem}"
-    hint = "free space or inodes there; users should not be able to write that file system"
+    template = "no space for warmstart's state {path}: {problem}"
+    hint = "free space or inodes there; put the state on a file system that users cannot write"
 
 
 @contextmanager
 def writing_state(path: str) -> Iterator[None]:
-    """Say whose fault it is when our own state can't be written."""
+    """Turn `OSError` from writing warmstart's state into `StateUnusable` or `StateFull`."""
     try:
         yield
     except OSError as error:
@@ -81,11 +81,11 @@ class Seeded(NamedTuple):
 
     namespace: str
     entries: list[str]
-    based_on: list[str] = []  # noqa: RUF012 - where the newest wins: scope and bundle that the job began with
+    based_on: list[str] = []  # noqa: RUF012 - if the profile keeps the newest: scope and bundle that were seeded
 
 
 class Record(NamedTuple):
-    """One run of a job on one node; grows from step to step."""
+    """One run of a job on one node. Steps of the prolog add to it."""
 
     run_id: str
     boot_id: str
@@ -102,16 +102,16 @@ class Record(NamedTuple):
     workspace: str = ""  # the policy's workspace root at the time; "" until one is to be made
     image: str = ""  # digest of the job's first image, sha256:…
     images: dict[str, str] = {}  # noqa: RUF012 - reference → path; never mutated, only replaced
-    facts: dict[str, str] = {}  # noqa: RUF012 - what the namespaces were computed from
+    facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
     publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
     read_scopes: list[str] = []  # noqa: RUF012
-    cache: str = ""  # the path at which the job sees its cache; "": it has none
-    environment: dict[str, str] = {}  # noqa: RUF012 - what else the job will see
+    cache: str = ""  # the path at which the job sees its cache; "" if it has none
+    environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps
     verdict: str = ""
-    meeting: str = ""  # the store's file in which this node told the job's others the rendezvous
-    keep: bool = False  # whether the job's TMPDIR stays after it
-    deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time for
+    meeting: str = ""  # the store's file in which this node published the rendezvous for the job's other nodes
+    keep: bool = False  # whether the job's TMPDIR is retained after the job
+    deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
 
     @property
     def run_name(self) -> str:
@@ -120,7 +120,7 @@ class Record(NamedTuple):
 
     @property
     def run_directory(self) -> str:
-        """The job's workspace on this node: root's directory, what lies in it is the job's."""
+        """The job's workspace on this node: owned by root, with directories for the job in it."""
         return f"{self.workspace}/{self.node}/{self.run_name}"
 
 
@@ -137,24 +137,24 @@ class RecordChange(TypedDict, total=False):
 
 
 def boot_id() -> str:
-    """Return the id of the running kernel: of what a record of another boot names, only files are left."""
+    """Return the id of the current boot. Only files are left of a run whose record has another one."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 @contextmanager
 def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
-    """Keep other hooks of the job on this node out; `JobBusy` at the deadline.
+    """Hold the exclusive lock on the job's state on this node. Raises `JobBusy` at the deadline.
 
-    The lock is the job's state directory itself, so no lock file outlives the job. Who leaves removes the directory
-    while it holds the lock, if it is empty; so who waited checks that it has locked the directory of that name.
+    The lock is a flock on the job's state directory, so no lock file outlives the job. The holder removes the directory
+    on exit if it is empty. So a waiter checks that the directory which it locked is still the one of that name.
     """
     path = os.path.join(state, str(job_id))
     fd = _open_locked(path, job_id, deadline)
     try:
         yield
     finally:
-        with suppress(OSError):  # not empty: there is a record, and the directory stays
+        with suppress(OSError):  # not empty: the record is still there
             os.rmdir(path)
         os.close(fd)
 
@@ -179,20 +179,20 @@ def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
 
 
 def save(state: str, record: Record) -> None:
-    """Write the record; `StateUnusable` or `StateFull`.
+    """Write the record. Raises `StateUnusable` or `StateFull`.
 
-    Without fsync, which costs more than the rest of a warm prolog: a power failure ends the job as well, and the
-    record is then whole or unreadable.
+    Does not fsync, which takes longer than the rest of a warm prolog. A power failure also ends the job, and leaves
+    the record whole or unreadable.
     """
     data = encode(record)
     with writing_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
-        if len(data) > LONGEST:  # users choose the names of entries; what can't be read again is not written
+        if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer record
             raise OSError(errno.EFBIG, f"the record has {len(data)} bytes")
         replace_file(fd, NAME, data, 0o600, durable=False)
 
 
 def load(state: str, job_id: int) -> Record | None:
-    """Return the job's record, None when there is none; `RecordUnreadable` when it is damaged."""
+    """Return the job's record, or None if there is none. Raises `RecordUnreadable` if it is damaged."""
     path = os.path.join(state, str(job_id), NAME)
     try:
         with opened_dir(os.path.dirname(path)) as fd:
@@ -206,12 +206,12 @@ def load(state: str, job_id: int) -> Record | None:
 
 
 def encode(record: Record) -> bytes:
-    """Return a record as it is written down."""
+    """Return the JSON of a record."""
     return json.dumps({"format": FORMAT, **record._asdict()}).encode()
 
 
 def decode(path: str, data: bytes) -> Record:
-    """Return what `encode` wrote; `RecordUnreadable`, which names `path`, for anything else."""
+    """Parse what `encode` wrote. Raises `RecordUnreadable`, which names `path`, for anything else."""
     try:
         raw = json.loads(data)
         if raw.pop("format") != FORMAT:
@@ -222,7 +222,7 @@ def decode(path: str, data: bytes) -> Record:
 
 
 def forget(state: str, job_id: int) -> None:
-    """Remove the record, and what killed writers of it left; `job_lock` removes the directory."""
+    """Remove the record and temporary files of killed writers. `job_lock` removes the directory."""
     with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
         for name in os.listdir(fd):
             unlink_if_there(name, fd)

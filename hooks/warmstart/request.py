@@ -1,10 +1,10 @@
-"""What a job asks for, in text that its user wrote: parsed strictly.
+"""A job's request, parsed strictly from text that its user wrote.
 
     #SBATCH --comment="warmstart: image=registry.example.com/team/app:1 profiles=numba"
     #SBATCH --warm-image=registry.example.com/team/app:1 --warm-profile=numba      (packaging/spank)
 
-and the image that pyxis's `--container-image` names at allocation. A request grants nothing: images are checked
-against the policy's registries, and profiles are seeded in the scope that the rules give.
+The image of pyxis's `--container-image` is part of it, if given at allocation. A request grants no rights: images are
+checked against the policy's registries, and profiles are seeded in the scope that the rules grant.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _IN_VALUE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 
 
 class RequestInvalid(UserError):
-    """The comment's `warmstart:` part, or an option's value, is not what warmstart understands."""
+    """The `warmstart:` part of the comment, or the value of an option, is malformed."""
 
     code = "request-invalid"
-    template = "{where} asks warmstart for {word!r}, which it does not understand"
+    template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME keep"'
 
 
 class Request(NamedTuple):
-    """What one job asks for, in the order of its text."""
+    """What one job asks for, in the order of the text."""
 
     images: tuple[str, ...]
     profiles: tuple[str, ...]
-    ports: int | None = None  # besides the rendezvous port; None: it does not ask
-    files: str = ""  # the name that it gives its files; "": it declares none
-    keep: bool = False  # whether its TMPDIR is to stay after it
+    ports: int | None = None  # in addition to the rendezvous port; None if the job does not ask for ports
+    files: str = ""  # the name of its declared files; "" if it declares none
+    keep: bool = False  # whether to retain its TMPDIR after the job
 
 
 NOTHING = Request((), ())
 
 
 def of(job: Job) -> Request:
-    """Return the job's request; `RequestInvalid` names the word that is wrong."""
-    # pyxis takes the path of a squashfs file, too: that is nothing to import.
+    """Return the job's request. Raises `RequestInvalid`, which names the wrong word."""
+    # pyxis also accepts the path of a squashfs file, which needs no import.
     images = [job.pyxis_image] if job.pyxis_image and job.pyxis_image[0] not in "/." else []
     profiles: list[str] = []
     ports = None

@@ -1,4 +1,4 @@
-"""How a job's run on a node ends: every way there is, and the order in which its things are removed.
+"""The end of a run on a node: all ways in which it can end, and the order of removal. Runs as root.
 
 | a run ends by                      | called by                       | what stays on the node                        |
 |------------------------------------|---------------------------------|-----------------------------------------------|
@@ -12,28 +12,28 @@
 The order of removal:
 
 1. The reserved ports. They are the job's, not the run's, and depend on nothing else.
-2. The view (`view/<jobid>`), so that no task starts with variables that point at what is about to go.
-3. The mounts below the run's directory. Each becomes read-only first, so that a process that outlived the job changes
-   nothing any more. Removing a tree detaches what is mounted in it, too, but does not tell who used it.
-4. The run's directory, or all of it but TMPDIR; then what the run's imports left beside it.
+2. The view (`view/<jobid>`), so that no task starts with variables that name removed paths.
+3. The mounts below the run's directory. Each is made read-only first, so that a process that outlived the job can
+   change nothing. Removing a tree would detach its mounts, too, but would not report which ones were in use.
+4. The run's directory, or all of it except TMPDIR; then what the run's imports left beside it.
 5. The note of a deferred harvest, once the cache that it names is gone.
-6. The record, last of what is on this node.
-7. The rendezvous in the store. The store may be away, and what is on the node goes without it.
+6. The record. It is the last thing on this node.
+7. The rendezvous in the store. It comes last because the store may be unreachable.
 
-Whoever dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record or the note of a
-deferred harvest names the run, and a repeated epilog, the prolog of a requeued job, or maintenance begins again. Only a
-rendezvous can outlive both, and maintenance of the store drops those that are old. `defer` writes its note first and
-forgets the record last, so at least one of them names the run at every moment. A tree that neither names is an orphan.
-After `undo`, which leaves the ports, the epilog gives them back without a record.
+A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record or the
+note of a deferred harvest names the run, and a repeated epilog, the prolog of a requeued job, or maintenance starts
+over. Only a rendezvous can outlive both; maintenance of the store removes old ones. `defer` writes its note first and
+removes the record last, so at least one of them names the run at all times. A tree that neither names is an orphan.
+After `undo`, which leaves the ports, the epilog releases them without a record.
 
-Every part accepts that its thing is gone already, so a run may be ended twice. Two processes never end one run at once:
-hooks hold the lock on the job's state (`record.job_lock`), maintenance holds that or the lock on the deferred
-harvests (`deferred.exclusive`).
+Every part accepts that its object is already gone, so a run may be ended twice. Two processes never end one run at the
+same time: hooks hold the lock on the job's state (`record.job_lock`), maintenance holds that or the lock on the
+deferred harvests (`deferred.exclusive`).
 
-Every path is computed from the record's job and run id, never found by user or by pattern. What a process or a mount
-holds is left, audited, and removed by whoever comes next; it never drains the node.
+Every path is computed from the record's job and run id, never found by user or by pattern. Whatever a process or a
+mount holds is left in place, audited, and removed by the next attempt. It never drains the node.
 
-Never on a warm prolog's path.
+Not imported by a warm prolog.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordUnreadable
 from warmstart.store.client import StoreClient
 
-STEP = "release"  # the step's name in the audit, whoever ends the run
+STEP = "release"  # the step's name in the audit, for every way to end a run
 RETAINED = ".kept"  # in the run's directory, root's, 0600: its mtime is when the job ended
 MAINTENANCE_SECONDS = 300.0  # for removing one run or tree
 
@@ -73,15 +73,15 @@ _STORE_SECONDS = 5.0
 
 
 class WorkspaceBusy(ResourceError):
-    """Something under the workspace could not be removed."""
+    """Something below the workspace could not be removed."""
 
     code = "workspace-busy"
-    template = "workspace {path} is not all removed: {problem}"
-    hint = "which process or mount holds it (fuser -vm, findmnt)? remove the directory by hand afterwards"
+    template = "workspace {path} could not be removed completely: {problem}"
+    hint = "find the process or mount that holds it (fuser -vm, findmnt), then remove the directory by hand"
 
 
 class Ending(NamedTuple):
-    """A run that ends, and what ending it needs."""
+    """A run to be ended, and what ending it needs."""
 
     policy: Policy
     paths: NodePaths
@@ -91,7 +91,7 @@ class Ending(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """A tree of a run, as maintenance found it: `<directory>/<name>`."""
+    """A tree of a run that maintenance found: `<directory>/<name>`."""
 
     kind: str  # "workspace" or "stage"
     directory: str
@@ -106,10 +106,10 @@ class Orphan(NamedTuple):
 
 
 def release(ending: Ending, deadline: Deadline) -> StoreError | None:
-    """End a run after its job: remove it, or leave its cache to maintenance where the record says so (`deferred`).
+    """End a run after its job: remove it, or defer its harvest if the record says so (`deferred`).
 
-    Returns what kept the store from forgetting the rendezvous; everything else is done then. Raises `WorkspaceBusy`,
-    and `CacheInUse` after everything on the node is done.
+    Returns the store's error if the rendezvous could not be removed; everything else is done then. Raises
+    `WorkspaceBusy`, and `CacheInUse` after everything on the node is removed.
     """
     release_ports(ending.paths, ending.record.node, ending.record.job_id, ending.audit)
     _mark_images(ending)
@@ -125,9 +125,9 @@ def release(ending: Ending, deadline: Deadline) -> StoreError | None:
 
 
 def supersede(ending: Ending, *, rebooted: bool) -> None:
-    """End an earlier run of a job that a prolog prepares again: it was requeued, or its epilog never came.
+    """End an earlier run of the job whose prolog runs: the job was requeued, or the run's epilog never came.
 
-    What fails is audited and left: the new run has a directory of its own.
+    Failures are audited and not raised, because the new run has its own directory.
     """
     record, audit = ending.record, ending.audit
     audit.emit(events.RUN_SUPERSEDED, earlier_run=record.run_id, rebooted=rebooted)
@@ -140,10 +140,10 @@ def supersede(ending: Ending, *, rebooted: bool) -> None:
 
 
 def undo(ending: Ending) -> None:
-    """End a run whose prolog failed: the job finds all of its preparation or none, and nothing is retained.
+    """End a run whose prolog failed, so that the job gets all of its preparation or none. Nothing is retained.
 
-    Ports stay reserved until the epilog, since another node may have been told them. Failures are audited and not
-    raised: the one that the caller handles matters more.
+    Ports stay reserved until the epilog, since another node may already know them. Failures are audited and not
+    raised: the failure that the caller handles matters more.
     """
     ending = ending._replace(record=ending.record._replace(keep=False))
     try:
@@ -154,9 +154,9 @@ def undo(ending: Ending) -> None:
 
 
 def defer(ending: Ending, deadline: Deadline) -> None:
-    """Leave a run's cache to maintenance, which finishes its harvest, and remove the rest of the run.
+    """Defer a run's harvest: leave its cache to maintenance and remove the rest of the run.
 
-    Drops the oldest deferred harvests where there are too many. Raises `StateUnusable`, `StateFull`, `WorkspaceBusy`.
+    Drops the oldest deferred harvests if there are too many. Raises `StateUnusable`, `StateFull`, `WorkspaceBusy`.
     """
     record, paths = ending.record, ending.paths
     deferred.defer(paths.deferred, record, time.time())
@@ -170,16 +170,16 @@ def defer(ending: Ending, deadline: Deadline) -> None:
 
 
 def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
-    """Remove what is left of a run whose deferred harvest is done; the caller holds `deferred.exclusive`.
+    """Remove what is left of a run after its deferred harvest. The caller holds `deferred.exclusive`.
 
-    The job's view and record are not touched: they may be a later run's. Returns the directories of the cache that a
+    Leaves the job's view and record, which may belong to a later run. Returns the directories of the cache that a
     process still used; they were detached. Raises `WorkspaceBusy`.
     """
     return _remove_run(paths, record, deadline)
 
 
 def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit: Journal, deadline: Deadline) -> None:
-    """Give up a deferred harvest and remove its run; the caller holds `deferred.exclusive`. What is lost is audited."""
+    """Drop a deferred harvest, remove its run and audit the loss. The caller holds `deferred.exclusive`."""
     if harvest.record:
         _remove_run(paths, harvest.record, deadline)
     deferred.forget(paths.deferred, harvest.name)
@@ -188,10 +188,10 @@ def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit
 
 
 def end_orphan(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool], audit: Journal) -> bool:
-    """Remove a tree of a run that neither a record nor a deferred harvest names; return whether it was removed.
+    """Remove a tree that neither a record nor a deferred harvest names. Return whether it was removed.
 
-    `keep`: seconds for which a retained TMPDIR stays after its job. `is_over` tells whether a job has left the cluster
-    for sure. Raises `JobBusy` while a hook of the job is at work, and `WorkspaceBusy`.
+    `keep`: seconds for which a TMPDIR is retained after its job. `is_over` returns whether a job has certainly left the
+    cluster. Raises `JobBusy` while a hook of the job is running, and `WorkspaceBusy`.
     """
     with records.job_lock(paths.state, orphan.job_id, after(0)):
         kind = _removable_as(paths, orphan, keep, is_over)
@@ -202,7 +202,7 @@ def end_orphan(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[
 
 
 def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
-    """Remove a tree and audit that; `WorkspaceBusy`."""
+    """Remove a tree and audit the removal. Raises `WorkspaceBusy`."""
     try:
         with opened_dir(directory) as fd:
             remove_tree(fd, name, after(MAINTENANCE_SECONDS))
@@ -212,15 +212,15 @@ def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
 
 
 def release_ports(paths: NodePaths, node: str, job_id: int, audit: Journal) -> None:
-    """Give back a job's ports on this node, also those of a prolog that died before it wrote them down."""
+    """Release the job's ports on this node, including those of a prolog that died before it recorded them."""
     held = ports.held_by(paths.ports, node, job_id)
     if held:
-        audit.emit(events.RENDEZVOUS_RELEASED, ports=held)  # first: the next holder's event then comes later
+        audit.emit(events.RENDEZVOUS_RELEASED, ports=held)  # before the release, so the next holder's event comes later
         ports.release(paths.ports, node, job_id, after(_LEDGER_SECONDS))
 
 
 def retained_since(node: int, run_name: str) -> float | None:
-    """Return when the job of a retained run ended, in seconds since the epoch; None if nothing of it is retained."""
+    """Return when the job of a retained run ended, in epoch seconds. None if nothing of the run is retained."""
     try:
         with opened_dir(run_name, node) as run:
             found = os.stat(RETAINED, dir_fd=run, follow_symlinks=False)
@@ -230,7 +230,7 @@ def retained_since(node: int, run_name: str) -> float | None:
 
 
 def _remove(ending: Ending, deadline: Deadline) -> None:
-    """Remove a run from this node: 2 to 6 of the order above."""
+    """Remove a run from this node: 2 to 6 of the module's order."""
     record, paths = ending.record, ending.paths
     view.remove(paths.view, record)
     in_use = _remove_run(paths, record, deadline)
@@ -242,7 +242,7 @@ def _remove(ending: Ending, deadline: Deadline) -> None:
 
 
 def _remove_run(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
-    """Remove what is the run's alone: 3 to 5. Returns the directories of the cache that a process still used."""
+    """Remove what belongs only to the run: 3 to 5. Returns the directories of the cache that a process still used."""
     in_use = _remove_workspace(record, deadline) if record.workspace else []
     deferred.forget(paths.deferred, record.run_name)
     return in_use
@@ -261,18 +261,18 @@ def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
         return []
     except OSError as error:
         if error.errno == errno.EROFS:
-            return []  # nothing was written there, and nothing can be removed
+            return []  # a read-only file system: nothing was written, and nothing can be removed
         raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
 
 
 def _retain(node: int, run_name: str, deadline: Deadline) -> bool:
-    """Remove all of a run's directory but its TMPDIR, and mark it with the time at which the job ended.
+    """Remove a run's directory except TMPDIR, and mark it with the time at which the job ended.
 
-    `node` is the descriptor of the parent directory. The cache is never retained: it is code, and what is good of it
-    was harvested. The mark comes last, so until then the record names the run; a second call goes on and keeps the
-    time of the first. The run's directory is root's, so only root can have made a mark.
+    `node` is the descriptor of the parent directory. The cache is never retained: it is code, and its valid entries
+    were harvested. The mark is made last; until then the record names the run. A second call continues and keeps the
+    time of the first. Root owns the run's directory, so only root can have made the mark.
 
-    Returns False where the disk has no room for a mark, so nothing can be retained. Raises `OSError` as `remove_tree`.
+    Returns False if the disk has no space for the mark, so nothing can be retained. Raises `OSError` as `remove_tree`.
     """
     with opened_dir(run_name, node) as run:
         for name in os.listdir(run):
@@ -290,7 +290,7 @@ def _retain(node: int, run_name: str, deadline: Deadline) -> bool:
 
 
 def _unmount(node: int, run_name: str) -> list[str]:
-    """Unmount the overlays below the run's directory; return those that a process still used."""
+    """Unmount the overlays below the run's directory. Return those that a process still used."""
     try:
         with opened_dir(run_name, node) as run:
             if SEED not in os.listdir(run):
@@ -303,15 +303,15 @@ def _unmount(node: int, run_name: str) -> list[str]:
 
 
 def _withdraw(ending: Ending) -> None:
-    """Remove what this node told the job's other nodes; a `StoreError` leaves it to maintenance of the store."""
+    """Remove the rendezvous that this node published. After a `StoreError` maintenance of the store removes it."""
     if ending.record.meeting:
         ending.store.withdraw_rendezvous(ending.record.meeting, after(_STORE_SECONDS))
 
 
 def _mark_images(ending: Ending) -> None:
-    """Tell the store which images the job's steps were served without a hook; maintenance does it while the job lives.
+    """Report to the store which images the job's steps used without a hook. Maintenance does this for running jobs.
 
-    Before anything is removed: the notes of that are in the run's TMPDIR.
+    Comes before any removal, because the notes about these images are in the run's TMPDIR.
     """
     record = ending.record
     if not record.workspace:
@@ -325,7 +325,7 @@ def _mark_images(ending: Ending) -> None:
 
 
 def _close_to_user(record: Record, deadline: Deadline) -> None:
-    """Close the run's directory to the job's user, and remove what is neither harvested nor retained."""
+    """Make the run's directory inaccessible to the job's user; remove leftovers of imports and an unretained TMPDIR."""
     try:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             with opened_dir(record.run_name, node) as run:
@@ -340,7 +340,7 @@ def _close_to_user(record: Record, deadline: Deadline) -> None:
 
 
 def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline) -> None:
-    """Drop the oldest deferred harvests beyond the policy's number, and while the disk is short of space."""
+    """Drop the oldest deferred harvests above the policy's number, and more while the disk is short of space."""
     harvests = deferred.deferred_harvests(ending.paths.deferred)
     beyond = len(harvests) - ending.policy.harvest.deferred
     for number, harvest in enumerate(harvests):
@@ -351,7 +351,7 @@ def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline) -> None:
 
 
 def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool]) -> str | None:
-    """Return as what the tree may be removed, in the audit's words; None if it has to stay."""
+    """Return the kind under which the removal is audited, or None if the tree must stay."""
     try:
         record = records.load(paths.state, orphan.job_id)
     except RecordUnreadable:
@@ -364,5 +364,5 @@ def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callab
         if since is not None:
             is_due = time.time() >= since + keep or deferred.is_short_of_space(orphan.directory)
             return "kept" if is_due else None
-    # A record of another run of the job: this one is over, whatever the job does now.
+    # If the record is of another run of the job, this run is over even if the job is not.
     return orphan.kind if record or is_over(orphan.job_id) else None

@@ -1,4 +1,4 @@
-"""Run a plan's steps; whose fault a failure is decides what becomes of the job (docs/architecture.md, rule 2).
+"""Run the steps of a plan. The kind of a failure decides what happens to the job (docs/architecture.md, rule 2).
 
 | kind     | prolog                                          | epilog             |
 |----------|-------------------------------------------------|--------------------|
@@ -8,7 +8,7 @@
 | store    | degrades; a missing image is a verdict          | audited            |
 | policy   | degrades                                        | audited            |
 
-Anything else that escapes is a bug and passes through to `entry`.
+Any other exception is a bug and propagates to `entry`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from warmstart.steps.contract import Context, Outcome
 
 
 class Step(NamedTuple):
-    """One step with its options bound, as the plan made it."""
+    """One step of a plan, with its options bound."""
 
     name: str
     run: Callable[[Context], Outcome]
@@ -37,11 +37,11 @@ class Prepared(NamedTuple):
     """The result of a prolog's steps."""
 
     context: Context
-    notices: list[str]  # lines for the job's own output: what is cold, and why
+    notices: list[str]  # lines for the job's output: what is cold, and why
 
 
 def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
-    """Run the steps in order; raises the `UserError` of a verdict or the `NodeError` of a drain."""
+    """Run the steps in order. Raises `UserError` for a verdict and `NodeError` for a drain."""
     notices: list[str] = []
     for step in steps:
         if step.in_workspace and not context.record.cache:
@@ -57,11 +57,11 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
             if _is_verdict(context.policy, step.name, failure):
                 raise Refused(reason=str(failure), cause=failure.code) from failure
             notices.append(f"warmstart: {failure}; the job runs without it")
-    return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have one reason
+    return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have the same reason
 
 
 def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None:
-    """Run every step, whether or not others fail; return the worst failure."""
+    """Run every step, even after failures. Return the worst failure: a `NodeError`, else the first."""
     worst: WarmstartError | None = None
     for step in steps:
         failures: list[WarmstartError] = []
@@ -76,11 +76,11 @@ def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None
 
 
 class Refused(UserError):
-    """Not the job's fault, but the policy's `on_error` lets no job run without it."""
+    """A failure that is not the job's fault, made a verdict by the policy's `on_error`."""
 
     code = "job-refused"
     template = "{reason}"
-    hint = "submit it again later; tell the administrators if it lasts"
+    hint = "submit the job again later; tell the administrators if the problem persists"
 
 
 def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
@@ -90,7 +90,7 @@ def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
 
 
 def _run(context: Context, step: Step, degraded: list[WarmstartError]) -> Context:
-    """Run one step; adds its non-fatal errors to `degraded`."""
+    """Run one step, audit it and save the record. Adds the step's non-fatal errors to `degraded`."""
     started = time.monotonic()
     audit = context.audit.bind(step=step.name)
     try:

@@ -1,7 +1,7 @@
-"""The job's view: `view/<jobid>/`, the only thing of ours on a node that a job reads.
+"""The job's view: `view/<jobid>/`, the only state of warmstart on a node that jobs read.
 
-Its files are the job's own (uid, 0500), so a job that sets SLURM_JOB_ID to another's reads nothing
-(docs/threats.md, row 17); root never reads them back. The name is the id that the job's tasks know.
+The job's uid owns its files (mode 0500), so a job that sets SLURM_JOB_ID to another job's id can read nothing there
+(docs/threats.md, row 17). Root never reads them back. The directory's name is the id that the job's tasks see.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REMOVAL_SECONDS = 10.0
 
 
 def publish(directory: str, record: Record, files: dict[str, str]) -> None:
-    """Make the view hold these files (name → text) and nothing else; `StateUnusable`, `StateFull`."""
+    """Replace the job's view by one with these files (name → text). Raises `StateUnusable` or `StateFull`."""
     fresh = _fresh(record)
     with writing_state(directory), opened_dir(directory) as parent:
         remove_tree(parent, fresh, after(REMOVAL_SECONDS))
@@ -33,7 +33,7 @@ def publish(directory: str, record: Record, files: dict[str, str]) -> None:
 
 
 def remove(directory: str, record: Record) -> None:
-    """Remove a job's view, and the one that its run had begun when it was killed, if they are there."""
+    """Remove the job's view, and an unfinished one that a killed prolog left. Missing ones are no error."""
     with opened_dir(directory) as parent:
         for name in (str(record.view_id), _fresh(record)):
             remove_tree(parent, name, after(REMOVAL_SECONDS))

@@ -107,5 +107,5 @@ def test_where_no_job_may_the_user_is_told(site: Site, rules: str) -> None:
     site.write_policy(rules)
     ended = site.finish(site.cluster.submit(WRITE, ALICE, "--nodelist=n1", KEEP))
     assert ended.state == "COMPLETED"
-    assert "no job's files are kept here" in ended.output
+    assert "--warm-keep: not offered on this cluster" in ended.output
     assert not Path(ended.output.splitlines()[-1]).exists()

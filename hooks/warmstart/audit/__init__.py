@@ -1,1 +1,1 @@
-"""What happened: the event catalogue, the journal, the sink, queries."""
+"""The audit: event catalogue, journal, sink, queries."""

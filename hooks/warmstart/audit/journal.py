@@ -1,11 +1,10 @@
-"""Where a hook puts its events at once: a journal file of its own run, one write each.
+"""Journal: the file to which one run of a hook appends its audit events.
 
-Importing structlog costs more than a whole warm prolog (docs/adr/0003), so a hook does not wait for
-it: events are on disk when `emit` returns, and `audit.sink` moves finished journals into the audit log —
-at the end of every hook that was not warm anyway, and of every epilog. A journal whose hook was killed is
-moved by the next one: no event is lost because its hook died.
+Hot path: imports no structlog, which takes longer to load than a whole warm prolog runs (docs/adr/0003). Events are
+on disk when `emit` returns. `audit.sink` moves finished journals into the audit log at the end of every epilog and of
+every hook that was not warm. The next flush moves the journal of a killed hook, so its events are not lost.
 
-Hot path. Emitting never raises: an audit that can't be written is no reason to fail a job.
+Emitting never raises: an unwritable audit must not fail a job.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ DONE = ".done"
 
 
 class Journal:
-    """The events of one run of one hook; `bind` gives a view that adds fields."""
+    """The events of one run of one hook. `bind` returns a journal with additional fields."""
 
     def __init__(self, directory: str, fields: dict[str, object]) -> None:
-        """`fields` go into every event; they hold hook, run_id, node and job_id."""
+        """`fields` go into every event. They include hook, run_id, node and job_id."""
         self._fields = fields
         self._name = os.path.join(directory, f"{fields['hook']}-{fields['run_id']}-{os.getpid()}")
         self._fd = -1
@@ -45,7 +44,7 @@ class Journal:
         return bound
 
     def emit(self, event: Event, **fields: object) -> None:
-        """Append one event; on a full disk it goes to stderr, which Slurm keeps on failures."""
+        """Append one event. If the write fails, print it to stderr, which Slurm logs when a hook fails."""
         line = json.dumps({"ts": time.time(), "event": event, **self._fields, **fields}, default=str)
         try:
             os.write(self._fd, line.encode() + b"\n")
@@ -53,7 +52,7 @@ class Journal:
             _complain(line)
 
     def finish(self, **fields: object) -> None:
-        """End the run with `hook.finished` and hand the journal over to whoever moves it."""
+        """Append `hook.finished`, close the journal and mark it as done for the next flush."""
         self.emit(HOOK_FINISHED, **fields)
         try:
             os.close(self._fd)

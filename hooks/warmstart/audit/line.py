@@ -1,8 +1,8 @@
-"""The shape of one audit line: key order, time, escaped control characters, bounded values.
+"""The format of one audit line: key order, timestamps, escaped control characters, bounded values.
 
-Parts of a line come from users (image names, messages of tools that read their files), and admins read it in terminals
-and with `jq -r` (docs/threats.md, row 20): control and other invisible characters are written as visible escapes, and
-values are cut to size. Needs no structlog: `audit.query` and the command line use the same shape.
+Parts of a line come from users (image names, messages of tools that read their files), and administrators read it in
+terminals and with `jq -r` (docs/threats.md, row 20). So control and other invisible characters are written as visible
+escapes, and long values are cut. Does not need structlog: `audit.query` and the command line use it too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LONGEST_KEY = 64
 MOST_KEYS = 64
 DEEPEST = 8
 MOST = 1 << 63
-MULTILINE = frozenset({"traceback"})  # unreadable as one line; everywhere else a newline could fake a line
+MULTILINE = frozenset({"traceback"})  # unreadable as one line; in other values a newline could forge a line
 
 
 def decoded(raw: bytes) -> Line | None:
-    """Return the JSON object that `raw` holds, None for anything else."""
+    """Parse `raw` as a JSON object. Return None if it is anything else."""
     try:
         value = json.loads(raw.decode())
     except (ValueError, RecursionError):
@@ -35,9 +35,9 @@ def decoded(raw: bytes) -> Line | None:
 
 
 def timestamp(seconds: float) -> str:
-    """Return ISO 8601 in UTC with milliseconds, e.g. `2026-01-31T09:30:00.250Z`: it sorts as text.
+    """Format epoch seconds as ISO 8601 in UTC with milliseconds: `2026-01-31T09:30:00.250Z`, which sorts as text.
 
-    Raises `ValueError` for what is no time between the years 1 and 9999.
+    Raises `ValueError` for a time outside the years 1 to 9999.
     """
     try:
         moment = datetime.fromtimestamp(seconds, timezone.utc)
@@ -47,18 +47,18 @@ def timestamp(seconds: float) -> str:
 
 
 def shaped(fields: Line) -> Line:
-    """Return an event's fields as they stand in the log."""
+    """Return an event's fields as the log has them: ordered, bounded and escaped."""
     return escaped(bounded(ordered({**fields, "schema": SCHEMA})))
 
 
 def ordered(fields: Line) -> Line:
-    """Return the same fields, those of `ORDER` first; the rest as they came."""
+    """Return the same fields, those of `ORDER` first and the rest in their given order."""
     known = {key: fields[key] for key in ORDER if key in fields}
     return {**known, **{key: value for key, value in fields.items() if key not in known}}
 
 
 def bounded(fields: Line) -> Line:
-    """Return the fields with every value, key and their number cut to size, each cut marked."""
+    """Return the fields with bounded values, keys and number of keys. Every cut is marked."""
     bounded_fields: Line = {}
     for key, value in list(fields.items())[:MOST_KEYS]:
         bounded_fields[_cut(key, LONGEST_KEY)] = _bounded(value, LONGEST_VALUE, DEEPEST)
@@ -68,12 +68,12 @@ def bounded(fields: Line) -> Line:
 
 
 def escaped(fields: Line) -> Line:
-    """Return the fields with every invisible character of keys and texts written out."""
+    """Return the fields with invisible characters in keys and strings escaped."""
     return {visible(key): _escaped(value, "\n\t" if key in MULTILINE else "") for key, value in fields.items()}
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Return `text` with what does not print written out: `\x1b`, `\u202e`, and so on."""
+    r"""Return `text` with non-printing characters escaped: `\x1b`, `\u202e`, and so on."""
     if text.isprintable():
         return text
     return "".join(char if char in keep or char.isprintable() else _written_out(char) for char in text)
@@ -103,7 +103,7 @@ def _bounded(value: object, room: int, depth: int) -> object:
     if isinstance(value, list):
         return _bounded_list(value, room, depth)
     if isinstance(value, (int, float)) and not -MOST < value < MOST:
-        return _cut(str(value), room)  # JSON has no NaN and no infinity, and most readers have 64 bits
+        return _cut(str(value), room)  # JSON has no NaN or infinity, and most readers use 64-bit integers
     return value
 
 
@@ -133,6 +133,6 @@ def _bounded_list(value: list[object], room: int, depth: int) -> list[object]:
 def _cut(text: str, room: int) -> str:
     if len(text) <= room:
         return text
-    # The middle goes: a traceback says what happened in its last line, a message in its first.
+    # Cut the middle: the last line of a traceback matters most, and the start of a message.
     half = room // 2
     return f"{text[:half]} [cut: {len(text) - 2 * half} characters] {text[-half:] if half else ''}"

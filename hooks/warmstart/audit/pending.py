@@ -1,14 +1,13 @@
-"""Journals that are not in the audit log yet, and the events in them.
+"""Pending journals: those not yet in the audit log, and their events.
 
-A journal of a hook that finished ends in `.done`. One that ends in `.open` belongs to a hook that runs or
-was killed; its name ends in the hook's pid. The hook runs as long as that process holds the journal's
-path open (/proc/PID/fd, read as links: nothing of another process is touched, and a file system
-that hangs cannot hang us). A pid alone says nothing, since it is used again. For the moments in which a
-live hook holds no descriptor (before its open returns, after its close) an `.open` journal of an existing
-process is left alone for `GRACE` seconds after its last write.
+The name of a finished hook's journal ends in `.done`. An `.open` journal belongs to a running or killed hook, whose
+pid is in the name. Pids are reused, so the hook counts as running only while that process has the journal's path open.
+This is read from the links in /proc/PID/fd, which cannot block on a hanging file system. A live hook has no descriptor
+just before its open returns and just after its close, so an `.open` journal of an existing process is left alone for
+`GRACE` seconds after its last write.
 
-Journals are root's, in root's directory; what they say is parsed defensively all the same: the disk may be
-full or broken, and their values come from users.
+Journals belong to root, but their content is parsed defensively: the disk may be full or broken, and values come from
+users.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class PendingJournal(NamedTuple):
     name: str
     hook: str
     run_id: str
-    state: str  # "done", "killed" (its hook is dead) or "running"
-    modified: float  # seconds of the epoch
+    state: str  # "done", "killed" (the hook is dead) or "running"
+    modified: float  # epoch seconds
 
 
 def journals(directory: int) -> list[PendingJournal]:
-    """Return the journals in an open directory, the one written last at the end; `OSError` if unreadable."""
+    """Return the journals in an open directory, oldest write first. Raises `OSError` if it is unreadable."""
     found = []
     path = os.readlink(f"/proc/self/fd/{directory}")
     for name in os.listdir(directory):
@@ -49,7 +48,7 @@ def journals(directory: int) -> list[PendingJournal]:
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
-                continue  # somebody else has moved it
+                continue  # another flush has moved it
             state = "done" if match["state"] == DONE else _state(f"{path}/{name}", match["pid"], status.st_mtime)
             found.append(PendingJournal(name, match["hook"], match["run_id"], state, status.st_mtime))
     return sorted(found, key=lambda journal: (journal.modified, journal.name))
@@ -61,7 +60,7 @@ def _state(path: str, pid: str, modified: float) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return "killed"
     except OSError:
-        return "running"  # we are not root: nobody can tell
+        return "running"  # not root: cannot be known
     if any(_target(f"/proc/{pid}/fd/{descriptor}") == path for descriptor in descriptors):
         return "running"
     return "running" if time.time() - modified < GRACE else "killed"
@@ -71,14 +70,14 @@ def _target(link: str) -> str:
     try:
         return os.readlink(link)
     except OSError:
-        return ""  # closed in between
+        return ""  # closed meanwhile
 
 
 def events(directory: int, journal: PendingJournal) -> list[Line]:
-    """Return the journal's events, `ts` as text; raises `OSError` when it cannot be read.
+    """Return the journal's events, with `ts` as text. Raises `OSError` if the journal cannot be read.
 
-    A line that is no event becomes `journal.damaged` with its text. A journal of a hook that was killed
-    before its `hook.finished` gets a `hook.crashed` with the reason "killed".
+    A line that is not an event becomes `journal.damaged` with its text. If the hook was killed before it wrote
+    `hook.finished`, a `hook.crashed` with the reason "killed" is added.
     """
     data, rest = _content(directory, journal.name)
     found = list(_events(journal, data))

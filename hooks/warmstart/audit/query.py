@@ -1,8 +1,8 @@
-"""Read the audit log: the rotated files first, then the log, then pending journals.
+"""Read the audit log: rotated files first, then the log, then pending journals.
 
-Pending journals are read before the log and yielded after it, so a line that moves meanwhile is neither lost nor shown
-twice. A line that was flushed again after a crash is shown once. Broken lines are counted and skipped. No text holds
-a character that a terminal would obey.
+Pending journals are read before the log and yielded after it, so a line that moves meanwhile is neither lost nor
+repeated. A line that was flushed twice because of a crash is yielded once. Broken lines are counted and skipped.
+Control characters are escaped.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ LONGEST_LINE = 4 << 20
 
 
 class LineFilter(NamedTuple):
-    """Which lines to show; None means any."""
+    """Filter for audit lines. None matches any value."""
 
     job: int | None = None
     node: str | None = None
-    event: str | None = None  # `image.imported`, `image` (all of that noun), or a glob
+    event: str | None = None  # `image.imported`, `image` (all events of that noun), or a glob
     user: str | None = None  # name or uid
-    since: str | None = None  # a line's `ts`: ISO 8601, UTC, milliseconds, Z
+    since: str | None = None  # in the format of `ts`: ISO 8601, UTC, milliseconds, Z
 
     def matches(self, line: Line) -> bool:
-        """Tell whether a line is to be shown."""
+        """Return whether the line passes the filter."""
         return (
             (self.job is None or line.get("job_id") == self.job)
             and (self.node is None or line.get("node") == self.node)
@@ -47,16 +47,16 @@ class LineFilter(NamedTuple):
 
 
 class AuditLog:
-    """The log at `path` with its rotated files (`.1`, `.2.gz`, `-20260131`, …), and pending journals."""
+    """The log at `path`, its rotated files (`.1`, `.2.gz`, `-20260131`, …) and pending journals."""
 
     def __init__(self, path: str, journal_dirs: Iterable[str] = ()) -> None:
-        """`journal_dirs` that may not be read are skipped: only root sees pending journals."""
+        """Unreadable `journal_dirs` are skipped: only root sees pending journals."""
         self._path = path
         self._journal_dirs = list(journal_dirs)
         self.broken = 0  # lines skipped so far
 
     def lines(self, only: LineFilter) -> Iterator[Line]:
-        """Yield the lines that match; `OSError` if the log cannot be read and no journal is pending."""
+        """Yield the lines that match. Raises `OSError` if the log cannot be read and no journal is pending."""
         seen: set[int] = set()
         pending = [line for directory in self._journal_dirs for line in _pending(directory)]
         with ExitStack() as stack:
@@ -69,7 +69,7 @@ class AuditLog:
                 yield line
 
     def _files(self, stack: ExitStack, *, missing_is_fine: bool) -> list[IO[bytes]]:
-        """Open the log before listing its rotated files: one that is rotated meanwhile is not missed."""
+        """Return the open files, oldest first. Opens the log before listing, so a rotation meanwhile loses nothing."""
         files: list[tuple[float, IO[bytes]]] = []
         inodes = set()
         try:
@@ -126,7 +126,7 @@ def _events(directory: int, journal: PendingJournal) -> list[Line]:
     try:
         return events(directory, journal)
     except OSError:
-        return []  # moved meanwhile: its lines are in the log
+        return []  # flushed meanwhile: its lines are in the log
 
 
 def _is_new(line: Line, seen: set[int]) -> bool:
@@ -151,7 +151,7 @@ def _rotated(path: str) -> list[str]:
 
 
 def _opened(path: str) -> IO[bytes]:
-    # Follows links: an admin reads with their own rights. O_NONBLOCK: a FIFO must not hang us.
+    # Follows links: the reader has only their own rights. O_NONBLOCK: opening a FIFO must not block.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

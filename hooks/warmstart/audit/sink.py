@@ -1,9 +1,9 @@
-"""Move journals into the audit log: one JSON line per event. The only user of structlog.
+"""Flush journals into the audit log, one JSON line per event. The only user of structlog.
 
-At least once: a journal is unlinked only after the log has been synced, so a process that dies while it flushes leaves
-journals that the next one moves again. A repeated line has the same `run_id`, `hook`, `ts` and `event`, and
-`audit.query` shows it once. A lock on the log keeps two flushes off the same journals; a flush that waits for it in
-vain goes on without, at the price of repeated lines.
+Delivery is at least once. A journal is unlinked only after the log has been synced, so if a flush dies, the next one
+moves the same journals again. A repeated line has the same `run_id`, `hook`, `ts` and `event`; `audit.query` shows it
+once. A lock on the log keeps two flushes off the same journals. A flush that does not get the lock in time continues
+without it and may repeat lines.
 
 The log is opened at every flush, so logrotate may move it at any time (docs/audit.md).
 """
@@ -26,23 +26,24 @@ from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, ensure_path, opened_dir, unlink_if_there
 
-BUDGET = 5.0  # seconds; what is left then waits for the next hook
-LOCK_WAIT = 2.0  # seconds to wait for another flush
+BUDGET = 5.0  # seconds; the rest waits for the next hook
+LOCK_WAIT = 2.0  # seconds to wait for another flush's lock
 LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class AuditUnwritable(ResourceError):
-    """The audit log takes no lines (mostly a full disk): the journals stay, no event is lost."""
+    """The audit log cannot be written, usually because the disk is full. The journals stay; no event is lost."""
 
     code = "audit-unwritable"
     template = "audit log {path}: {problem}"
-    hint = "make room or repair the path; the next hook moves what has waited"
+    hint = "free space or repair the path; the next hook moves the waiting events"
 
 
 def flush(journal_dir: str, audit_path: str) -> int:
-    """Move every journal whose hook is not running into the log; return the number of lines written.
+    """Move the journals of all hooks that are not running into the log. Return the number of lines written.
 
-    Raises `AuditUnwritable`; whatever a journal holds raises nothing. Takes `BUDGET` seconds at most.
+    Raises `AuditUnwritable` if the log cannot be written; no content of a journal raises. Takes at most `BUDGET`
+    seconds.
     """
     try:
         with opened_dir(journal_dir) as directory:
@@ -62,17 +63,17 @@ def flush(journal_dir: str, audit_path: str) -> int:
 
 
 class _Appender:
-    """What structlog writes to: whole lines to a descriptor that appends."""
+    """Output of structlog: appends whole lines to a descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.lines = 0
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
-            os.write(fd, b"\n")  # a disk that was full cut the last line
+            os.write(fd, b"\n")  # a full disk cut the last line short
 
     def append(self, text: str) -> None:
-        """Write one line with one call: nobody's lines mix (O_APPEND, local file system)."""
+        """Write one line with one write(2), so lines of several processes do not mix (O_APPEND, local file system)."""
         data = text.encode() + b"\n"
         if os.write(self.fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -80,7 +81,7 @@ class _Appender:
 
 
 class _Logger(structlog.BoundLoggerBase):
-    """structlog's pipeline with one method; fields go in as one value, whatever their names are."""
+    """structlog's pipeline with one method. Fields are one value, so their names cannot clash with structlog's."""
 
     def append(self, event: str, fields: dict[str, object]) -> None:
         """Send one event through the processors to the appender."""
@@ -107,7 +108,7 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
             try:
                 lines = events(directory, journal)
             except OSError:
-                continue  # unreadable now, or moved by another flush; nothing of it has been written
+                continue  # unreadable, or moved by another flush; none of it has been written
             for line in lines:
                 logger.append(str(line.pop("event")), line)
             moved.append(journal.name)
@@ -127,14 +128,14 @@ def _opened_log(path: str) -> Iterator[int]:
     parent = os.path.dirname(path)
     if not os.path.lexists(parent):
         ensure_path(parent, 0o750)
-    # The parent may be reached through a link (/var/log often is); the log itself may be none.
+    # The parent may be reached through a link (/var/log often is); the log itself may not be a link.
     parent_fd = os.open(parent, DIRECTORY & ~os.O_NOFOLLOW)
     try:
         fd = _open_or_create(os.path.basename(path), parent_fd)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid != os.geteuid():
-                raise OSError(errno.EPERM, "is not a plain file of our own")
+                raise OSError(errno.EPERM, "must be a regular file with one link, owned by this user")
             yield fd
         finally:
             os.close(fd)

@@ -1,1 +1,1 @@
-"""The site's policy: its model, its loader, its compiled form."""
+"""The site's policy: schema, loader, compiled form, matching."""

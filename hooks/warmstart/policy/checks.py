@@ -1,7 +1,7 @@
-"""Checks across the policy's keys: paths, accounts and other names, and that only verified attributes grant rights.
+"""Checks across keys of the policy: paths, accounts, names, and that only verified attributes grant rights.
 
-They enforce rules 3 to 5 of docs/architecture.md and rows 3, 9 and 10 of docs/threats.md. Each check yields all faults
-that it finds.
+They enforce rules 3 to 5 of docs/architecture.md and rows 3, 9 and 10 of docs/threats.md. Each check yields all its
+faults.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _NEVER_INSIDE = (
     ("cache", "workspace"),
     ("workspace", "cache"),
 )
-# Under job_container/tmpfs a job cannot see what lies there, and anybody can take a name there first.
+# With job_container/tmpfs jobs have their own directories there, and any user can create a name there first.
 _NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
 _RESERVED = ("WARMSTART_", "SLURM_")  # prefixes of variables that a policy may not set
-_RESERVED_PROBLEM = "belongs to warmstart or Slurm; a policy may not set it"
-# What jobs find besides WARMSTART_*, `env` and the variables of their profiles.
+_RESERVED_PROBLEM = "is reserved for warmstart or Slurm; a policy may not set it"
+# Variables of jobs other than WARMSTART_*, `env` and those of profiles.
 _SET_BY_STEPS = ("TMPDIR", "MASTER_ADDR", "MASTER_PORT")
 
 FindUser = Callable[[str], "Identity | None"]
 
 
 def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> list[Fault]:
-    """Return every fault of a well-shaped policy; `shipped` are the profiles that come with warmstart."""
+    """Return all faults of a policy that the schema accepts. `shipped` names the profiles that come with warmstart."""
     known = [*shipped, *model.profiles]
     return [
         *_defined_profiles(model, shipped),
@@ -67,18 +67,18 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
         loc = ("paths", key)
         yield from _normal(loc, path)
         for bad in _NEVER_BELOW:
-            # A link in a /tmp that job_container gives to each job is made only where the job really has its own.
+            # With `link` the path is created only in a job that has its own /tmp from job_container.
             is_link = (key, bad, model.constant_path) == ("cache", "/tmp", "link")
             if _within(path, bad) and not is_link:
-                yield _fault(loc, f"may not lie below {bad}")
+                yield _fault(loc, f"may not be below {bad}")
     room = longest_node_name(paths["workspace"])
     if room < 1:
         most = len(paths["workspace"]) + room - 1
-        problem = f"leaves programs no room for a socket in TMPDIR (unix(7)) on any node; write at most {most} bytes"
+        problem = f"is too long for sockets in TMPDIR (unix(7)) on any node; write at most {most} bytes"
         yield _fault(("paths", "workspace"), problem)
     for inner, outer in _NEVER_INSIDE:
         if _within(paths[inner], paths[outer]):
-            yield _fault(("paths", inner), f"may not lie in paths.{outer} ({paths[outer]})")
+            yield _fault(("paths", inner), f"may not be in paths.{outer} ({paths[outer]})")
 
 
 def _normal(loc: Loc, path: str) -> Iterator[Fault]:
@@ -97,12 +97,12 @@ def _accounts(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
         name = getattr(model, key)
         found = find_user(name)
         if found is None:
-            remedy = f"make it, with the same uid everywhere: useradd --system --uid N {name}"
+            remedy = f"create it with the same uid on all nodes: useradd --system --uid N {name}"
             yield _fault((key,), f"no account {name!r} on this node; {remedy}")
         elif found.uid == 0 or found.gid == 0:
             yield _fault((key,), f"{name!r} has root's uid or group; it must be an unprivileged account")
         elif found.uid in seen:
-            yield _fault((key,), f"{name!r} has the uid of {seen[found.uid]}; each needs an own one")
+            yield _fault((key,), f"{name!r} has the uid of {seen[found.uid]}; each account needs its own")
         else:
             seen[found.uid] = key
 
@@ -114,10 +114,10 @@ def _registries(model: PolicyModel) -> Iterator[Fault]:
 
 
 def _image_directories(model: PolicyModel) -> Iterator[Fault]:
-    """Yield the directories of other launchers that overlap with warmstart's own."""
+    """Yield faults of other launchers' directories: those that overlap with warmstart's own, and a missing one."""
     images = model.images
     if images.lock == "beside" and images.names is None:
-        yield _fault(("images", "lock"), "beside needs images.names: the directory where the launchers' locks lie")
+        yield _fault(("images", "lock"), "beside needs images.names: the directory with the launchers' locks")
     directories: list[tuple[Loc, str]] = [(("images", "names"), images.names)] if images.names else []
     directories += [
         (("images", "adopt", number, "directory"), item.directory) for number, item in enumerate(images.adopt)
@@ -126,7 +126,7 @@ def _image_directories(model: PolicyModel) -> Iterator[Fault]:
         yield from _normal(loc, path)
         for key, ours in (("store", model.paths.store), ("workspace", model.paths.workspace)):
             if _within(path, ours) or _within(ours, path):
-                yield _fault(loc, f"and paths.{key} ({ours}) may not contain each other")
+                yield _fault(loc, f"may not be in paths.{key} ({ours}) or contain it")
 
 
 def _adopted(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
@@ -141,37 +141,37 @@ def _keep(model: PolicyModel) -> Iterator[Fault]:
     if keep.low >= keep.high:
         yield _fault(("images", "keep", "low"), f"{keep.low}% is not below keep.high, {keep.high}%")
     if keep.floor > 100 - keep.high:
-        yield _fault(("images", "keep", "floor"), f"{keep.floor}% is never free below keep.high, {keep.high}%")
+        yield _fault(("images", "keep", "floor"), f"{keep.floor}% is more than keep.high, {keep.high}%, leaves free")
     if keep.account is not None and model.trust.account != "enforced":
-        problem = "needs trust.account: enforced; else users spend another account's space"
+        problem = "needs trust.account: enforced; otherwise users can use up another account's quota"
         yield _fault(("images", "keep", "account"), problem)
 
 
 def _credentials(model: PolicyModel) -> Iterator[Fault]:
-    """Yield credentials for registries that are not allowed, or for jobs that no verified attribute tells apart."""
+    """Yield faults of credentials: a registry that is not allowed, or a match on no verified attribute."""
     credentials = model.images.credentials
     if credentials is None:
         return
     if _within(credentials.file, model.paths.store) or _within(credentials.file, model.paths.workspace):
-        yield _fault(("images", "credentials", "file"), "may not lie in paths.store or paths.workspace")
+        yield _fault(("images", "credentials", "file"), "may not be in paths.store or paths.workspace")
     for number in _repeated(item.name for item in credentials.repositories):
         name = credentials.repositories[number].name
-        yield _fault(("images", "credentials", "repositories", number, "name"), f"another one is called {name}, too")
+        yield _fault(("images", "credentials", "repositories", number, "name"), f"the name {name} is used twice")
     for number, item in enumerate(credentials.repositories):
         loc: Loc = ("images", "credentials", "repositories", number)
         registry, slash, repository = item.repository.partition("/")
         if registry not in model.images.registries or not slash or not repository:
-            problem = f"write REGISTRY/REPOSITORY; registry {registry!a} is to be one of images.registries"
+            problem = f"write REGISTRY/REPOSITORY; the registry, here {registry!a}, must be one of images.registries"
             yield _fault((*loc, "repository"), problem)
         if all(value is None for value in item.match.model_dump().values()):
-            yield _fault((*loc, "match"), "is empty; say whose images these are, e.g. {group: team}")
+            yield _fault((*loc, "match"), "is empty; name who may use these images, e.g. {group: team}")
         for attribute, remedy in _claimed(model, item.match):
-            problem = f"credentials may not rest on a claimed attribute; match on user, group or partition{remedy}"
+            problem = f"credentials may not depend on a claimed attribute; match on user, group or partition{remedy}"
             yield _fault((*loc, "match", attribute), problem, at_key=True)
 
 
 def _repeated(names: Iterable[str]) -> list[int]:
-    """Return the indexes of names that an earlier item has already."""
+    """Return the indexes of names that an earlier item already has."""
     seen: set[str] = set()
     repeated = []
     for number, name in enumerate(names):
@@ -189,7 +189,7 @@ def _slurmctld(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
     yield from _normal(loc, directory)
     for key in ("store", "workspace", "cache"):
         if _within(directory, getattr(model.paths, key)):
-            yield _fault(loc, f"may not lie in paths.{key}: {user} owns it and all that is above it, or root does")
+            yield _fault(loc, f"may not be in paths.{key}: only {user} or root may own it and every directory above it")
     if find_user(user) is None:
         yield _fault(("slurmctld", "user"), f"no account {user!r} on this node")
 
@@ -198,7 +198,7 @@ def _defined_profiles(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fa
     for name, profile in model.profiles.items():
         loc = ("profiles", name)
         if name in shipped or name == FILES:
-            yield _fault(loc, "comes with warmstart; choose another name", at_key=True)
+            yield _fault(loc, "is a profile of warmstart; choose another name", at_key=True)
         yield from _variables(name, profile)
 
 
@@ -208,11 +208,11 @@ def _variables(name: str, profile: DefinedProfile) -> Iterator[Fault]:
         if variable.startswith(_RESERVED):
             yield _fault((*loc, variable), _RESERVED_PROBLEM, at_key=True)
     if not any("{dir}" in value for value in profile.variables.values()):
-        yield _fault(loc, "none has {dir}, so the tool would not find its cache", at_key=True)
+        yield _fault(loc, "none contains {dir}, so the tool would not find its cache", at_key=True)
 
 
 def _overrides(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
-    """Yield the overridden variables that nothing sets; a job may ask for any of `shipped`, so theirs count."""
+    """Yield overridden variables that nothing sets. Jobs may request any of `shipped`, so their variables count."""
     overrides = [
         (("rules", number, "override", index), name)
         for number, rule in enumerate(model.rules)
@@ -221,13 +221,13 @@ def _overrides(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
     known = _set_variables(model, shipped) if overrides else frozenset()
     for loc, name in overrides:
         if name.startswith("WARMSTART_"):
-            yield _fault(loc, f"{name} is never the user's; leave it out")
+            yield _fault(loc, f"users can never set {name}; remove it here")
         elif name not in known:
-            yield _fault(loc, f"nothing sets {name}; put it into env, or correct it")
+            yield _fault(loc, f"nothing sets {name}; add it to env, or correct the name")
 
 
 def _set_variables(model: PolicyModel, shipped: Sequence[str]) -> frozenset[str]:
-    from warmstart.profiles import registry  # a module for each profile, and few policies need them
+    from warmstart.profiles import registry  # loads a module per profile, and few policies need it
 
     built_in = (name for profile in shipped for name in registry.get(profile).variables)
     defined = (name for profile in model.profiles.values() for name in profile.variables)
@@ -236,11 +236,11 @@ def _set_variables(model: PolicyModel, shipped: Sequence[str]) -> frozenset[str]
 
 def _rule_names(model: PolicyModel) -> Iterator[Fault]:
     for number in _repeated(rule.name for rule in model.rules):
-        yield _fault(("rules", number, "name"), f"another rule is called {model.rules[number].name}, too")
+        yield _fault(("rules", number, "name"), f"another rule has the name {model.rules[number].name}")
 
 
 def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user: FindUser) -> Iterator[Fault]:
-    """Yield one rule's faults, their locs relative to the rule."""
+    """Yield the faults of one rule. Their locs are relative to the rule."""
     for number, name in enumerate(rule.profiles):
         if name not in profiles:
             yield Fault(("profiles", number), f"no profile {name!a}; {nearest(name, profiles)}")
@@ -257,20 +257,21 @@ def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     above_user = rule.scope in ("account", "site")
     enforced = model.trust.account == "enforced"
     if rule.scope == "account" and not enforced:
-        yield Fault(("scope",), "account needs trust.account: enforced; else users choose their account")
+        yield Fault(("scope",), "account needs trust.account: enforced; otherwise users choose their account")
     for attribute, remedy in _claimed(model, rule.match) if above_user else ():
         yield Fault(
             ("match", attribute),
-            f"scope {rule.scope} may not rest on a claimed attribute; match on user, group, node or partition{remedy}",
+            f"scope {rule.scope} may not depend on a claimed attribute; "
+            f"match on user, group, node or partition{remedy}",
             at_key=True,
         )
 
 
 def _spec(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
-    """Yield keys of a match that no node knows by itself, whatever its Slurm."""
+    """Yield keys of a match that slurmd passes to a prolog in no version of Slurm, if there are no specs."""
     for attribute in ("job_name", "array"):
         if getattr(rule.match, attribute) is not None and model.slurmctld.spec_directory is None:
-            problem = "needs slurmctld.spec_directory: only the controller's hook knows it"
+            problem = "needs slurmctld.spec_directory: only the controller knows this attribute"
             yield Fault(("match", attribute), problem, at_key=True)
 
 
@@ -280,10 +281,10 @@ def _publish(rule: Rule) -> Iterator[Fault]:
     if rule.scope not in ("account", "site"):
         yield Fault(("publish",), "needs scope: account or scope: site in the same rule", at_key=True)
     if rule.match.partition is None:
-        yield Fault(("publish",), "needs match.partition in the same rule: where they may publish", at_key=True)
+        yield Fault(("publish",), "needs match.partition in the same rule: where users may publish", at_key=True)
     for number, glob in enumerate(rule.match.partition or []):
         if not glob.strip("*?"):
-            yield Fault(("match", "partition", number), f"{glob!a} is every partition; publish needs names")
+            yield Fault(("match", "partition", number), f"{glob!a} matches every partition; publish needs names")
 
 
 def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
@@ -293,7 +294,7 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
         if found is None:
             yield Fault(loc, f"no user {name!r} on this node")
         elif found.uid < model.limits.min_uid:
-            yield Fault(loc, f"{name!r} has uid {found.uid}, below limits.min_uid: it gets nothing")
+            yield Fault(loc, f"{name!r} has uid {found.uid}, below limits.min_uid: its jobs get nothing")
 
 
 def _images(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
@@ -304,8 +305,8 @@ def _images(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
 
 
 def registry_of(reference: str) -> str:
-    """Return the registry of an image that the schema accepts."""
-    # A first part with a dot, a port or the name localhost is a registry; all else is Docker Hub's.
+    """Return the registry of an image reference that the schema accepts."""
+    # A first part with a dot or a port, or `localhost`, is a registry. Other names are on Docker Hub.
     first, slash, _ = reference.removeprefix("docker://").partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
 
@@ -317,27 +318,27 @@ def _environment(rule: Rule) -> Iterator[Fault]:
 
 
 def _rendezvous(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
-    """Yield ports that the kernel gives to others, and rendezvous that does not rest on verified attributes."""
+    """Yield faults of a rendezvous: ports that the kernel gives to clients, too few ports, a claimed attribute."""
     given = rule.rendezvous
     if given is None:
         return
     low, high = given.ports
     if overlap := ephemeral_overlap(low, high):
         problem = (
-            f"overlaps this node's net.ipv4.ip_local_port_range, {overlap[0]}-{overlap[1]}: clients get those ports"
+            f"overlaps this node's net.ipv4.ip_local_port_range, {overlap[0]}-{overlap[1]}, used for client sockets"
         )
         yield Fault(("rendezvous", "ports"), problem)
     if high - low < given.per_job:
-        yield Fault(("rendezvous", "ports"), f"has fewer ports than one job may ask for (per_job: {given.per_job})")
+        yield Fault(("rendezvous", "ports"), f"has fewer ports than one job may request (per_job: {given.per_job})")
     if given.per_user <= given.per_job:
-        yield Fault(("rendezvous", "per_user"), f"is not above per_job, {given.per_job}, of one job alone")
+        yield Fault(("rendezvous", "per_user"), f"must be more than per_job, {given.per_job}: one job may have as many")
     for attribute, remedy in _claimed(model, rule.match):
-        problem = f"rendezvous may not rest on a claimed attribute; match on user, group or partition{remedy}"
+        problem = f"rendezvous may not depend on a claimed attribute; match on user, group or partition{remedy}"
         yield Fault(("match", attribute), problem, at_key=True)
 
 
 def _claimed(model: PolicyModel, match: Match) -> list[tuple[str, str]]:
-    """Return the keys of a match that users can write into a job as they like, and what else would help."""
+    """Return the keys of a match that users can forge, each with a further remedy or ""."""
     remedies = {"constraint": "", "job_name": "", "array": ""}
     if model.trust.account != "enforced":
         remedies["account"] = ", or set trust.account: enforced where slurmctld enforces associations"

@@ -1,7 +1,8 @@
-"""The compiled policy that hooks read: named tuples, resolved for this node, stored as JSON. Hot path.
+"""The compiled policy that hooks read: NamedTuples, resolved for this node, stored as JSON. Hot path.
 
-`policy.refresh` keeps it in root's directory, and checks with a few stat calls that the site's files have not changed.
-It is valid only for the warmstart and the Python that wrote it: its patterns are regular expressions of that Python.
+`policy.refresh` keeps it in root's directory and checks with a few stat calls that the site's files have not changed.
+It is valid only for the release of warmstart and the version of Python that wrote it, because its patterns are regular
+expressions of that Python.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ VERSION = "0.1.0"  # setup.cfg's; a test compares them
 MADE_BY = f"{_FORMAT} warmstart-{VERSION} python-{sys.version_info[0]}.{sys.version_info[1]}"
 _LARGEST = 4 << 20
 
-# path, then device, inode, size, mtime and ctime in ns; path and nothing when it is not there.
+# (path, device, inode, size, mtime in ns, ctime in ns), or (path,) if it is missing.
 Stamp = tuple[str | int, ...]
 Signature = tuple[Stamp, ...]
 
 
 class Paths(NamedTuple):
-    """Absolute paths, none below /tmp or /dev."""
+    """Absolute paths, checked by `policy.checks`."""
 
     workspace: str
     store: str
@@ -37,39 +38,39 @@ class Paths(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """A glob as written, and its regular expression; that is "" for a plain name."""
+    """A glob as written, and its regular expression, which is "" for a plain name."""
 
     glob: str
     regex: str
 
 
 class Condition(NamedTuple):
-    """One key of a `match`: any of the patterns."""
+    """One key of a `match`. It holds if any pattern matches."""
 
     attribute: str
     patterns: tuple[Pattern, ...]
 
 
 class Adopt(NamedTuple):
-    """A directory and the uids whose images in it are taken over."""
+    """A directory, and the uids whose images in it are adopted."""
 
     directory: str
     owners: tuple[int, ...]
 
 
 class Keep(NamedTuple):
-    """Percent of the store's file system, seconds, and bytes; 0 bytes: no quota."""
+    """Limits for eviction, and quotas."""
 
-    high: int
-    low: int
-    floor: int
-    lease: int
-    user: int
-    account: int
+    high: int  # percent of the store's file system
+    low: int  # percent
+    floor: int  # percent
+    lease: int  # seconds
+    user: int  # bytes; 0: no quota
+    account: int  # bytes; 0: no quota
 
 
 class PrivateRepository(NamedTuple):
-    """Images that the site's credentials fetch (`pattern` of REGISTRY/REPOSITORY), and the jobs that may read them."""
+    """Images that need the site's credentials (`pattern` of REGISTRY/REPOSITORY), and the jobs that may read them."""
 
     name: str
     pattern: Pattern
@@ -77,86 +78,83 @@ class PrivateRepository(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """The file with the credentials, root's, and what it is used for."""
+    """The file with the site's credentials, owned by root, and the repositories that they serve."""
 
     file: str
     repositories: tuple[PrivateRepository, ...]
 
 
 class Images(NamedTuple):
-    """`tag_ttl`, `wait`, `remember_failures` in seconds; registries are HOST or HOST:PORT; `names`, `proxy`: or ""."""
+    """Where images come from, and how they are imported and kept."""
 
     importer: str
-    registries: tuple[str, ...]
-    insecure: tuple[str, ...]
-    tag_ttl: int
-    wait: int
-    remember_failures: int
+    registries: tuple[str, ...]  # HOST or HOST:PORT
+    insecure: tuple[str, ...]  # HOST or HOST:PORT
+    tag_ttl: int  # seconds
+    wait: int  # seconds
+    remember_failures: int  # seconds
     verify: str
     lock: str
-    names: str
+    names: str  # a directory, or ""
     adopt: tuple[Adopt, ...]
     keep: Keep
     credentials: Credentials | None = None
-    max_size: int = 100 << 30
+    max_size: int = 100 << 30  # bytes
     max_files: int = 1_000_000
     hosts: tuple[str, ...] = ()
-    proxy: str = ""
+    proxy: str = ""  # "" if there is none
 
 
 class Seed(NamedTuple):
-    """Seconds and bytes."""
+    """Limits of one job's seeding, and of a node's copies."""
 
-    fetch_budget: int
-    max_fetch: int
-    keep: int
+    fetch_budget: int  # seconds
+    max_fetch: int  # bytes
+    keep: int  # bytes
 
 
 class Harvest(NamedTuple):
-    """Seconds, bytes, entries; `deferred` in runs."""
+    """Limits of one job's harvest, and of a node's spool and deferred harvests."""
 
-    budget: int
-    max_size: int
+    budget: int  # seconds
+    max_size: int  # bytes
     max_entries: int
-    spool: int
-    deferred: int = 8
+    spool: int  # bytes
+    deferred: int = 8  # runs
     only_successful: bool = False
 
 
 class Maintenance(NamedTuple):
-    """Seconds, bytes."""
+    """How long the store keeps unused bundles, and quotas per scope."""
 
-    keep: int
-    per_user: int
-    per_account: int
-    per_site: int
+    keep: int  # seconds
+    per_user: int  # bytes
+    per_account: int  # bytes
+    per_site: int  # bytes
 
 
 class Limits(NamedTuple):
-    """Jobs of uids below `min_uid` get nothing; `keep` in seconds, None where no job may."""
+    """Limits for jobs."""
 
-    min_uid: int
-    keep: int | None = None
+    min_uid: int  # jobs of lower uids get nothing
+    keep: int | None = None  # seconds for which a TMPDIR is retained; None: jobs may not ask for it
 
 
 class Trust(NamedTuple):
-    """Each is "claimed" or "enforced"."""
+    """Which attributes Slurm enforces; each is "claimed" or "enforced"."""
 
     account: str
     qos: str = "claimed"
 
 
 class Slurmctld(NamedTuple):
-    """The controller's hooks: where their specs are, whose, seconds; `conf` may be "".
-
-    `attributes` are those that rules match on and that a node may have to learn from a spec.
-    """
+    """The controller's hooks and their specs."""
 
     spec_directory: str
-    user: Identity
-    deadline: int
-    conf: str
-    attributes: tuple[str, ...]
+    user: Identity  # owner of the specs
+    deadline: int  # seconds
+    conf: str  # path of slurm.conf, or ""
+    attributes: tuple[str, ...]  # those that rules match on and that nodes may have to read from a spec
 
 
 class OnError(NamedTuple):
@@ -168,33 +166,33 @@ class OnError(NamedTuple):
 
 
 class User(NamedTuple):
-    """A user that the policy names with a right: name and uid, because uids are reused."""
+    """A user to whom the policy grants a right: name and uid, because uids are reused."""
 
     name: str
     uid: int
 
 
 class Rendezvous(NamedTuple):
-    """Reserve between `low` and `high`, both included; `wait` in seconds."""
+    """Which ports a rule offers."""
 
-    low: int
-    high: int
+    low: int  # included
+    high: int  # included
     per_job: int
     per_user: int
     shared_nodes: bool
-    wait: int
+    wait: int  # seconds
     required: bool
 
 
 class Rule(NamedTuple):
-    """One rule; `scope` is "" when the rule has none; `place` is its FILE:LINE."""
+    """One rule of the policy."""
 
     name: str
-    place: str
+    place: str  # FILE:LINE
     match: tuple[Condition, ...]
     images: tuple[str, ...]
     profiles: tuple[str, ...]
-    scope: str
+    scope: str  # "" if the rule sets none
     publishers: tuple[User, ...]
     env: dict[str, str]
     rendezvous: Rendezvous | None = None
@@ -202,7 +200,7 @@ class Rule(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """Everything that the site's policy says, resolved for this node."""
+    """The site's policy, resolved for this node."""
 
     signature: Signature
     paths: Paths
@@ -219,17 +217,17 @@ class Policy(NamedTuple):
     trust: Trust
     on_error: OnError
     rules: tuple[Rule, ...]
-    slurmctld: Slurmctld | None = None  # None: nodes look for no specs
-    profiles: tuple[DefinedProfile, ...] = ()  # those of the site, and `files`
+    slurmctld: Slurmctld | None = None  # None: there are no specs
+    profiles: tuple[DefinedProfile, ...] = ()  # the site's own, and `files`
 
     @property
     def constant_cache(self) -> str:
-        """The one path at which jobs of this node see their cache; "" where each has a path of its own."""
+        """The path at which all jobs of this node see their cache; "" if each job has its own."""
         return "" if self.constant_path == "none" else self.paths.cache
 
 
 def stamp(path: str) -> Stamp:
-    """Return a file's or directory's stamp; a link's own, never its target's."""
+    """Return the stamp of a file or directory. Does not follow links."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:
@@ -238,12 +236,12 @@ def stamp(path: str) -> Stamp:
 
 
 def is_current(policy: Policy) -> bool:
-    """Tell whether the site's files are those that this policy was made from; stat calls only."""
+    """Return whether the site's files are unchanged since this policy was compiled. Uses only stat calls."""
     return all(stamp(str(known[0])) == known for known in policy.signature)
 
 
 def read(path: str) -> Policy | None:
-    """Return the compiled policy; None when it is missing, damaged, of another version or not root's own."""
+    """Read the compiled policy. Return None if it is missing, damaged, untrusted or of another version."""
     data = read_own_json(path)
     if not isinstance(data, dict) or data.get("made_by") != MADE_BY:
         return None
@@ -254,7 +252,7 @@ def read(path: str) -> Policy | None:
 
 
 def read_own_json(path: str) -> Json:
-    """Return the JSON of a file that this uid or root wrote and nobody else can; None for any other."""
+    """Parse a JSON file that only this uid or root can write. Return None if it is missing, damaged or untrusted."""
     try:
         fd = files.open_regular(path)
     except OSError:
@@ -271,21 +269,21 @@ def read_own_json(path: str) -> Json:
 
 
 def encode(policy: Policy) -> bytes:
-    """Return the policy as it is written down."""
+    """Return the JSON of the policy."""
     return json.dumps({"made_by": MADE_BY, **_plain(policy)}).encode()
 
 
 def _plain(value: object) -> Json:
-    """Return named tuples as objects, by their fields' names."""
+    """Convert NamedTuples to dicts by field name, and other tuples to lists."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return list(map(_plain, value)) if isinstance(value, tuple) else value
 
 
 def decode(data: Json) -> Policy:
-    """Return the policy of what `encode` wrote; `KeyError`, `TypeError` for anything else.
+    """Return the policy from what `encode` wrote. Raises `KeyError` or `TypeError` for anything else.
 
-    Only shapes are checked: it is root's own file, and every hook reads it.
+    Checks only field names: the file is root's own, and every hook reads it.
     """
     return Policy(
         signature=tuple(map(tuple, data["signature"])),
@@ -308,7 +306,7 @@ def decode(data: Json) -> Policy:
     )
 
 
-def _images(  # noqa: PLR0917 - what is no scalar
+def _images(  # noqa: PLR0917 - one parameter for each field that is not a scalar
     registries: Json, insecure: Json, hosts: Json, adopt: Json, keep: Json, credentials: Json, **others: Json
 ) -> Images:
     return Images(

@@ -1,4 +1,4 @@
-"""The policy that is in force, as the command line reads it: without writing anything, for root and for users."""
+"""The policy in force, for the command line. Reads as root or as a user, and writes nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from warmstart.policy.invalid import PolicyUnreadable
 
 
 def hint_for(error: PolicyError) -> str:
-    """Return what to do about a policy that could not be read; for users something else than for root."""
+    """Return the hint for a policy that could not be read. Users get another one than root."""
     if isinstance(error, PolicyUnreadable) and os.geteuid() != 0:
-        return "ask as root, or have the policy's directory and files made readable for all"
+        return "run the command as root, or ask the administrators to make the policy readable for all"
     return error.hint
 
 
@@ -23,15 +23,15 @@ class CurrentPolicy(NamedTuple):
     """The policy that the next hook will use."""
 
     policy: Policy
-    origin: str  # the file that it was read from
-    changed: bool  # whether the site's files are newer than the compiled form that we may read
+    origin: str  # the file from which it was read
+    changed: bool  # whether the site's files are newer than the readable compiled form
     problem: PolicyError | None  # why newer files are not in force
 
 
 def current_policy(installation: Installation) -> CurrentPolicy:
-    """Return the policy; a `PolicyError` if there is no valid one.
+    """Return the policy in force. Raises `PolicyError` if there is no valid one.
 
-    A user who may not read the hooks' compiled form has the site's files compiled in memory.
+    For a user who may not read the hooks' compiled form the site's files are compiled in memory.
     """
     compiled_policy = compiled.read(installation.compiled_policy)
     if compiled_policy is not None and compiled.is_current(compiled_policy):

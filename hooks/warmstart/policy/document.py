@@ -1,8 +1,8 @@
-"""The policy's YAML as plain data with the position of every value, and sentences for what is wrong with it.
+"""Parser of the policy's YAML: plain data with the position of every value, and messages for faults.
 
-The only module that imports yaml; never on a warm path. Nodes are composed, never constructed, so every value keeps
-its line and column, and a plain scalar means what it looks like: `no`, `on`, `0755` and `12:30` are texts, not YAML
-1.1's booleans and numbers. Anchors, aliases and tags are refused.
+The only module that imports yaml; never on a warm path. Nodes are composed but not constructed, so every value keeps
+its line and column. A plain scalar means what it looks like: `no`, `on`, `0755` and `12:30` are texts, not the booleans
+and numbers of YAML 1.1. Anchors, aliases and tags are refused.
 
 A `loc` is the path to a value: `("rules", 0, "match", "user")`.
 """
@@ -39,7 +39,7 @@ Loc = tuple[str | int, ...]
 
 
 class Fault(NamedTuple):
-    """One problem, without its position in a file; `at_key` points at the key, not at its value."""
+    """One problem, without its position in a file. `at_key`: it concerns the key, not its value."""
 
     loc: Loc
     problem: str
@@ -75,7 +75,7 @@ class Document:
             self.data = self._plain(path, node, ())
 
     def add_rules(self, path: str, text: str) -> None:
-        """Add one file of conf.d: its rules go behind those that are there."""
+        """Append the rules of one file in conf.d."""
         node = _compose(path, text)
         if node is None:
             return
@@ -91,7 +91,7 @@ class Document:
                 self._append(path, value)
 
     def position(self, loc: Loc, at_key: bool = False) -> SourcePosition:
-        """Return the position of a value (or key), or of the nearest thing around it that is written."""
+        """Return the position of a value or key, or of the nearest enclosing value that is in the text."""
         for depth in range(len(loc), -1, -1):
             positions = self._keys if at_key and depth == len(loc) else self._values
             if loc[:depth] in positions:
@@ -101,7 +101,7 @@ class Document:
     def _append(self, path: str, rules: yaml.SequenceNode) -> None:
         known = self.data.setdefault("rules", []) if isinstance(self.data, dict) else None
         if not isinstance(known, list):
-            return  # policy.yaml has a wrong shape, which is reported anyway
+            return  # policy.yaml has a wrong shape, which `check_shape` reports
         for node in rules.value:
             known.append(self._plain(path, node, ("rules", len(known))))
 
@@ -120,7 +120,7 @@ class Document:
                 self._report(path, key, "a key must be a plain name")
                 continue
             if key.value in seen:
-                self._report(path, key, f"{key.value!a} stands here twice")
+                self._report(path, key, f"duplicate key {key.value!a}")
             seen.add(key.value)
             self._keys[(*loc, key.value)] = _position(path, key.start_mark)
             yield key.value, self._plain(path, value, (*loc, key.value))
@@ -135,9 +135,9 @@ class _Composer(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise _refusal("anchors and aliases are not taken; write the value out", event)
+            raise _refusal("anchors and aliases are not allowed; write the value out", event)
         if getattr(event, "tag", None):
-            raise _refusal("tags are not taken; leave the ! away or put the text in quotes", event)
+            raise _refusal("tags are not allowed; remove the ! or put the text in quotes", event)
         if self.depth == _DEEPEST:
             raise _refusal(f"nested deeper than {_DEEPEST}", event)
         self.depth += 1
@@ -148,7 +148,7 @@ class _Composer(yaml.SafeLoader):
 
 
 def _compose(path: str, text: str) -> yaml.Node | None:
-    """Return the root node, None for a file without content; `PolicyInvalid` for what is not YAML."""
+    """Return the root node, or None for an empty file. Raises `PolicyInvalid` if the text is not YAML."""
     loader = None
     try:
         loader = _Composer(text)
@@ -167,8 +167,8 @@ def _compose(path: str, text: str) -> yaml.Node | None:
 
 
 def _one_line(error: yaml.MarkedYAMLError) -> str:
-    said = error.problem or error.context or "unreadable"
-    return ascii(said)[1:-1]
+    message = error.problem or error.context or "unreadable"
+    return ascii(message)[1:-1]
 
 
 def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
@@ -190,7 +190,7 @@ def _scalar(node: yaml.Node) -> str | int | bool | None:
 
 
 def dotted(loc: Sequence[str | int]) -> str:
-    """Return `rules[0].match.user` for a loc."""
+    """Format a loc: `rules[0].match.user`."""
     text = ""
     for part in loc:
         if isinstance(part, int):
@@ -201,13 +201,13 @@ def dotted(loc: Sequence[str | int]) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return `did you mean X?`, or what is known when nothing is near."""
+    """Return `did you mean X?`, or the list of known words if none is similar."""
     close = get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(known)}"
 
 
 def fault(error: Details, known_keys: Callable[[Loc], Sequence[str]]) -> Fault:
-    """Return the fault for one item of pydantic's `ValidationError.errors()`."""
+    """Convert one item of pydantic's `ValidationError.errors()` to a fault."""
     loc: Loc = tuple(error["loc"])
     if loc and loc[-1] == "[key]":
         return Fault(loc[:-1], f"{dotted(loc[:-2])}: {_problem(error)}", at_key=True)

@@ -1,6 +1,6 @@
-"""The errors of the site's policy, and the problems that they list.
+"""Errors of the site's policy, and the problems that they list.
 
-Hot path: a hook reports a remembered error (`refresh`) without loading a parser.
+Hot path: hooks report a remembered error (`refresh`) without loading a parser.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MOST_LISTED = 20
 
 
 class Problem(NamedTuple):
-    """One problem and its position; line and column count from 1."""
+    """One problem and its position. Line and column count from 1."""
 
     path: str
     line: int
@@ -26,31 +26,31 @@ class Problem(NamedTuple):
 
 
 class PolicyInvalid(PolicyError):
-    """The policy's text is wrong; `listing` has every problem, one in a line."""
+    """The policy's text is invalid. `listing` has the problems, one per line."""
 
     code = "policy-invalid"
     template = "{listing}"
-    hint = "`warmstart policy check` tells the same; docs/policy.md has every key"
+    hint = "correct it; `warmstart policy check` lists the problems, docs/policy.md every key"
 
 
 class PolicyUntrusted(PolicyError):
-    """Somebody other than root can change, or swap, what root would read as the policy."""
+    """A user other than root could change or replace the policy."""
 
     code = "policy-untrusted"
     template = "{path}: {problem}"
-    hint = "the policy, conf.d and all directories above belong to root, writable for root alone"
+    hint = "make root the owner of the policy, conf.d and all directories above, and let nobody else write them"
 
 
 class PolicyUnreadable(PolicyError):
-    """The policy is not there, or cannot be read."""
+    """The policy is missing or cannot be read."""
 
     code = "policy-unreadable"
     template = "{path}: {problem}"
-    hint = "write a policy (policies/site.yaml is the documented default) or create the file `off`"
+    hint = "write a policy (policies/site.yaml is the documented default), or create the file `off`"
 
 
 def invalid(problems: Iterable[Problem]) -> PolicyInvalid:
-    """Return the error for one or more problems; its position is that of the first in file order."""
+    """Return the error for one or more problems. Its position is that of the first one in file order."""
     ordered = sorted(set(problems))
     listing = [str(problem) for problem in ordered[:_MOST_LISTED]]
     if len(ordered) > _MOST_LISTED:

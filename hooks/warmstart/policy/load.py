@@ -1,4 +1,4 @@
-"""Compile the policy: from the site's files to the form that hooks read. Never on a warm path."""
+"""Compile the site's policy files into the form that hooks read. Never on a warm path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Ren
 from warmstart.profiles.contract import Fact
 from warmstart.profiles.defined import FILES, DefinedProfile
 
-_FROM_SPEC = ("qos", "job_name", "array")  # attributes that a node may have to learn from the controller's hook
+_FROM_SPEC = ("qos", "job_name", "array")  # attributes that nodes may have to read from the controller's spec
 
 
 def compile_policy(
@@ -26,10 +26,10 @@ def compile_policy(
     profiles: Sequence[str] | None = None,
     find_user: checks.FindUser | None = None,
 ) -> Policy:
-    """Return what policy.yaml at `policy` and its conf.d say, resolved for this node.
+    """Compile policy.yaml at `policy` and the conf.d beside it, resolved for this node.
 
-    `owners` are the uids whose files are believed. Raises `PolicyInvalid` with every problem,
-    `PolicyUntrusted`, `PolicyUnreadable`. Takes tens of milliseconds.
+    `owners` are the uids whose files are trusted. Raises `PolicyInvalid` with all problems, `PolicyUntrusted` or
+    `PolicyUnreadable`. Takes tens of milliseconds.
     """
     known = _profile_names() if profiles is None else profiles
     users = find_user or node_user
@@ -60,7 +60,7 @@ def compile_policy(
 
 
 def node_user(name: str) -> Identity | None:
-    """Return an account as this node's NSS has it, or None."""
+    """Return an account from this node's NSS, or None if it does not exist."""
     import pwd
 
     try:
@@ -99,7 +99,7 @@ def _problem(document: Document, fault: Fault) -> Problem:
 
 
 def _images(images: Images, users: checks.FindUser) -> compiled.Images:
-    keep = {key: value or 0 for key, value in images.keep.model_dump().items()}  # no quota is 0 bytes
+    keep = {key: value or 0 for key, value in images.keep.model_dump().items()}  # 0 bytes: no quota
     return compiled.Images(
         importer=images.importer,
         registries=tuple(images.registries),
@@ -176,7 +176,7 @@ def _conditions(match: Match) -> tuple[compiled.Condition, ...]:
 
 
 def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:
-    """Return one key of a `match`."""
+    """Compile one key of a `match`."""
     return compiled.Condition(attribute, tuple(map(_pattern, globs)))
 
 
@@ -185,7 +185,7 @@ def _pattern(glob: str) -> compiled.Pattern:
 
 
 def _profiles(model: PolicyModel) -> list[DefinedProfile]:
-    """Return the site's own profiles, and `files`."""
+    """Return the profiles that the policy defines, and `files`."""
     own = [
         DefinedProfile(
             name=name,
@@ -223,6 +223,6 @@ def _distinct(*names: Fact) -> list[Fact]:
 
 def _existing(users: checks.FindUser, name: str) -> Identity:
     found = users(name)
-    if found is None:  # `checks` found it: the name service changed in between
-        raise PolicyUnreadable(path=f"account {name}", problem="came and went while compiling")
+    if found is None:  # `checks` found it, so the name service changed meanwhile
+        raise PolicyUnreadable(path=f"account {name}", problem="disappeared while the policy was compiled")
     return found

@@ -1,7 +1,7 @@
-"""Which rules apply to a job, and what they add up to. Hot path; without side effects but for the group look-up.
+"""Match rules to a job and combine them into a grant. Hot path; no side effects except the group look-up.
 
-Implements rules 4 and 5 of docs/architecture.md: rights come from verified attributes (`checks` refuses other rules),
-and a job that may publish to a scope is seeded from nothing less trusted.
+Implements rules 4 and 5 of docs/architecture.md: only verified attributes grant rights (`checks` refuses other rules),
+and a job that may publish into a scope is not seeded from a less trusted one.
 """
 
 from __future__ import annotations
@@ -18,36 +18,35 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 class Matched(NamedTuple):
-    """One rule, whether it applies to the job, and why; values in `reason` are quoted as ASCII."""
+    """One rule, whether it applies to the job, and why."""
 
     rule: Rule
     matched: bool
-    reason: str
-    unknown: bool = False  # this node lacks an attribute that the rule matches on: it grants nothing, but restricts
+    reason: str  # values in it are quoted as ASCII
+    unknown: bool = (
+        False  # the node lacks an attribute that the rule matches on: the rule grants nothing, but restricts
+    )
 
 
 class Grant(NamedTuple):
-    """What a job gets. Scopes are keys: directories of the store.
-
-    `read_scopes` goes from the most trusted to the least. `reason` says why the job gets nothing at all; "" otherwise.
-    """
+    """What the rules grant a job."""
 
     images: list[str]
     profiles: list[str]
     env: dict[str, str]
     scope: str  # user | account | site
-    read_scopes: list[str]
-    publish_scope: str
-    reason: str
+    read_scopes: list[str]  # directories of the store, the most trusted first
+    publish_scope: str  # a directory of the store
+    reason: str  # why the job is excluded; "" if it is not
     rendezvous: Rendezvous | None = None
-    override: frozenset[str] = frozenset()  # variables that the user can't set
+    override: frozenset[str] = frozenset()  # variables that the user cannot override
 
 
 def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
-    """Return every rule of the policy, in order, with the verdict on it.
+    """Match every rule of the policy, in order.
 
-    `groups` returns the names of the user's groups as this node's NSS has them; it is called at most
-    once, and only when a rule depends on it.
+    `groups` returns the names of the user's groups from this node's NSS. It is called at most once, and only if a rule
+    needs it.
     """
     known: list[list[str]] = []
 
@@ -60,7 +59,7 @@ def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[
 
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
-    """Return what the matching rules add up to: later rules add to, and override, earlier ones."""
+    """Combine the matching rules into a grant. Later rules add to earlier ones and override their single values."""
     if reason := _exclusion(policy, job):
         return Grant([], [], {}, "user", [], "", reason)
     rules = [match.rule for match in matches if match.matched]
@@ -83,9 +82,9 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
 
 
 def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]], repository: str) -> str:
-    """Return the name of the private repositories that `repository` (REGISTRY/REPOSITORY) belongs to.
+    """Return the name of the policy's private repositories that include `repository` (REGISTRY/REPOSITORY).
 
-    "" if it belongs to none, or the job may not read them: then the site's credentials are not used.
+    Returns "" if none does or the job may not read them; then the site's credentials are not used.
     """
     for item in policy.images.credentials.repositories if policy.images.credentials else ():
         fits = _matches(item.pattern, repository)
@@ -95,7 +94,7 @@ def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]]
 
 
 def scope_key(scope: str, job: Job) -> str:
-    """Return the store's directory for a scope of this job; a user's has uid and name, as uids are reused."""
+    """Return the store's directory for a scope of this job. A user's has uid and name, because uids are reused."""
     if scope == "user":
         return f"user-{job.uid}-{_escaped(job.user)}"
     return f"account-{_escaped(job.account)}" if scope == "account" else "site"
@@ -113,7 +112,7 @@ def _exclusion(policy: Policy, job: Job) -> str:
 
 
 def _scope(matches: Sequence[Matched]) -> tuple[str, bool]:
-    """Return the last scope, and whether a rule of which nobody knows if it applies has narrowed it."""
+    """Return the last scope, and whether a rule with `unknown` attributes has narrowed it."""
     scope, narrowed = "user", False
     for match in matches:
         if match.matched and match.rule.scope:
@@ -124,12 +123,12 @@ def _scope(matches: Sequence[Matched]) -> tuple[str, bool]:
 
 
 def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tuple[list[str], str]:
-    """Return what the job is seeded from, most trusted first, and where its harvest goes."""
+    """Return the scopes to seed from, the most trusted first, and the scope to publish into."""
     has_account = policy.trust.account == "enforced" and job.account != ""
     reach = {"user": ["user"], "account": ["account", "user"], "site": ["site", "account", "user"]}[scope]
     read = [name for name in reach if name != "account" or has_account]
-    # Only a rule with the final scope gives the right to publish into it: a later rule that narrows the scope takes
-    # the right away.
+    # Only a rule with the final scope grants the right to publish into it. A later rule that narrows the scope revokes
+    # the right.
     may_publish = any(rule.scope == scope and (job.user, job.uid) in rule.publishers for rule in rules)
     if may_publish and read[0] == scope:
         return [scope_key(scope, job)], scope_key(scope, job)
@@ -141,7 +140,7 @@ def _match(rule: Rule, job: Job, groups: Callable[[], list[str]]) -> Matched:
         return Matched(rule, True, "is for every job")
     reasons = []
     unknown = False
-    # The group comes last: looking it up may ask a directory server.
+    # Check the group last: the look-up may query a directory server.
     for condition in sorted(rule.match, key=lambda condition: condition.attribute == "group"):
         matched, reason = _condition(condition, job, groups)
         if matched is False:
@@ -152,14 +151,14 @@ def _match(rule: Rule, job: Job, groups: Callable[[], list[str]]) -> Matched:
 
 
 def _condition(condition: Condition, job: Job, groups: Callable[[], list[str]]) -> tuple[bool | None, str]:
-    """Return whether the condition holds, None where the node can't tell, and why."""
+    """Return whether the condition holds (None if the node does not know the attribute), and why."""
     attribute = condition.attribute
     values = groups() if attribute == "group" else [getattr(job, attribute)]
     if values == [None]:
         return None, f"{attribute} is not known without the controller's spec"
     for pattern in condition.patterns:
         for value in values:
-            # An attribute that the job does not have matches nothing, not even "*".
+            # An empty attribute matches no pattern, not even "*".
             if value and _matches(pattern, value):
                 return True, f"{attribute} {value!a} matches {pattern.glob!a}"
     globs = ", ".join(f"{pattern.glob!a}" for pattern in condition.patterns)

@@ -1,9 +1,9 @@
-"""The current policy: the compiled one while the site's files are unchanged, else a new one. Hot path.
+"""Load the current policy: the compiled one, recompiled if the site's files have changed. Hot path.
 
 A broken edit never breaks a job: the last good policy stays in force, and every call returns the error. The error is
 remembered in a file next to the compiled form, so that not every hook compiles the broken policy again. After a minute
-it is tried once more: what was missing may be a user and not a word in the file. Any number of hooks may do this at
-once: files are replaced whole, and the last writer wins.
+the policy is compiled again even if unchanged, because the cause may be outside the files, e.g. a missing user. Any
+number of hooks may do this concurrently: files are replaced atomically, and the last writer wins.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ REFUSALS: tuple[type[PolicyError], ...] = (PolicyInvalid, PolicyUnreadable, Poli
 
 
 class _Refusal(NamedTuple):
-    """What was wrong with the site's files, as it is remembered."""
+    """A remembered error of the site's files."""
 
     made_by: str
     signature: Signature
-    at: float  # seconds of the epoch
+    at: float  # epoch seconds
     code: str
     fields: dict[str, str | int]
 
 
 class PolicyUnsaved(PolicyError):
-    """The policy is good and in force, but its compiled form could not be written."""
+    """The policy is valid and in force, but its compiled form could not be written."""
 
     code = "policy-unsaved"
     template = "{path}: {problem}"
-    hint = "every hook compiles the policy again until the file can be written"
+    hint = "make the file writable; until then every hook compiles the policy again"
 
 
 def current(installation: Installation) -> tuple[Policy, PolicyError | None]:
-    """Return the policy in force, and what is wrong with the site's files if anything is.
+    """Return the policy in force, and the error of the site's files if they are invalid.
 
-    Raises that error where there is no good policy at all. Does not look at the `off` switch.
+    Raises that error if there is no valid policy at all. Ignores the file `off`.
     """
     policy = compiled.read(installation.compiled_policy)
     if policy is not None and compiled.is_current(policy):
         return policy, None
-    signature = _signature(installation)  # before reading: a file that is mended meanwhile has another
+    signature = _signature(installation)  # before reading: a file that is repaired meanwhile gets another signature
     error = _remembered(installation, signature)
     if error is None:
         try:
@@ -68,14 +68,14 @@ def current(installation: Installation) -> tuple[Policy, PolicyError | None]:
 def _compile(installation: Installation) -> tuple[Policy, PolicyError | None]:
     from warmstart.policy import load
 
-    # Users other than root may compile a policy of their own; root trusts only root's files.
+    # Other users may compile a policy of their own. Root trusts only root's files.
     policy = load.compile_policy(installation.policy, owners={0, os.geteuid()})
     mode = _mode(installation, policy.signature)
     return policy, _write(installation.compiled_policy, compiled.encode(policy), mode)
 
 
 def _mode(installation: Installation, signature: Signature) -> int:
-    """Return the compiled form's mode: those may read it who may read all its sources (pyxis's importer does)."""
+    """Return the compiled form's mode: readable for all if all its sources are. The pyxis importer reads it."""
     paths = [os.path.dirname(installation.policy), *(str(known[0]) for known in signature if len(known) > 1)]
     try:
         for_all = all(os.stat(path, follow_symlinks=False).st_mode & stat.S_IROTH for path in paths)
@@ -87,7 +87,7 @@ def _mode(installation: Installation, signature: Signature) -> int:
 def _remember(installation: Installation, signature: Signature, error: PolicyError) -> None:
     fields = {key: value if isinstance(value, int) else str(value) for key, value in error.fields.items()}
     refusal = _Refusal(MADE_BY, signature, time.time(), error.code, fields)
-    # A failure to write it costs time in the next hook and nothing else.
+    # If this cannot be written, the next hook only takes longer.
     _write(_rejected(installation), json.dumps(refusal._asdict()).encode())
 
 
@@ -121,7 +121,7 @@ def _write(path: str, data: bytes, mode: int = 0o600) -> PolicyUnsaved | None:
         with files.opened_dir(directory) as fd:
             files.replace_file(fd, name, data, mode)
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM):  # only root keeps it; others compile for themselves
+        if error.errno in (errno.EACCES, errno.EPERM):  # only root can write it; other users compile for themselves
             return None
         return PolicyUnsaved(path=path, problem=os.strerror(error.errno or 0))
     return None

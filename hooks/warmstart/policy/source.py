@@ -1,7 +1,7 @@
-"""The policy's files: their signature, and reading them only if nobody but root can change them.
+"""Read the policy's files, only if no user but root can change them, and compute their signature.
 
-Files and their parents must be root's (docs/threats.md, row 19). Symbolic links are refused everywhere on the way:
-each would need its own proof that nobody else can move it.
+Root must own the files and every directory above them (docs/threats.md, row 19). Symbolic links are refused in every
+component of a path: each link would need its own check that nobody else can change it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ MOST_FILES = 64
 
 
 def conf_d(policy: str) -> str:
-    """Return the directory of the policy's additions."""
+    """Return the directory of additional policy files."""
     return os.path.join(os.path.dirname(policy), "conf.d")
 
 
 def signature(policy: str) -> Signature:
-    """Return the stamps of everything that a compilation would read; what is missing has one, too.
+    """Return the stamps of all files that a compilation would read, including missing ones.
 
-    Take it before reading: a file that changes after it makes the compiled form stale, never wrong.
+    Call it before reading: if a file changes in between, the compiled form counts as stale and is never used wrongly.
     """
     extra = conf_d(policy)
     return tuple(stamp(path) for path in (policy, extra, *(f"{extra}/{name}" for name in _names(extra))))
 
 
 def read(policy: str, owners: Collection[int] = files.ROOT_ALONE) -> list[tuple[str, str]]:
-    """Return (path, text) of policy.yaml and then of conf.d/*.yaml in the order of their names.
+    """Return (path, text) of policy.yaml, then of conf.d/*.yaml sorted by name.
 
-    Raises `PolicyUnreadable`, or `PolicyUntrusted` where another uid than `owners` could change a byte.
+    Raises `PolicyUnreadable`, or `PolicyUntrusted` if a uid other than `owners` could change a file.
     """
     directory = os.path.dirname(policy)
     try:
@@ -89,18 +89,18 @@ def _text(dir_fd: int, directory: str, name: str, owners: Collection[int]) -> st
         os.close(fd)
     if len(data) > LARGEST:
         raise PolicyUnreadable(path=path, problem=f"larger than {LARGEST >> 10} KiB")
-    # A byte that is not UTF-8 becomes a lone surrogate, which the parser refuses with its position.
+    # An invalid byte becomes a lone surrogate, which the parser refuses with its position.
     return data.decode("utf-8", "surrogateescape")
 
 
 def _require_trust(fd: int, path: str, owners: Collection[int]) -> None:
-    # Not even a sticky directory: anybody could add a file to it.
+    # A sticky directory is not trusted either: any user could add a file.
     if problem := files.weakness(os.fstat(fd), owners):
         raise PolicyUntrusted(path=path, problem=problem)
 
 
 def _refused(path: str, error: OSError) -> PolicyUnreadable | PolicyUntrusted:
-    # O_DIRECTORY with O_NOFOLLOW says ENOTDIR for a link, O_NOFOLLOW alone ELOOP.
+    # For a link open(2) fails with ENOTDIR if O_DIRECTORY and O_NOFOLLOW are set, with ELOOP if only O_NOFOLLOW is.
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EINVAL):
-        return PolicyUntrusted(path=path, problem="is a symbolic link or not of the kind it should be")
+        return PolicyUntrusted(path=path, problem="is a symbolic link, or not a regular file or directory")
     return PolicyUnreadable(path=path, problem=os.strerror(error.errno or 0))

@@ -1,1 +1,1 @@
-"""One module per tool's cache: variables, entries, validator."""
+"""Profiles: one module per tool's cache, with its variables, entries and validator."""

@@ -1,8 +1,8 @@
-"""The validator: the account that parses what jobs and other clusters wrote.
+"""Client for operations of the validator, the account that parses what jobs and other clusters wrote. Runs as root.
 
-It gets an open descriptor from root and nothing else (docs/architecture.md, rule 3; docs/threats.md, row 7). Each call
-runs in a child of its own, without network or new privileges, with bounded memory. The child's answer is checked:
-whoever wrote the bytes may control the child by then.
+The validator gets an open descriptor and nothing else (docs/architecture.md, rule 3; docs/threats.md, row 7). Each call
+runs in its own child, without network or new privileges, with bounded memory. The child's answer is checked, because
+the author of the bytes may control the child.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ class Validator:
         defined: Sequence[DefinedProfile],
         deadline: Deadline,
     ) -> Verdicts:
-        """Return for every staged entry None (valid) or the reason why it is not, a key of `REASONS`.
+        """Return for each staged entry None (valid) or the reason why it is invalid, a key of `REASONS`.
 
-        `stage` is a descriptor of the directory that holds the copies; `entries` maps entry names to the names of
-        their files, both relative to the profile's `subdir`; `defined` are the policy's own profiles. An entry that
-        the child did not answer in form is invalid. `ProfileUnknown`, `WorkerSilent` at the deadline.
+        `stage` is a descriptor of the directory with the copies. `entries` maps entry names to the names of their
+        files, both relative to the profile's `subdir`. `defined` are the policy's own profiles. An entry for which the
+        child's answer is missing or malformed is invalid. Raises `ProfileUnknown`, and `WorkerSilent` at the deadline.
         """
         names = {entry: list(files) for entry, files in entries.items()}
         answer: Verdicts = {}
-        with self._worker(stage) as worker, suppress(WorkerAnswerMalformed):  # no entry is proved then
+        with self._worker(stage) as worker, suppress(WorkerAnswerMalformed):  # then no entry is valid
             answer = worker.run(deadline, judge.judge, profile, stage, names, defined)
         return {entry: _reason(answer, entry) for entry in names}
 
     def tar_members(self, fd: int, deadline: Deadline) -> dict[str, Member]:
-        """Return the regular files of a tar file; all of them lie inside of it.
+        """Return the regular files of a tar file by name. All returned ranges are within the file.
 
-        `OSError` for what can't be read as a tar file, `WorkerSilent` at the deadline.
+        Raises `OSError` if it cannot be read as a tar file, and `WorkerSilent` at the deadline.
         """
         from warmstart.host import tar
 
         with self._worker(fd) as worker:
             try:
                 found = worker.run(deadline, tar.members, fd)
-            except (WorkerAnswerMalformed, WorkerBug) as error:  # what it stumbles over is the file's fault
-                raise OSError(errno.EINVAL, "not a tar file that can be read") from error
+            except (WorkerAnswerMalformed, WorkerBug) as error:  # caused by the file's content
+                raise OSError(errno.EINVAL, "not a readable tar file") from error
         end = os.fstat(fd).st_size
         return {name: member for name, member in found.items() if 0 <= member.offset <= sum(member) <= end}
 

@@ -1,9 +1,9 @@
-"""The CUDA driver's cache of kernels that it compiled from PTX (docs/cache-formats.md, CUDA ComputeCache).
+"""The CUDA driver's cache of kernels compiled from PTX (docs/cache-formats.md, CUDA ComputeCache).
 
-`<hex>/<hex>/<hash>` and one `index`. The driver writes both in place and nobody has published their formats, so this is
-one entry, with its index or not at all, and the newest one replaces older ones: what one job adds changes the index.
-It is valid for one driver and one GPU model, which are in the namespace. A killed job may leave half a kernel under its
-final name, so only what a successful job leaves is harvested.
+It has files `<hex>/<hex>/<hash>` and one `index`. The driver writes them in place, and their formats are unpublished.
+So the whole cache is one entry, which must have its index. Each kernel that a job adds changes the index, so the newest
+entry replaces older ones. It is valid for one driver and one GPU model, which are in the namespace. A killed job may
+leave part of a kernel under its final name, so only caches of successful jobs are harvested.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _KERNEL = r"[0-9a-f]{1,2}/[0-9a-f]{1,2}/[0-9a-f]{4,128}"
 
 
 def entry_of(path: str) -> str | None:
-    """Return the one entry for the index and for every kernel."""
+    """Return the same entry for the index and for every kernel."""
     return ENTRY if path == _INDEX or re.fullmatch(_KERNEL, path) else None
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that the index and at least one kernel are there, and that no file is empty.
+    """Require the index, at least one kernel, and no empty file.
 
-    Catches: a missing index, a file that was opened and never written. Can't catch: a kernel that was cut short or
-    changed, an index that does not fit the kernels. What the driver makes of those was not tried.
+    Catches: a missing index, a file that was opened and never written. Cannot catch: a truncated or changed kernel, an
+    index that does not match the kernels. How the driver handles those was not tried.
     """
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import plain

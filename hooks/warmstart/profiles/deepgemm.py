@@ -1,11 +1,11 @@
 """DeepGEMM's cache of compiled kernels (docs/cache-formats.md, DeepGEMM).
 
 `cache/kernel.<name>.<hex>/` holds `kernel.cu` and `kernel.cubin`, with debug options also `kernel.ptx` and
-`kernel.sass`; it is made in `tmp/<uuid>/` and renamed. A directory in which one of the two is missing ends the job
-with an assertion, so this entry is published whole or not at all.
+`kernel.sass`. DeepGEMM makes it in `tmp/<uuid>/` and renames it. If one of the first two is missing, jobs fail with an
+assertion, so an entry is published only whole.
 
-Its flags hold the include path of the package and the architecture, not the compiler's patch level: the
-namespace has the image, which decides both.
+The hash covers the package's include path and the architecture, but not the compiler's patch level. The image decides
+both path and compiler, and it is in the namespace.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FILE = r"(cache/kernel\.[A-Za-z0-9_]{1,150}\.[0-9a-f]{8,64})/kernel\.(?:cu|cubi
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that source and cubin are there, and that the cubin is whole.
+    """Require source and cubin, and a whole cubin.
 
-    Catches: a missing file, a truncated or zeroed cubin. Can't catch: changed bytes inside the code, a source
-    that is cut short (only its hash is used, and that is the directory's name).
+    Catches: a missing file, a truncated or zeroed cubin. Cannot catch: changed bytes inside the code, a truncated
+    source (DeepGEMM uses only its hash, which is in the directory's name).
     """
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import elf, plain

@@ -1,8 +1,8 @@
-"""Profiles that a site defines in its policy: variables, which files are entries, how they are checked. No code.
+"""Profiles that a site defines in its policy, without code: variables, entry patterns, checks.
 
-Entry rules are shell patterns and no regular expressions: root matches them against names that a job's owner
-chooses, so the time that a match takes must not depend on what the name is. Hot path: `profile_of`; patterns are
-compiled when the first name is looked at, by an epilog or a judge.
+Entries are named by shell patterns instead of regular expressions: root matches them against names that jobs choose, so
+no name may make a match slow. Hot path: `profile_of`. Patterns are compiled when the first name is matched, in an
+epilog or by the validator.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from warmstart.profiles.contract import Fact, Profile, Relocation
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-# Whatever the policy says: locks and work in progress of many tools (docs/cache-formats.md, Work in progress).
+# Left out by every policy: locks and work in progress of many tools (docs/cache-formats.md, Work in progress).
 _NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", ".*", "tmp.*")
-FILES = "files"  # the profile of what a job declares; every policy has one
+FILES = "files"  # the profile of files that jobs declare; every policy has it
 SIDECAR = ".sha256"
-# What `formats.by_name` checks; here because the policy's loader needs the names alone.
+# The names of the checks in `formats.by_name`; here because the policy's loader needs only the names.
 Format = Literal[
     "any",
     "compressed",
@@ -36,17 +36,17 @@ Format = Literal[
     "written",
 ]
 FORMATS: tuple[str, ...] = get_args(Format)
-# What every name of an entry is made of (store-format.md); nothing else is looked at.
+# Allowed paths of files in entries (docs/store-format.md); all others are ignored.
 _PLAIN = re.compile(r"[A-Za-z0-9_.+@%=,~-]{1,255}(/[A-Za-z0-9_.+@%=,~-]{1,255}){0,15}")
 
 
 class DefinedProfile(NamedTuple):
-    """One profile as the policy has it. Plain data: it travels to the judge as JSON.
+    """One profile as the policy defines it. Plain data, because it is sent to the validator as JSON.
 
-    A pattern of `entries` is a path below the profile's directory, of parts with `*`, `?` and `[…]`; one part may
-    be `**` (any number of parts). With a `/` at its end it names directories, each an entry with all that is in it;
-    without, files, each an entry. Of several patterns the first that fits counts. `never`, `needs` and the keys of
-    `formats` are patterns of one part.
+    A pattern in `entries` is a path below the profile's directory. Its parts may have `*`, `?` and `[…]`, and one part
+    may be `**` (any number of parts). With a trailing `/` it names directories: each is one entry with everything in
+    it. Without, each file that matches is an entry. The first matching pattern decides. `never`, `needs` and the keys
+    of `formats` are patterns of one part.
     """
 
     name: str
@@ -54,16 +54,16 @@ class DefinedProfile(NamedTuple):
     relocation: Relocation
     facts: Sequence[Fact]
     entries: Sequence[str]
-    never: Sequence[str]  # names that no part of a file's path may have
-    needs: Sequence[str]  # of each, an entry has at least one file
-    formats: dict[str, str]  # pattern → one of `FORMATS`; the first that fits a file's name
+    never: Sequence[str]  # files with such a name in their path are left out
+    needs: Sequence[str]  # an entry needs at least one file for each pattern
+    formats: dict[str, str]  # pattern → one of `FORMATS`; the first that matches a file's name decides
     max_size: int  # bytes of one entry
-    after_success: bool = False  # whether a failed job's entries are left out
-    sidecars: bool = False  # whether NAME.sha256 belongs to the entry NAME, and is compared with it
+    after_success: bool = False  # whether entries of failed jobs are left out
+    sidecars: bool = False  # whether NAME.sha256 belongs to the entry NAME and holds its checksum
 
 
 def profile_of(defined: DefinedProfile) -> Profile:
-    """Return the profile that a definition makes."""
+    """Make the profile of a definition."""
 
     def entry_of(path: str) -> str | None:
         return _entry_of(defined, path)
@@ -99,11 +99,11 @@ def _entry_of(defined: DefinedProfile, path: str) -> str | None:
 
 
 def _length(pattern: str, parts: list[str]) -> int:
-    """Return how many of the parts are the entry's name, 0 where the pattern does not fit."""
+    """Return how many parts form the entry's name, 0 if the pattern does not match."""
     patterns = pattern.rstrip("/").split("/")
     if not pattern.endswith("/"):
         return len(parts) if _fit(patterns, parts) else 0
-    # The shortest directory: what lies in an entry is never an entry of its own.
+    # The shortest directory wins: an entry contains no further entries.
     return next((length for length in range(1, len(parts)) if _fit(patterns, parts[:length])), 0)
 
 
@@ -124,14 +124,14 @@ def _fits(pattern: str, part: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # CPython translates `*` so that it never goes back (bpo-40480), and a part has at most 255 letters.
+    # CPython translates `*` without backtracking (bpo-40480), and a part has at most 255 letters.
     from fnmatch import translate
 
     return re.compile(translate(pattern))
 
 
 def _validate(defined: DefinedProfile, files: EntryFiles) -> None:
-    """Prove what the definition asks for: needed files, sizes, formats, checksums. Anything else is not looked at."""
+    """Check what the definition asks for and nothing else: needed files, total size, formats, checksums."""
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import by_name, plain
 

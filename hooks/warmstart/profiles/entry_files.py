@@ -1,7 +1,7 @@
-"""The staged files of one entry as a validator sees them, and the reasons that it may give.
+"""The staged files of one entry, and the reasons for which a validator may reject it.
 
-The stage holds copies that root made (docs/architecture.md, rule 3), but their content is the job owner's. Files are
-opened below the stage's descriptor, one component at a time, through no links.
+The stage holds copies made by root (docs/architecture.md, rule 3); their content is untrusted. Files are opened
+relative to the stage's descriptor, one component at a time, without following links.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from typing import BinaryIO
 from warmstart.errors import UserError
 from warmstart.host.files import open_regular, opened_dir
 
-# All that a judged entry can be told; docs/profiles.md has the same list. ASCII, so that a line of the
-# audit never carries what a job wrote.
+# All reasons for a rejection; docs/profiles.md has the same list. They are fixed, so no text from a job gets into the
+# audit.
 REASONS = {
     "incomplete": "a file that the entry needs is missing",
     "unexpected-file": "a file that does not belong to the entry",
     "not-a-file": "a staged file is missing or is not a regular file",
-    "too-large": "a file is larger than its format is read for",
+    "too-large": "a file is larger than the limit for its format",
     "pickle-truncated": "a pickle ends before its STOP",
     "pickle-malformed": "not a well-formed binary pickle",
     "pickle-trailing": "bytes after the last pickle",
     "name-not-hash": "the file's name is not the hash of its content",
-    "elf-truncated": "an ELF header, segment or section lies outside the file",
+    "elf-truncated": "an ELF header, segment or section is outside the file",
     "elf-malformed": "not a well-formed 64-bit little-endian ELF file of the expected type",
     "text-malformed": "empty, or not UTF-8 text",
     "json-malformed": "not a JSON value of the expected form",
     "literal-malformed": "not a Python literal of the expected form",
-    "field-malformed": "a field that the tool relies on is missing or of another form",
-    "hash-differs": "the content has another hash or checksum than it says itself",
-    "compressed-malformed": "compressed data that is damaged, cut short or followed by other bytes",
+    "field-malformed": "a field that the tool relies on is missing or malformed",
+    "hash-differs": "the content does not match the hash or checksum that the entry records",
+    "compressed-malformed": "compressed data that is damaged, truncated or followed by other bytes",
     "other-target": "the machine code is for another GPU or kernel than the entry says",
-    "blob-empty": "a file without a byte",
-    "blob-zeroes": "a file that ends in zeroes only, as one does that was never written to its end",
-    "two-writers": "a file is younger than the group that names it: two processes wrote the entry",
-    "build-unfinished": "the build's own log does not say that it ended",
-    "made-elsewhere": "its build names a run's own path, for that job did not see its cache at the constant path",
+    "blob-empty": "an empty file",
+    "blob-zeroes": "the file's last page is all zeroes, so it was not written to its end",
+    "two-writers": "a file is newer than the group that names it: two processes wrote the entry",
+    "build-unfinished": "the build's log does not say that the build ended",
+    "made-elsewhere": "the build names its run's own path, because its job did not see the cache at the constant path",
     "unreadable": "a staged file could not be read",
     "validator-failed": "the validator itself failed on this entry",
 }
 
 
 class EntryInvalid(UserError):
-    """An entry is not complete and well-formed; it goes nowhere."""
+    """An entry is incomplete or malformed, and is not published."""
 
     code = "entry-invalid"
     template = "{reason}"
-    hint = "docs/profiles.md explains the reasons; the job's next run produces the entry again"
+    hint = "nothing to do: the next run makes the entry again; docs/profiles.md explains the reasons"
 
     def __init__(self, reason: str) -> None:
         assert reason in REASONS, reason
@@ -59,10 +59,10 @@ class EntryInvalid(UserError):
 
 
 class EntryFiles:
-    """The files of one entry: their names relative to the stage, opened on request."""
+    """The files of one entry: names relative to the stage, opened on request."""
 
     def __init__(self, stage: int, entry: str, names: Iterable[str], prefix: str = "") -> None:
-        """`entry` and `names` are relative to `prefix`, a directory of the stage with its `/`, or nothing."""
+        """`entry` and `names` are relative to `prefix`: a directory of the stage with a trailing `/`, or ""."""
         self.entry = entry
         self.names = tuple(sorted(names))
         self._known = frozenset(self.names)
@@ -70,18 +70,18 @@ class EntryFiles:
         self._prefix = prefix
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether the entry has a file of that name, however many it has."""
+        """Return whether the entry has a file of that name, in constant time."""
         return name in self._known
 
     def below(self, prefix: str) -> EntryFiles:
-        """Return the same files with names relative to the directory `prefix` (with its `/`)."""
+        """Return the same files with names relative to the directory `prefix` (with a trailing `/`)."""
         assert all(name.startswith(prefix) for name in (self.entry, *self.names))
         names = (name[len(prefix) :] for name in self.names)
         return EntryFiles(self._stage, self.entry[len(prefix) :], names, self._prefix + prefix)
 
     @contextmanager
     def open(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
-        """Open one of `names` for reading: the file and its size in bytes."""
+        """Open one of `names`; yield the file and its size in bytes. Raises `EntryInvalid` and `OSError`."""
         parts = (self._prefix + name).split("/")
         if name not in self._known or not all(parts) or {".", ".."} & set(parts):
             raise EntryInvalid("unexpected-file")
@@ -97,12 +97,12 @@ class EntryFiles:
             yield file, os.fstat(file.fileno()).st_size
 
     def mtime_ns(self, name: str) -> int:
-        """Return when the file was last written, in nanoseconds since the epoch; the stage keeps it."""
+        """Return the file's mtime in nanoseconds since the epoch. The stage preserves mtimes."""
         with self.open(name) as (file, _):
             return os.fstat(file.fileno()).st_mtime_ns
 
     def read(self, name: str, limit: int) -> bytes:
-        """Return all of one file; `too-large` above `limit` bytes."""
+        """Return the content of one file. Raises `EntryInvalid` ("too-large") above `limit` bytes."""
         with self.open(name) as (file, size):
             if size > limit:
                 raise EntryInvalid("too-large")

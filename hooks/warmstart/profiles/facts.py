@@ -1,4 +1,4 @@
-"""What a namespace must contain, as root derives it on the node, and the namespace's name.
+"""Facts of the node and the job, derived by root, and the name of the namespace that they define.
 
 Hot path; hashlib is imported where it is used.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from warmstart.profiles.contract import Fact, Profile
 
-# Part of every namespace: raise it when entries of an older release must not be seeded any more.
+# Part of every namespace. Raise it if entries of older releases must not be seeded any more.
 FORMAT = 1
 _CPUINFO = "/proc/cpuinfo"
 _MODEL = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part", "CPU variant")  # x86, then ARM
@@ -19,14 +19,14 @@ _FLAGS = ("flags", "Features")
 _PIECE = 4096
 _NVIDIA = "/proc/driver/nvidia"
 _SMALL = 64 << 10  # no file there is larger
-NONE = "none"  # no GPU that NVIDIA's driver has
+NONE = "none"  # NVIDIA's driver lists no GPU
 
 
 def derive(profiles: list[Profile], image: str, declared: str = "") -> dict[str, str]:
-    """Return `image` and `cpu`, and what else the profiles name, as root sees it on this node.
+    """Return the facts that the profiles name, and always `image` and `cpu`, as root sees them on this node.
 
-    Nothing comes from the job but `declared`, the name that it gives its files: `/proc/driver/nvidia` is the
-    driver's own.
+    Only `declared`, the name of the job's declared files, comes from the job. `/proc/driver/nvidia` belongs to the
+    driver.
     """
     known: dict[Fact, Callable[[], str]] = {
         "image": lambda: image,
@@ -41,15 +41,15 @@ def derive(profiles: list[Profile], image: str, declared: str = "") -> dict[str,
 
 
 def machine() -> str:
-    """Return the instruction set that ELF files of this node are for: `x86_64`, `aarch64`."""
+    """Return this node's instruction set architecture: `x86_64`, `aarch64`."""
     return os.uname().machine
 
 
 def gpu(directory: str = _NVIDIA) -> str:
-    """Return the models of this node's NVIDIA GPUs, sorted, joined with `+`; `none` where there is none.
+    """Return the models of this node's NVIDIA GPUs, sorted and joined with `+`; `none` if there are none.
 
-    The model decides the SM. All GPUs of the node count, not only the job's: Slurm gives a prolog indexes, and
-    what they mean depends on the site's gres.conf. So a node of two models has a namespace of its own.
+    The model determines the SM version. All GPUs of the node count, not only the job's, because Slurm gives a prolog
+    only indexes, whose meaning depends on the site's gres.conf. So a node with two models has its own namespaces.
     """
     models = set()
     try:
@@ -65,7 +65,7 @@ def gpu(directory: str = _NVIDIA) -> str:
 
 
 def driver(directory: str = _NVIDIA) -> str:
-    """Return the version of this node's NVIDIA kernel driver, `535.104.05`; `none` where there is none."""
+    """Return the version of this node's NVIDIA kernel driver, e.g. `535.104.05`; `none` if there is none."""
     for line in _text(f"{directory}/version").splitlines():
         if line.startswith("NVRM version:"):
             for word in line.split():
@@ -92,13 +92,13 @@ def _text(path: str) -> str:
 
 
 def cpu(path: str = _CPUINFO) -> str:
-    """Return this node's CPU as `<machine>-<16 hex>`, the same on nodes that run the same native code.
+    """Return this node's CPU as `<machine>-<16 hex>`, equal on nodes that run the same native code.
 
-    Why: Inductor compiles with `-march=native` and neither says so in its names nor checks it
-    (docs/cache-formats.md, Inductor), so a library built here may be illegal instructions elsewhere. Vendor,
-    family and model are in because the compiler tunes for them; flags because a hypervisor hides some;
-    stepping, microcode, clock and core count are not, they change no instruction. The first CPU
-    speaks for all. `OSError` where there is no /proc.
+    This is a fact because Inductor compiles with `-march=native`, and neither its names nor its checks show that
+    (docs/cache-formats.md, Inductor). A library built here may crash elsewhere with illegal instructions. The hash has
+    vendor, family and model, for which the compiler tunes, and the flags, because a hypervisor may hide some. Stepping,
+    microcode, clock and core count change no instruction and are left out. Only the first CPU is read. Raises `OSError`
+    if /proc is missing.
     """
     import hashlib
 
@@ -113,7 +113,7 @@ def cpu(path: str = _CPUINFO) -> str:
 
 
 def _first_block(path: str) -> str:
-    # Piece by piece: the kernel asks each core for its clock when its lines are read.
+    # Read only as much as needed: for every core's lines the kernel queries that core's clock.
     text = b""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -125,11 +125,11 @@ def _first_block(path: str) -> str:
 
 
 def namespace(profile: Profile, facts: dict[str, str]) -> str:
-    """Return the namespace of `profile` under `facts`: 32 lower-case hex letters.
+    """Return the name of the profile's namespace for these facts: 32 lower-case hex digits.
 
-    `facts` has all facts of the profile, and `path`, where jobs see their cache, if entries are of use only there;
-    others are ignored. `KeyError` if one is missing: a namespace without it would mix jobs that differ in it. Python's
-    ABI is not among them: the image decides it, and tools have it in their own names.
+    `facts` must have all facts of the profile, and for relocation "constant-path" also `path`, where jobs see their
+    cache. Others are ignored. Raises `KeyError` if one is missing, because its namespace would mix different jobs.
+    Python's ABI is no fact: the image decides it, and tools have it in their own names.
     """
     import hashlib
 

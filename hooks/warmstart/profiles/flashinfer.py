@@ -1,12 +1,13 @@
-"""FlashInfer's kernels, built by ninja.
+"""FlashInfer's kernels, built by ninja (docs/cache-formats.md, Ninja builders).
 
-See docs/cache-formats.md, Ninja builders; read in FlashInfer 0.7, no GPU was at hand.
+From the source of FlashInfer 0.7; not tried on a GPU.
 
 Below `.cache/flashinfer/<version>/<architectures>/`, `cached_ops/<op>/` has `<op>.so`, objects, `build.ninja` and
-ninja's log and dependencies; `generated/<op>/` the sources, which ninja compares by mtime. Both are the entry
-`.cache/flashinfer/<version>/<architectures>/<op>`, of use only at the path where it was made, with its mtimes.
+ninja's log and dependencies, and `generated/<op>/` has the sources, which ninja compares by mtime. Both together are
+the entry `.cache/flashinfer/<version>/<architectures>/<op>`. It is usable only at its original path with its original
+mtimes.
 
-Never harvested: `cached_ops/tmp/` (locks), `flashinfer_jit.log`, `cubins/` (downloads, checked by FlashInfer itself).
+Never harvested: `cached_ops/tmp/` (locks), `flashinfer_jit.log`, `cubins/` (downloads that FlashInfer itself checks).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def entry_of(path: str) -> str | None:
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that an op's build ended, and that its library and objects are whole.
+    """Require a finished build of the op, with a whole library and objects.
 
-    Catches and can't catch what `torch_extensions` does; generated sources alone are no entry.
+    Catches the same faults as `torch_extensions.validate`. Generated sources alone are incomplete.
     """
     from warmstart.profiles.formats import ninja, plain
 

@@ -1,7 +1,6 @@
-"""Judge staged entries; runs in a child with the validator's uid and nothing else (docs/architecture.md, rule 3).
+"""Judge staged entries. Runs in a child with only the validator's uid (docs/architecture.md, rule 3).
 
-`profiles.client.Validator` calls it, and takes from its answer only whether an entry is valid and, if not, which of
-the fixed reasons it has.
+`profiles.client.Validator` is the caller. It accepts only "valid" or one of the fixed reasons for each entry.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ Verdicts = dict[str, str | None]
 def judge(
     profile_name: str, stage: int, entries: dict[str, list[str]], defined: Sequence[DefinedProfile] = ()
 ) -> Verdicts:
-    """Return for every entry None (valid) or the reason why it is not, a key of `REASONS`.
+    """Return for each entry None (valid) or the reason why it is invalid, a key of `REASONS`.
 
-    `stage` is a descriptor of the directory that holds the copies, searchable by this process;
-    `entries` maps entry names to the names of their files, both relative to the profile's `subdir`; `defined` are the
-    policy's own profiles.
+    `stage` is a descriptor of the directory with the copies, searchable by this process. `entries` maps entry names to
+    the names of their files, both relative to the profile's `subdir`. `defined` are the policy's own profiles. Raises
+    `ProfileUnknown`.
     """
     profile = registry.get(profile_name, defined)
     return {entry: _reason(profile, stage, entry, names) for entry, names in entries.items()}
@@ -38,6 +37,6 @@ def _reason(profile: Profile, stage: int, entry: str, names: list[str]) -> str |
         return invalid.reason
     except OSError:
         return "unreadable"
-    except Exception:  # noqa: BLE001 - hostile bytes met a bug or a limit here: this entry is not proved
+    except Exception:  # noqa: BLE001 - hostile bytes hit a bug or a limit: this entry is invalid, others are judged
         return "validator-failed"
     return None

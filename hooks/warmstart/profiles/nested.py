@@ -1,7 +1,7 @@
-"""Caches of other tools below a tool's directory: their own profiles name and validate the entries there.
+"""Caches of other tools inside a tool's directory. Those tools' profiles name and validate the entries there.
 
-vLLM and SGLang point Triton, Inductor and others at directories of their own cache, whatever the job's variables
-say (docs/cache-formats.md, vLLM and SGLang).
+vLLM and SGLang make Triton, Inductor and others use directories in their own cache, regardless of the job's variables
+(docs/cache-formats.md, vLLM and SGLang).
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 class NestedCaches(NamedTuple):
-    """The caches of other tools: a pattern of each directory with its `/`, and the profile's name."""
+    """The nested caches: pairs of a pattern for the directory, with a trailing `/`, and the profile's name."""
 
     profiles: tuple[tuple[str, str], ...]
 
     def entry_of(self, path: str) -> str | None:
-        """Return the entry of a file in one of the caches, else None."""
+        """Return the entry of a file in one of the caches, or None."""
         prefix, profile = self._find(path)
         entry = profile.entry_of(path[len(prefix) :]) if profile else None
         return prefix + entry if entry else None
 
     def holds(self, entry: str) -> bool:
-        """Tell whether an entry belongs to another tool."""
+        """Return whether an entry is in a nested cache."""
         return self._find(entry)[1] is not None
 
     def validate(self, files: EntryFiles) -> None:
-        """Judge an entry of another tool as that tool's profile does."""
+        """Validate an entry of a nested cache with its own profile."""
         prefix, profile = self._find(files.entry)
         assert profile
         profile.validate(files.below(prefix))
 
     def relocate(self, directory: int, path: str, entries: list[str]) -> None:
-        """Relocate what needs it among the entries; `path` is the whole directory's."""
+        """Relocate the nested entries whose profiles need it. `path` is that of the whole directory in the job."""
         for entry in entries:
             profile = self._find(entry)[1]
             if profile and profile.relocate:

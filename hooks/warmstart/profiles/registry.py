@@ -1,8 +1,7 @@
-"""The profiles that exist, by name; a module is loaded only for a job that has its profile.
+"""Look up profiles by name. Hot path.
 
-Those that come with warmstart are modules; a site's own are `DefinedProfile`s of its policy, `files` among them.
-
-Hot path.
+Profiles that come with warmstart are modules, loaded only when needed. A site's own, and `files`, are
+`DefinedProfile`s of its policy.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MODULES = {
 
 
 class ProfileUnknown(PolicyError):
-    """A name that no profile of this release has; the policy loader refuses it earlier."""
+    """No profile has this name. The policy loader refuses such names, so it is from a record or an older policy."""
 
     code = "profile-unknown"
     template = "there is no profile {name}; there are: {known}"
@@ -39,12 +38,12 @@ class ProfileUnknown(PolicyError):
 
 
 def names(defined: Sequence[DefinedProfile] = ()) -> list[str]:
-    """Return the names of all profiles, sorted; `defined` are those of the policy."""
+    """Return the names of all profiles, sorted. `defined` are the policy's own profiles."""
     return sorted({*_MODULES, *(profile.name for profile in defined)})
 
 
 def get(name: str, defined: Sequence[DefinedProfile] = ()) -> Profile:
-    """Return the profile `name`, one that comes with warmstart first; `ProfileUnknown` where there is none."""
+    """Return the profile `name`; those that come with warmstart win. Raises `ProfileUnknown` if there is none."""
     module = _MODULES.get(name)
     if module is None:
         for profile in defined:

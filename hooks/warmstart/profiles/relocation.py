@@ -1,7 +1,7 @@
-"""Make seeded entries name the job's own path; runs in a child with the job's uid, before the job starts.
+"""Rewrite paths in seeded entries to the job's own. Runs in a child with the job's uid, before the job starts.
 
-Why the job's uid: what is read and written here lies in a directory of the job's user, whose other jobs may be at
-work on it. Nothing that this process returns is used, only whether it succeeded.
+It has the job's uid because the files are in a directory of the job's user, whose other processes may change them
+meanwhile. The parent uses only whether it succeeded, none of its results.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from warmstart.profiles import registry
 
 
 def relocate(profile_name: str, cache: int, path: str, entries: list[str]) -> None:
-    """Relocate the entries of a profile below `cache`, a descriptor of the job's cache root, which it sees at `path`.
+    """Relocate a profile's entries below `cache`, a descriptor of the cache root, which the job sees at `path`.
 
-    `OSError` where a file can't be read or replaced.
+    Raises `OSError` if a file cannot be read or replaced.
     """
     profile = registry.get(profile_name)
     if profile.relocate:

@@ -1,14 +1,15 @@
-"""SGLang's caches (docs/cache-formats.md, SGLang: read in SGLang 0.5.23, no GPU was at hand).
+"""SGLang's caches (docs/cache-formats.md, SGLang; from the source of SGLang 0.5.23, not tried on a GPU).
 
-`SGLANG_CACHE_DIR` is the base below which SGLang points other tools, where the job does not: `triton/`, `inductor/`,
-`tilelang/`, `deep_gemm/`, and again Inductor's and Triton's below `torch_compile_cache/<hash>/rank_<r>_<dp>/`. Their
-profiles judge them. SGLang's own entries:
-`jit/<sm>/<module>/build-<16 hex>/deps-<16 hex>`: `sgl_deps.json`, rows of anchor, path below it and SHA-256, and
-`<module>.so`; published by rename, and named after the hash of the rows, which a job computes again before it takes it;
+Unless the job sets their variables, SGLang makes other tools use directories below `SGLANG_CACHE_DIR`: `triton/`,
+`inductor/`, `tilelang/`, `deep_gemm/`, and Inductor's and Triton's again below
+`torch_compile_cache/<hash>/rank_<r>_<dp>/`. Their own profiles validate these. SGLang's own entries:
+`jit/<sm>/<module>/build-<16 hex>/deps-<16 hex>`: `<module>.so`, and `sgl_deps.json` with rows of anchor, path below it
+and SHA-256. SGLang makes the directory by rename and names it after the hash of the rows, which each job computes again
+before it uses the entry;
 `cute_aot/<sha256>.o`.
 
 Never harvested: `.staging-*`, `*.lock`, `nv/` (the driver's cache), FlashInfer's directory (it needs the constant
-path), the index of its own compile cache.
+path), the index of SGLang's own compile cache.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def entry_of(path: str) -> str | None:
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that a module has the dependencies that its name says and a whole library, or an object is whole.
+    """Require a module with a whole library and the dependencies of its name, or a whole object.
 
-    Catches: a missing file, a truncated or zeroed library or object, any change to the rows. Can't catch: changed
+    Catches: a missing file, a truncated or zeroed library or object, any change to the rows. Cannot catch: changed
     bytes inside code or data; rows that belong to another library.
     """
     from warmstart.profiles.entry_files import EntryInvalid

@@ -1,10 +1,12 @@
-"""TileLang's cache of compiled kernels (docs/cache-formats.md, TileLang: read in TileLang 0.1.15, no GPU was at hand).
+"""TileLang's cache of compiled kernels (docs/cache-formats.md, TileLang).
+
+From the source of TileLang 0.1.15; not tried on a GPU.
 
 `<version>/<platform>/kernels/<sha256>/` is one entry: sources, `kernel_lib.so`, `params.json`, and `manifest.json` with
-the size and SHA-256 of the others. It is made in `.staging/` and renamed.
+size and SHA-256 of the others. TileLang makes it in `.staging/` and renames it.
 
-Never harvested: `.staging/`, `.<name>.tmp`; results of the autotuner (cloudpickle: code that looks like data); what
-older releases left without a manifest.
+Never harvested: `.staging/`, `.<name>.tmp`; results of the autotuner (cloudpickle: code that looks like data); entries
+of older releases, which have no manifest.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ _MANIFEST = "manifest.json"
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that the files are those of the manifest, byte for byte.
+    """Require exactly the files of the manifest, byte for byte, and well-formed libraries.
 
-    Catches: any change to any file but the manifest, any that is missing or too many; libraries are checked as ELF,
-    too. Can't catch: a manifest that was made anew for other files.
+    Catches: any change to a file except the manifest, a missing or additional file. Cannot catch: a manifest that was
+    made again for other files.
     """
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import elf, plain, self_hash
@@ -41,14 +43,14 @@ def validate(files: EntryFiles) -> None:
     here = {name.rpartition("/")[2] for name in files.names} - {_MANIFEST}
     if here != listed.keys():
         raise EntryInvalid("incomplete" if listed.keys() - here else "unexpected-file")
-    for name, said in listed.items():
-        if self_hash.size_and_sha256(files, f"{files.entry}/{name}") != _said(said):
+    for name, fields in listed.items():
+        if self_hash.size_and_sha256(files, f"{files.entry}/{name}") != _recorded(fields):
             raise EntryInvalid("hash-differs")
         if name.endswith(".so"):
             elf.check(files, f"{files.entry}/{name}", elf.SHARED)
 
 
-def _said(fields: object) -> tuple[object, object]:
+def _recorded(fields: object) -> tuple[object, object]:
     from warmstart.profiles.entry_files import EntryInvalid
 
     if not isinstance(fields, dict):

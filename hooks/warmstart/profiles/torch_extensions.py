@@ -1,12 +1,12 @@
-"""Extensions that `torch.utils.cpp_extension.load` builds.
+"""Extensions built by `torch.utils.cpp_extension.load` (docs/cache-formats.md, Ninja builders).
 
-See docs/cache-formats.md, Ninja builders; tried with torch 2.13, C++.
+Tried with torch 2.13 and C++.
 
 `<name>/` is one entry: `<name>.so` (or `<name>_v<n>.so` after changes within one process), objects, `build.ninja`,
 ninja's log and dependencies, and sources that torch wrote there. ninja compares absolute paths, command lines and
-mtimes, so an entry is of use only at the path where it was made, with its mtimes.
+mtimes, so an entry is usable only at its original path with its original mtimes.
 
-Never harvested: `lock`: torch takes its existence for a running build, and a stale one hangs every later job.
+Never harvested: `lock`. To torch its existence means that a build is running, so a stale one blocks every later job.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FILE = rf"({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|{_NAME}\.(?:so|o|c
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that a build ended, and that its library and objects are whole.
+    """Require a finished build with a whole library and objects.
 
-    Catches: a library that was being linked, or cut short later (ninja takes it as it is); objects or the log
-    missing. Can't catch: changed bytes inside code; sources that changed after the build (ninja sees those).
+    Catches: a library that was being linked, or truncated later (ninja would use it); missing objects or log. Cannot
+    catch: changed bytes inside code; sources that changed after the build (ninja detects those).
     """
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import ninja, plain
@@ -49,7 +49,7 @@ PROFILE = Profile(
     variables={"TORCH_EXTENSIONS_DIR": "{dir}"},
     relocation="constant-path",
     facts=("image", "cpu", "gpu"),
-    entry_of=named_by(_FILE),  # the extension's directory for what a build needs to be found up to date
+    entry_of=named_by(_FILE),  # the extension's directory, for all files by which ninja finds the build up to date
     validate=validate,
     exact_times=True,
 )

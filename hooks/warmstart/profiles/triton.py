@@ -1,16 +1,18 @@
 """Triton's cache of compiled kernels (docs/cache-formats.md, Triton; tried with Triton 3.1, 3.2, 3.4 and 3.9).
 
-`<key>/` is one entry, one of
-a kernel: `<k>.json` (metadata), `<k>.cubin`, what it was made from, and `__grp__<k>.json`, which names the others and
-is written last; a host module, `<m>.cpython-311-x86_64-linux-gnu.so`; the timings of one autotuner,
-`<f>.autotune.json`. The key of a kernel is the hash in its metadata, in an alphabet that changed twice.
+`<key>/` is one entry, of one of three kinds:
+a kernel: `<k>.json` (metadata), `<k>.cubin`, its intermediate representations, and the group `__grp__<k>.json`, which
+names the other files and is written last;
+a host module: `<m>.cpython-311-x86_64-linux-gnu.so`;
+the timings of one autotuner: `<f>.autotune.json`.
+The key of a kernel is the hash in its metadata, in an encoding that changed twice.
 
-The group names its files by absolute path since Triton 3.0. Moved and not rewritten it is a miss, or, where the
-old place still exists, the files are taken from there. So the validator looks at base names only, and `relocate`
-puts in the job's own path.
+Since Triton 3.0 the group names its files by absolute path. If it is moved without a rewrite, it is a miss, or Triton
+reads the files at the old path if that still exists. So the validator compares only base names, and `relocate` writes
+the job's own path.
 
-Never harvested: `tmp.pid_*` directories; modules without an ABI in their name (before 3.4: neither name nor key tells
-Python versions apart); caches of Triton 2; `.hsaco` (AMD: no fact says which GPU it is).
+Never harvested: `tmp.pid_*` directories; modules without an ABI in their name (before 3.4, when neither name nor key
+depended on the Python version); caches of Triton 2; `.hsaco` (AMD: no fact says which GPU it is for).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from warmstart.profiles.contract import Profile, named_by
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-# Base32 since 3.3, URL-safe base64 in 3.2, hexadecimal in 3.0 and 3.1; without the padding.
+# Base32 since 3.3, URL-safe base64 in 3.2, hexadecimal in 3.0 and 3.1; without padding.
 _KEY = r"(?:[A-Z2-7]{52}|[A-Za-z0-9_-]{43}|[0-9a-f]{64})"
 _NAME = r"[A-Za-z0-9_]{1,150}"
 _TEXTS = ("source", "ttir", "ttgir", "llir", "ptx")
@@ -40,12 +42,12 @@ _LARGEST_GROUP = 1 << 20
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that a kernel's group is whole and of one writer, and that its parts are about one kernel.
+    """Require a whole group whose files have one writer and belong to one kernel, or a whole module or timings.
 
-    Catches: a kernel whose writer died; a truncated cubin (Triton counts it as a hit), metadata or group
-    (older releases die of it); files of another kernel or architecture; a file that a second process wrote after
-    the group. Can't catch: changed bytes inside code and text; two writers whose files are all older than the
-    last group; a module that was built from another source.
+    Catches: a kernel whose writer died; a truncated cubin (for Triton a hit); truncated metadata or group (older
+    releases crash); files of another kernel or architecture; a file that a second process wrote after the group.
+    Cannot catch: changed bytes inside code and text; two writers whose files are all older than the last group; a
+    module that was built from another source.
     """
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import elf, plain
@@ -88,7 +90,7 @@ def _check_kernel(files: EntryFiles, group: str) -> None:
 
 
 def _check_group(files: EntryFiles, group: str) -> None:
-    """Require that the group names exactly the other files, each in a directory of the key's name."""
+    """Require that the group names exactly the other files, each in a directory named after the key."""
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import plain
 
@@ -130,7 +132,7 @@ def _check_metadata(files: EntryFiles, stem: str) -> tuple[str, int]:
 
 
 def _keys(digest: object) -> set[str]:
-    """Return the names that releases of Triton give to the directory of this hash."""
+    """Return the directory names that different releases of Triton use for this hash."""
     import base64
 
     if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
@@ -151,10 +153,10 @@ def _check_ptx(files: EntryFiles, path: str, kernel: str, arch: int) -> None:
 
 
 def relocate(directory: int, path: str, entries: list[str]) -> None:
-    """Make the groups of seeded entries name their files below `path`, the job's own directory.
+    """Rewrite the groups of seeded entries so that they name their files below `path`, the job's own directory.
 
-    Runs as the job's uid, to whom the files belong already, and puts each group in place whole. A group that
-    is no group is left alone: for Triton it is a miss.
+    Runs as the job's uid, which owns the files. Each group is replaced atomically. A malformed group is left unchanged;
+    for Triton it is a miss.
     """
     for entry in entries:
         with ExitStack() as opened:
@@ -184,7 +186,7 @@ PROFILE = Profile(
     variables={"TRITON_CACHE_DIR": "{dir}"},
     relocation="rewrite",
     facts=("image", "gpu", "machine"),
-    entry_of=named_by(_FILE),  # the key directory of a kernel's, a module's or an autotuner's file
+    entry_of=named_by(_FILE),  # the key directory
     validate=validate,
     relocate=relocate,
 )

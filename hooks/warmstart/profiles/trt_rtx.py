@@ -1,12 +1,12 @@
-"""TensorRT-RTX's runtime cache: one file that grows.
+"""TensorRT-RTX's runtime cache: one growing file (docs/cache-formats.md, TensorRT-RTX).
 
-See docs/cache-formats.md, TensorRT-RTX; known from torch-tensorrt's source.
+From the source of Torch-TensorRT; not tried.
 
-Torch-TensorRT reads and writes it whole, under `<file>.lock`: flock(2), exclusive, kept when it is released; it
-writes `<file>.tmp` and renames that. Every job that compiles something new leaves a larger file, so the newest one
-replaces older ones (`keeps`), and it is copied under the same lock.
+Torch-TensorRT reads and writes the file whole while it holds an exclusive flock(2) on `<file>.lock`, which it never
+removes. It writes `<file>.tmp` and renames it. Every job that compiles something new leaves a larger file, so the
+newest one replaces older ones (`keeps`). Root copies it under the same lock.
 
-No variable of the tool names the file: the job hands over `WARMSTART_TRT_RTX_CACHE` itself.
+The tool has no variable for the path: the job must pass the value of `WARMSTART_TRT_RTX_CACHE` to it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ FILE = "runtime_cache.bin"
 
 
 def entry_of(path: str) -> str | None:
-    """Return the file itself; its lock and its temporary file are no part of it."""
+    """Return the one entry for the cache file. Its lock and temporary file belong to no entry."""
     return FILE if path == FILE else None
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove what can be proved of a format that nobody has published.
+    """Require a file that does not end in zeroes: the format is unpublished.
 
-    Catches: an empty file, and one that ends in a page of zeroes. Can't catch: any other damage. The library
-    says that it refuses a cache of another GPU or version, and one that is damaged; that was not tried.
+    Catches: an empty file, and one that ends in a page of zeroes. Cannot catch: any other damage. The library is
+    documented to refuse a damaged cache and one of another GPU or version; that was not tried.
     """
     from warmstart.profiles.formats import plain
 

@@ -1,18 +1,20 @@
-"""vLLM's compile cache (docs/cache-formats.md, vLLM: read in vLLM 0.33; its artifacts tried with torch 2.13 on CPU).
+"""vLLM's compile cache (docs/cache-formats.md, vLLM).
+
+From the source of vLLM 0.33; its artifacts were tried with torch 2.13 on CPU.
 
 Entries:
-`torch_compile_cache/<10 hex>/rank_<r>_<dp>/<prefix>`: what one rank compiled of one part of a model:
-`vllm_compile_cache.py`, a Python literal that names the artifacts, the artifacts, and two listings of the graph. That
-directory's name is vLLM's only check, so its files come from one job;
+`torch_compile_cache/<10 hex>/rank_<r>_<dp>/<prefix>`: what one rank compiled of one part of a model, i.e. the index
+`vllm_compile_cache.py` (a Python literal that names the artifacts), the artifacts, and two listings of the graph. vLLM
+checks only the directory's name, so the files must come from one job;
 `torch_compile_cache/torch_aot_compile/<64 hex>/rank_<r>_<dp>/model`: one pickle;
-`inductor_cache/` and `triton_cache/` beside these, `deep_gemm/`: other tools' entries, by their own profiles.
+`inductor_cache/` and `triton_cache/` beside these, and `deep_gemm/`: entries of other tools, by their own profiles.
 
-Never harvested: `cache_key_factors.json` (it holds values of the job's variables); `gpu_p2p_access_cache_for_*.json`
-and `startup_plan/` (true for one node or one run); `assets/`, `modelinfos/`, `flashinfer_autotune_cache/`;
-artifacts of the `unpacked` format, which are directories that ranks write into.
+Never harvested: `cache_key_factors.json` (it contains values of the job's variables);
+`gpu_p2p_access_cache_for_*.json` and `startup_plan/` (valid for one node or one run); `assets/`, `modelinfos/`,
+`flashinfer_autotune_cache/`; artifacts of the `unpacked` format, which are directories that ranks write into.
 
-The key has paths and contents of the traced sources, so the namespace needs the image. vLLM sets Inductor's
-directory itself, and Triton's where the job has none.
+The key covers paths and contents of the traced sources, so the namespace needs the image. vLLM always sets Inductor's
+directory, and Triton's if the job does not.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ def entry_of(path: str) -> str | None:
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that a part's index and all artifacts that it names are whole, or a model one whole pickle.
+    """Require an index and all artifacts that it names, or a model that is one whole pickle.
 
-    Catches: a part whose job died before its index; an artifact that is missing or changed anywhere (torch's
-    own CRC-32); a truncated model. Can't catch: a listing that is cut short (vLLM does not read them again);
-    changed bytes inside a model's strings; a directory that belongs to another graph.
+    Catches: a part whose job died before it wrote the index; a missing or changed artifact (by torch's CRC-32); a
+    truncated model. Cannot catch: a truncated listing (vLLM does not read it again); changed bytes inside a model's
+    strings; a directory that belongs to another graph.
     """
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import literal, pickle_framing, plain
@@ -80,7 +82,7 @@ def validate(files: EntryFiles) -> None:
 
 
 def _artifacts(value: object) -> set[str]:
-    """Return the base names of the artifacts that the values of an index name, whose form varies with the release."""
+    """Return the base names of the artifacts in an index's values, whose structure depends on vLLM's release."""
     if isinstance(value, str):
         name = value.rpartition("/")[2]
         return {name} if re.fullmatch(_ARTIFACT, name) else set()

@@ -1,1 +1,1 @@
-"""One module per step; the order per hook is in plan.py."""
+"""The steps of the hooks, one module each. plan.py defines their order."""

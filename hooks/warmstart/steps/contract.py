@@ -1,8 +1,8 @@
-"""The shape of a step: a module with `NAME`, an options type and `run(context, options) -> Outcome`.
+"""The interface of a step: a module with `NAME`, an options type and `run(context, options) -> Outcome`.
 
-A step is idempotent, undoes itself on failure, and does not print, exit or read the environment. What it
-found out goes into its outcome: the runner adds `record` to the record that later steps and the epilog
-read, and `environment` to what the job will see. Steps share results through the record and never import each other.
+A step is idempotent, undoes itself on failure, and does not print, exit or read the environment. It returns its results
+in an `Outcome`: the runner merges `record` into the record that later steps and the epilog read, and adds `environment`
+to the job's variables. Steps share results only through the record and never import each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warmstart.store.client import StoreClient
 
 
 class Context(NamedTuple):
-    """What a step may use; all of it is decided before the first step runs."""
+    """What a step may use. Only the record changes between steps."""
 
     policy: Policy
     paths: NodePaths
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
     """What a step did."""
 
     state: str  # "changed" | "unchanged" | "skipped"
-    detail: dict[str, object] = {}  # noqa: RUF012 - goes into the audit; never mutated
+    detail: dict[str, object] = {}  # noqa: RUF012 - fields of the audit event; never mutated
     record: RecordChange = {}  # noqa: RUF012 - fields of Record that it sets
-    environment: dict[str, str] = {}  # noqa: RUF012 - variables that the job will see
+    environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job
     degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded

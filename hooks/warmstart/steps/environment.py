@@ -1,15 +1,15 @@
-"""Step `environment`: render what the job's task prolog prints (docs/inside-the-job.md).
+"""Step `environment`: write the view that the job's task prolog reads (docs/inside-the-job.md).
 
     view/<jobid>/            the job's uid, 0500
-        environment          three paths: the workspace root, the constant path, where the cache really is; then
-                             `NAME=VALUE`, or `!NAME=VALUE` for what the user can't override
-        notice               lines that the job's output shows, if there are any
-        link                 there if the task prolog makes the constant path a link (`constant_path: link`)
+        environment          three lines with paths: the workspace root, the constant path, the cache's real path; then
+                             `NAME=VALUE`, or `!NAME=VALUE` if the user cannot override the variable
+        notice               lines for the job's output, if any
+        link                 exists if the task prolog makes the constant path a link (`constant_path: link`)
 
-TaskProlog's protocol ends a value at a newline and knows no quotes (slurm.conf(5), TaskProlog), so values that hold
-a newline are refused. A variable that names the constant path is right only where the cache is mounted there: who reads
-the view checks that, and replaces the constant path by the third path where it is not. In a heterogeneous job tasks
-know only the leader's id, so that names the view.
+TaskProlog's protocol ends a value at a newline and has no quoting (slurm.conf(5), TaskProlog), so values with a newline
+are refused. A variable that names the constant path is correct only where the cache is mounted there. Readers of the
+view check this, and otherwise replace the constant path by the third path. Tasks of a heterogeneous job know only the
+leader's id, so the view has that name.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf 
 
 
 class VariableUnrenderable(PolicyError):
-    """Slurm's task prolog protocol can't carry this variable."""
+    """Slurm's task prolog protocol cannot pass this variable."""
 
     code = "variable-unrenderable"
     template = "environment variable {name!r}: {problem}"
-    hint = "change it in the policy; values are one line of at most 64 KiB"
+    hint = "change it in the policy; a value is one line of at most 64 KiB"
 
 
 class Options(NamedTuple):
     """Variables in addition to those that earlier steps set."""
 
-    profiles: dict[str, str]  # the profiles' own variables
-    policy: dict[str, str]  # what the matching rules add; they win over the profiles'
+    profiles: dict[str, str]  # variables of the profiles
+    policy: dict[str, str]  # variables of the matching rules; they replace those of the profiles
     notices: tuple[str, ...]
-    override: frozenset[str] = frozenset()  # which of them, and of earlier steps', the user can't change
+    override: frozenset[str] = frozenset()  # variables, also of earlier steps, that the user cannot override
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -62,10 +62,10 @@ def run(context: Context, options: Options) -> Outcome:
 
 
 def _is_roots(directory: str) -> bool:
-    """Tell whether root owns the directory on the node.
+    """Return whether root owns the directory on the node.
 
-    If so, a job that finds its user as the owner sees another directory there: the private one (its uid, mode 0700)
-    that job_container made for it.
+    If so, a job whose user owns the directory at this path sees another one: the private directory (the job's uid, mode
+    0700) that job_container made for it.
     """
     try:
         found = os.lstat(directory)

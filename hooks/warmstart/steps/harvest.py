@@ -1,9 +1,9 @@
-"""Step `harvest`: bring back what the job compiled (docs/architecture.md, An epilog; docs/threats.md, rows 5, 7, 13).
+"""Step `harvest`: publish what the job compiled (docs/architecture.md, An epilog; docs/threats.md, rows 5, 7, 13).
 
-Per profile: root copies the new entries into its stage, a process under the validator's uid judges them there,
-root packs what is valid, the store's owner publishes it. What the store does not take is spooled on the node. What
-fails goes nowhere, with a reason in the audit. What there is no time for is named in the record's `deferred`: `release`
-then leaves the cache to maintenance.
+For each profile root copies the new entries into its stage, a process with the validator's uid judges them there, root
+packs the valid ones, and the store's owner publishes the bundle. A bundle that the store does not accept is spooled on
+the node. Invalid entries are dropped, with a reason in the audit. Profiles for which there is no time are listed in the
+record's `deferred`; `release` then leaves the cache to maintenance.
 """
 
 from __future__ import annotations
@@ -36,48 +36,49 @@ from warmstart.store.manifest import Draft, Entries, Producer
 
 NAME = "harvest"
 
-BUSY_SECONDS = 5.0  # for a process that still writes to the cache to end
+BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
 CLEANING_SECONDS = 10.0
-CONTROLLER_SECONDS = 5.0  # to say how the job ended
-STORE_SECONDS = 5.0  # to say what it has; without that, all that was not seeded counts as new
+CONTROLLER_SECONDS = 5.0  # for slurmctld to say how the job ended
+STORE_SECONDS = 5.0  # for the store to list its entries; without the list, everything that was not seeded is new
 
 
 class HarvestFailed(ResourceError):
-    """This node's disk did not take the stage, or the job's cache could not be read."""
+    """The stage could not be written, or the job's cache could not be read."""
 
     code = "harvest-failed"
     template = "profile {profile}: {problem}"
-    hint = "is there space left on the disk of the node's state? the job's new entries are lost"
+    hint = "check the free space on the disk of the node's state; the job's new entries are lost"
 
 
 class _Late(Exception):
-    """The budget was used up before the profile was done."""
+    """The time budget was used up before the profile was done."""
 
 
 class Options(NamedTuple):
-    """Bounds of one job's harvest: seconds, bytes, entries; and whom to ask how the job ended, if that matters."""
+    """Limits of one job's harvest, and which profiles to harvest."""
 
-    budget: float
-    max_size: int
+    budget: float  # seconds
+    max_size: int  # bytes
     max_entries: int
-    failure: Callable[[Deadline], str] | None = None  # returns why the job was no success, "" if it was
-    after_success: frozenset[str] | None = None  # the profiles for which that matters; None: all
+    failure: Callable[[Deadline], str] | None = None  # returns why the job failed, "" if it succeeded
+    after_success: frozenset[str] | None = None  # the profiles to harvest only after success; None: all
     only: frozenset[str] | None = None  # the profiles to harvest on this node; None: all
 
 
 class _Harvested(NamedTuple):
-    """What was published of one profile, whether there may be more of it, and what kept it from the store."""
+    """The result of one profile's harvest."""
 
-    entries: int
-    size: int  # bytes
-    late: bool
-    failed: StoreError | None = None
+    entries: int  # published
+    size: int  # bytes collected
+    late: bool  # whether time ran out before everything was collected
+    failed: StoreError | None = None  # why the bundle is not in the store
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Harvest every profile of the record, or those that were deferred before.
+    """Harvest the record's profiles, or only the deferred ones if there are any.
 
-    A profile that fails is one error of the outcome's `degraded`; the unfinished are the record's `deferred`.
+    Each failed profile is an error in the outcome's `degraded`. Unfinished profiles are listed in the record's
+    `deferred`.
     """
     deadline = context.deadline.within(options.budget)
     profile_names = _profiles_to_harvest(context, options, deadline)
@@ -88,7 +89,7 @@ def run(context: Context, options: Options) -> Outcome:
     deferred: list[str] = []
     degraded: list[WarmstartError] = []
     for profile_name in profile_names:
-        # One profile's harvest is one bundle: one that no job could fetch would keep its entries from all.
+        # The harvest of a profile is one bundle. If it were larger than jobs may fetch, nobody would get its entries.
         max_size = min(options.max_size - size, context.policy.seed.max_fetch)
         limits = HarvestLimits(max_size, options.max_entries - entries, deadline)
         try:
@@ -109,7 +110,7 @@ def run(context: Context, options: Options) -> Outcome:
 
 
 def _profiles_to_harvest(context: Context, options: Options, deadline: Deadline) -> list[str]:
-    """Return the profiles to harvest, without those for which the job had to be a success and was none."""
+    """Return the profiles to harvest. If the job failed, leaves out those that require success."""
     names = context.record.deferred or list(context.record.seeded)
     if options.only is not None:
         names = [name for name in names if name in options.only]
@@ -133,12 +134,13 @@ class _ProfileHarvest:
         self._namespace = Namespace(policy.paths.store, record.publish_scope, profile_name, seeded.namespace)
         self._quota = bundles.quota(record.publish_scope, policy.maintenance)
         self._seeded_entries = seeded.entries
-        self._base = Base(*seeded.based_on) if seeded.based_on else None  # where the newest wins
+        self._base = Base(*seeded.based_on) if seeded.based_on else None  # set if the profile keeps the newest
 
     def run(self) -> _Harvested:
-        """Harvest the profile; `_Late`, `HarvestFailed`, `OSError`, errors of the store, the validator and mksquashfs.
+        """Harvest the profile.
 
-        Half of the time that is left is for collecting: what was taken must get published, too.
+        Collecting may take half of the remaining time, so that there is time to publish. Raises `_Late`,
+        `HarvestFailed`, `OSError`, and errors of the store, the validator and mksquashfs.
         """
         started = time.monotonic()
         deadline = self._limits.deadline
@@ -151,7 +153,7 @@ class _ProfileHarvest:
             late = collected.truncated == OUT_OF_TIME
             try:
                 bundle = self._publish(path, valid) if valid else None
-            except StoreError as error:  # it is spooled, or not wanted; what was not collected is late all the same
+            except StoreError as error:  # spooled, or refused; `late` still reports what was not collected
                 return _Harvested(0, collected.size, late, error)
             count = len(valid) if bundle else 0
             self._context.audit.emit(
@@ -171,9 +173,9 @@ class _ProfileHarvest:
 
     @contextmanager
     def _stage(self) -> Iterator[tuple[str, int]]:
-        """Give this run's stage, its path and a descriptor of `entries/` in it; the stage is gone afterwards.
+        """Make this run's stage; yield its path and a descriptor of its `entries/`. Remove it afterwards.
 
-        Its name is the run's, so an epilog that is repeated removes what the one before left when it was killed.
+        The name contains the run's name, so a repeated epilog removes what a killed one left.
         """
         directory = self._context.paths.stage
         name = f"{self._context.record.run_name}.{self._profile.name}"
@@ -190,9 +192,9 @@ class _ProfileHarvest:
                 remove_tree(parent, name, after(CLEANING_SECONDS))
 
     def _collect(self, entries_fd: int, limits: HarvestLimits) -> Collected:
-        """Copy what is new into the stage."""
+        """Copy new entries into the stage."""
         record, profile = self._context.record, self._profile
-        half = room(entries_fd) // 2  # the bundle that is packed of them lies beside them
+        half = room(entries_fd) // 2  # the bundle will need space on the same file system
         if not half:
             raise HarvestFailed(profile=profile.name, problem=STAGE_FULL)
         limits = limits._replace(max_size=min(limits.max_size, half))
@@ -211,9 +213,9 @@ class _ProfileHarvest:
         return collected
 
     def _known_entries(self, deadline: Deadline) -> set[str]:
-        """Return the entries that need not be collected: the store has them, or the job was seeded with them.
+        """Return the entries to skip: those in the store, and those that the job was seeded with.
 
-        Where the store does not answer that is what was seeded: the harvest is spooled then.
+        If the store does not answer, only seeded entries are skipped, and the harvest will be spooled.
         """
         record, store = self._context.record, self._context.store
         answer_by, newest = deadline.within(STORE_SECONDS), self._keeps_newest
@@ -223,11 +225,11 @@ class _ProfileHarvest:
             )
         except (StoreFailed, WorkerSilent):
             stored = []
-        # An entry that grew keeps its name.
+        # If the newest is kept, a seeded entry may have grown under the same name.
         return set(stored) if newest else {*self._seeded_entries, *stored}
 
     def _judge(self, entries_fd: int, collected: Entries) -> Entries:
-        """Return the entries that the validator finds valid; the others leave the stage."""
+        """Return the entries that the validator finds valid. Removes the others from the stage."""
         if not collected:
             return {}
         policy, deadline = self._context.policy, self._limits.deadline
@@ -252,10 +254,10 @@ class _ProfileHarvest:
         return valid
 
     def _newer(self, entries: Entries) -> Entries:
-        """Return the entries that are worth publishing.
+        """Return the entries to publish.
 
-        All of them, unless the profile keeps the newest: then none that the store has in the same or a newer form.
-        Where the store does not answer, publishing decides.
+        These are all, unless the profile keeps the newest and the store already has the same or a newer version; then
+        none. If the store does not answer, the decision is made when the bundle is published.
         """
         if not self._keeps_newest or not entries:
             return entries
@@ -269,9 +271,9 @@ class _ProfileHarvest:
         return {} if reason else entries
 
     def _publish(self, stage: str, entries: Entries) -> str | None:
-        """Pack `stage`/entries and publish it; return the bundle's id.
+        """Pack `stage`/entries and publish the bundle. Return its id, or None if the store already has every entry.
 
-        None where others have published all of it meanwhile. `_Late`; the store's errors, and then it is spooled.
+        Raises `_Late`, and the store's errors; after most of these the bundle is spooled.
         """
         deadline = self._limits.deadline
         with _in_time(deadline):
@@ -292,7 +294,7 @@ class _ProfileHarvest:
         return published.bundle
 
     def _draft(self, entries: Entries) -> Draft:
-        """Return what the manifest is made of: root's own knowledge, all of it (docs/architecture.md, rule 3)."""
+        """Return the content of the manifest, all of it known to root itself (docs/architecture.md, rule 3)."""
         record = self._context.record
         producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
         draft = Draft(producer, record.facts, entries)
@@ -302,7 +304,7 @@ class _ProfileHarvest:
         return draft._replace(based_on=base.bundle if base and base.scope == self._namespace.scope else "")
 
     def _spool(self, stage: str, draft: Draft, error: StoreError) -> None:
-        """Keep on this node what the store did not take; a later epilog, or maintenance, publishes it."""
+        """Move the bundle into this node's spool. A later epilog or maintenance publishes it."""
         context, profile = self._context, self._profile.name
         spooled = Spooled(*self._namespace[1:], draft, f"{context.record.run_name}.{profile}")
         dropped = spool.add(context.paths.spool, stage, spooled, context.policy.harvest.spool)
@@ -320,7 +322,7 @@ class _ProfileHarvest:
         self._reject({reason: len(entries)}, [(entry, reason) for entry in entries])
 
     def _reject(self, reasons: Mapping[str, int], examples: list[tuple[str, str]]) -> None:
-        """Say in the audit what is not taken: reason → how many, and some of (name, reason)."""
+        """Audit rejected entries: `reasons` maps a reason to a count; `examples` are pairs of name and reason."""
         if reasons:
             shown = examples[:MOST_EXAMPLES]
             self._context.audit.emit(
@@ -330,7 +332,7 @@ class _ProfileHarvest:
 
 @contextmanager
 def _in_time(deadline: Deadline) -> Iterator[None]:
-    """Tell what the budget ended (`_Late`) from what failed."""
+    """Raise `_Late` instead of a time-out if the budget is used up."""
     try:
         yield
     except (WorkerSilent, ProgramTooSlow) as error:

@@ -1,4 +1,4 @@
-"""Step `image`: have the job's images in the store, each imported once per cluster (docs/images.md)."""
+"""Step `image`: get the job's images into the store, each imported once per cluster (docs/images.md)."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ EVENTS = {
 
 
 class Options(NamedTuple):
-    """The images, first the one that `WARMSTART_IMAGE` will name."""
+    """The images. `WARMSTART_IMAGE` names the first one."""
 
     references: tuple[Reference, ...]
-    by_policy: frozenset[Reference] = frozenset()  # of these, those that rules name: they count in no quota
+    by_policy: frozenset[Reference] = frozenset()  # the references that rules name; they count in no quota
     private: tuple[
         tuple[Reference, str], ...
-    ] = ()  # of these, those that the site's credentials fetch, with their private store
+    ] = ()  # the references that need the site's credentials, each with the name of its private store
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Obtain every image; the first failure is the step's."""
+    """Obtain every image. Stops at the first failure."""
     record, policy = context.record, context.policy
     requester = Requester(record.node, record.run_id, record.job_id)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
@@ -76,7 +76,7 @@ def _obtain(context: Context, reference: Reference, site: Site, deadline: Deadli
 
 
 def _obtain_private(context: Context, reference: Reference, site: Site, name: str, deadline: Deadline) -> Obtained:
-    """Obtain an image of a private store, and give the job a copy of its own."""
+    """Obtain an image of a private store and give the job its own copy."""
     from warmstart.images import private
 
     private_site = private.site_of(site, name, deadline)._replace(
@@ -89,7 +89,7 @@ def _obtain_private(context: Context, reference: Reference, site: Site, name: st
 
 
 def _importer_with_login(context: Context, registry: str) -> Importer:
-    """Return the importer with the site's credentials; called when a private image is missing."""
+    """Return the importer with the site's credentials. Called only if a private image is missing."""
     from warmstart.images.credentials import login_at
 
     policy = context.policy
@@ -99,7 +99,7 @@ def _importer_with_login(context: Context, registry: str) -> Importer:
 
 
 def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
-    """Audit how an image was obtained, and what happened on the way if it was missing."""
+    """Audit how an image was obtained, and what the import did if the image was missing."""
     missing = image.missing
     if missing.quarantined:
         audit.emit(events.IMAGE_QUARANTINED, image=name, digest=image.digest, reason=missing.quarantined)

@@ -1,4 +1,4 @@
-"""Step `release`: end the run whose job is over (`run_end`)."""
+"""Step `release`: end the run after its job (`run_end`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NAME = run_end.STEP
 
 
 class Options(NamedTuple):
-    """Release has no options: everything is in the record."""
+    """No options: everything is in the record."""
 
 
 def run(context: Context, options: Options) -> Outcome:  # noqa: ARG001 - the shape of a step
-    """Remove workspace, view and record; give the rendezvous back."""
+    """Remove workspace, view and record; release the rendezvous."""
     record = context.record
     ending = Ending(context.policy, context.paths, record, context.audit, context.store)
     failure = run_end.release(ending, context.deadline)

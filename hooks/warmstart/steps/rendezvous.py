@@ -1,9 +1,9 @@
 """Step `rendezvous`: one address and port for all nodes of a job (docs/rendezvous.md).
 
-The head node reserves ports in its host's ledger and publishes them in the store, where the other nodes look until
-the deadline. Without ports the job degrades, or has a verdict if the rule requires them: a port that may be somebody
-else's is never handed out. The ports stay reserved until the job's epilog on the head node, even if its prolog fails,
-since another node may know them already. `release` frees them.
+The head node reserves ports in its host's ledger and publishes them in the store, where the other nodes poll until the
+deadline. Without ports the job runs without a rendezvous, or fails if the rule requires one: a port that another job
+may use is never handed out. The ports stay reserved until the job's epilog on the head node, even if its prolog fails,
+since another node may already know them. `release` frees them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SECONDS_FOR_STORE = 2.0
 
 
 class NodeShared(ResourceError):
-    """A neighbour could take a reserved port before the job binds it."""
+    """The head node is shared, so another job could bind a reserved port first."""
 
     code = "rendezvous-node-shared"
-    template = "no rendezvous port: the job does not have its first node {node} for itself"
-    hint = "submit with --exclusive; or the administrators allow it with rendezvous.shared_nodes"
+    template = "no rendezvous port: the job does not have its first node {node} exclusively"
+    hint = "submit with --exclusive, or ask the administrators to set rendezvous.shared_nodes"
 
 
 class NoAnswer(StoreError):
@@ -40,7 +40,7 @@ class NoAnswer(StoreError):
 
     code = "rendezvous-late"
     template = "no rendezvous port from the head node {head} within {seconds} s"
-    hint = "did its prolog fail or start late (PrologFlags=Alloc)? do the nodes share the store?"
+    hint = "check whether its prolog failed or started late (PrologFlags=Alloc), and whether the nodes share the store"
 
 
 class HeadRefused(ResourceError):
@@ -48,47 +48,50 @@ class HeadRefused(ResourceError):
 
     code = "rendezvous-refused"
     template = "the head node {head} has no rendezvous port for the job: {reason}"
-    hint = "the head node's own events say more"
+    hint = "see the head node's events in the audit log"
 
 
 class AnswerUnusable(PolicyError):
-    """The head node's answer is not one that this release writes."""
+    """The head node's answer has a form that this release does not write."""
 
     code = "rendezvous-unreadable"
-    template = "the rendezvous answer {name} can't be used: {problem}"
-    hint = "do all nodes have the same release of warmstart?"
+    template = "the head node's rendezvous {name} cannot be used: {problem}"
+    hint = "install the same release of warmstart on all nodes"
 
 
 class Required(UserError):
-    """The rule lets no such job run without a rendezvous."""
+    """The rule requires a rendezvous, and the job could not get one."""
 
     code = "rendezvous-required"
     template = "{reason}; jobs here do not run without a rendezvous port"
-    hint = "submit it again later; tell the administrators if it lasts"
+    hint = "submit the job again later; tell the administrators if the problem persists"
 
 
 class Options(NamedTuple):
-    """What the rule gives, and what this node is to do."""
+    """What the rule grants, and this node's part."""
 
     rule: Rendezvous
-    further: int  # ports besides MASTER_PORT
+    further: int  # ports in addition to MASTER_PORT
     name: str  # of the answer in the store
     restarts: int
-    head: bool  # whether this node reserves
-    others: bool  # whether there are nodes to tell
-    alone: bool  # whether the job has the head node for itself; matters there only
-    address: str  # the head node, as far as this node knows: in a heterogeneous job "" but on the leader's nodes
-    nodelist: str  # the same of its job's nodes
+    head: bool  # whether this node reserves the ports
+    others: bool  # whether the job has other nodes, which need the answer
+    alone: bool  # whether the job has the head node exclusively; used only there
+    address: str  # the head node; "" in a heterogeneous job on nodes of components other than the leader's
+    nodelist: str  # the job's nodes, or those of the leader's component; "" where `address` is ""
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Reserve ports, or read those that the head node reserved; an error degrades, or is the rule's verdict."""
+    """Reserve ports, or read those that the head node reserved.
+
+    An error goes into the outcome's `degraded`, as `Required` if the rule requires a rendezvous.
+    """
     try:
         outcome = _reserve(context, options) if options.head else _join(context, options)
     except WarmstartError as error:
         outcome = Outcome("skipped", degraded=[error])
     if options.head and options.others:
-        outcome = outcome._replace(record={"meeting": options.name})  # also when it says that there is nothing
+        outcome = outcome._replace(record={"meeting": options.name})  # a refusal is published, too
     return outcome._replace(degraded=[_by_rule(error, options) for error in outcome.degraded])
 
 
@@ -106,7 +109,7 @@ def _reserve(context: Context, options: Options) -> Outcome:
             _publish(context, options, refused=str(error))
         raise
     context.audit.emit(events.RENDEZVOUS_RESERVED, address=options.address, ports=ports)
-    # If this fails, others may still have read it: the ports stay reserved, and this node does without, as they do.
+    # If this fails, other nodes may have read the answer nevertheless. So the ports stay reserved, unused by this node.
     _publish(context, options, ports=ports)
     return _outcome(context.record, options.address, ports)
 
@@ -143,9 +146,9 @@ def _join(context: Context, options: Options) -> Outcome:
 
 
 def _answer(context: Context, options: Options) -> Answer:
-    """Return the answer of this run's head node; `NoAnswer` at the deadline, the store's errors at once."""
+    """Poll for the head node's answer. Raises `NoAnswer` at the deadline, and the store's errors at once."""
     deadline = _deadline(context, options)
-    slow = context.deadline.within(options.rule.wait + SECONDS_FOR_STORE)  # the last look needs some time itself
+    slow = context.deadline.within(options.rule.wait + SECONDS_FOR_STORE)  # time for the last look itself
     pause = FIRST_PAUSE
     while True:
         answer = context.store.look_for_rendezvous(options.name, slow)
@@ -159,7 +162,7 @@ def _answer(context: Context, options: Options) -> Answer:
 
 
 def _is_for(context: Context, options: Options, answer: Answer) -> bool:
-    """Tell whether the answer is for this job, and not for an earlier one with the same id."""
+    """Return whether the answer is for this job and not for an earlier one with the same id."""
     whose = (answer.uid, answer.cluster, answer.nodelist if options.nodelist else "")
     return whose == (context.record.uid, context.record.cluster, options.nodelist)
 
@@ -169,7 +172,7 @@ def _outcome(record: Record, address: str, ports: list[int]) -> Outcome:
     environment = {
         "MASTER_ADDR": address,
         "MASTER_PORT": str(first),
-        # Tells task-prolog whose the two above are: sbatch hands an outer job's to the inner one.
+        # Shows task-prolog to which job the two belong: sbatch passes an outer job's variables on to the inner one.
         "WARMSTART_RENDEZVOUS": f"{record.view_id}:{address}:{first}",
     }
     if further:

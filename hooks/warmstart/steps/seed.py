@@ -1,11 +1,11 @@
-"""Step `seed`: fill the job's cache with what its namespaces hold (docs/seeding.md).
+"""Step `seed`: fill the job's cache with the entries of its namespaces (docs/seeding.md).
 
-Per profile: ask the store which entries come from which bundle, fetch the bundles that this node lacks, and show them
-to the job through an overlay; extract them as the job's uid where that can't be, or where the profile needs exact
-times. What fails for one profile leaves that one cold and the others warm.
+For each profile the store says which entries to take from which bundle, and the node fetches the bundles that it lacks.
+An overlay then shows them to the job. Where no overlay is possible, or the profile needs exact times, entries are
+extracted as the job's uid. A failure leaves only its own profile cold.
 
-Until all overlays are mounted the cache is root's, so nobody can change what they are mounted on
-(docs/threats.md, row 4); then it is given to the job, whatever failed before.
+The cache belongs to root until all overlays are mounted, so nobody can change their mount points (docs/threats.md,
+row 4). Then the job's user becomes its owner, even after failures.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ REMOVAL_SECONDS = 10.0
 
 
 class SeedFailed(ResourceError):
-    """This node's disk did not take the copies of the bundles."""
+    """The entries of a profile could not be copied to this node or put into the job's cache."""
 
     code = "seed-failed"
     template = "profile {profile}: {problem}"
-    hint = "is there space left on the disk of the node's state?"
+    hint = "check the free space on the disk of the node's state"
 
 
 class CacheWithheld(ResourceError):
-    """The job's cache could not be made the job's: mostly the user's quota of inodes is used up."""
+    """The owner of the job's cache could not be changed, usually because the user's inode quota is used up."""
 
     code = "cache-withheld"
     template = "the job gets no cache: {problem}"
-    hint = "has the user a quota where the workspace is, and is it used up?"
+    hint = "check the user's quota on the workspace's file system"
 
 
 class Options(NamedTuple):
-    """What to seed, in this order: what is first has the most of the budget."""
+    """What to seed. Profiles share one budget and are served in this order."""
 
     profiles: tuple[str, ...]
-    declared: str = ""  # the name that the job gives its files
+    declared: str = ""  # the name of the job's declared files
 
 
 class _Budget:
@@ -84,12 +84,12 @@ class _Source(NamedTuple):
 
     @property
     def entries(self) -> list[str]:
-        """The entries that the job finds."""
+        """The entries in the job's cache."""
         return list(self.shown) if self.way else [entry for offer, _ in self.copied for entry in offer.entries]
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Seed every profile; a profile that stays cold is one error of the outcome's `degraded`."""
+    """Seed every profile. Each profile that fails is an error in the outcome's `degraded`."""
     seeding = _Seeding(context)
     try:
         facts = _facts(context, options)
@@ -99,7 +99,7 @@ def run(context: Context, options: Options) -> Outcome:
     finally:
         withheld = _give_away(context)
     if withheld:
-        # The empty variable takes the place of one that the job inherited.
+        # The empty value replaces one that the job may have inherited.
         return Outcome("changed", record={"cache": ""}, environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
     seeding.extract()
     warm = any(found.entries for found in seeding.seeded.values())
@@ -120,7 +120,7 @@ def _profiles(context: Context, options: Options) -> list[Profile]:
 
 
 class _Seeding:
-    """One run of the step: first all bundles, then all overlays, then, in the job's own cache, what is extracted."""
+    """One run of the step: fetch all bundles, mount all overlays, then extract into the job's cache."""
 
     def __init__(self, context: Context) -> None:
         self.seeded: dict[str, Seeded] = {}
@@ -131,12 +131,12 @@ class _Seeding:
         self._sources: list[_Source] = []
 
     def _job(self) -> JobClient:
-        from warmstart.seed.client import JobClient  # only what is extracted or rewritten needs it
+        from warmstart.seed.client import JobClient  # needed only to extract or rewrite entries
 
         return JobClient(self._identity)
 
     def fetch(self, profile: Profile, namespace: str) -> None:
-        """Bring a profile's bundles to this node."""
+        """Fetch the profile's bundles to this node."""
         started = time.monotonic()
         self.seeded[profile.name] = Seeded(namespace, [])
         with self._cold_on_failure(profile):
@@ -146,7 +146,7 @@ class _Seeding:
                 self._sources.append(_Source(profile, namespace, copied, started))
 
     def mount(self) -> None:
-        """Mount the overlays; the first that can't be had leaves it and the others to extraction."""
+        """Mount the overlays. After the first one that is unavailable, this and all later profiles are extracted."""
         for number, source in enumerate(self._sources):
             if source.profile.suits_overlay:
                 with self._cold_on_failure(source.profile):
@@ -156,7 +156,7 @@ class _Seeding:
                     self._sources[number] = mounted
 
     def extract(self) -> None:
-        """Extract what is not mounted, and let entries that name their own path name the job's."""
+        """Extract entries that are not mounted, and rewrite entries that contain their own path."""
         for source in self._sources:
             with self._cold_on_failure(source.profile), self._opened_cache(source.profile) as cache:
                 try:
@@ -164,7 +164,7 @@ class _Seeding:
                         self._job().unpack(source.copied, cache, source.profile.subdir, self._budget.extracting)
                     if source.profile.relocate:
                         self._relocated(source, cache)
-                except BaseException:  # half of it is worse than none
+                except BaseException:  # a partial profile is worse than none
                     self._discard(source, cache)
                     raise
                 self._done(source)
@@ -188,12 +188,14 @@ class _Seeding:
         return source._replace(copied=picked, way="overlay", mapped=shown.mapped, shown=tuple(shown.entries))
 
     def _relocated(self, source: _Source, cache: int) -> None:
-        """Whatever goes wrong in a process of the job's uid is never the node's or the store's fault."""
+        """Rewrite paths in entries, as the job's uid. Every failure becomes `SeedFailed`: it is never node or store."""
         path = self._context.record.cache
         try:
             self._job().relocate(source.profile, cache, path, source.entries, self._budget.extracting)
         except (WarmstartError, OSError) as error:
-            raise SeedFailed(profile=source.profile.name, problem=f"its entries' paths: {error}") from error
+            raise SeedFailed(
+                profile=source.profile.name, problem=f"cannot rewrite its entries' paths: {error}"
+            ) from error
 
     def _discard(self, source: _Source, cache: int) -> None:
         if source.way:
@@ -220,7 +222,7 @@ class _Seeding:
 
     @contextmanager
     def _opened_cache(self, profile: Profile) -> Iterator[int]:
-        """Open the cache beneath root's own directory, whatever was put in its place."""
+        """Open the cache below root's directory. Raises `SeedFailed` if the job's user has replaced it."""
         with opened_dir(self._context.record.run_directory) as base:
             try:
                 cache = open_directory("cache", base, mount_id(base))
@@ -242,13 +244,13 @@ class _Seeding:
 
 
 def _based_on(source: _Source) -> list[str]:
-    """Return scope and bundle of what a newer one may take the place of: such a profile has one entry."""
+    """Return scope and bundle that a newer bundle may replace, if the profile keeps the newest: it has one entry."""
     first = source.copied[0][0]
     return [first.scope, first.bundle] if source.profile.keeps == "newest" else []
 
 
 def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget) -> list[Offer]:
-    """Ask the store; what it has but does not offer is audited."""
+    """Return the store's offers. Bundles that the store refuses to offer are audited."""
     offers = context.store.offers(context.record.read_scopes, profile.name, namespace, budget.fetching)
     for bundle, why in offers.refused.items():
         context.audit.emit(events.BUNDLE_REFUSED, profile=profile.name, bundle=bundle, reason=why)
@@ -258,7 +260,7 @@ def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget
 def _copied(
     context: Context, profile: Profile, namespace: str, offers: list[Offer], budget: _Budget
 ) -> list[tuple[Offer, Copy]]:
-    """Bring the bundles to this node; what would go over the budget stays cold, and the audit says so."""
+    """Copy the offered bundles to this node. Bundles beyond the budget are left out and audited."""
     from warmstart.seed.node_cache import FetchOverBudget, local_copy
 
     copied = []
@@ -283,7 +285,7 @@ def _copied(
 
 
 def _give_away(context: Context) -> CacheWithheld | None:
-    """Make the cache and what lies in it the job's, the cache itself last."""
+    """Make the job's user the owner of the cache and its directories, the cache itself last."""
     record = context.record
     try:
         with opened_dir(record.run_directory) as base, opened_dir("cache", base) as cache:

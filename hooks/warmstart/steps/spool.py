@@ -1,4 +1,4 @@
-"""Step `spool`: publish what the store did not take from earlier jobs of this node (docs/architecture.md, rule 2)."""
+"""Step `spool`: publish bundles of earlier jobs that the store had not accepted (docs/architecture.md, rule 2)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ NAME = "spool"
 
 
 class Options(NamedTuple):
-    """How long it may hold the node."""
+    """The time limit of the step, in seconds."""
 
     seconds: float
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Publish as much as there is time for; the rest waits for the next epilog, or for maintenance."""
+    """Publish bundles until the time limit. The rest waits for the next epilog or for maintenance."""
     deadline = context.deadline.within(options.seconds)
     done = publish(context.paths.spool, context.store, context.policy.maintenance, context.audit, deadline)
     return Outcome("changed" if done else "unchanged", detail={"bundles": done})
 
 
 def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Journal, deadline: Deadline) -> int:
-    """Publish a node's spool; return how many bundles left it. The store's own errors."""
+    """Publish a node's spool. Return how many bundles left it. Raises the store's errors."""
     count = 0
     for delivered in spool.deliver(directory, store, rules, deadline):
         count += 1
-        _tell(audit, delivered)
+        _audit(audit, delivered)
     return count
 
 
-def _tell(audit: Journal, delivered: Delivered) -> None:
+def _audit(audit: Journal, delivered: Delivered) -> None:
     spooled, published = delivered.spooled, delivered.published
     if delivered.reason or spooled is None:
         audit.emit(events.BUNDLE_DROPPED, spooled=delivered.name, reason=delivered.reason)

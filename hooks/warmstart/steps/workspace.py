@@ -3,9 +3,9 @@
     <root>/<node>/<jobid>.<run>/   root, 0711
         tmp/  cache/               the job's uid and gid, 0700
 
-The whole tree is built as root and given away last, so its owner can change nothing under our hands
-(docs/threats.md, row 4). A cache with directories of profiles stays root's in this step: `seed` mounts in it and then
-gives it away. `release` removes the tree by the same name, computed anew from the record.
+Root builds the whole tree and changes its owner last, so the job's user cannot interfere with the construction
+(docs/threats.md, row 4). A cache with directories for profiles still belongs to root after this step: `seed` mounts
+overlays in it and then changes its owner. `release` computes the same name from the record and removes the tree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = "workspace"
 
 
 class WorkspaceUnusable(NodeError):
-    """The node's workspace file system is broken or read-only."""
+    """The workspace's file system is broken or read-only."""
 
     code = "workspace-unusable"
     template = "cannot use the workspace {root}: {problem}"
@@ -33,21 +33,21 @@ class WorkspaceUnusable(NodeError):
 
 
 class WorkspaceFull(ResourceError):
-    """No room for one more workspace, or somebody else owns its place."""
+    """There is no space for another workspace, or something else exists at its path."""
 
     code = "workspace-full"
-    template = "no workspace under {root}: {problem}"
-    hint = "who filled it? limit users by quota, or give warmstart a file system of its own"
+    template = "no workspace below {root}: {problem}"
+    hint = "free space there; limit users by quota, or give warmstart its own file system"
 
 
 class Options(NamedTuple):
     """What to build."""
 
-    subdirs: tuple[str, ...]  # one below cache/ for each profile
+    subdirs: tuple[str, ...]  # below cache/, one for each profile
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Build the tree, or nothing."""
+    """Build the whole tree, or nothing. Raises `WorkspaceUnusable` or `WorkspaceFull`."""
     record = context.record
     try:
         ensure_path(record.workspace, 0o755)
@@ -63,7 +63,7 @@ def run(context: Context, options: Options) -> Outcome:
     environment = {}
     if len(os.fsencode(f"{path}/tmp")) <= LONGEST_TMPDIR:
         environment["TMPDIR"] = f"{path}/tmp"
-    else:  # keep the user's TMPDIR: programs that bind a socket below a longer path fail
+    else:  # keep the user's TMPDIR: programs could not bind a socket below a longer path
         context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST_TMPDIR)
     cache = context.policy.constant_cache or f"{path}/cache"
     return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)

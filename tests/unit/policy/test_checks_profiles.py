@@ -63,11 +63,11 @@ VARIABLES = 'variables: {T: "{dir}"}'
     [
         (
             f"  numba: {{{VARIABLES}, entries: ['*']}}\n",
-            "4:3: profiles.numba: comes with warmstart; choose another name",
+            "4:3: profiles.numba: is a profile of warmstart; choose another name",
         ),
         (
             f"  files: {{{VARIABLES}, entries: ['*']}}\n",
-            "4:3: profiles.files: comes with warmstart; choose another name",
+            "4:3: profiles.files: is a profile of warmstart; choose another name",
         ),
         (f"  My: {{{VARIABLES}, entries: ['*']}}\n", "4:3: profiles: 'My' is not a profile's name: lower-case letters"),
         (f"  t: {{{VARIABLES}}}\n", "4:6: profiles.t.entries: missing"),
@@ -85,8 +85,8 @@ VARIABLES = 'variables: {T: "{dir}"}'
             f"  t: {{{VARIABLES}, entries: ['*'], relocation: rewrite}}\n",
             "profiles.t.relocation: expected 'relocatable'",
         ),
-        ("  t: {variables: {T: x}, entries: ['*']}\n", "4:7: profiles.t.variables: none has {dir}"),
-        ("  t: {variables: {SLURM_T: '{dir}'}, entries: ['*']}\n", "4:19: profiles.t.variables.SLURM_T: belongs to"),
+        ("  t: {variables: {T: x}, entries: ['*']}\n", "4:7: profiles.t.variables: none contains {dir}"),
+        ("  t: {variables: {SLURM_T: '{dir}'}, entries: ['*']}\n", "4:19: profiles.t.variables.SLURM_T: is reserved"),
     ],
 )
 def test_mistakes_have_a_place(site: Site, text: str, refusal: str) -> None:

@@ -356,8 +356,8 @@ TWO_RULES = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n  - {name: o
 @pytest.mark.parametrize(
     ("names", "refusal"),
     [
-        ("[NUMBA_CACHE]", "6:16: rules[1].override[0]: nothing sets NUMBA_CACHE; put it into env, or correct it"),
-        ("[OTHER, WARMSTART_CACHE]", "6:23: rules[1].override[1]: WARMSTART_CACHE is never the user's; leave it out"),
+        ("[NUMBA_CACHE]", "6:16: rules[1].override[0]: nothing sets NUMBA_CACHE; add it to env, or correct the name"),
+        ("[OTHER, WARMSTART_CACHE]", "6:23: rules[1].override[1]: users can never set WARMSTART_CACHE; remove it here"),
         ("[A=1]", "6:16: rules[1].override[0]: 'A=1' is not a variable's name"),
         ("OTHER", "6:15: rules[1].override: expected a list"),
     ],

@@ -40,16 +40,16 @@ def rule(keys: str, match: str = "{}") -> str:
         (rule("ports: 1000-2000"), "6:25: rules[0].rendezvous.ports: '1000-2000': write a range between 1024 and"),
         (rule("ports: 29999-20000"), "6:25: rules[0].rendezvous.ports: '29999-20000': write a range between"),
         (rule("ports: 61000-70000"), "6:25: rules[0].rendezvous.ports: '61000-70000': write a range between"),
-        (rule("ports: 20000-20007"), "6:25: rules[0].rendezvous.ports: has fewer ports than one job may ask for"),
+        (rule("ports: 20000-20007"), "6:25: rules[0].rendezvous.ports: has fewer ports than one job may request"),
         (
             rule("ports: 30000-32768"),
             "6:25: rules[0].rendezvous.ports: overlaps this node's net.ipv4.ip_local_port_range, 32768-60999",
         ),
         (rule("ports: 60999-65535"), "6:25: rules[0].rendezvous.ports: overlaps this node's"),
-        (rule("ports: 2000-3000, per_user: 8"), "6:46: rules[0].rendezvous.per_user: is not above per_job, 8"),
+        (rule("ports: 2000-3000, per_user: 8"), "6:46: rules[0].rendezvous.per_user: must be more than per_job, 8"),
         (
             rule("ports: 20000-29999", "{account: x}"),
-            "5:13: rules[0].match.account: rendezvous may not rest on a claimed attribute; match on user, group or",
+            "5:13: rules[0].match.account: rendezvous may not depend on a claimed attribute; match on user, group or",
         ),
     ],
 )

@@ -217,9 +217,9 @@ def test_a_head_that_has_no_port_says_so(nodes: Nodes, monkeypatch: pytest.Monke
 
 def test_a_shared_head_node_has_no_port(nodes: Nodes) -> None:
     """Unless the rule says so; with the node for itself the job has one."""
-    with pytest.raises(NodeShared, match="does not have its first node n1 for itself"):
+    with pytest.raises(NodeShared, match="does not have its first node n1 exclusively"):
         nodes.run(TWO, shared_nodes=False)
-    with pytest.raises(HeadRefused, match="for itself"):
+    with pytest.raises(HeadRefused, match="exclusively"):
         nodes.run(TWO._replace(node="n2"), shared_nodes=False)
     assert nodes.run(TWO._replace(oversubscribe="NO"), shared_nodes=False)["MASTER_ADDR"] == "n1"
 

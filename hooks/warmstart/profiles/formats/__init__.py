@@ -1,1 +1,1 @@
-"""What validators check of a file format, one module per format; imported only where content is judged."""
+"""Checks of file formats for validators. Imported only where content is judged."""

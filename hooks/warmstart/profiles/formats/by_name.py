@@ -1,4 +1,4 @@
-"""Check a file in a format that a policy names; docs/profiles.md says what each check proves."""
+"""Check a file in a format that a policy names. docs/profiles.md says what each check covers."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ CHECKS: dict[str, Callable[[EntryFiles, str], object]] = {  # `defined.FORMATS` 
 
 
 def check(kind: str, files: EntryFiles, name: str) -> None:
-    """Raise `EntryInvalid` unless the file is well-formed in the format `kind`."""
+    """Check a file in the format `kind`, one of `defined.FORMATS`. Raises `EntryInvalid`."""
     CHECKS[kind](files, name)
 
 
 def check_sidecar(files: EntryFiles, name: str) -> None:
-    """Compare `NAME.sha256`, as sha256sum(1) writes it, with the file NAME in the same directory."""
+    """Compare `NAME.sha256`, in the format of sha256sum(1), with the file NAME beside it. Raises `EntryInvalid`."""
     described = name.removesuffix(".sha256")
     if described not in files:
         raise EntryInvalid("incomplete")

@@ -1,8 +1,8 @@
 """Check zlib streams and zstd frames to their last byte.
 
-zlib (RFC 1950) is inflated, piece by piece and not kept: its Adler-32 covers all of it. zstd (RFC 8878) is walked block
-by block, since Python before 3.14 can't decompress it: found is what changes a length, or leaves zeroes at a block's
-end, and nothing else inside a block.
+zlib (RFC 1950) is inflated in bounded memory; its Adler-32 covers all content. zstd (RFC 8878) is only walked block by
+block, because Python before 3.14 cannot decompress it. That finds changed lengths and zeroes at the end of a block, but
+no other change inside a block.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
-MOST_INFLATED = 4 << 30  # bytes; bounds the time that a bomb may take
+MOST_INFLATED = 4 << 30  # bytes; bounds the time for a decompression bomb
 _PIECE = 1 << 20
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _RLE, _COMPRESSED, _RESERVED = 1, 2, 3  # block types
@@ -22,9 +22,9 @@ _CONTENT_BYTES = (0, 2, 4, 8)
 
 
 def check(files: EntryFiles, name: str, *, least: int) -> None:
-    """Raise `EntryInvalid` unless the file is one zlib stream or one zstd frame, of `least` bytes inflated.
+    """Raise `EntryInvalid` unless the file is one zlib stream or one zstd frame with at least `least` bytes of content.
 
-    What a zstd frame does not say of its content's size is not checked.
+    The size of a zstd frame's content is checked only if the frame states it.
     """
     with files.open(name) as (file, _):
         start = file.read(4)
@@ -35,7 +35,7 @@ def check(files: EntryFiles, name: str, *, least: int) -> None:
 
 
 def _inflate(file: BinaryIO) -> int:
-    """Return how many bytes the stream holds; the file stands behind what was read of it."""
+    """Inflate the stream and return the size of its content in bytes."""
     inflater = zlib.decompressobj()
     size = 0
     try:
@@ -53,7 +53,7 @@ def _inflate(file: BinaryIO) -> int:
 
 
 def _walk_frame(file: BinaryIO) -> int | None:
-    """Walk one frame; return its content's size where it says so."""
+    """Walk one frame. Return the size of its content, or None if the frame does not state it."""
     file.seek(4)
     (descriptor,) = _bytes(file, 1)
     single_segment, checksum = descriptor >> 5 & 1, descriptor >> 2 & 1
@@ -80,9 +80,9 @@ def _walk_blocks(file: BinaryIO) -> None:
 
 
 def _check_block(data: bytes) -> None:
-    """Require that a compressed block has its literals, and after its sequences the bit that marks their end.
+    """Require that a compressed block has all its literals, and a non-zero last byte if it has sequences.
 
-    That bit makes the last byte of a block that has sequences another one than zero (RFC 8878, 3.1.1.3.2 and 4.1).
+    The last byte contains the end marker of the sequences, a 1 bit (RFC 8878, 3.1.1.3.2 and 4.1).
     """
     sequences = _literals_end(data) if data else 0
     _require(sequences < len(data))
@@ -90,13 +90,13 @@ def _check_block(data: bytes) -> None:
 
 
 def _literals_end(data: bytes) -> int:
-    """Return how long the literals section is, from its header (RFC 8878, 3.1.1.3.1.1)."""
+    """Return the length of the literals section, from its header (RFC 8878, 3.1.1.3.1.1)."""
     kind, form = data[0] & 3, data[0] >> 2 & 3
-    if kind < _COMPRESSED:  # raw or one repeated byte: one length, of 5, 12 or 20 bits
+    if kind < _COMPRESSED:  # raw, or one repeated byte: one length of 5, 12 or 20 bits
         header, shift = ((1, 3), (2, 4), (1, 3), (3, 4))[form]
         length = int.from_bytes(data[:header], "little") >> shift
         return header + (1 if kind == _RLE else length)
-    header, bits = ((3, 10), (3, 10), (4, 14), (5, 18))[form]  # the length before and the one after
+    header, bits = ((3, 10), (3, 10), (4, 14), (5, 18))[form]  # regenerated and compressed size
     return header + (int.from_bytes(data[:header], "little") >> (4 + bits))
 
 

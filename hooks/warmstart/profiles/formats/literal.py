@@ -1,7 +1,7 @@
-"""Read a Python literal of dictionaries, tuples, lists, strings, numbers and None, without Python's own parser.
+"""Read a Python literal of dictionaries, tuples, lists, strings, integers, booleans and None with a bounded parser.
 
-Why not `ast.literal_eval`: the compiler behind it recurses as deep as its input says, and a process that dies
-of it judges no other entry. Escapes in strings are refused: what we read are names and paths.
+`ast.literal_eval` is no option: its parser recurses as deep as the input demands, and a crash would leave the other
+entries without a verdict. Escapes in strings are refused, because the strings are names and paths.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CLOSING = {"(": ")", "[": "]"}
 
 
 def read_dict(files: EntryFiles, name: str) -> dict[object, object]:
-    """Return the one dictionary that the file is; `literal-malformed` for anything else."""
+    """Parse a file that is one dictionary. Lists become tuples. Raises `EntryInvalid` ("literal-malformed")."""
     try:
         text = files.read(name, LARGEST).decode()
     except UnicodeDecodeError as error:
@@ -32,14 +32,14 @@ def read_dict(files: EntryFiles, name: str) -> dict[object, object]:
 
 
 class _Reader:
-    """Where in the text we are."""
+    """A recursive-descent parser with its position in the text."""
 
     def __init__(self, text: str) -> None:
         self.at = 0
         self._text = text
 
     def value(self, depth: int) -> object:
-        """Read one value; lists become tuples."""
+        """Parse one value at the given nesting depth."""
         mark, *plain = self._token()
         if mark == "{":
             return self._dict(depth + 1)

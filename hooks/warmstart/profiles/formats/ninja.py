@@ -1,13 +1,12 @@
-"""Check a directory that ninja built a library in.
+"""Check a directory in which ninja built a library (docs/cache-formats.md, Ninja builders).
 
-See docs/cache-formats.md, Ninja builders; seen with ninja 1.11 and torch 2.13.
+Seen with ninja 1.11 and torch 2.13.
 
-ninja takes what its log and the mtimes say for true: a library that is cut short and old enough is "no work to do". It
-writes an output's line into the log when the command has ended, so an output without a line was being written
-when its job died.
+ninja trusts its log and the mtimes: a truncated library that is old enough is "no work to do". It logs an output when
+the command has ended, so an output without a line in the log was being written when its job died.
 
-Who builds in a cache that is of use only at the constant path names that path. Where a job did not see its cache there
-(a plugin that was missing), it has built at its run's own path, which nobody has again.
+Such builds name the constant path. A job that did not see its cache there, e.g. because a plugin was missing, has built
+at its run's own path, which no other job has. Its build is refused.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _LOG_HEADER = re.compile(rb"# ninja log v[0-9]{1,2}\n")
 _LOG_LINE = re.compile(rb"[0-9]+\t[0-9]+\t[0-9]+\t([^\t\n]+)\t[0-9a-f]+\n")
 _DEPS_HEADER = b"# ninjadeps\n"
 _OF_A_RUN = re.compile(rb"/[0-9]{1,10}\.[0-9a-f]{8}/cache/")  # Record.run_directory
-_IS_DEPS = 1 << 31  # in a record's size: dependencies; without it a path
+_IS_DEPS = 1 << 31  # bit in a record's size: the record has dependencies, otherwise a path
 
 
 def check_build(files: EntryFiles, directory: str, library: str) -> None:
     """Raise `EntryInvalid` unless the build of `library` (`<name>.so`) in `directory` ended and its files are whole.
 
-    `made-elsewhere` where it names the cache of one run. `directory` is relative to the entry's names; objects and
-    further libraries there are checked, too.
+    The reason is "made-elsewhere" if the build names the cache of one run. `directory` is relative to the stage, like
+    the names of the entry's files. Objects and other libraries in it are checked, too.
     """
     here = {name.rpartition("/")[2]: name for name in files.names if name.rpartition("/")[0] == directory}
     if not {BUILD, LOG, library} <= here.keys():
@@ -51,7 +50,7 @@ def check_build(files: EntryFiles, directory: str, library: str) -> None:
 
 
 def _outputs(files: EntryFiles, log: str) -> set[str]:
-    """Return the base names of what the log says was built."""
+    """Return the base names of the outputs in the log."""
     data = files.read(log, _LARGEST)
     header = _LOG_HEADER.match(data)
     if not header:
@@ -68,7 +67,7 @@ def _outputs(files: EntryFiles, log: str) -> set[str]:
 
 
 def _check_deps(files: EntryFiles, name: str) -> None:
-    """Walk the records of dependencies to the last byte; one that is cut short makes ninja build again."""
+    """Walk the dependency records to the last byte. ninja would build again after a truncated one."""
     data = files.read(name, _LARGEST)
     at = len(_DEPS_HEADER) + 4
     if not data.startswith(_DEPS_HEADER) or len(data) < at:

@@ -1,11 +1,11 @@
 """Check source text, small JSON, torch's byte records, and bytes of unknown format.
 
-Of bytes whose format nobody has published, this proves only that they exist and are not what a crash leaves: an empty
-file, one of zeroes, one that ends in a page of zeroes. It cannot find a file that was cut short or changed elsewhere.
+For unpublished formats the checks find only what a crash typically leaves: an empty file, one of zeroes, one that ends
+in a page of zeroes. They cannot find other truncation or changes.
 
-torch's `BytesWriter` writes a CRC-32, then fields of an eight-byte length and their bytes. Read in torch 2.13
-(`utils/_appending_byte_serializer.py`, `_inductor/standalone_compile.py`) and tried on its files. The first field
-names the content. The last field is a pickle that torch's reader loads; it is not inspected.
+torch's `BytesWriter` writes a CRC-32, then fields of an eight-byte length and that many bytes. From the source of torch
+2.13 (`utils/_appending_byte_serializer.py`, `_inductor/standalone_compile.py`), and tried on its files. The first field
+names the kind of content. The last field is a pickle that torch's reader loads; it is not inspected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS = {b"CacheCompiledArtifact": 4, b"AOTCompiledArtifact": 3}  # first field
 
 
 def check_text(files: EntryFiles, name: str) -> None:
-    """Require non-empty UTF-8 without NUL bytes; what is missing at its end can't be seen."""
+    """Require non-empty UTF-8 without NUL bytes. Truncation cannot be found."""
     data = files.read(name, LARGEST_TEXT)
     try:
         data.decode()
@@ -35,7 +35,7 @@ def check_text(files: EntryFiles, name: str) -> None:
 
 
 def read_json(files: EntryFiles, name: str) -> dict[str, object]:
-    """Return one JSON object that ends where the file does."""
+    """Parse a file that is one JSON object."""
     value = _read(files, name)
     if not isinstance(value, dict):
         raise EntryInvalid("json-malformed")
@@ -43,12 +43,12 @@ def read_json(files: EntryFiles, name: str) -> dict[str, object]:
 
 
 def check_json(files: EntryFiles, name: str) -> None:
-    """Require one JSON value of any kind that ends where the file does."""
+    """Require a file that is one JSON value of any type."""
     _read(files, name)
 
 
 def read_rows(files: EntryFiles, name: str) -> list[tuple[str, ...]]:
-    """Return one JSON list of lists of strings."""
+    """Parse a file that is one JSON list of lists of strings."""
     rows = _read(files, name)
     if not isinstance(rows, list):
         raise EntryInvalid("json-malformed")
@@ -74,7 +74,7 @@ def check_not_empty(files: EntryFiles, name: str) -> None:
 
 
 def check_written(files: EntryFiles, name: str) -> None:
-    """Require bytes up to the end: a last page (or all of a smaller file) of zeroes was never written."""
+    """Require that the last page, or all of a smaller file, is not zeroes: those would never have been written."""
     with files.open(name) as (file, size):
         if not size:
             raise EntryInvalid("blob-empty")
@@ -84,7 +84,7 @@ def check_written(files: EntryFiles, name: str) -> None:
 
 
 def check_total(files: EntryFiles, limit: int) -> None:
-    """Require that the entry's files have at most `limit` bytes together."""
+    """Require at most `limit` bytes in all files of the entry together."""
     total = 0
     for name in files.names:
         with files.open(name) as (_, size):
@@ -96,11 +96,11 @@ def check_total(files: EntryFiles, limit: int) -> None:
 def check_artifact(files: EntryFiles, name: str) -> None:
     """Raise `EntryInvalid` unless the file is one whole artifact of torch's standalone compiler."""
     with files.open(name) as (file, size):
-        said = file.read(4)
+        recorded = file.read(4)
         crc = 0
         while piece := file.read(_PIECE):
             crc = zlib.crc32(piece, crc)
-        if len(said) < 4 or int.from_bytes(said, "big") != crc:
+        if len(recorded) < 4 or int.from_bytes(recorded, "big") != crc:
             raise EntryInvalid("hash-differs")
         file.seek(4)
         kind = b""

@@ -1,8 +1,8 @@
-"""Hashes that an entry carries of itself.
+"""Check content against hashes in an entry's own names and manifests.
 
-Inductor names files by the lower-case base32 of the SHA-256 of their content, without its constant last letter
-(read in torch 2.13, `_inductor/cache_key.py`, and checked on its real files; docs/cache-formats.md, Inductor).
-TileLang's manifest has sizes and plain SHA-256.
+Inductor names files after the lower-case base32 of the SHA-256 of their content, without its constant last letter (from
+the source of torch 2.13, `_inductor/cache_key.py`, checked on real files; docs/cache-formats.md, Inductor). TileLang's
+manifest has sizes and hexadecimal SHA-256.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ LARGEST_SOURCE = 64 << 20
 
 
 def check_content(files: EntryFiles, name: str) -> None:
-    """Require a base name that is the hash of all bytes (fxgraph, aotautograd)."""
+    """Require a base name that is Inductor's hash of the content (fxgraph, aotautograd)."""
     if _letters(bytes.fromhex(size_and_sha256(files, name).sha256)) != name.rpartition("/")[2]:
         raise EntryInvalid("name-not-hash")
 
 
 def size_and_sha256(files: EntryFiles, name: str) -> Copied:
-    """Return how many bytes a file has, and their SHA-256 in hexadecimal."""
+    """Return a file's size in bytes and its SHA-256 in hexadecimal."""
     with files.open(name) as (file, _):
         return copy_hashed(file.fileno())
 
 
 def check_hex_name(files: EntryFiles, name: str) -> None:
-    """Require a base name that begins with the SHA-256 of all bytes in hexadecimal."""
+    """Require a base name that begins with the content's SHA-256 in hexadecimal."""
     if not name.rpartition("/")[2].startswith(size_and_sha256(files, name).sha256):
         raise EntryInvalid("name-not-hash")
 
 
 def of_parts(parts: Iterable[object]) -> str:
-    """Return SGLang's hash of a list: sixteen digits of the SHA-256 of each part's `repr` and a NUL."""
+    """Return SGLang's hash of a list: 16 hex digits of the SHA-256 over each part's `repr` and a NUL."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(repr(part).encode() + b"\0")
@@ -44,7 +44,7 @@ def of_parts(parts: Iterable[object]) -> str:
 
 
 def check_source(files: EntryFiles, name: str) -> None:
-    """Require a stem of `c` and the hash of the text without the white space around it (`.py`)."""
+    """Require a stem of `c` and Inductor's hash of the stripped text (`.py`)."""
     try:
         text = files.read(name, LARGEST_SOURCE).decode().strip()
     except UnicodeDecodeError as error:

@@ -168,7 +168,7 @@ def test_a_policy_that_a_user_may_not_read_is_said_to_be_one(
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
     result = run(site, *NOBODY)
     assert result.exit_code == 2
-    assert "ask as root" in result.stderr
+    assert "run the command as root" in result.stderr
 
 
 # `warmstart plan` says where jobs of several nodes meet, and which jobs ask for too much.
