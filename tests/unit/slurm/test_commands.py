@@ -95,7 +95,7 @@ def test_scontrol_is_asked_once(tmp_path: Path) -> None:
     [
         ("exec sleep 600", "was killed at its deadline"),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
-        ("echo nonsense", "does not answer about job 7"),
+        ("echo nonsense", "output is not about job 7"),
     ],
 )
 def test_a_controller_that_does_not_answer_is_left_at_the_deadline(tmp_path: Path, script: str, reason: str) -> None:
@@ -171,10 +171,10 @@ def test_one_look_up_is_all_there_is(tmp_path: Path, broken: str, reason: str) -
         ("7|TIMEOUT|TimeLimit|0|2026-11-21T19:28:52|", "it is TIMEOUT"),
         ("7|COMPLETING|OutOfMemory|125|2026-11-21T19:28:52|", "it ended with status 125, reason OutOfMemory"),
         ("7|COMPLETING|None|0|NONE|", "it was requeued"),
-        ("7|COMPLETING|None", "not known: squeue does not tell"),
-        ("", "not known: squeue does not tell"),
-        ("6|COMPLETED|None|0|2026-11-21T19:28:52|", "not known: squeue does not tell"),
-        ("7|COMPLETED|None|0|2026|\n7|COMPLETED|None|0|2026|", "not known: squeue does not tell"),
+        ("7|COMPLETING|None", "not known: squeue gives no clear answer"),
+        ("", "not known: squeue gives no clear answer"),
+        ("6|COMPLETED|None|0|2026-11-21T19:28:52|", "not known: squeue gives no clear answer"),
+        ("7|COMPLETED|None|0|2026|\n7|COMPLETED|None|0|2026|", "not known: squeue gives no clear answer"),
     ],
 )
 def test_what_squeue_says(answer: str, expected: str) -> None:
