@@ -44,8 +44,8 @@ def enclosure(addresses: Sequence[tuple[str, int]]) -> Iterator[Enclosure]:
     try:
         linux.check(libc.unshare(_CLONE_NEWNET))
         try:
-            _raise_loopback()
-            sockets.extend(map(_listening, addresses))
+            _bring_up_loopback()
+            sockets.extend(map(_listen, addresses))
             inside = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             linux.check(libc.setns(outside, _CLONE_NEWNET))
@@ -58,12 +58,12 @@ def enclosure(addresses: Sequence[tuple[str, int]]) -> Iterator[Enclosure]:
                 os.close(fd)
 
 
-def _raise_loopback() -> None:
+def _bring_up_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
-def _listening(address: tuple[str, int]) -> socket.socket:
+def _listen(address: tuple[str, int]) -> socket.socket:
     made = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

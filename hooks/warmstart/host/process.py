@@ -114,10 +114,10 @@ def run(
         if session:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        _let_go(process)
+        _reap(process)
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
+def _reap(process: subprocess.Popen[bytes]) -> None:
     """Wait `REAP_S` for a killed program to end. One that hangs in the kernel on a dead file system is left behind."""
     for stream in (process.stdout, process.stderr):
         if stream is not None:

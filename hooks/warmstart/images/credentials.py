@@ -55,7 +55,7 @@ def login_at(path: str, registry: str) -> Login:
 
 
 @contextmanager
-def lent(work: Scratch, identity: Identity, name: str, text: str) -> Iterator[None]:
+def credentials_file(work: Scratch, identity: Identity, name: str, text: str) -> Iterator[None]:
     """Put a file with `text` into the scratch, readable by the import account alone, for the duration of a `with`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with work.errors():
@@ -83,7 +83,7 @@ def for_enroot(login: Login) -> str:
     enroot finds the user by the registry's name. The token service has another name, so its entry is the default.
     """
     host = "registry-1.docker.io" if login.registry == DOCKER_HUB else login.registry.partition(":")[0]
-    return "".join(f"{whom} login {login.user} password {login.secret}\n" for whom in (f"machine {host}", "default"))
+    return "".join(f"{entry} login {login.user} password {login.secret}\n" for entry in (f"machine {host}", "default"))
 
 
 def _read(path: str, registry: str) -> dict[str, object]:

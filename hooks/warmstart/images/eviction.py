@@ -33,7 +33,7 @@ from warmstart.images.layout import (
     QUARANTINE,
     Charged,
 )
-from warmstart.images.published import forget_dead, known_of, opened_folder, sweep_all
+from warmstart.images.published import forget_dead, opened_folder, read_metadata, sweep_all
 from warmstart.policy.compiled import Keep
 from warmstart.store.atomic import replace
 from warmstart.store.locks import try_lock
@@ -270,7 +270,7 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
         status = os.stat(path + IMAGE, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    known = known_of(path + META)
+    known = read_metadata(path + META)
     marks = uses.last(store, name)
     now = time.time()
     nodes = sorted(node for node, at in marks.items() if now - at < lease)
@@ -341,5 +341,5 @@ def _describe_quarantined(store: str, folder: str, name: str) -> QuarantinedImag
     except FileNotFoundError:
         reason = ""
     at = int(name.rpartition(".")[2]) / 1e9
-    reference = str(known_of(path + META).get("reference", ""))
+    reference = str(read_metadata(path + META).get("reference", ""))
     return QuarantinedImage(name, path + IMAGE, size, at, reason, reference, "", store)

@@ -132,13 +132,13 @@ def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found
         return None
     try:
         status = os.fstat(fd)
-        problem = what_is_wrong(fd, status)
+        problem = superblock_problem(fd, status)
     finally:
         os.close(fd)
     return Found(name, path, digest, status.st_size, stale, problem)
 
 
-def what_is_wrong(fd: int, status: os.stat_result) -> str:
+def superblock_problem(fd: int, status: os.stat_result) -> str:
     """Return why the file cannot be a whole image, "" if it can (depth `superblock`)."""
     if not stat.S_ISREG(status.st_mode):
         return "not a regular file"

@@ -56,7 +56,7 @@ from warmstart.images.layout import (
     Charged,
     Pointer,
     parse_pointer,
-    what_is_wrong,
+    superblock_problem,
 )
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
@@ -161,7 +161,7 @@ def publish_image(store: str, fd: int, name: str, draft: Draft, owner: str) -> P
             copied = copy_hashed(fd, temp_fd)
             if copied.size != size:
                 raise ImageInvalid(problem=f"read {copied.size} bytes of {size}")
-            problem = what_is_wrong(temp_fd, os.fstat(temp_fd))
+            problem = superblock_problem(temp_fd, os.fstat(temp_fd))
             if problem:
                 raise ImageInvalid(problem=problem)
             first = publish(images, temp, temp_fd, name + IMAGE)
@@ -185,7 +185,7 @@ def _check_space(images: int, size: int) -> None:
         raise OSError(errno.ENOSPC, f"the image has {size} bytes, {space.f_bavail * space.f_frsize} are free")
 
 
-def known_of(path: str) -> dict[str, object]:
+def read_metadata(path: str) -> dict[str, object]:
     """Return the metadata of a published image from `path` (NAME.json); {} if it is missing or damaged."""
     try:
         found = json.loads(read_small(path, LONGEST_META))
@@ -221,7 +221,7 @@ def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteC
         fd = open_regular(name + IMAGE, images)
         try:
             status = os.fstat(fd)
-            answer = ByteCheck(what_is_wrong(fd, status), status.st_ino, remembered=False)
+            answer = ByteCheck(superblock_problem(fd, status), status.st_ino, remembered=False)
             if answer.problem:
                 return answer
             if not again and _is_checked(store, name, status):
@@ -229,7 +229,7 @@ def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteC
             sha256 = copy_hashed(fd).sha256
         finally:
             os.close(fd)
-        known = known_of(os.path.join(store, IMAGES, name + META))
+        known = read_metadata(os.path.join(store, IMAGES, name + META))
         if "sha256" not in known:
             late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
             replace(images, owner, name + META, json.dumps(late).encode())
@@ -282,7 +282,7 @@ def _is_another(folder: int, name: str, inode: int) -> bool:
     try:
         if inode:
             return os.fstat(fd).st_ino != inode
-        return not what_is_wrong(fd, os.fstat(fd))
+        return not superblock_problem(fd, os.fstat(fd))
     finally:
         os.close(fd)
 
@@ -320,11 +320,11 @@ def last_pointer(store: str, key: str) -> Pointer | None:
 
 
 def _point(store: str, key: str, pointer: Pointer, owner: str) -> None:
-    said = {"format": FORMAT, **pointer._asdict()}
+    content = {"format": FORMAT, **pointer._asdict()}
     if not pointer.unanswered:
-        del said["unanswered"]
+        del content["unanswered"]
     with opened_folder(store, TAGS) as tags:
-        replace(tags, owner, key + META, json.dumps(said).encode())
+        replace(tags, owner, key + META, json.dumps(content).encode())
 
 
 def temp_owner(key: str, node: str, run_id: str) -> str:
@@ -422,10 +422,10 @@ def producer_of(store: str, key: str) -> Producer | None:
 
 
 def _write(folder: int, key: str, producer: Producer, owner: str) -> None:
-    said = producer._asdict()
+    content = producer._asdict()
     if not producer.doing:
-        del said["doing"]
-    replace(folder, owner, key + PRODUCER, json.dumps(said).encode(), 0o600)
+        del content["doing"]
+    replace(folder, owner, key + PRODUCER, json.dumps(content).encode(), 0o600)
 
 
 def remember(store: str, key: str, failure: RememberedFailure, owner: str) -> None:

@@ -160,7 +160,10 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Cap
 
 
 def remove_left(node: int, run_id: str, deadline: Deadline) -> None:
-    """Remove the scratch of a killed hook's imports. `node` is the open directory `<workspace>/<node>/`."""
+    """Remove the scratch directories of a killed hook's imports, none of which may still be alive.
+
+    `node` is the open directory `<workspace>/<node>/`.
+    """
     for name in os.listdir(node):
         if name.startswith(f"{PREFIX}{run_id}."):
             _remove(node, name, deadline)

@@ -25,7 +25,7 @@ from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
 from warmstart.images.importers.base import Importer
-from warmstart.images.layout import IMAGE, key_of, what_is_wrong
+from warmstart.images.layout import IMAGE, key_of, superblock_problem
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch, disk_errors
 from warmstart.images.squashfs import ImageInvalid
@@ -67,9 +67,9 @@ def user_import_directory(job_tmp: str, step: str, caps: Caps) -> UserImportDire
     `job_tmp` is `tmp/` in the job's workspace, "" if there is none. In /var/tmp the prefix is `step` (`JOB.STEP`), so
     that steps have different files. Raises `UserImportUnusable`.
     """
-    if job_tmp and _is_mine(job_tmp):
-        return UserImportDirectory(_made(f"{job_tmp}/{FOLDER}"), "", caps)
-    return UserImportDirectory(_made(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
+    if job_tmp and _is_own_directory(job_tmp):
+        return UserImportDirectory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), "", caps)
+    return UserImportDirectory(_ensure_own_directory(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
 
 
 def obtain(
@@ -85,7 +85,7 @@ def obtain(
     with disk_errors(directory.path), opened_dir(directory.path) as folder:
         if _is_whole(folder, name + IMAGE):
             return path
-        with alone(folder, name, reference, deadline):
+        with image_lock(folder, name, reference, deadline):
             if not _is_whole(folder, name + IMAGE):
                 with _scratch(directory, folder) as work:
                     _offer_credentials(work, login)
@@ -102,7 +102,7 @@ def copied(reference: Reference, directory: UserImportDirectory, source: str, de
     """Copy an image that the store may evict; return the path of the user's copy, "" if copying fails."""
     name = f"{directory.prefix}{key_of(reference.canonical())}{IMAGE}"
     try:
-        with opened_dir(directory.path) as folder, alone(folder, name, reference, deadline):
+        with opened_dir(directory.path) as folder, image_lock(folder, name, reference, deadline):
             if not _is_whole(folder, name):
                 with _scratch(directory, folder) as work:
                     shutil.copyfile(source, f"{work.path}/{name}")
@@ -133,7 +133,7 @@ def release(step: str) -> None:
         return
 
 
-def _is_mine(path: str) -> bool:
+def _is_own_directory(path: str) -> bool:
     try:
         with opened_dir(path) as fd:
             return os.fstat(fd).st_uid == os.getuid()
@@ -141,7 +141,7 @@ def _is_mine(path: str) -> bool:
         return False
 
 
-def _made(path: str) -> str:
+def _ensure_own_directory(path: str) -> str:
     with disk_errors(path), suppress(FileExistsError):
         os.mkdir(path, 0o700)
     try:
@@ -155,7 +155,7 @@ def _made(path: str) -> str:
 
 
 @contextmanager
-def alone(folder: int, name: str, reference: Reference, deadline: Deadline) -> Iterator[None]:
+def image_lock(folder: int, name: str, reference: Reference, deadline: Deadline) -> Iterator[None]:
     """Hold the lock of one image, which only saves work; `UserImportBusy` at the deadline.
 
     The kernel releases it when the process ends.
@@ -223,7 +223,7 @@ def _is_whole(folder: int | None, name: str) -> bool:
 def _check(folder: int | None, name: str) -> None:
     fd = os.open(name, REGULAR, dir_fd=folder)
     try:
-        problem = what_is_wrong(fd, os.fstat(fd))
+        problem = superblock_problem(fd, os.fstat(fd))
     finally:
         os.close(fd)
     if problem:

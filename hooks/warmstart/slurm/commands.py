@@ -86,7 +86,7 @@ def qos(query: QosQuery, deadline: Deadline) -> Answer:
         raise LookUpFailed(name=query.name, problem=str(error)) from error
 
 
-def parsed(text: str, job_id: int) -> str:
+def parse_qos(text: str, job_id: int) -> str:
     """Return the QOS from the output of `scontrol show job` for one job; `ValueError` if it is ambiguous.
 
     The output contains text of the user's (job name, comment, account, paths), any of it with newlines. So a second
@@ -109,7 +109,7 @@ def _of_scontrol(query: QosQuery, deadline: Deadline) -> str:
     )
     if process.status != 0:
         raise ValueError(f"scontrol: {process.complaint()}")
-    return parsed(process.stdout.decode("utf-8", "replace"), query.job_id)
+    return parse_qos(process.stdout.decode("utf-8", "replace"), query.job_id)
 
 
 def _of_pyslurm(query: QosQuery, deadline: Deadline) -> str | None:
@@ -165,7 +165,7 @@ def failure(scontrol: str, job_id: int, slurm_conf: str, deadline: Deadline) -> 
         return f"not known: {error}"
     if process.status != 0:
         return f"not known: squeue: {process.complaint()}"
-    return judged(process.stdout.decode("utf-8", "replace"), job_id)
+    return parse_outcome(process.stdout.decode("utf-8", "replace"), job_id)
 
 
 def squeue(scontrol: str) -> str:
@@ -173,7 +173,7 @@ def squeue(scontrol: str) -> str:
     return os.path.join(os.path.dirname(scontrol), "squeue")
 
 
-def judged(answer: str, job_id: int) -> str:
+def parse_outcome(answer: str, job_id: int) -> str:
     """Return the result of `failure` from squeue's output, which may have lines of other tasks of the job's array."""
     rows = [line.split("|")[: len(_FIELDS)] for line in answer.splitlines()]
     found = [row for row in rows if row[0] == str(job_id) and len(row) == len(_FIELDS)]

@@ -111,10 +111,10 @@ def test_is_lent_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     work = Scratch(str(tmp_path), fd, CAPS)
     try:
-        with credentials.lent(work, ME, "auth.json", "text"):
+        with credentials.credentials_file(work, ME, "auth.json", "text"):
             status = os.stat(tmp_path / "auth.json")
             assert (status.st_mode & 0o7777, status.st_uid) == (0o600, ME.uid)
-            again = credentials.lent(work, ME, "auth.json", "other")
+            again = credentials.credentials_file(work, ME, "auth.json", "other")
             with pytest.raises(ScratchUnusable), again:
                 pass
             assert (tmp_path / "auth.json").read_text() == "text"

@@ -41,7 +41,7 @@ def shown(name: str = "x", account: str = "(null)", qos: str = "high", comment: 
 )
 def test_scontrols_answer_is_read(text: str, qos: str) -> None:
     """Its one QOS, or that there is none."""
-    assert commands.parsed(text, 7) == qos
+    assert commands.parse_qos(text, 7) == qos
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_scontrols_answer_is_read(text: str, qos: str) -> None:
 def test_an_answer_that_could_be_the_users_is_none(text: str) -> None:
     """A user writes name, account and comment, newlines included (docs/threats.md, row 3)."""
     with pytest.raises(ValueError, match="scontrol"):
-        commands.parsed(text, 7)
+        commands.parse_qos(text, 7)
 
 
 def asked(tmp_path: Path, script: str) -> QosQuery:
@@ -179,4 +179,4 @@ def test_one_look_up_is_all_there_is(tmp_path: Path, broken: str, reason: str) -
 )
 def test_what_squeue_says(answer: str, expected: str) -> None:
     """Only a plain answer about this job is one; other tasks of its array do not count."""
-    assert commands.judged(answer, 7) == expected
+    assert commands.parse_outcome(answer, 7) == expected

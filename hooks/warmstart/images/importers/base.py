@@ -150,7 +150,7 @@ def _with_egress(
         return completed
 
 
-def patiently(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:
+def with_retries(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:
     """Return the result of `attempt`; on `RegistryUnreachable` retry after each of `pauses` (seconds, plus jitter).
 
     Raises the last error if the attempts or the time to the deadline are used up.

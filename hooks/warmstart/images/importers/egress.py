@@ -231,10 +231,10 @@ def serve(
     """
     free = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
-    def handle(client: socket.socket, whom: tuple[str, int] | None) -> None:
+    def handle(client: socket.socket, destination: tuple[str, int] | None) -> None:
         try:
             with client:
-                _relay(client, *whom) if whom else _answer(client, destinations, report_refusal)
+                _relay(client, *destination) if destination else _answer(client, destinations, report_refusal)
         except (OSError, NotUnderstood):
             return  # one side hung up, or upstream is not a proxy; closing ends the other side
         finally:
@@ -242,8 +242,8 @@ def serve(
 
     with selectors.DefaultSelector() as selector:
         selector.register(proxy, selectors.EVENT_READ, None)
-        for listening, whom in relays:
-            selector.register(listening, selectors.EVENT_READ, whom)
+        for listening, destination in relays:
+            selector.register(listening, selectors.EVENT_READ, destination)
         while True:
             for key, _ in selector.select():
                 free.acquire()

@@ -20,7 +20,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir, unlink_if_there, write_all
 from warmstart.host.identity import Identity
-from warmstart.images.credentials import Login, for_enroot, lent
+from warmstart.images.credentials import Login, credentials_file, for_enroot
 from warmstart.images.importers import oci
 from warmstart.images.importers.base import (
     PAUSES_S,
@@ -28,8 +28,8 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     RegistryUnreachable,
-    patiently,
     run,
+    with_retries,
 )
 from warmstart.images.importers.egress import Reach, host_of
 from warmstart.images.reference import Reference, is_digest
@@ -98,13 +98,15 @@ class Enroot(NamedTuple):
             client = ImportUserClient(self.identity)
             return client.ask_endpoint(reference, plain=plain, reach=self.reach, deadline=deadline.within(QUICK_S))
 
-        return patiently(ask, deadline, PAUSES_S)
+        return with_retries(ask, deadline, PAUSES_S)
 
     def _version(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> int:
         completed = self._run(reference, ["version"], scratch, deadline.within(QUICK_S), {})
         major = completed.stdout.decode("ascii", "replace").partition(".")[0]
         if completed.status != 0 or not major.isdecimal():
-            raise ImportFailed(image=reference.canonical(), program="enroot", problem=f"version: {_words(completed)}")
+            raise ImportFailed(
+                image=reference.canonical(), program="enroot", problem=f"version: {_first_error(completed)}"
+            )
         return int(major)
 
     def _ask_registry(
@@ -128,12 +130,12 @@ class Enroot(NamedTuple):
         with scratch.errors():
             _bound_transfers(scratch)
             if self.login is None:
-                return patiently(attempt, deadline, PAUSES_S)
+                return with_retries(attempt, deadline, PAUSES_S)
             with (
                 _credentials_directory(scratch, self.identity) as config,
-                lent(config, self.identity, ".credentials", for_enroot(self.login)),
+                credentials_file(config, self.identity, ".credentials", for_enroot(self.login)),
             ):
-                return patiently(attempt, deadline, PAUSES_S)
+                return with_retries(attempt, deadline, PAUSES_S)
 
     def _run(
         self,
@@ -199,7 +201,7 @@ def _bound_transfers(scratch: Scratch) -> None:
 
 def _failure(reference: Reference, completed: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
     """Return the error for what enroot and curl printed: only HTTP statuses and curl's exit codes count."""
-    image, problem = reference.canonical(), _words(completed)
+    image, problem = reference.canonical(), _first_error(completed)
     if oci.found_no_space(completed):
         return scratch.full(image, problem)
     status = int(found.group(1)) if (found := _STATUS.search(problem)) else 0
@@ -213,7 +215,7 @@ def _failure(reference: Reference, completed: process.CompletedProgram, scratch:
     return ImportFailed(image=image, program="enroot", problem=problem)
 
 
-def _words(completed: process.CompletedProgram) -> str:
+def _first_error(completed: process.CompletedProgram) -> str:
     """Return the first line of stderr that reports an error; later ones are consequences."""
     lines = completed.stderr.decode("utf-8", "replace").splitlines()
     for line in lines:

@@ -13,15 +13,15 @@ from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.images.credentials import Login, for_skopeo, lent
+from warmstart.images.credentials import Login, credentials_file, for_skopeo
 from warmstart.images.importers.base import (
     PAUSES_S,
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
     RegistryUnreachable,
-    patiently,
     run,
+    with_retries,
 )
 from warmstart.images.importers.egress import Reach
 from warmstart.images.reference import Reference, is_digest
@@ -39,7 +39,7 @@ RESULT = "image.sqsh"
 AUTHFILE = "auth.json"
 RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
 
-# Messages of skopeo (containers/image and Go's net). `_failure` says in which order they count.
+# Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
 NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")
 # For a repository that it does not have, Docker Hub prints "denied" and "unauthorized" in the same message.
 _HIDDEN = ("requested access to the resource is denied",)
@@ -114,9 +114,9 @@ class Oci(NamedTuple):
             return completed
 
         if self.login is None:
-            return patiently(attempt, deadline, PAUSES_S)
-        with lent(scratch, self.identity, AUTHFILE, for_skopeo(self.login)):
-            return patiently(attempt, deadline, PAUSES_S)
+            return with_retries(attempt, deadline, PAUSES_S)
+        with credentials_file(scratch, self.identity, AUTHFILE, for_skopeo(self.login)):
+            return with_retries(attempt, deadline, PAUSES_S)
 
     def _run(
         self, reference: Reference, argv: list[str], scratch: Scratch, deadline: Deadline, reach: Reach | None = None
@@ -150,30 +150,30 @@ def _failure(
     reference: Reference, program: str, completed: process.CompletedProgram, scratch: Scratch
 ) -> WarmstartError:
     """Return the error for a program that failed, by the last line of its stderr."""
-    image, problem = reference.canonical(), _last_words(completed.complaint(), reference)
+    image, problem = reference.canonical(), _cause(completed.complaint(), reference)
 
-    def says(words: tuple[str, ...]) -> bool:
+    def mentions(words: tuple[str, ...]) -> bool:
         return any(word in problem.lower() for word in words)
 
     if found_no_space(completed):
         return scratch.full(image, problem)
     if program == SKOPEO:
-        if says(_HIDDEN) or (says(_NOT_FOUND) and not says(_FORBIDDEN)):
+        if mentions(_HIDDEN) or (mentions(_NOT_FOUND) and not mentions(_FORBIDDEN)):
             return ImageNotFound(image=image)
-        if says(_FORBIDDEN):
+        if mentions(_FORBIDDEN):
             return ImageForbidden(image=image, problem=problem)
-        if says(_UNREACHABLE):
+        if mentions(_UNREACHABLE):
             return RegistryUnreachable(image=image, problem=problem)
     return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {completed.status}")
 
 
 def found_no_space(completed: process.CompletedProgram) -> bool:
     """Return whether a program found the disk full. Searches all of stderr, since it may not be the last line."""
-    said = completed.stderr.decode("utf-8", "replace").lower()
-    return any(words in said for words in NO_SPACE)
+    stderr = completed.stderr.decode("utf-8", "replace").lower()
+    return any(words in stderr for words in NO_SPACE)
 
 
-def _last_words(complaint: str, reference: Reference) -> str:
+def _cause(complaint: str, reference: Reference) -> str:
     r"""Return the end of a log line, which has the cause, without the image's name.
 
     `time="…" level=fatal msg="Error parsing image name \"docker://HOST/NAME:TAG\": reading manifest TAG in
