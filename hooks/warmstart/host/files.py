@@ -19,7 +19,7 @@ from typing import NamedTuple
 from warmstart.host.deadline import Deadline
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: a FIFO that somebody put there must not hang the open.
+# O_NONBLOCK: opening a FIFO does not hang.
 REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # O_PATH: needs no read permission, and does not reach the file system's own open (a FUSE daemon).
 PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -31,7 +31,7 @@ class ProgramMissing(NodeError):
     """A program that warmstart needs is not installed, or cannot be executed."""
 
     code = "program-missing"
-    template = "{program}: {problem}"
+    template = "cannot run {program}: {problem}"
     hint = "install the packages that docs/install.md names, or repair the node"
 
 

@@ -51,7 +51,7 @@ def login_at(path: str, registry: str) -> Login:
         entry = auths.get(name)
         if isinstance(entry, dict) and isinstance(entry.get("auth"), str):
             return _login(registry, entry["auth"])
-    raise CredentialsUnusable(registry=registry, problem=f"{path} has none")
+    raise CredentialsUnusable(registry=registry, problem=f"{path} has no login for it")
 
 
 @contextmanager

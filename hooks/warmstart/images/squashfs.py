@@ -27,7 +27,7 @@ class ImageInvalid(StoreError):
 
     code = "image-invalid"
     template = "not a whole squashfs image: {problem}"
-    hint = "it will be imported again; if that does not help, look at the store's file system"
+    hint = "it is imported again by itself; if it comes back, check the store's file system"
 
 
 class Superblock(NamedTuple):

@@ -39,7 +39,7 @@ def test_finds_the_login_of_a_registry(tmp_path: Path) -> None:
     path = written(tmp_path, {"reg.io:5000": auth("$oauthtoken", SECRET), "index.docker.io": auth("hub", "x")})
     assert login_at(path, "reg.io:5000") == Login("reg.io:5000", "$oauthtoken", SECRET)
     assert login_at(path, "docker.io").user == "hub"
-    with pytest.raises(CredentialsUnusable, match="has none"):
+    with pytest.raises(CredentialsUnusable, match="has no login for it"):
         login_at(path, "reg.io")
 
 

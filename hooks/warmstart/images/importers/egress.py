@@ -102,7 +102,7 @@ class Destinations(NamedTuple):
             else:
                 return made
         if refused:
-            raise DestinationRefused(f"{host}:{port} is at {refused}, where no registry may send us")
+            raise DestinationRefused(f"{host}:{port} resolves to {refused}, which imports may not reach")
         raise problem
 
     def check(self, host: str, port: int) -> None:
@@ -120,7 +120,7 @@ class Destinations(NamedTuple):
                 raise DestinationRefused(f"{host}:{port} is neither a name nor a valid address") from None
             return
         if refused := [item[4][0] for item in found if not _may_be_reached(item[0], item[4])]:
-            raise DestinationRefused(f"{host}:{port} is at {refused[0]}, where no registry may send us")
+            raise DestinationRefused(f"{host}:{port} resolves to {refused[0]}, which imports may not reach")
 
     def is_trusted(self, host: str, port: int) -> bool:
         """Return whether this is the registry or one of the policy's hosts, which may have any address."""
