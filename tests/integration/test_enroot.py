@@ -354,7 +354,7 @@ def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with opened_dir(str(Path(first).parent)) as directory:
-            waiting = user_import.alone(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
+            waiting = user_import.image_lock(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
             with pytest.raises(user_import.UserImportBusy), waiting:
                 pass
     finally:

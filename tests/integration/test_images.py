@@ -230,7 +230,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
             single_flight.obtain(place.image(), site, after(60))
         return str(raised.value.fields["problem"])
 
-    assert result(in_child(attempt)) == "somebody has it open for writing"
+    assert result(in_child(attempt)) == "a process has it open for writing"
     assert files(store.source) == []
 
 

@@ -156,5 +156,5 @@ def test_a_file_that_others_can_read_is_not_used(team: Site, private: str) -> No
         verdict = prepared(team, f"{private}/team/secret:1", ALICE, 7003)["verdict"]
     finally:
         team.run_hook("epilog", team.variables(7003))
-    assert "is not root's alone (0600)" in verdict
+    assert "must belong to root, mode 0600" in verdict
     assert PASSWORD not in verdict

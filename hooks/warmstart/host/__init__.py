@@ -1,1 +1,1 @@
-"""This machine: files, child processes, privilege, deadlines."""
+"""The operating system: files, mounts, child processes, identities, deadlines."""

@@ -1,4 +1,4 @@
-"""Root's work in a job's mount namespace: in a process of its own, since joining can't be undone and may hang."""
+"""Client for root's work in a job's mount namespace: a child process, since joining is irreversible and may hang."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from warmstart.host.worker import Worker
 def show_in_namespace(  # noqa: PLR0917 - what, where, until when
     namespace: str, parent: str, name: str, owner: int, target: str, deadline: Deadline
 ) -> None:
-    """Bind `parent`/`name`, uid `owner`'s, at `target` in the mount namespace at the path `namespace`.
+    """Bind-mount `parent`/`name`, owned by uid `owner`, at `target` in the mount namespace at the path `namespace`.
 
-    `OSError`, with `PermissionError` where somebody but root could change what is bound or where; `WorkerSilent` at
-    the deadline.
+    Raises `OSError` (`PermissionError` if anybody but root could change the source or the target), and `WorkerSilent`
+    at the deadline.
     """
     with Worker(ROOT) as worker:
         worker.run(deadline, namespaces.show, namespace, parent, name, owner, target)

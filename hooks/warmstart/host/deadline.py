@@ -1,4 +1,4 @@
-"""Deadlines: every wait has one (docs/architecture.md, rule 7)."""
+"""Deadlines. Every wait has one (docs/architecture.md, rule 7)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 
 class Deadline(NamedTuple):
-    """A moment of `time.monotonic()`, seconds."""
+    """A point in time, in seconds of `time.monotonic()`."""
 
     at: float
 
     def left(self) -> float:
-        """Return the seconds that are left, never below zero."""
+        """Return the seconds left, never negative."""
         return max(0.0, self.at - time.monotonic())
 
     def expired(self) -> bool:
-        """Tell whether the moment has passed."""
+        """Return whether the deadline has passed."""
         return time.monotonic() >= self.at
 
     def within(self, seconds: float) -> Deadline:
-        """Return the earlier of this one and `seconds` from now."""
+        """Return the earlier of this deadline and `seconds` from now."""
         return Deadline(min(self.at, time.monotonic() + seconds))
 
 

@@ -1,8 +1,8 @@
-"""File operations that are safe where others can write: relative to descriptors, following no links.
+"""File operations that are safe in directories that others can write: descriptor-relative, following no links.
 
-Reading, writing, copying, locking with flock(2), directories that only their owners can change, and removing trees.
-Hot path: imports only what the interpreter has loaded anyway. Every function raises plain `OSError`; the callers know
-whose fault that is.
+Reading, writing, copying, flock(2), directories that only trusted owners can change, and recursive removal. Hot path:
+imports only what the interpreter has loaded anyway. All functions raise plain `OSError`, because only callers know
+whose fault it is.
 """
 
 from __future__ import annotations
@@ -19,36 +19,39 @@ from typing import NamedTuple
 from warmstart.host.deadline import Deadline
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: a FIFO that somebody put there must not hang the open.
+# O_NONBLOCK: opening a FIFO does not hang.
 REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no right to list, and asks no file system
+# O_PATH: needs no read permission, and does not reach the file system's own open (a FUSE daemon).
+PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-CHUNK = 1 << 20  # bytes, of a copy
-ROOT_ALONE = frozenset({0})  # owners
-# What no user can cause, and no other job will fare better with (docs/architecture.md, rule 2): the rest never drains.
+CHUNK = 1 << 20  # bytes that a copy reads at once
+ROOT_ALONE = frozenset({0})  # trusted owners
+# Errors that no user can cause and that every other job would meet, too: only these drain the node
+# (docs/architecture.md, rule 2).
 NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
-# Deeper directories are moved up before they are entered: descriptors are few, and a job can nest 4,000 deep.
+# Deeper directories are moved to the top before they are entered: each level takes a descriptor, and a job can nest
+# 4,000 of them.
 _DEEPEST = 48
-_MOST_MOUNTS = 16  # one over the other; more are left for the next call
+_MOST_MOUNTS = 16  # on one name; more are left for the next call
 
 
 class ReadFailed(OSError):
-    """The source of a copy could not be read; any other `OSError` of a copy is its target's."""
+    """The source of a copy could not be read. Any other `OSError` of a copy comes from its target."""
 
 
 class Untrusted(PermissionError):
-    """Others could change what has to be its owners' alone: `filename` can be changed, and `strerror` says how."""
+    """A path is not safe from other users: `filename` is the file or directory at fault, `strerror` the reason."""
 
 
 class Copied(NamedTuple):
-    """What has been read of a file."""
+    """Size and hash of what was read from a file."""
 
     size: int  # bytes
-    sha256: str  # of them, in hexadecimal
+    sha256: str  # hexadecimal
 
 
 class _Removal(NamedTuple):
-    """The removal of one tree: its top directory, the mount that it lies on, and when to stop."""
+    """One recursive removal: the top directory (descriptor), the ID of its mount, and the deadline."""
 
     top: int
     mount: str
@@ -57,7 +60,7 @@ class _Removal(NamedTuple):
 
 @contextmanager
 def opened_dir(path: str, dir_fd: int | None = None) -> Iterator[int]:
-    """Open a directory (not through a link) for the length of a `with`."""
+    """Open a directory for the duration of a `with`; the last component must not be a link."""
     fd = os.open(path, DIRECTORY, dir_fd=dir_fd)
     try:
         yield fd
@@ -66,7 +69,7 @@ def opened_dir(path: str, dir_fd: int | None = None) -> Iterator[int]:
 
 
 def open_regular(name: str, dir_fd: int | None = None) -> int:
-    """Open a regular file for reading; `EINVAL` for anything else, links included (`ELOOP`)."""
+    """Open a regular file for reading; `ELOOP` for a symbolic link, `EINVAL` for other kinds of file."""
     fd = os.open(name, REGULAR, dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -75,7 +78,7 @@ def open_regular(name: str, dir_fd: int | None = None) -> int:
 
 
 def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
-    """Return a regular file's content; `EFBIG` when it has more than `limit` bytes."""
+    """Return the content of a regular file; `EFBIG` if it has more than `limit` bytes."""
     fd = open_regular(name, dir_fd)
     try:
         size = os.fstat(fd).st_size
@@ -88,7 +91,10 @@ def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
 
 
 def read_up_to(fd: int, most: int) -> bytes:
-    """Read on to the end of the file, and `most` bytes at the most: one more than allowed shows a file too long."""
+    """Read from the current position to the end of the file, but no more than `most` bytes.
+
+    To detect a file that is too long, pass one byte more than is allowed.
+    """
     data = b""
     while len(data) < most and (chunk := os.read(fd, most - len(data))):
         data += chunk
@@ -96,7 +102,7 @@ def read_up_to(fd: int, most: int) -> bytes:
 
 
 def names_in(directory: str) -> list[str]:
-    """Return the names in a directory, sorted; none where there is no directory."""
+    """Return the sorted names in a directory; [] if the directory is missing."""
     try:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -104,7 +110,7 @@ def names_in(directory: str) -> list[str]:
 
 
 def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
-    """Tell whether `path`, which is no link, still names the open file: to be checked after waiting for its lock."""
+    """Return whether `path` (links not followed) still names the open file. Check this after waiting for its lock."""
     try:
         found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -113,26 +119,26 @@ def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
 
 
 def mount_id(fd: int) -> str:
-    """Return the id of the mount that a descriptor is on (proc(5), fdinfo): it tells bind mounts apart."""
+    """Return the mount ID of a descriptor (proc(5), fdinfo). Unlike `st_dev` it distinguishes bind mounts."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
         for line in info:
             if line.startswith("mnt_id:"):
                 return line.split()[1]
-    raise OSError(errno.ENOTSUP, "the kernel tells no mnt_id", f"/proc/self/fdinfo/{fd}")
+    raise OSError(errno.ENOTSUP, "the kernel reports no mnt_id", f"/proc/self/fdinfo/{fd}")
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of `data`: a regular file may take less at once when the disk fills up."""
+    """Write all of `data`. A single write(2) may take less, for example when the disk fills up."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
-    """Make `name` hold `data`, atomically: readers see the old or the new content, whole.
+    """Replace the content of `name` with `data` atomically: readers see either all of the old or all of the new.
 
-    Without `durable` nothing is synced: a power failure may leave an empty file. The temporary name holds the
-    process id: a writer that died leaves one name, which the next process with that id takes over.
+    Without `durable` nothing is synced, so a power failure may leave an empty file. The temporary name contains the
+    process id. A writer that dies leaves one such file; the next process with that id overwrites it.
     """
     temp = f".{name}.{os.getpid()}.tmp"
     try:
@@ -169,11 +175,11 @@ def copy_hashed(
     most: int | None = None,
     watch: Callable[[], object] = lambda: None,
 ) -> Copied:
-    """Read a file once, hash it on the way, and write it to `target`, if there is one, from where that stands.
+    """Hash a file while reading it once, and copy it to `target`, if given, at that descriptor's position.
 
-    Reads from `offset` to the end, and at most `most` bytes: one more than there should be shows a file that is longer.
-    `watch` is called before every read; what it raises ends the copy. `ReadFailed` for the source, `OSError` for the
-    target. The position of `source` is neither used nor changed.
+    Reads from `offset` to the end, but no more than `most` bytes; to detect a file that is too long, pass one byte
+    more than is expected. `watch` is called before every read, and an exception from it ends the copy. Raises
+    `ReadFailed` for the source and `OSError` for the target. The position of `source` is neither used nor changed.
     """
     import hashlib  # loads OpenSSL, which costs a tenth of a warm prolog
 
@@ -188,7 +194,7 @@ def copy_hashed(
 
 
 def copy(source: int, target: int) -> int:
-    """Copy a file from its start, as `copy_hashed` does; return its size in bytes."""
+    """Copy a file from its start without hashing it; return its size in bytes. Errors as in `copy_hashed`."""
     size = 0
     for chunk in _chunks(source, 0, None, lambda: None):
         write_all(target, chunk)
@@ -212,7 +218,7 @@ def _chunks(source: int, offset: int, most: int | None, watch: Callable[[], obje
 
 
 def try_flock(fd: int, *, shared: bool = False) -> bool:
-    """Lock `fd`, alone or shared with others who do; return False at once where somebody holds it."""
+    """Take an exclusive or `shared` flock(2) on `fd`; return False at once if another process holds it."""
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -221,7 +227,7 @@ def try_flock(fd: int, *, shared: bool = False) -> bool:
 
 
 def wait_flock(fd: int, deadline: Deadline, pause_s: float = 0.02, *, shared: bool = False) -> bool:
-    """Wait for the lock, trying every `pause_s` seconds; return False where somebody still holds it at the deadline."""
+    """Take the lock, trying every `pause_s` seconds; return False if another process still holds it at the deadline."""
     while not try_flock(fd, shared=shared):
         if deadline.expired():
             return False
@@ -230,15 +236,15 @@ def wait_flock(fd: int, deadline: Deadline, pause_s: float = 0.02, *, shared: bo
 
 
 def unlock(fd: int) -> None:
-    """Unlock a descriptor that stays open."""
+    """Release the flock(2) on a descriptor that stays open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
-    """Make a directory with exactly this mode; one that exists gets the mode if it is our own.
+    """Create a directory with exactly this mode, or give the mode to one that exists and is our own.
 
-    `EPERM` if it is not: in a sticky directory another user may have come first, and nothing of root's belongs below
-    that.
+    Raises `EPERM` if it belongs to another uid: in a sticky directory another user may have created it first, and root
+    must not use that one.
     """
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=dir_fd)
@@ -251,10 +257,10 @@ def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
 
 
 def ensure_path(path: str, mode: int) -> None:
-    """Make an absolute directory path: missing parents 0755, the last one `mode`.
+    """Create an absolute directory path: missing parents get 0755, the last directory `mode`.
 
-    One that exists keeps its mode, since it may be the site's own (a scratch directory, 1777). `Untrusted` unless it
-    is our own and nobody else can rename what we put there.
+    An existing directory keeps its mode, since the site may have chosen it (a scratch directory, 1777). Raises
+    `Untrusted` unless the directory is our own and nobody else can rename what we put there.
     """
     missing = []
     parent = path
@@ -272,10 +278,10 @@ def ensure_path(path: str, mode: int) -> None:
 
 
 def weakness(status: os.stat_result, owners: Collection[int] = ROOT_ALONE, *, sticky: bool = False) -> str:
-    """Return how others than `owners` could change a file or directory; "" if they can't.
+    """Return how a uid outside `owners` could change a file or directory; "" if none can.
 
-    `sticky` accepts a sticky directory that others can write: there nobody can move or remove what is an owner's, but
-    anybody can add a name.
+    `sticky` accepts a directory that others can write if it has the sticky bit: others can add names there, but not
+    rename or remove what an owner put there.
     """
     if status.st_uid not in owners:
         return f"belongs to uid {status.st_uid}"
@@ -293,11 +299,12 @@ def opened_trusted(
     make: int | None = None,
     flags: int = DIRECTORY,
 ) -> Iterator[int]:
-    """Open an absolute directory path in which nobody but `owners` can change a component, from `/` down.
+    """Open an absolute directory path of which nobody but `owners` can change any component, from `/` down.
 
-    Goes name by name, through no link: whoever owned a directory on the way could lead us anywhere. Directories above
-    may be sticky (/tmp), and with `sticky` so may the directory itself. With `make` missing directories are made, the
-    last one with that mode. `Untrusted`; `ENOTDIR` for a link; an error's `filename` is the directory at fault.
+    Walks the path name by name and follows no link, since whoever can write a directory on the way could redirect the
+    rest. Parent directories may be sticky (/tmp), and with `sticky` so may the directory itself. `make` creates
+    missing directories, the last one with that mode. Raises `Untrusted`, or `OSError` (`ENOTDIR` for a link);
+    `filename` is the directory at fault.
     """
     names = [name for name in path.split("/") if name]
     opened = "/"
@@ -333,17 +340,17 @@ def _require_trust(fd: int, path: str, owners: Collection[int], *, sticky: bool)
 
 
 def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
-    """Remove `name` in `dir_fd` with all its content, however deep it is; nothing there is fine.
+    """Remove `name` in `dir_fd` recursively, at any depth; do nothing if it is missing.
 
-    What is mounted inside (a job can mount a FUSE file system of its own) is detached and not touched: `EXDEV` where
-    that fails. `ETIME` at the deadline: what is left stays under its name, and the next call goes on.
+    Mounts in the tree (a job can mount a FUSE file system of its own) are detached, and their files are not touched.
+    Raises `EXDEV` if detaching fails. Raises `ETIME` at the deadline; the next call continues with what is left.
     """
     mount = mount_id(dir_fd)
     try:
         top = _open_listable(name, dir_fd, mount)
     except FileNotFoundError:
         return
-    except NotADirectoryError:  # a file, or a link wherever it leads
+    except NotADirectoryError:  # a file or a link
         os.unlink(name, dir_fd=dir_fd)
         return
     try:
@@ -365,7 +372,8 @@ def _empty(removal: _Removal, fd: int, depth: int) -> None:
         except FileNotFoundError:
             continue
         except (IsADirectoryError, PermissionError):
-            # Linux answers EISDIR, POSIX allows EPERM: either way it is a directory, or rmdir says why not.
+            # For a directory unlink(2) fails with EISDIR on Linux, and with EPERM by POSIX. If the cause is another
+            # one, removing it as a directory fails, too.
             _remove_directory(removal, fd, name, depth)
         except OSError as error:
             if error.errno != errno.EBUSY:
@@ -380,7 +388,7 @@ def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> 
         return
     try:
         if depth >= _DEEPEST:
-            # A name that the job could not have taken.
+            # A random name, so that the job cannot have taken it.
             os.rename(name, f".up-{os.urandom(8).hex()}", src_dir_fd=parent, dst_dir_fd=removal.top)
             return
         _empty(removal, fd, depth + 1)
@@ -390,7 +398,7 @@ def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> 
 
 
 def _open_listable(name: str, parent: int, mount: str) -> int:
-    """Open a directory of this mount for listing."""
+    """Open a directory for listing; `EXDEV` if it is not on this mount."""
     path = _open_path(name, parent, mount, os.O_DIRECTORY)
     try:
         return os.open(".", DIRECTORY, dir_fd=path)
@@ -399,9 +407,10 @@ def _open_listable(name: str, parent: int, mount: str) -> int:
 
 
 def _open_path(name: str, parent: int, mount: str, flags: int) -> int:
-    """Return an O_PATH descriptor of `name` on this mount, after detaching what is mounted over it; `EXDEV`.
+    """Return an O_PATH descriptor of `name` on this mount, after detaching any mounts on top of it.
 
-    O_PATH asks nobody: opening the root of a FUSE file system asks its daemon, which may never answer.
+    Raises `EXDEV` if one cannot be detached. O_PATH, because opening the root of a FUSE file system for reading waits
+    for its daemon, which may never answer.
     """
     for _ in range(_MOST_MOUNTS):
         path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=parent)

@@ -1,8 +1,8 @@
-"""Identities, how a forked child takes one for good, and the errors of calling one.
+"""Identities (uid and gid), how a forked child takes one for good, and the errors of worker calls.
 
-`WorkerSilent` and `WorkerAnswerMalformed` are here and not in `host.worker`: many handle them, few may call a worker.
-Hot path: policy and worker import this module. What `confine` needs (ctypes, resource) is slow to import, and only
-the functions that need it do. Constants are from linux/sched.h and linux/prctl.h.
+`WorkerSilent` and `WorkerAnswerMalformed` are here and not in `host.worker`, because many modules handle them and few
+may import the worker. Hot path: policy and worker import this module. ctypes and resource are slow to import, so only
+the functions that need them do. Constants are from linux/sched.h and linux/prctl.h.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _CLONE_NEWIPC = 0x08000000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
-SIGKILL = 9  # signal(7); the module of that name takes half a millisecond to import
-_MOST_MEMORY = 4 << 30
+SIGKILL = 9  # signal(7); importing `signal` takes half a millisecond
+_MOST_MEMORY = 4 << 30  # bytes
 
 
 class Identity(NamedTuple):
-    """A uid and a gid, never with supplementary groups; `name` is for messages."""
+    """A uid and a gid, without supplementary groups; `name` is for messages."""
 
     name: str
     uid: int
@@ -33,23 +33,23 @@ ROOT = Identity("root", 0, 0)
 
 
 class WorkerSilent(StoreError):
-    """The child gave no answer in time, or died: mostly a shared file system that hangs."""
+    """The worker did not answer before the deadline, or died. Usually a shared file system hangs."""
 
     code = "store-unresponsive"
     template = "{function} as {identity}: {problem}"
-    hint = "does the shared file system answer on this node (ls, df)?"
+    hint = "check that the shared file system answers on this node (ls, df)"
 
 
 class WorkerAnswerMalformed(StoreError):
-    """The child's answer is not of the type that its function returns."""
+    """The worker's answer does not have the type that its function returns."""
 
     code = "worker-answer-malformed"
     template = "{function} as {identity}: {problem}"
-    hint = "report it: either a bug, or somebody controls that process"
+    hint = "report it: this is a bug, or somebody controls that process"
 
 
 def become(identity: Identity) -> None:
-    """Take `identity` for good: real, effective and saved ids; `PermissionError` when that fails."""
+    """Take `identity` for good: real, effective and saved ids. Raises `PermissionError` if that fails."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(identity.gid, identity.gid, identity.gid)
@@ -61,14 +61,14 @@ def become(identity: Identity) -> None:
 
 
 def detach() -> None:
-    """Replace the hook's stdin and output by /dev/null: slurmd waits until nobody holds them, and we may hang."""
+    """Redirect stdin, stdout and stderr to /dev/null: slurmd waits until they are closed, and a child may hang."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
 
 
 def close_others(keep: frozenset[int] | set[int]) -> None:
-    """Close all descriptors but these: a lock or a pipe of the hook's must not live on in a child."""
+    """Close all descriptors except `keep`, so that a child does not hold the hook's locks and pipes open."""
     low = 0
     for fd in sorted(keep):
         if low < fd:  # closerange(n, n) closes everything from n on (close_range(2) with last = -1)
@@ -78,18 +78,18 @@ def close_others(keep: frozenset[int] | set[int]) -> None:
 
 
 def surrender(identity: Identity) -> None:
-    """Become `identity` without a way to new privileges, readable by nobody, dead when its parent is."""
+    """Become `identity`, unable to gain privileges, not traceable by others, killed when the parent dies."""
     become(identity)
     _libc_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _libc_call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
-    # After the change of uid, which clears it (prctl(2)).
+    # Set last: a change of uid clears it (prctl(2)).
     _libc_call("prctl", _PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
 def confine(identity: Identity) -> None:
-    """Become `identity` without network, new privileges, core files, or files of its own.
+    """Become `identity` in a sandbox for parsing hostile bytes (docs/threats.md, row 7).
 
-    For a process that parses hostile bytes (docs/threats.md, row 7).
+    No network, no new privileges, no new processes, no core files, no writes to files, bounded memory.
     """
     import resource
 

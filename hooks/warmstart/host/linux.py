@@ -1,8 +1,8 @@
-"""Linux mount calls and id-mapped mounts, for which Python and libc have no names.
+"""Linux mount calls and ID-mapped mounts through ctypes, since Python has no functions for them.
 
-Imports ctypes: a warm prolog without seeding does not load it. Whatever a job could change is named by descriptor
-(`proc_path`), never by path. Constants of mount(2), umount2(2), open_tree(2), move_mount(2) and
-mount_setattr(2) come from the kernel's headers; system call numbers above 423 are the same on all architectures but
+ctypes is slow to import, so a warm prolog without seeding does not load this module. Anything that a job could change
+is named by descriptor (`proc_path`), never by path. Constants of mount(2), umount2(2), open_tree(2), move_mount(2) and
+mount_setattr(2) are from the kernel's headers; system call numbers above 423 are the same on all architectures but
 alpha. All functions raise plain `OSError`.
 """
 
@@ -23,7 +23,7 @@ MS_REC = 1 << 14
 MS_PRIVATE = 1 << 18
 RESTRICTED = MS_NOSUID | MS_NODEV  # never noexec: cache entries are code
 
-_MNT_DETACH = 2  # umount(2): at once for the name, later for those who use it
+_MNT_DETACH = 2  # lazy unmount: hidden at once, unmounted when it is no longer busy (umount(2))
 _UMOUNT_NOFOLLOW = 8
 
 _AT_EMPTY_PATH = 0x1000
@@ -38,9 +38,9 @@ _CLONE_NEWUSER = 0x10000000
 
 
 class _Attributes(ctypes.Structure):
-    """`struct mount_attr` of mount_setattr(2), its first version."""
+    """`struct mount_attr` of mount_setattr(2), first version."""
 
-    _fields_ = [  # the shape that ctypes asks for
+    _fields_ = [  # the form that ctypes requires
         ("attr_set", ctypes.c_uint64),
         ("attr_clr", ctypes.c_uint64),
         ("propagation", ctypes.c_uint64),
@@ -49,55 +49,55 @@ class _Attributes(ctypes.Structure):
 
 
 def proc_path(fd: int) -> str:
-    """Return a path that leads to what is open, whatever has happened to its name."""
+    """Return a path to the file that is open as `fd`, even if its name has changed."""
     return f"/proc/self/fd/{fd}"
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount `source`; `EINVAL` and others as the file system says."""
+    """Mount `source` at `target` with a file system of type `kind` (mount(2))."""
     check(libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
 
 
 def bind(source: str, target: str) -> None:
-    """Show at `target` what is at `source`, with the flags that the source has."""
+    """Bind-mount `source` at `target`. The mount inherits the source's flags."""
     mount(source, target, "none", MS_BIND)
 
 
 def make_private(target: str) -> None:
-    """Let no mount on or below `target` reach a copy of it, and none of a copy reach it."""
+    """Stop the propagation of mounts to and from the mount at `target` (mount_namespaces(7), MS_PRIVATE)."""
     mount("none", target, "none", MS_PRIVATE)
 
 
 def make_read_only(path_fd: int) -> None:
-    """Remount read-only the file system whose mount's root `path_fd` is; `EBUSY` while a file is open for writing."""
+    """Remount the file system with the root `path_fd` read-only; `EBUSY` while a file is open for writing."""
     mount("none", proc_path(path_fd), "none", MS_REMOUNT | MS_RDONLY | RESTRICTED)
 
 
 def clone(path_fd: int) -> int:
-    """Return a copy, attached nowhere, of the mount whose root `path_fd` is."""
+    """Return a detached copy of the mount with the root `path_fd` (open_tree(2), OPEN_TREE_CLONE)."""
     # open_tree with AT_EMPTY_PATH takes the descriptor itself.
     result = libc().syscall(_OPEN_TREE, path_fd, b"", _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH)
     return int(check(result))
 
 
 def map_ids(mount_fd: int, userns_fd: int) -> None:
-    """Show the files of an unattached mount with the ids of a user namespace; `EINVAL` where the kernel can't."""
+    """Give a detached mount the ID mapping of a user namespace; `EINVAL` if the kernel or file system cannot."""
     attributes = _Attributes(attr_set=_MOUNT_ATTR_IDMAP, userns_fd=userns_fd)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     check(libc().syscall(_MOUNT_SETATTR, mount_fd, b"", _AT_EMPTY_PATH, ctypes.byref(attributes), size))
 
 
 def attach(mount_fd: int, target: str) -> None:
-    """Put an unattached mount at `target`."""
+    """Attach a detached mount at `target` (move_mount(2))."""
     move = (mount_fd, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
     check(libc().syscall(_MOVE_MOUNT, *move))
 
 
 def unmount(name: str, dir_fd: int) -> bool:
-    """Unmount what was mounted last at `name` in `dir_fd`, detached while somebody uses it; return whether nobody did.
+    """Unmount the topmost mount at `name` in `dir_fd`, lazily if it is busy; return whether it was not busy.
 
-    Not by a descriptor of the mount: that would be somebody. A job may own `dir_fd`; a link there is not followed, and
-    what else it has mounted under that name is its own. `EINVAL` where nothing is mounted.
+    Takes a name, because a descriptor of the mount would keep it busy. A job may own `dir_fd`: a link there is not
+    followed, and any other mount under that name is the job's own. Raises `EINVAL` if nothing is mounted.
     """
     umount2 = libc().umount2
     with working_in(dir_fd):
@@ -109,16 +109,16 @@ def unmount(name: str, dir_fd: int) -> bool:
 
 
 def detach(path_fd: int) -> bool:
-    """Unmount the mount whose root `path_fd` (O_PATH) is; return whether it went.
+    """Unmount the mount with the root `path_fd` (O_PATH) lazily; return whether that worked.
 
-    By descriptor, so no name that a job can change is looked up again.
+    Takes a descriptor, so that a name that a job can change is not looked up again.
     """
     return bool(libc().umount2(proc_path(path_fd).encode(), _MNT_DETACH) == 0)
 
 
 @contextmanager
 def working_in(dir_fd: int) -> Iterator[None]:
-    """Have relative names mean what lies in `dir_fd`: a mount's options have room for few long paths."""
+    """Change the working directory to `dir_fd` for a `with`: mount options have no room for many absolute paths."""
     before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fchdir(dir_fd)
@@ -131,12 +131,12 @@ def working_in(dir_fd: int) -> Iterator[None]:
 
 
 def libc() -> ctypes.CDLL:
-    """Return the C library; its errno is what `check` raises."""
+    """Return the C library, loaded so that `check` sees its errno."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, subject: str | None = None) -> int:
-    """Return the result of a libc call; `OSError` with its errno, and `subject` as its file, if it is negative."""
+    """Return the result of a libc call; raise `OSError` with its errno and the file `subject` if it is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), subject)
@@ -144,9 +144,10 @@ def check(result: int, subject: str | None = None) -> int:
 
 
 def user_namespace(uid: int, gid: int) -> int:
-    """Return a descriptor of a new user namespace that maps 0 to `uid` and `gid`; `OSError` where the kernel refuses.
+    """Return a descriptor of a new user namespace that maps id 0 to `uid` and `gid`; `OSError` if the kernel refuses.
 
-    A child makes it, since a process can't leave one, and has ended when this returns. It holds no mounts.
+    A child creates it, because a process cannot leave a user namespace. The child has ended when this returns. The
+    namespace holds no mounts.
     """
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -171,7 +172,7 @@ def user_namespace(uid: int, gid: int) -> int:
 
 
 def _enter_user_namespace(ready: int, go: int, others: tuple[int, int]) -> NoReturn:
-    """Enter a new user namespace, write 0 or the errno to `ready`, and end when `go` is closed."""
+    """Enter a new user namespace, write 0 or the errno to `ready`, and exit when `go` is closed."""
     try:
         for fd in others:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""Loop devices: a file as a block device, for as long as it is mounted.
+"""Loop devices: attach a file as a block device for as long as it is mounted. Runs as root.
 
 Constants and `struct loop_config` (Linux 5.8) are from linux/loop.h.
 """
@@ -20,10 +20,10 @@ _TRIES = 64
 
 
 def attach(file_fd: int, name: str) -> tuple[int, str]:
-    """Return an open loop device that shows a file, read-only, and the device's path.
+    """Attach a file read-only to a free loop device; return the device's descriptor and path.
 
-    The kernel frees it when nobody has it open or mounted, so a killed process leaves nothing behind. `name` is what
-    `losetup` shows. `OSError`: no devices, or none free.
+    The kernel frees the device when it is neither open nor mounted, so a killed process leaves nothing behind. `name`
+    is what `losetup` shows. Raises `OSError` if there are no loop devices or none is free.
     """
     control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:

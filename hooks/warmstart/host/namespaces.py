@@ -1,7 +1,7 @@
-"""Mount namespaces: show a directory at another place in one that is not ours. Never on a warm hook's path.
+"""Mount namespaces: bind-mount a directory in another one, or enter a new one. Runs as root. Not on the hot path.
 
-Descriptors from before setns(2) belong to the old namespace, and what they name can't be bound in the new one, so all
-paths are walked again there: name by name, through no link, and only where nobody but root can change them.
+A descriptor from before setns(2) belongs to the old namespace and cannot be bind-mounted in the new one. So all paths
+are walked again after joining: name by name, following no link, and only where nobody but root can change them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ _CLONE_NEWNS = 0x20000
 
 
 def show(namespace: str, parent: str, name: str, owner: int, target: str) -> None:
-    """Join a mount namespace for good, and bind `parent`/`name`, uid `owner`'s, with all below it at `target` there.
+    """Join a mount namespace, and bind-mount `parent`/`name`, owned by uid `owner`, recursively at `target` there.
 
-    For a process that does nothing else. `target` is made where it is missing; a second call changes nothing.
-    `PermissionError` where `name` is not the owner's, or somebody but root could change a directory above.
+    The process stays in that namespace, so it should do nothing else. Creates `target` if it is missing; a second call
+    changes nothing. Raises `PermissionError` if `name` has another owner, or anybody but root could change a directory
+    above.
     """
     _join(namespace)
     above, target_name = os.path.split(target)
@@ -38,11 +39,11 @@ def _bind(source: int, name: str, folder: int, owner: int) -> None:
         return
     below = _open_trusted(name, folder, 0)
     linux.mount(linux.proc_path(source), linux.proc_path(below), "none", linux.MS_BIND | linux.MS_REC)
-    # A bind mount has its source's flags, to which ours are added. What is mounted below has them already.
+    # A bind mount inherits its source's flags; ours are added. Mounts below the source have ours already.
     flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED
-    # ST_RDONLY and ST_NOEXEC have the numbers of MS_RDONLY and MS_NOEXEC.
+    # ST_RDONLY and ST_NOEXEC have the values of MS_RDONLY and MS_NOEXEC.
     inherited_flags = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)
-    shown = _open_trusted(name, folder, owner)  # a descriptor from before the mount leads beneath it
+    shown = _open_trusted(name, folder, owner)  # `below` is the directory beneath the mount
     try:
         linux.mount("none", linux.proc_path(shown), "none", flags | inherited_flags)
     except OSError:
@@ -51,7 +52,7 @@ def _bind(source: int, name: str, folder: int, owner: int) -> None:
 
 
 def enter_new() -> None:
-    """Enter a mount namespace of our own: nobody else sees what this process mounts, and it ends with it. `OSError`."""
+    """Enter a new mount namespace: mounts made in it are visible to this process only and end with it. `OSError`."""
     linux.check(linux.libc().unshare(_CLONE_NEWNS), "mount namespace")
     linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
 
@@ -65,7 +66,7 @@ def _join(namespace: str) -> None:
 def _open_trusted(name: str, parent: int, owner: int) -> int:
     fd = os.open(name, PATH, dir_fd=parent)
     found = os.fstat(fd)
-    # What is the job's own may have any mode: the directory above is root's.
+    # The job's own directory may have any mode, because the directory above is root's.
     if found.st_uid != owner or (owner == 0 and weakness(found, sticky=True)):
         raise PermissionError(errno.EPERM, "others could change it", name)
     return fd

@@ -1,8 +1,8 @@
-"""A network namespace with nothing in it but sockets that somebody outside serves. Never on a warm hook's path.
+"""Network namespaces with no way out but listening sockets that are served from outside. Not on the hot path.
 
-A socket belongs to the namespace in which it was made and not to its process (network_namespaces(7)): who accepts from
-one of these can connect to anything outside, while processes inside reach nothing else. Constants are from
-linux/sched.h, linux/sockios.h and linux/if.h.
+A socket belongs to the namespace in which it was created, not to the process that holds it (network_namespaces(7)).
+So a process outside can accept connections from inside and connect anywhere itself, while processes inside reach only
+these sockets. Constants are from linux/sched.h, linux/sockios.h and linux/if.h.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from warmstart.host import linux
 
-OWN = "/proc/thread-self/ns/net"  # unshare(2) and setns(2) are for the calling thread alone
+OWN = "/proc/thread-self/ns/net"  # unshare(2) and setns(2) affect only the calling thread
 _CLONE_NEWNET = 0x40000000
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
@@ -25,7 +25,7 @@ _BACKLOG = 128
 
 
 class Enclosure(NamedTuple):
-    """The namespace's descriptor, and its listening sockets in the order of their addresses."""
+    """A network namespace (descriptor) and the sockets that listen in it, in the order of the addresses."""
 
     fd: int
     sockets: tuple[socket.socket, ...]
@@ -33,9 +33,10 @@ class Enclosure(NamedTuple):
 
 @contextmanager
 def enclosure(addresses: Sequence[tuple[str, int]]) -> Iterator[Enclosure]:
-    """Make a namespace with a loopback interface and sockets that listen on these IP addresses and ports.
+    """Create a network namespace with a loopback interface and sockets that listen on these IP addresses and ports.
 
-    As root; `OSError` where the kernel refuses. It ends when nobody has the descriptor or a socket, or runs in it.
+    Needs root; raises `OSError` if the kernel refuses. The namespace ends when its descriptor and sockets are closed
+    and no process runs in it.
     """
     libc = linux.libc()
     outside, inside = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC), -1
@@ -43,8 +44,8 @@ def enclosure(addresses: Sequence[tuple[str, int]]) -> Iterator[Enclosure]:
     try:
         linux.check(libc.unshare(_CLONE_NEWNET))
         try:
-            _raise_loopback()
-            sockets.extend(map(_listening, addresses))
+            _bring_up_loopback()
+            sockets.extend(map(_listen, addresses))
             inside = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             linux.check(libc.setns(outside, _CLONE_NEWNET))
@@ -57,12 +58,12 @@ def enclosure(addresses: Sequence[tuple[str, int]]) -> Iterator[Enclosure]:
                 os.close(fd)
 
 
-def _raise_loopback() -> None:
+def _bring_up_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
-def _listening(address: tuple[str, int]) -> socket.socket:
+def _listen(address: tuple[str, int]) -> socket.socket:
     made = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,10 +1,9 @@
-"""The ledger of this host's reserved ports, and the test that nobody listens on one.
+"""Reserve TCP ports on this host: a ledger of reservations, and a check that a port is not in use. Runs as root.
 
-    <var>/ports/<port>      root, 0600: whose it is; one directory for all slurmds of a host, which share its ports
+    <var>/ports/<port>      root, 0600: who holds the port; one directory for all slurmds of a host
 
-A port belongs to a job from its prolog to its epilog on the head node. Entries of another boot count for nothing:
-their jobs are gone. The ledger does not keep other programs from binding a port after the test (docs/threats.md,
-row 18).
+A job holds a port from its prolog to its epilog on the head node. Entries of an earlier boot are ignored: their jobs
+are gone. The ledger cannot keep other programs from binding a port after the check (docs/threats.md, row 18).
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ class PortsExhausted(ResourceError):
 
     code = "rendezvous-exhausted"
     template = "too few free ports between {low} and {high} on this node"
-    hint = "what listens there (ss -ltnp)? else widen the range in the policy"
+    hint = "see what listens there (ss -ltnp), or widen rendezvous.ports in the policy"
 
 
 class PortsOverQuota(ResourceError):
-    """One user may hold so many ports of a host."""
+    """The reservation would exceed the number of ports that one user may hold on a host."""
 
     code = "rendezvous-over-quota"
     template = "the user's jobs hold {held} rendezvous ports of this node; {more} more would exceed {per_user}"
-    hint = "fewer jobs at once with this head node, or ask for rendezvous.per_user to be raised"
+    hint = "run fewer jobs at once with this head node, or ask for rendezvous.per_user to be raised"
 
 
 class RangeEphemeral(PolicyError):
-    """The kernel gives ports of this range to clients, so a reserved one may be taken at any moment."""
+    """The range overlaps the kernel's ephemeral ports, so any client may be given a reserved port."""
 
     code = "rendezvous-range-ephemeral"
     template = "rendezvous ports {low}-{high} overlap this node's ephemeral range {first}-{last}"
@@ -53,15 +52,15 @@ class RangeEphemeral(PolicyError):
 
 
 class LedgerBusy(ResourceError):
-    """Another hook of this host holds the ledger's lock."""
+    """Another hook on this host holds the lock of the ledger."""
 
     code = "rendezvous-ledger-busy"
-    template = "another hook of this host is at work on {directory}"
-    hint = "is the node overloaded, or its disk very slow?"
+    template = "another hook on this host holds the lock of {directory}"
+    hint = "check whether the node is overloaded, or its disk very slow"
 
 
 class Holder(NamedTuple):
-    """For which run of which job ports are reserved, on which of the host's nodes."""
+    """The run of a job that holds a port, and its node; a host with several slurmds has several nodes."""
 
     node: str
     job_id: int
@@ -71,7 +70,7 @@ class Holder(NamedTuple):
 
 
 class PortRequest(NamedTuple):
-    """How many ports of which range (both ends included), and how many one user may hold on this host."""
+    """How many ports to reserve in a range (inclusive), and how many one user may hold on this host."""
 
     low: int
     high: int
@@ -80,11 +79,11 @@ class PortRequest(NamedTuple):
 
 
 def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int, deadline: Deadline) -> list[int]:
-    """Reserve ports that nobody else has and nobody uses, all or none; the directory is made if it is missing.
+    """Reserve ports that are neither reserved nor in use, all or none; create the directory if it is missing.
 
-    `restarts` tells the runs of a job apart: a run that is prepared twice tries the same ports first. The next run
-    begins with others, since processes of the run before may still hold its ports. Raises this module's errors, and
-    `OSError`.
+    `restarts` is the job's restart count, which decides where the search starts. A run that is prepared twice tries the
+    same ports first; the next run tries others, because processes of the previous run may still use its ports. Raises
+    this module's errors, and `OSError`.
     """
     check_range(request.low, request.high)
     ensure_dir(directory, 0o700)
@@ -108,7 +107,7 @@ def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int,
 
 
 def held_by(directory: str, node: str, job_id: int) -> list[int]:
-    """Return the ports of a job on a node, whichever run reserved them."""
+    """Return the ports that any run of a job holds on a node, sorted."""
     try:
         ledger = os.open(directory, DIRECTORY)
     except FileNotFoundError:
@@ -120,22 +119,22 @@ def held_by(directory: str, node: str, job_id: int) -> list[int]:
 
 
 def release(directory: str, node: str, job_id: int, deadline: Deadline) -> None:
-    """Give back every port of a job on a node; `LedgerBusy` at the deadline."""
+    """Release all ports of a job on a node; `LedgerBusy` at the deadline."""
     with _ledger_lock(directory, deadline) as ledger:
         for port in held_by(directory, node, job_id):
             unlink_if_there(str(port), ledger)
 
 
 def is_free(port: int) -> bool:
-    """Tell whether nobody has bound the TCP port, on any address of either family."""
-    import socket  # slow to import; only the head node of a job that wants ports comes here
+    """Return whether the TCP port is unbound on every address, IPv4 and IPv6."""
+    import socket  # slow to import, and needed only on the head node of a job that wants ports
 
-    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - the test is of every address
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - tests every address
         try:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 if family == socket.AF_INET6:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind((address, port))  # without SO_REUSEADDR: connections that linger count, too
+                probe.bind((address, port))  # without SO_REUSEADDR, so that lingering connections count
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 return False
@@ -145,13 +144,13 @@ def is_free(port: int) -> bool:
 
 
 def check_range(low: int, high: int) -> None:
-    """Raise `RangeEphemeral` where the kernel gives clients ports of this range."""
+    """Raise `RangeEphemeral` if the range (inclusive) overlaps the kernel's ephemeral ports."""
     if overlap := ephemeral_overlap(low, high):
         raise RangeEphemeral(low=low, high=high, first=overlap[0], last=overlap[1])
 
 
 def ephemeral_overlap(low: int, high: int) -> tuple[int, int] | None:
-    """Return the range that the kernel gives to clients (ip(7), ip_local_port_range) if it overlaps this one."""
+    """Return the kernel's ephemeral port range (ip(7), ip_local_port_range) if it overlaps this one, else None."""
     try:
         with open(EPHEMERAL, encoding="ascii") as file:
             first, last = map(int, file.read().split())
@@ -168,7 +167,7 @@ def _candidates(request: PortRequest, job_id: int, restarts: int) -> Iterator[in
 
 
 def _taken(ledger: int, holder: Holder) -> dict[int, Holder]:
-    """Return other jobs' entries; remove the rest: of an earlier boot, of an earlier run of this job, damaged."""
+    """Return the entries of other jobs; remove those that are damaged, of an earlier boot, or of this job."""
     taken = {}
     for port, other in _entries(ledger):
         ours = other is not None and other[:2] == holder[:2]
@@ -186,7 +185,7 @@ def _entries(ledger: int) -> Iterator[tuple[int, Holder | None]]:
 
 
 def _read(ledger: int, name: str) -> Holder | None:
-    """Return whose a port is; None for an entry whose writer died before it was whole, or that has just gone."""
+    """Return the holder of a port; None if the entry is incomplete (its writer died) or has just been removed."""
     try:
         return Holder(**json.loads(read_small(name, _LONGEST_ENTRY, ledger)))
     except (FileNotFoundError, ValueError, TypeError):
@@ -194,7 +193,7 @@ def _read(ledger: int, name: str) -> Holder | None:
 
 
 def _enter(ledger: int, port: int, holder: Holder) -> bool:
-    """Make the port ours; False when it is somebody's. The name decides and not the lock, which saves work only."""
+    """Create the port's entry; return False if it exists. Exclusive creation decides who holds a port, not the lock."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         fd = os.open(str(port), flags, 0o600, dir_fd=ledger)
@@ -212,7 +211,7 @@ def _enter(ledger: int, port: int, holder: Holder) -> bool:
 
 @contextmanager
 def _ledger_lock(directory: str, deadline: Deadline) -> Iterator[int]:
-    """Keep the host's other hooks out: without it two of one user's jobs could exceed the limit together."""
+    """Hold the lock of the ledger: without it, two jobs of one user could exceed the user's limit together."""
     fd = os.open(directory, DIRECTORY)
     try:
         if not files.wait_flock(fd, deadline, _PAUSE_S):

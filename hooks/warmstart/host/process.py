@@ -1,8 +1,7 @@
-"""Start programs: nothing else in warmstart does. Never on a warm hook's path.
+"""Run external programs. No other module does. Not on the hot path.
 
-No shell, no PATH, an environment that is given and not inherited, bounded output, a deadline. Children stay in the
-hook's process group: when Slurm kills a hook that ran too long, it kills that group (reference: slurm.conf(5),
-PrologEpilogTimeout).
+No shell, no PATH search, no inherited environment, bounded output, always a deadline. Children stay in the hook's
+process group, which Slurm kills if a hook runs too long (slurm.conf(5), PrologEpilogTimeout).
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 
-MOST_OUTPUT = 1 << 20
+MOST_OUTPUT = 1 << 20  # bytes
 _WATCH_S = 1.0
-REAP_S = 5.0  # for a killed program to end
+REAP_S = 5.0  # how long to wait for a killed program to end
 UNSHARE = "/usr/bin/unshare"
 NSENTER = "/usr/bin/nsenter"
 SETPRIV = "/usr/bin/setpriv"
 
 
 class ProgramMissing(NodeError):
-    """A program that the importer or the harvest needs is not installed."""
+    """A program that warmstart needs is not installed, or cannot be executed."""
 
     code = "program-missing"
-    template = "{program}: {problem}"
+    template = "cannot run {program}: {problem}"
     hint = "install the packages that docs/install.md names, or repair the node"
 
 
@@ -41,26 +40,26 @@ class ProgramTooSlow(ResourceError):
 
     code = "program-too-slow"
     template = "{program} was killed at its deadline"
-    hint = "is the node or its disk overloaded? raise the budget in the policy if this is usual"
+    hint = "check whether the node or its disk is overloaded; raise the budget in the policy if this is usual"
 
 
 class ProgramNotStarted(ResourceError):
-    """The node has no process, memory or descriptor left for a program."""
+    """The node has no processes, memory or descriptors left to start a program."""
 
     code = "program-not-started"
     template = "cannot start {program}: {problem}"
-    hint = "who has used up the node's processes, memory or open files?"
+    hint = "find out who has used up the node's processes, memory or open files"
 
 
 class CompletedProgram(NamedTuple):
-    """How a program ended; output is cut at `MOST_OUTPUT` bytes each."""
+    """Exit status and output of a program; each stream is cut after about `MOST_OUTPUT` bytes."""
 
-    status: int  # negative: the signal that ended it
+    status: int  # negative if a signal ended it: -SIGNAL
     stdout: bytes
     stderr: bytes
 
     def complaint(self) -> str:
-        """Return the last line of its stderr, printable, for an error's reason."""
+        """Return the last line of stderr, made printable, for an error message."""
         lines = self.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         return "".join(c if c.isprintable() else "?" for c in lines[-1])[:500]
 
@@ -75,15 +74,16 @@ def run(
     keep: Sequence[int] = (),
     watch: Callable[[], None] | None = None,
 ) -> CompletedProgram:
-    """Run one program to its end, as `identity` (default: our own).
+    """Run a program to its end, as `identity` (default: our own).
 
-    `watch` is called every second; what it raises ends the program. A watched program of a user's gets a session of
-    its own, all of which is killed at the end: no namespace ends the program's children.
+    `watch` is called every second; an exception from it kills the program. If we are not root, a watched program gets
+    a session of its own, whose process group is killed at the end, since no namespace ends the program's children.
+    Raises `ProgramMissing`, `ProgramNotStarted`, and `ProgramTooSlow` at the deadline.
     """
     session = watch is not None and os.geteuid() != 0
     own = identity is None or (identity.uid == os.geteuid() and os.geteuid() != 0)
     try:
-        # S603: argv is a list, the program an absolute path, the environment ours
+        # S603: argv is a list, the program an absolute path, the environment our own
         process = subprocess.Popen(
             list(argv),
             stdin=subprocess.DEVNULL,
@@ -114,11 +114,11 @@ def run(
         if session:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        _let_go(process)
+        _reap(process)
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a killed program, but not for one that hangs in the kernel on a dead file system until that answers."""
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait `REAP_S` for a killed program to end. One that hangs in the kernel on a dead file system is left behind."""
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
@@ -138,21 +138,21 @@ def run_alone(
     capabilities: Sequence[str] = (),
     watch: Callable[[], None] | None = None,
 ) -> CompletedProgram:
-    """Run a program in process, mount and IPC namespaces of its own, which die with it.
+    """Run a program in its own PID, mount and IPC namespaces, which end with it. Needs root; raises what `run` raises.
 
-    Nothing that it started survives, so no descriptor of its files is left open for writing
-    (docs/threats.md, row 11). /bin/sh stays as the namespace's first process, as root: a change of uid would
-    clear the death signal that `unshare --kill-child` sets.
+    No process that it started survives, so none has its files open for writing (docs/threats.md, row 11). /bin/sh
+    stays as the first process of the PID namespace, as root, because a change of uid would clear the death signal that
+    `unshare --kill-child` sets.
 
     `namespace` is the descriptor of a network namespace to run in (`host.netns`); without one there is no network.
-    `capabilities` (setpriv's names) are those that an executed file may bring along, by its own file
-    capabilities; without any, nothing gains a right by being executed.
+    `capabilities` (names as in setpriv(1)) are those that the program may gain from the file capabilities of what it
+    executes; without any, it runs with no_new_privs.
     """
     gains = () if capabilities else ("--no-new-privs",)
     bounds = ",".join(["-all", *(f"+{name}" for name in capabilities)])
     return run(
         [
-            # A hook that is killed alone takes its child with it; the signal survives the exec, root stays root.
+            # If only the hook is killed, its child dies, too. The death signal survives the exec: the uid stays root.
             *(SETPRIV, "--pdeathsig=KILL", "--"),
             *(() if namespace is None else (NSENTER, f"--net=/proc/self/fd/{namespace}", "--")),
             *(UNSHARE, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc"),

@@ -1,4 +1,4 @@
-"""List a tar file of unknown origin; runs as the validator."""
+"""List an untrusted tar file. Runs as the validator."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ MOST_MEMBERS = 200_000
 
 
 class Member(NamedTuple):
-    """Where a file's bytes are in the tar file."""
+    """Where the content of a file is in the tar file, in bytes."""
 
     offset: int
     size: int
 
 
 def members(fd: int) -> dict[str, Member]:
-    """Return the regular files of a tar file by name; the first of a name counts.
+    """Return the regular files of an open tar file by name, without sparse ones; the first of a name counts.
 
-    `EINVAL` for what is no tar file, `EFBIG` for one with too many members.
+    Raises `OSError`: `EINVAL` if it is not a tar file, `EFBIG` if it has more than `MOST_MEMBERS` members.
     """
     found: dict[str, Member] = {}
     try:

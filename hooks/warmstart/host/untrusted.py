@@ -1,8 +1,8 @@
-"""Open files in a tree whose owner is hostile and may change it meanwhile (docs/threats.md, rows 7 and 13).
+"""Open files in a tree whose hostile owner may change it at any moment (docs/threats.md, rows 7 and 13). Runs as root.
 
-Everything is opened twice: first with O_PATH, which runs nobody's code and waits for nothing (no FIFO's writer, no
-lease, no daemon of a FUSE mount), and then for reading, once it is known to be a directory or a file on the tree's own
-mount. So anything else is never opened for reading, whatever is swapped in between.
+Everything is opened twice. The first open uses O_PATH, which waits for nobody: no writer of a FIFO, no lease, no FUSE
+daemon. The second one opens the same inode for reading, once it is known to be a directory or a regular file on the
+tree's own mount. So nothing else is ever opened for reading, whatever the owner swaps in between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import stat
 from warmstart.host.files import DIRECTORY, mount_id
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: a write lease of the job would make the open wait for the job.
+# O_NONBLOCK: without it, the open waits for a job that holds a write lease.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 LINK = "symbolic link"
@@ -28,17 +28,17 @@ SWAPPED = "is no directory any more"
 UNREADABLE = "unreadable"
 
 
-class TurnedAway(Exception):  # never leaves the harvest: it becomes a count and an example
-    """Something in the tree is not taken; the argument is one of this module's reasons."""
+class TurnedAway(Exception):  # the harvest turns it into a count and an example
+    """A file or directory of the tree is refused; the argument is one of this module's reasons."""
 
     @property
     def reason(self) -> str:
-        """Why, in a fixed vocabulary."""
+        """The reason, in a fixed vocabulary."""
         return str(self.args[0])
 
 
 def open_directory(name: str, parent_fd: int, mount: str) -> int:
-    """Open a directory of the tree for listing; `TurnedAway` for anything else."""
+    """Open a directory of the tree for listing; `TurnedAway` for anything else. `mount` is as from `mount_id`."""
     fd = _open_path(name, parent_fd, os.O_DIRECTORY)
     try:
         if mount_id(fd) != mount:
@@ -51,7 +51,7 @@ def open_directory(name: str, parent_fd: int, mount: str) -> int:
 
 
 def open_file(name: str, parent_fd: int, mount: str, owner: int) -> int:
-    """Open a regular file with one link that is uid `owner`'s; `TurnedAway` for anything else."""
+    """Open a regular file with one link, owned by uid `owner`, for reading; `TurnedAway` for anything else."""
     fd = _open_path(name, parent_fd, 0)
     try:
         if mount_id(fd) != mount:
@@ -81,7 +81,7 @@ def _open_path(name: str, parent_fd: int, flags: int) -> int:
 
 
 def open_branch(path: str, base_fd: int, mount: str) -> int:
-    """Open the directory at `path` ("" is the base itself), each one on the way as `open_directory` does."""
+    """Open the directory at the relative `path` ("" for the base), each component as `open_directory` does."""
     fd = os.dup(base_fd)
     for part in path.split("/") if path else ():
         try:
@@ -93,13 +93,13 @@ def open_branch(path: str, base_fd: int, mount: str) -> int:
 
 
 class Tree:
-    """A tree that uid `owner` owns; the directory that was used last stays open.
+    """A tree that uid `owner` owns. Keeps the directory of the last file open.
 
-    Files are asked for in the order of their names, so the next one is mostly in the same directory.
+    Callers open files in the order of their names, so the next one is usually in the same directory.
     """
 
     def __init__(self, top_fd: int, mount: str, owner: int) -> None:
-        """`top_fd` stays the caller's; `mount` is the mount that it has been found on."""
+        """`top_fd` stays open and is closed by the caller; `mount` is its `mount_id`."""
         self._top = top_fd
         self._mount = mount
         self._owner = owner
@@ -107,14 +107,14 @@ class Tree:
         self._fd = os.dup(top_fd)
 
     def open_file(self, path: str) -> int:
-        """Open a regular file with one link that is the owner's; `TurnedAway` for anything else."""
+        """Open a regular file with one link, owned by the owner, for reading; `TurnedAway` for anything else."""
         folder, name = posixpath.split(path)
         if folder != self._path:
             self._change_to(folder)
         return open_file(name, self._fd, self._mount, self._owner)
 
     def close(self) -> None:
-        """Close the directory that is open."""
+        """Close the open directory."""
         os.close(self._fd)
 
     def _change_to(self, folder: str) -> None:

@@ -4,7 +4,7 @@ What a less trusted process sends is parsed, never assumed: the receiver names t
 exactly that type, or `WireMismatch`. Types that can cross: `str`, `int`, `float`, `bool`, `None`, `Literal`,
 `NamedTuple` classes (as JSON arrays), `list`, `tuple`, `Sequence`, `dict` with string keys, and unions of these.
 
-Hot path: every call of a worker decodes one answer.
+Hot path: every worker call decodes one answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def hints(function: Any) -> dict[str, Any]:  # noqa: ANN401 - any module-level f
 
 
 def arguments(function: Any, args: list[Json], kwargs: dict[str, Json]) -> tuple[list[Any], dict[str, Any]]:  # noqa: ANN401
-    """Return the arguments of a call with the types that the function's parameters have."""
+    """Return the arguments of a call, decoded by the function's annotations; `WireMismatch` if one does not fit."""
     expected = hints(function)
     names = function.__code__.co_varnames
     return (
@@ -43,7 +43,7 @@ def arguments(function: Any, args: list[Json], kwargs: dict[str, Json]) -> tuple
 def decode(expected: Any, value: Json) -> Any:  # noqa: ANN401 - the value has the type `expected`
     """Return `value` as an instance of the type `expected`; `WireMismatch` if it is not one.
 
-    A `float` accepts a whole number. `TypeError` for a type that cannot cross: that is a bug of the caller.
+    A `float` accepts a whole number. Raises `TypeError` for a type that cannot cross, which is the caller's bug.
     """
     if expected in _SCALARS:
         if type(value) is not expected:
@@ -68,7 +68,7 @@ def decode(expected: Any, value: Json) -> Any:  # noqa: ANN401 - the value has t
 def from_object(expected: type[T], value: Json) -> T:
     """Return a `NamedTuple` from a JSON object whose keys are its fields; `WireMismatch` if it is not one.
 
-    Fields with a default may lack.
+    Fields with a default may be missing.
     """
     if type(value) is not dict:
         raise WireMismatch(f"expected an object, got {type(value).__name__}")
@@ -120,7 +120,7 @@ def _collection(expected: Any, origin: Any, value: Json) -> Any:  # noqa: ANN401
 
 
 def _all(expected: Any, values: list[Json]) -> list[Any]:  # noqa: ANN401
-    if expected in _SCALARS and set(map(type, values)) <= {expected}:  # long lists of names, at C's speed
+    if expected in _SCALARS and set(map(type, values)) <= {expected}:  # fast path for long lists of names
         return values
     return [decode(expected, value) for value in values]
 

@@ -1,9 +1,9 @@
-"""Call module-level functions in a forked child that has another identity for good.
+"""Run module-level functions in a forked child that has taken another identity for good.
 
-Why a child and not seteuid: a FUSE mount compares the real and the saved uid, too; and a file system that hangs then
-hangs the child, while the hook's deadline expires (docs/architecture.md, rules 6 and 7). Why JSON over pipes: what the
-child says is data, never pickle (docs/threats.md, row 7). Only clients and doctor's probes import this module; the
-errors that their callers handle, `WorkerSilent` and `WorkerAnswerMalformed`, are in `host.identity`.
+A child and not seteuid, because a FUSE mount also checks the real and the saved uid, and because a file system that
+hangs then hangs the child and not the hook (docs/architecture.md, rules 6 and 7). JSON over pipes and not pickle,
+because the child's answers are untrusted data (docs/threats.md, row 7). Only clients and doctor's probes import this
+module; the errors that their callers handle, `WorkerSilent` and `WorkerAnswerMalformed`, are in `host.identity`.
 
 Hot path: a warm prolog pays one fork and a few short messages.
 """
@@ -39,7 +39,7 @@ _LONGEST_MESSAGE = 64 << 20
 
 
 class WorkerBug(RuntimeError):
-    """The function raised what it does not document; the text is the child's traceback."""
+    """The function raised an unexpected exception; the text is the child's traceback."""
 
 
 class _SystemError(NamedTuple):
@@ -51,10 +51,10 @@ class _SystemError(NamedTuple):
 
 
 class Worker:
-    """A child with `identity`, forked at the first call and alive until `close`.
+    """A child process with `identity`, forked at the first call and alive until `close`.
 
-    `keep` are descriptors that the child may use; all others are closed in it. With `confine` it has no network, no
-    new privileges, bounded memory and may write no file: for functions that parse hostile bytes.
+    `keep` are the descriptors that stay open in the child. `confine` sandboxes it for functions that parse hostile
+    bytes: no network, no new privileges, bounded memory, no writes to files (`identity.confine`).
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Worker:
         self.close()
 
     def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the module-level `function` in the child; return what it returns.
+        """Run the module-level `function` in the child and return its result.
 
-        Parameters and result are of the types that `wire` can send, and are checked against the function's
-        annotations on both sides. Raises the function's own `WarmstartError` or `OSError`, `WorkerSilent` at the
-        deadline, `WorkerAnswerMalformed` for an answer of another type, `WorkerBug` for anything else.
+        Arguments and result must have types that `wire` can send; both sides check them against the function's
+        annotations. Raises the function's own `WarmstartError` or `OSError`, `WorkerSilent` at the deadline or if the
+        child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug` for any other exception.
         """
         name = f"{function.__module__}:{function.__qualname__}"
         try:
@@ -97,7 +97,7 @@ class Worker:
         if not self._pid:
             self._start()
         try:
-            with suppress(BrokenPipeError):  # a child that has ended already may have said why
+            with suppress(BrokenPipeError):  # a child that has already ended may have sent the reason
                 _send(self._requests, [name, args, kwargs])
             answer = _receive(self._answers, deadline)
         except (TimeoutError, EOFError) as error:
@@ -107,14 +107,14 @@ class Worker:
         return _unpack(answer)
 
     def close(self) -> None:
-        """Kill the child if there is one; locks that it holds are released."""
+        """Kill the child, if any; this releases its locks."""
         if not self._pid:
             return
         os.close(self._requests)
         os.close(self._answers)
         pid, self._pid = self._pid, 0
         os.kill(pid, SIGKILL)
-        # A child that hangs in the kernel on a dead file system dies when that answers: do not wait for it.
+        # A child that hangs in the kernel on a dead file system dies only when that answers: do not wait for it.
         for _ in range(50):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return
@@ -128,7 +128,7 @@ class Worker:
             os.close(request_read)
             os.close(answer_write)
             return
-        try:  # the child: nothing may escape into the hook's own code
+        try:  # the child: no exception may reach the hook's own code
             detach()
             close_others(self._keep | {0, 1, 2, request_read, answer_write})
             (confine if self._confine else become)(self.identity)
@@ -170,7 +170,7 @@ def _bug() -> dict[str, Json]:
 def _unpack(answer: Json) -> Json:
     """Return the value of an answer, or raise the error that it describes."""
     if type(answer) is not dict:
-        raise wire.WireMismatch("the answer is no object")
+        raise wire.WireMismatch("the answer is not an object")
     if "value" in answer:
         return answer["value"]
     if "errno" in answer:
@@ -198,7 +198,7 @@ def _send(fd: int, message: Json) -> None:
 def _receive(fd: int, deadline: Deadline | None) -> Json:
     length = int.from_bytes(_read_exactly(fd, 4, deadline), "big")
     if length > _LONGEST_MESSAGE:
-        raise EOFError(f"a message of {length} bytes")
+        raise EOFError(f"its message of {length} bytes is too long")
     data = _read_exactly(fd, length, deadline)
     try:
         return json.loads(data)

@@ -1,4 +1,4 @@
-"""Which importer the policy names. Hot path: the importer itself is loaded only when it is needed."""
+"""Choose the importer that the policy names. Hot path: the importer's own module is loaded only when it is needed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ENROOT = "/usr/bin/enroot"
 
 
 def choose(rules: Images, identity: Identity, login: Login | None = None) -> Importer:
-    """Return the policy's importer for an account ("auto": enroot where it is installed).
+    """Return the policy's importer, whose programs run as `identity` ("auto": enroot if it is installed, else oci).
 
-    `login`: the site's own, for one registry. `ValueError` for a name that the policy would refuse.
+    `login` is the site's own at one registry. Raises `ValueError` for a name that the policy's schema does not have.
     """
     from warmstart.images.importers.egress import Reach
 
@@ -35,16 +35,16 @@ def choose(rules: Images, identity: Identity, login: Login | None = None) -> Imp
 
 
 def recipe(name: str) -> str:
-    """Return the importer and the version of its options, as they stand in an image's name.
+    """Return the part of an image's name that stands for the importer and the version of its options.
 
-    The number goes up with every change of options that changes the bytes. A new release of the importer's programs
-    does not count: a job finds the same in the image.
+    The number goes up with every change of options that changes the bytes of an image. A new release of the importer's
+    programs does not count, because a job finds the same files in the image.
     """
     return f"{_installed(name)}1"
 
 
 def is_per_machine(recipe: str) -> bool:
-    """Tell whether a tag's digest, to this recipe's importer, depends on the CPU of the node that asks."""
+    """Return whether this importer resolves a tag to a digest that depends on the CPU of the node."""
     return recipe.startswith("enroot")
 
 

@@ -1,6 +1,6 @@
-"""The image store's operations, one method each; each runs as the store's owner.
+"""Client for the image store: one method for each operation that runs as the store's owner.
 
-Hot path: what a warm look-up does not need is imported in the methods.
+Hot path: methods import what a warm look-up does not need.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class ImageStoreClient(NamedTuple):
     (`layout.image_name`); `owner` names temporary files (`published.temp_owner`).
     """
 
-    worker: Worker  # as the store's owner; it holds the locks, and clients of other directories share it
-    path: str  # the store, or below it a store of private images (private.py)
-    what: str = ""  # what errors are about, "" for this store
+    worker: Worker  # runs as the store's owner and holds the locks; clients of other directories share it
+    path: str  # the store, or a store of private images below it (private.py)
+    what: str = ""  # subject of error messages, "" for this store
 
     @classmethod
     def of(cls, identity: Identity, path: str) -> ImageStoreClient:
-        """Return a client with a worker of its own; close it."""
+        """Return a client with a worker of its own. The caller closes it."""
         return cls(Worker(identity), path)
 
     def __enter__(self) -> ImageStoreClient:
@@ -56,11 +56,11 @@ class ImageStoreClient(NamedTuple):
         return self.worker.identity
 
     def about(self, what: str) -> ImageStoreClient:
-        """Return this client with errors that are about `what`."""
+        """Return this client with `what` as the subject of its errors."""
         return self._replace(what=what)
 
     def at(self, path: str) -> ImageStoreClient:
-        """Return the client of another store."""
+        """Return a client of the store at `path` that shares this one's worker."""
         return self._replace(path=path)
 
     def separate(self) -> ImageStoreClient:
@@ -68,40 +68,43 @@ class ImageStoreClient(NamedTuple):
         return self._replace(worker=Worker(self.identity))
 
     def close(self) -> None:
-        """End the worker, and with it the locks that it holds."""
+        """End the worker, which releases its locks."""
         self.worker.close()
 
     # Looking up and marking use
 
     def find(self, query: ImageQuery, deadline: Deadline, digest: str = "") -> Found | None:
-        """Look an image up, by `digest` if it is given; None if it is not there."""
+        """Look up an image, by `digest` if given; None if it is not in the store."""
         digest = digest or query.reference.digest
         return self._run(deadline, layout.find, self.path, query.key, digest, query.kind, query.times)
 
     def mark(self, name: str, node: str, deadline: Deadline) -> None:
-        """Write down that a node uses an image."""
+        """Record that a node uses an image."""
         self._run(deadline, uses.mark, self.path, name, node)
 
     def mark_served(self, name: str, node: str, deadline: Deadline) -> bool:
-        """Write down that a node uses an image, if the store has it; tells whether it has."""
+        """Record that a node uses an image, if the store has it; return whether it has."""
         return self._run(deadline, uses.mark_served, self.path, name, node)
 
     # Election of a producer
 
     def begin(self, query: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> str | None:
-        """Become the producer; None if another hook is, else why there is no lock ("" if there is)."""
+        """Become the producer; None if another hook is.
+
+        Otherwise return why the store's file system gives no lock, "" if it does.
+        """
         from warmstart.images import published
 
         return self._run(deadline, published.begin, self.path, query.lock, producer, owner)
 
     def announce(self, query: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> None:
-        """Write down what the producer does now."""
+        """Record what the producer does now."""
         from warmstart.images import published
 
         self._run(deadline, published.announce, self.path, query.lock, producer, owner)
 
     def end(self, query: ImageQuery, deadline: Deadline) -> None:
-        """Release the producer's lock, if need be by ending the worker; raises nothing."""
+        """Release the producer's lock, by ending the worker if the store fails. Raises no `WarmstartError`."""
         from warmstart.images import published
 
         try:
@@ -110,19 +113,19 @@ class ImageStoreClient(NamedTuple):
             self.close()
 
     def producer_of(self, query: ImageQuery, deadline: Deadline) -> Producer | None:
-        """Return what the producer says of itself."""
+        """Return what the producer has recorded about itself, or None."""
         from warmstart.images import published
 
         return self._run(deadline, published.producer_of, self.path, query.lock)
 
     def remember(self, query: ImageQuery, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
-        """Keep a definitive failure for those who come next."""
+        """Record a definitive failure, so that the next hooks need not try again."""
         from warmstart.images import published
 
         self._run(deadline, published.remember, self.path, query.lock, failure, owner)
 
     def recall(self, query: ImageQuery, max_age_s: float, deadline: Deadline) -> RememberedFailure | None:
-        """Return a failure that is at most `kept_s` seconds old."""
+        """Return the recorded failure if it is less than `max_age_s` seconds old, else None."""
         from warmstart.images import published
 
         return self._run(deadline, published.recall, self.path, query.lock, max_age_s)
@@ -130,57 +133,57 @@ class ImageStoreClient(NamedTuple):
     # Tags
 
     def last_pointer(self, query: ImageQuery, deadline: Deadline) -> Pointer | None:
-        """Return what the tag meant when that was last known."""
+        """Return the last known digest of the tag, however old; None if there is none."""
         from warmstart.images import published
 
         return self._run(deadline, published.last_pointer, self.path, query.key)
 
     def point(self, query: ImageQuery, digest: str, resolved: float, owner: str, deadline: Deadline) -> None:
-        """Write down which digest the tag had at `resolved` (seconds since the epoch)."""
+        """Record the digest that the tag had at `resolved` (seconds since the epoch)."""
         from warmstart.images import published
 
         self._run(deadline, published.point, self.path, query.key, digest, resolved, owner)
 
     def point_unanswered(self, query: ImageQuery, owner: str, deadline: Deadline) -> None:
-        """Write down that the registry does not answer for the tag now."""
+        """Record that the registry does not answer for the tag now."""
         from warmstart.images import published
 
         self._run(deadline, published.point_unanswered, self.path, query.key, owner)
 
-    # Images come and go
+    # Publishing, copying and evicting images
 
     def publish_image(self, fd: int, name: str, draft: Draft, owner: str, deadline: Deadline) -> Published:
-        """Copy an open local image into the store, check it, and make it visible."""
+        """Copy an open local image into the store, check the copy, and make it visible."""
         from warmstart.images import published
 
         return self._run_with(fd, deadline, published.publish_image, self.path, fd, name, draft, owner)
 
     def copy_out(self, path: str, fd: int, deadline: Deadline) -> str:
-        """Copy an image into an open local file; returns what is wrong with the file's disk."""
+        """Copy an image into an open local file; return what is wrong with that file's disk, "" if nothing."""
         from warmstart.images import published
 
         return self._run_with(fd, deadline, published.copy_out, path, fd)
 
     def sweep(self, query: ImageQuery, deadline: Deadline) -> int:
-        """Remove what dead producers of an image left half copied."""
+        """Remove half-copied files of dead producers of an image; return how many."""
         from warmstart.images import published
 
         return self._run(deadline, published.sweep, self.path, query.lock)
 
     def make_room(self, need: int, rules: Images, charged: Charged, deadline: Deadline) -> list[str]:
-        """Evict what has to go before `need` bytes come; returns the names of the images that went."""
+        """Evict images to make room for `need` bytes; return the names of those that were evicted."""
         from warmstart.images import eviction
 
         return self._run(deadline, eviction.make_room, self.path, need, rules.keep, charged, rules.names)
 
     def evict(self, name: str, rules: Images, deadline: Deadline, *, forced: bool = False) -> bool:
-        """Remove an image; False if it is not there, or protected and not `forced`."""
+        """Remove an image; False if it is missing, or protected and not `forced`."""
         from warmstart.images import eviction
 
         return self._run(deadline, eviction.evict, self.path, name, rules.keep.lease, rules.names, forced)
 
     def pin(self, name: str, owner: str, deadline: Deadline) -> None:
-        """Keep an image until `unpin`."""
+        """Protect an image from eviction until `unpin`."""
         from warmstart.images import eviction
 
         self._run(deadline, eviction.pin, self.path, name, owner)
@@ -194,27 +197,27 @@ class ImageStoreClient(NamedTuple):
     # Damaged images
 
     def check_bytes(self, name: str, owner: str, deadline: Deadline, *, again: bool = False) -> ByteCheck:
-        """Compare an image with its recorded SHA-256, unless that has been done (then only if `again`)."""
+        """Compare an image with its recorded SHA-256; skip a file that has passed before, unless `again`."""
         from warmstart.images import published
 
         return self._run(deadline, published.check_bytes, self.path, name, owner, again)
 
     def quarantine(self, name: str, reason: str, deadline: Deadline, *, inode: int = 0) -> bool:
-        """Quarantine a damaged image; False if it is gone, or its inode is not `inode` any more."""
+        """Quarantine a damaged image; False if it is gone, or another inode than `inode` has its name."""
         from warmstart.images import published
 
         return self._run(deadline, published.quarantine, self.path, name, reason, inode)
 
     def empty_quarantine(self, now: float, lease: float, deadline: Deadline) -> list[str]:
-        """Remove damaged images that are old or too many; returns their names there. Times in seconds."""
+        """Remove damaged images that are old or too many; return their names in quarantine. Times in seconds."""
         from warmstart.images import eviction
 
         return self._run(deadline, eviction.empty_quarantine, self.path, now, lease)
 
-    # What is there
+    # Listing
 
     def inventory(self, lease: float, deadline: Deadline) -> list[ImageEntry]:
-        """Return all images, the least recently used first; `lease` in seconds."""
+        """Return all images, the least recently used first. `lease` in seconds."""
         from warmstart.images import eviction
 
         return self._run(deadline, eviction.inventory, self.path, lease)
@@ -226,13 +229,13 @@ class ImageStoreClient(NamedTuple):
         return self._run(deadline, eviction.quarantined, self.path)
 
     def stores(self, deadline: Deadline) -> list[str]:
-        """Return the paths of this store and of the stores of private images in it, where they have images."""
+        """Return the paths of this store and of its stores of private images, without those that have no images."""
         from warmstart.images import eviction
 
         return self._run(deadline, eviction.stores, self.path)
 
     def private(self, name: str, deadline: Deadline) -> ImageStoreClient:
-        """Return the client of a store of private images, which is made if it is not there."""
+        """Return a client of the store of private images `name`; create that store if it is missing."""
         from warmstart.images import published
 
         self._run(deadline, published.ensure_private, self.path, name)
@@ -241,7 +244,7 @@ class ImageStoreClient(NamedTuple):
     # Other launchers
 
     def try_launchers_lock(self, directory: str, name: str, deadline: Deadline) -> str:
-        """Take the launchers' lock of an image; returns "", `launchers.BUSY`, or why there is none."""
+        """Take the launchers' lock of an image; return "", `launchers.BUSY`, or why there is none."""
         from warmstart.images import launchers
 
         return self._run(deadline, launchers.try_lock, directory, name)
@@ -253,7 +256,7 @@ class ImageStoreClient(NamedTuple):
         self._run(deadline, launchers.unlock, name)
 
     def link_for_launchers(self, directory: str, names: Sequence[str], path: str, deadline: Deadline) -> int:
-        """Keep links to an image where launchers look for it; returns how many there are."""
+        """Make links to an image in the launchers' directory; return how many."""
         from warmstart.images import launchers
 
         return self._run(deadline, launchers.link, directory, names, path)
@@ -261,7 +264,10 @@ class ImageStoreClient(NamedTuple):
     def adopt(
         self, fd: int, directories: Sequence[Adopt], names: Sequence[str], not_before: float, deadline: Deadline
     ) -> AdoptedImage | str:
-        """Copy a launcher's image into an open local file; or return why none is adopted, "" if there is none."""
+        """Copy a launcher's image into an open local file; or return why none is adopted, "" if there is none.
+
+        Arguments as for `launchers.adopt`.
+        """
         from warmstart.images import launchers
 
         return self._run_with(fd, deadline, launchers.adopt, fd, directories, names, not_before)
@@ -275,6 +281,6 @@ class ImageStoreClient(NamedTuple):
             return self.worker.run(deadline, function, *args, **kwargs)
 
     def _run_with(self, fd: int, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function that needs a descriptor: in a new worker, for the other one was forked before it was open."""
+        """Run a function that needs a descriptor, in a new worker: the other one may have been forked too early."""
         with store_errors(self._subject), Worker(self.identity, keep=[fd]) as child:
             return child.run(deadline, function, *args, **kwargs)

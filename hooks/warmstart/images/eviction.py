@@ -1,8 +1,8 @@
-"""Room in the image store: inventory, quotas, watermarks, eviction, quarantine. Runs as the store's owner.
+"""Space in the image store: inventory, quotas, watermarks, eviction, quarantine. Runs as the store's owner.
 
-Evicts least recently used images; never one that is pinned, or that a node used within the lease. An image is renamed
-out of sight, then its use marks are read again, then it is removed. A hook marks its use first and looks again
-afterwards, so one of the two always notices the other.
+Evicts least recently used images; never one that is pinned, or that a node used within the lease. Eviction hides an
+image by a rename, reads its use marks again, and then removes it. A hook marks its use and then looks the image up
+again. So at least one of the two notices the other.
 
     images/quarantine/<name>.<time in ns>.{sqsh,json,reason}      damaged images, moved here by `published.quarantine`
 
@@ -33,46 +33,46 @@ from warmstart.images.layout import (
     QUARANTINE,
     Charged,
 )
-from warmstart.images.published import forget_dead, known_of, opened_folder, sweep_all
+from warmstart.images.published import forget_dead, opened_folder, read_metadata, sweep_all
 from warmstart.policy.compiled import Keep
 from warmstart.store.atomic import replace
 from warmstart.store.locks import try_lock
 
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
-NEW_S = 3600.0  # protected that long: its producer may not have marked it yet
+NEW_S = 3600.0  # a new image is protected that long: its producer may not have marked it yet
 RETENTION_S = 14 * 86400.0  # of a quarantined image
-MOST = 8  # quarantined images that stay
+MOST = 8  # quarantined images to keep
 REASON = ".reason"
 LONGEST_REASON = 4096
 ENDINGS = (IMAGE, META, REASON)
 
 
 class ImageQuotaExceeded(UserError):
-    """The images that the user's or the account's jobs brought in take all that the policy gives them."""
+    """The images imported for a user's or an account's jobs take up the quota, and all are in use."""
 
     code = "image-quota-exceeded"
     template = "image of {bytes} bytes refused: the images of {whose} take {taken} of {quota} bytes, all still in use"
-    hint = "use fewer different images; those that no job has used for a while make room by themselves"
+    hint = "use fewer different images; images that no job has used for a while are evicted by themselves"
 
 
 class Room(NamedTuple):
-    """The store to evict from, and what protects its images."""
+    """A store to evict from, and what protects its images."""
 
     store: str
-    lease: float  # seconds for which a mark protects
-    names: str  # directory of the launchers' links, "" for none
+    lease: float  # seconds for which a use mark protects an image
+    names: str  # directory of the links for launchers, "" for none
 
 
 class ImageEntry(NamedTuple):
-    """An image in the store; from `digest` on what is known of it, "" or -1 where nothing is."""
+    """An image in the store; the fields from `digest` on come from its metadata, "" or -1 if unknown."""
 
     name: str
     path: str
     bytes: int
-    published: float  # seconds since the epoch, as `last_use`
+    published: float  # seconds since the epoch, like `last_use`
     last_use: float
-    nodes: list[str]  # those that used it within the lease
+    nodes: list[str]  # that used it within the lease
     protected: str  # "pinned" | "in use" | "new" | ""
     digest: str
     reference: str
@@ -81,7 +81,7 @@ class ImageEntry(NamedTuple):
     account: str
     sha256: str
     uid: int
-    private: str  # its store of private images, "" for the shared one; set by what lists all stores
+    private: str  # its store of private images, "" for the shared one; set by callers that list all stores
     store: str
 
 
@@ -94,20 +94,20 @@ class QuarantinedImage(NamedTuple):
     at: float  # seconds since the epoch
     reason: str
     reference: str
-    private: str  # its store of private images, "" for the shared one; set by what lists all stores
+    private: str  # its store of private images, "" for the shared one; set by callers that list all stores
     store: str
 
 
 def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str) -> list[str]:
-    """Evict what has to go before `need` bytes come; returns the names of the images that went.
+    """Evict images to make room for `need` bytes; return the names of those that were evicted.
 
-    Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less than the floor would be left.
+    Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less free space than `keep.floor` percent would be left.
     """
     room = Room(store, keep.lease, names)
     with opened_folder(store, LOCKS):
         held = try_lock(f"{store}/{IMAGES}/{LOCKS}", LOCK)
     gone: list[str] = []
-    if held is not None:  # else another process makes room
+    if held is not None:  # otherwise another process is making room
         try:
             _finish(room)
             if keep.user and charged.uid != -1:
@@ -123,7 +123,7 @@ def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str) -
 
 
 def _finish(room: Room) -> None:
-    """Finish what dead producers and evictions have begun; the eviction lock is held."""
+    """Clean up after dead producers and finish interrupted evictions. The caller holds the eviction lock."""
     sweep_all(room.store)
     forget_dead(room.store)
     with opened_folder(room.store) as images:
@@ -179,21 +179,23 @@ def _evict_until(room: Room, images: Iterable[ImageEntry], wanted: int) -> tuple
 
 
 def _check_floor(store: str, need: int, floor: int) -> None:
-    """Raise `OSError` (ENOSPC) if less than `floor` percent would be left beside `need` bytes."""
+    """Raise `OSError` (ENOSPC) if less than `floor` percent would be free after writing `need` bytes."""
     capacity, free = _space(store)
     if free - need < capacity * floor // 100:
-        raise OSError(errno.ENOSPC, f"{free} bytes are free, {need} are needed and {floor}% of {capacity} stay free")
+        raise OSError(
+            errno.ENOSPC, f"{free} bytes are free, {need} are needed, and {floor}% of {capacity} must stay free"
+        )
 
 
 def _space(store: str) -> tuple[int, int]:
-    """Return capacity and free space of the file system for ordinary users, in bytes."""
+    """Return capacity and free space of the file system for unprivileged users, in bytes."""
     found = os.statvfs(store)
     free = found.f_bavail * found.f_frsize
     return (found.f_blocks - found.f_bfree) * found.f_frsize + free, free
 
 
 def evict(store: str, name: str, lease: float, names: str, forced: bool = False) -> bool:
-    """Remove one image; False if it is not there, or protected and not `forced`."""
+    """Remove one image; False if it is missing, or protected and not `forced`. `lease` in seconds."""
     found = describe(store, name, lease)
     if found is None or (found.protected and not forced):
         return False
@@ -206,7 +208,7 @@ def evict(store: str, name: str, lease: float, names: str, forced: bool = False)
 
 
 def _remove_hidden(room: Room, name: str) -> bool:
-    """Remove an image that is out of sight, or put it back if a node has marked it meanwhile."""
+    """Remove a hidden image; put it back and return False if a node has marked it meanwhile."""
     hidden = OUT_OF_SIGHT + name + IMAGE
     is_back = any(time.time() - at < room.lease for at in uses.last(room.store, name).values())
     with opened_folder(room.store) as images:
@@ -238,7 +240,7 @@ def unpin(store: str, name: str) -> bool:
 
 
 def stores(store: str) -> list[str]:
-    """Return the store and, below it, those of private images (private.py), where images lie."""
+    """Return the paths of the store and its stores of private images (private.py), without those with no images."""
     private = os.path.join(store, PRIVATE_STORES)
     names = sorted(os.listdir(private)) if os.path.isdir(private) else []
     return [path for path in (store, *(os.path.join(private, name) for name in names)) if _has_images(path)]
@@ -249,7 +251,7 @@ def _has_images(store: str) -> bool:
 
 
 def inventory(store: str, lease: float) -> list[ImageEntry]:
-    """Return every image of the store, the least recently used first; `lease` in seconds."""
+    """Return all images of the store, the least recently used first. `lease` in seconds."""
     folder = os.path.join(store, IMAGES)
     try:
         names = os.listdir(folder)
@@ -262,13 +264,13 @@ def inventory(store: str, lease: float) -> list[ImageEntry]:
 
 
 def describe(store: str, name: str, lease: float) -> ImageEntry | None:
-    """Return one image as `inventory` does; None if it is not there."""
+    """Return one image as `inventory` does; None if it is missing."""
     path = os.path.join(store, IMAGES, name)
     try:
         status = os.stat(path + IMAGE, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    known = known_of(path + META)
+    known = read_metadata(path + META)
     marks = uses.last(store, name)
     now = time.time()
     nodes = sorted(node for node, at in marks.items() if now - at < lease)
@@ -295,10 +297,7 @@ def _is_image(name: str) -> bool:
 
 
 def quarantined(store: str) -> list[QuarantinedImage]:
-    """Return what lies there, the oldest first.
-
-    `PermissionError` for anybody but the store's owner.
-    """
+    """Return the quarantined images, the oldest first; `PermissionError` for anybody but the store's owner."""
     folder = os.path.join(store, IMAGES, QUARANTINE)
     try:
         names = os.listdir(folder)
@@ -309,9 +308,9 @@ def quarantined(store: str) -> list[QuarantinedImage]:
 
 
 def empty_quarantine(store: str, now: float, lease: float) -> list[str]:
-    """Remove quarantined images that are two weeks old, and all but the newest few; return their names.
+    """Remove quarantined images that are two weeks old, and all but the newest few; return the names of the removed.
 
-    None goes before its lease. `now` in seconds since the epoch, `lease` in seconds.
+    Every image stays for at least the lease. `now` in seconds since the epoch, `lease` in seconds.
     """
     found = quarantined(store)
     last = found[-MOST:]
@@ -324,7 +323,7 @@ def empty_quarantine(store: str, now: float, lease: float) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    """Return NAME.TIME of one of its files, "" for anything else."""
+    """Return NAME.TIME of a file in quarantine, "" for the name of any other file."""
     stem = next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), "")
     return stem if stem.rpartition(".")[2].isdecimal() and not stem.startswith(".") else ""
 
@@ -336,11 +335,11 @@ def _describe_quarantined(store: str, folder: str, name: str) -> QuarantinedImag
         try:
             size += os.stat(path + ending, follow_symlinks=False).st_size
         except FileNotFoundError:
-            continue  # its mover died in between, or another process has just removed it
+            continue  # the process that moved it died in between, or another one has just removed it
     try:
         reason = read_small(path + REASON, LONGEST_REASON).decode("utf-8", "replace")
     except FileNotFoundError:
         reason = ""
     at = int(name.rpartition(".")[2]) / 1e9
-    reference = str(known_of(path + META).get("reference", ""))
+    reference = str(read_metadata(path + META).get("reference", ""))
     return QuarantinedImage(name, path + IMAGE, size, at, reason, reference, "", store)

@@ -1,12 +1,13 @@
-"""Share images with launchers that keep `NAME.sqsh` and lock `NAME.sqsh.lock`. Runs as the store's owner.
+"""Share images with other launchers, which keep `NAME.sqsh` and lock `NAME.sqsh.lock`. Runs as the store's owner.
 
-Their lock is a flock(2), as flock(1), py-filelock and C++ programs take it. It lies where others may write: it may be
-a FIFO, a link, or held for ever. So it is a courtesy with a deadline, never a condition, and never unlinked.
+Their lock is a flock(2), as flock(1), py-filelock and C++ programs take it. Its file is in a directory that others may
+write: it may be a FIFO, a link, or locked for ever. So we wait for it until a deadline only, go on without it, and
+never unlink it.
 
-Adoption copies an image that a launcher left: only from directories that the policy names and that only the owners it
-names, the store's owner and root can write, and only files of those owners. The bytes are copied to an inode of
-root's on this node; that inode is validated and published like an import's result. An adopted image is known by its
-own SHA-256, which no registry digest stands for, so it serves tags only.
+Adoption copies an image that a launcher left. The directory must be named by the policy, and only root, the store's
+owner and the owners that the policy names for it may be able to write it; the file must belong to one of these. The
+bytes are copied to an inode of root's on this node, which is validated and published like the result of an import. An
+adopted image is identified by its own SHA-256, which is no registry's digest, so it serves tags only.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from warmstart.policy.compiled import Adopt
 IMAGE = ".sqsh"
 LOCK = ".sqsh.lock"
 BUSY = "busy"
-# O_NONBLOCK: a FIFO does not hang. No O_CREAT: the kernel refuses that for others' files in sticky directories.
+# O_NONBLOCK: opening a FIFO does not hang. No O_CREAT: the kernel refuses it for files of others in sticky directories
+# (proc(5), protected_regular).
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SANITISED = str.maketrans(dict.fromkeys("/:@#", "_"))
 
@@ -44,7 +46,7 @@ _held: dict[str, int] = {}
 
 
 class AdoptedImage(NamedTuple):
-    """A launcher's image that was copied."""
+    """A launcher's image that has been copied."""
 
     path: str
     sha256: str
@@ -52,7 +54,7 @@ class AdoptedImage(NamedTuple):
 
 
 def names_of(reference: Reference) -> list[str]:
-    """Return launchers' names of the image: `sed 's/[/:@#]/_/g'` of each spelling, the shortest first."""
+    """Return the names that launchers give to the image: each spelling through `sed 's/[/:@#]/_/g'`, shortest first."""
     full = reference.canonical()
     spellings = [full]
     if reference.registry == DOCKER_HUB:
@@ -62,12 +64,12 @@ def names_of(reference: Reference) -> list[str]:
 
 
 def is_unambiguous(reference: Reference) -> bool:
-    """Tell whether launchers' names of it can mean no other image: other characters become `_`, too."""
+    """Return whether launchers' names for the image can mean no other one: a `_` may stand for another character."""
     return "_" not in reference.canonical()
 
 
 def try_lock(directory: str, name: str) -> str:
-    """Take the launchers' lock of an image if it is free; returns "", `BUSY`, or why there is none."""
+    """Take the launchers' lock of an image without waiting; return "", `BUSY`, or why there is none."""
     try:
         with opened_dir(directory) as folder:
             fd = _open(name + LOCK, folder)
@@ -107,16 +109,16 @@ def _open(name: str, folder: int) -> int:
 def _lock(fd: int, name: str, folder: int) -> str:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise OSError(errno.EINVAL, "not a plain file with one name")
-    # Some releases of py-filelock unlink the file on release: a lock on an unlinked file excludes nobody.
+        raise OSError(errno.EINVAL, "not a regular file with one link")
+    # Some releases of py-filelock unlink the file on release, and a lock on an unlinked file excludes nobody.
     return "" if files.try_flock(fd) and is_at(fd, name, folder) else BUSY
 
 
 def link(directory: str, names: Sequence[str], path: str) -> int:
-    """Keep links to an image under these names; returns how many there are.
+    """Make links to an image under these names; return how many.
 
-    None where anybody but this account and root could put another file in a link's place, and none in the place of
-    a file that is no link.
+    Makes none if anybody but this account and root can write the directory, and never replaces a file that is not a
+    link.
     """
     linked = 0
     with opened_dir(directory) as folder:
@@ -137,7 +139,7 @@ def link(directory: str, names: Sequence[str], path: str) -> int:
 
 
 def unlink(directory: str, path: str) -> None:
-    """Remove the links to an image that is removed."""
+    """Remove the links to an image that has been removed."""
     with suppress(OSError), opened_dir(directory) as folder:
         for name in os.listdir(folder):
             with suppress(OSError):
@@ -155,8 +157,8 @@ def _is_link_or_absent(name: str, folder: int) -> bool:
 def adopt(target: int, directories: Sequence[Adopt], names: Sequence[str], not_before: float) -> AdoptedImage | str:
     """Copy the first image that may be adopted into the descriptor `target`.
 
-    A file counts if it was last changed at `not_before` (seconds since the epoch) or later. If none is adopted, returns
-    why: "" if there is none.
+    `names` are without ending. A file counts only if its mtime is `not_before` (seconds since the epoch) or later. If
+    none is adopted, return the reason, "" if there is no such file.
     """
     problem = ""
     for directory, owners in directories:
@@ -179,9 +181,9 @@ def _copy(target: int, directory: str, name: str, owners: tuple[int, ...], not_b
             _check_directories(directory, folder, owners)
             status = os.fstat(fd)
             if weakness(status, owners) or status.st_nlink != 1:
-                raise _refusal(f"is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}")
+                raise _refusal(f"belongs to uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}")
             if status.st_mtime < not_before:
-                raise FileNotFoundError  # older than a tag may be: as good as none
+                raise FileNotFoundError  # too old for a tag: treated as missing
             sha256 = copy_hashed(fd, target).sha256
             if _stamp(os.fstat(fd)) != _stamp(status):
                 raise _refusal("changed while it was read")

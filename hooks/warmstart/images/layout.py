@@ -1,20 +1,20 @@
-"""Where images lie in the store, and the warm look-up. Runs as the store's owner. Hot path.
+"""The layout of images in the store, and the warm look-up. Runs as the store's owner. Hot path.
 
     images/                                   0755
         <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
         <hex64>.<machine>.<recipe>.json       what is known of it (published.py)
         adopted-<hex64>.<machine>.<recipe>.*  an image that another launcher made; <hex64> is its own SHA-256
         tags/<key>[~<machine>].json           the digest that a tag had, and when (published.py)
-        used/<name>/<node>                    when a node last used it, to the day (uses.py)
+        used/<name>/<node>                    mtime: when a node last used it, to the day (uses.py)
         pinned/<name>                         never evicted (eviction.py)
         checked/<name>.json                   the last check of all its bytes (published.py)
         locks/                                0700: who imports what (published.py)
         failed/<key>.json                     definitive import failures (published.py)
         quarantine/                           0700: damaged images, with the reason (eviction.py)
 
-`machine` is uname's: one digest may stand for a list of images, and which of them an import picks depends on
-the node's CPU. `recipe` is the importer and the version of its options: they change the bytes, too. A look-up costs
-eight system calls on the store for a tag and four for a digest, whatever is in it, and lists no directory.
+`machine` is that of uname(2): a digest may stand for a list of images, of which an import picks the one for the node's
+CPU. `recipe` is the importer and the version of its options, which change the bytes, too. A look-up takes eight system
+calls on the store for a tag and four for a digest, however full the store is, and lists no directory.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ QUARANTINE = "quarantine"
 IMAGE = ".sqsh"
 META = ".json"
 PRIVATE_STORES = "private"  # directory of the stores of private images (private.py)
-ADOPTED = "adopted:"  # in front of the SHA-256 of an image that no registry's digest stands for
+ADOPTED = "adopted:"  # prefix of the SHA-256 of an image that has no registry digest
 LONGEST_KEY = 150
 LONGEST_POINTER = 4096
-CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is one that would never get old
+CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is ignored, since it would not expire
 
 _ESCAPES = str.maketrans({"/": "+", ":": "="})  # neither is in a canonical reference
 
 
 class TagTimes(NamedTuple):
-    """When a tag's pointer counts, in seconds since the epoch.
+    """Which pointers of a tag are valid; times in seconds since the epoch.
 
     Use a tag resolved after `fresh_after`; fall back to an older one if the registry failed after `outage_after`.
     """
@@ -59,17 +59,17 @@ class TagTimes(NamedTuple):
 
 
 class ImageQuery(NamedTuple):
-    """A reference, and the names that stand for it in the store."""
+    """A reference, and its names in the store."""
 
     reference: Reference
-    kind: str  # uname's machine, and the importer's recipe
-    key: str  # of the tag
-    lock: str  # of the import: each kind is imported for itself
+    kind: str  # MACHINE.RECIPE: uname's machine, the importer's recipe
+    key: str  # name of the tag's pointer
+    lock: str  # name of the import's lock: one for each kind
     times: TagTimes
 
 
 class Charged(NamedTuple):
-    """Whose quotas an import counts in; nobody's if the policy's own rules name the image."""
+    """The user and account whose quotas an import counts against; nobody's if a rule of the policy names the image."""
 
     user: str = ""
     uid: int = -1
@@ -80,7 +80,7 @@ NOBODY = Charged()
 
 
 class Pointer(NamedTuple):
-    """What `tags/<key>.json` says; times in seconds since the epoch."""
+    """The content of `tags/<key>.json`; times in seconds since the epoch."""
 
     digest: str
     resolved: float
@@ -94,33 +94,30 @@ class Found(NamedTuple):
     path: str
     digest: str
     size: int
-    stale: bool  # the registry did not confirm the tag lately, because it does not answer
+    stale: bool  # the tag is older than `fresh_after`, because the registry does not answer
     invalid: str  # what is wrong with the file, "" if nothing
 
 
 def key_of(canonical: str) -> str:
-    """Return the file name that stands for a canonical reference; different ones never share one."""
+    """Return the file name for a canonical reference; different references have different names."""
     name = canonical.translate(_ESCAPES)
     if len(name) <= LONGEST_KEY:
         return name
-    import hashlib  # costs as much as the look-up, and references are seldom that long
+    import hashlib  # as slow to import as a whole look-up, and few references are that long
 
     return f"long-{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 
 def image_name(digest: str, kind: str) -> str:
-    """Return the name, without its ending, of the image of a digest (`sha256:HEX`, `adopted:HEX`).
-
-    `kind` is machine and recipe.
-    """
+    """Return an image's file name without its ending, for a digest (`sha256:HEX`, `adopted:HEX`) and a kind."""
     return f"{digest.removeprefix('sha256:').replace(':', '-')}.{kind}"
 
 
 def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found | None:
-    """Return the image of a reference, if it is in the store; None if it has to be imported.
+    """Return the image of a reference; None if it is not in the store and has to be imported.
 
-    `digest` is the reference's own, or "" for a tag: then `tags/<key>.json` says it. Raises `OSError` for a store that
-    does not answer.
+    `digest` is the reference's own, or "" for a tag: then it is read from `tags/<key>.json`. The file may be damaged:
+    see `Found.invalid`. Raises `OSError` if the store fails.
     """
     stale = False
     if not digest:
@@ -135,14 +132,14 @@ def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found
         return None
     try:
         status = os.fstat(fd)
-        problem = what_is_wrong(fd, status)
+        problem = superblock_problem(fd, status)
     finally:
         os.close(fd)
     return Found(name, path, digest, status.st_size, stale, problem)
 
 
-def what_is_wrong(fd: int, status: os.stat_result) -> str:
-    """Return why the file can't be a whole image, "" if it can; depth `superblock`."""
+def superblock_problem(fd: int, status: os.stat_result) -> str:
+    """Return why the file cannot be a whole image, "" if it can (depth `superblock`)."""
     if not stat.S_ISREG(status.st_mode):
         return "not a regular file"
     try:
@@ -153,7 +150,7 @@ def what_is_wrong(fd: int, status: os.stat_result) -> str:
 
 
 def parse_pointer(data: bytes) -> Pointer | None:
-    """Return what a tag's file says; None if it is damaged."""
+    """Return the pointer in the content of a tag's file; None if it is damaged."""
     try:
         pointer = json.loads(data)
         return Pointer(str(pointer["digest"]), float(pointer["resolved"]), float(pointer.get("unanswered", 0)))
@@ -162,7 +159,7 @@ def parse_pointer(data: bytes) -> Pointer | None:
 
 
 def _tag_digest(path: str, times: TagTimes) -> tuple[str, bool]:
-    """Return what a tag's pointer says, and whether that is stale; "" if it is none, too old, or damaged."""
+    """Return the digest of a tag's pointer and whether it is stale; "" if the pointer is missing, old or damaged."""
     try:
         fd = open_regular(path)
     except FileNotFoundError:
@@ -183,5 +180,5 @@ def _tag_digest(path: str, times: TagTimes) -> tuple[str, bool]:
 
 
 def is_adopted(digest: str) -> bool:
-    """Tell whether this names an adopted image, which no reference by digest does."""
+    """Return whether the digest is that of an adopted image (`adopted:HEX`). No image reference has such a digest."""
     return digest.startswith(ADOPTED) and is_digest("sha256:" + digest.removeprefix(ADOPTED))

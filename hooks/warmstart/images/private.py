@@ -1,11 +1,11 @@
-"""Private images, fetched with the site's credentials: a store for each scope, a copy for each job.
+"""Private images, fetched with the site's credentials: a store for each scope, a copy for each job. Runs as root.
 
-    <store>/private/<name>/           the store's owner, 0700: a store of images of its own, images/ and all
-    <workspace>/<node>/<run>/<key>.sqsh   the job's copy, its uid's, 0400; gone with the workspace
+    <store>/private/<name>/               the store's owner, 0700: a complete image store, with its own images/
+    <workspace>/<node>/<run>/<key>.sqsh   the job's uid, 0400: the job's copy, removed with the workspace
 
-Scope comes before digest (docs/threats.md, row 10): for a job that may not read `name`, nothing looks there. So a hit
-in another scope is a miss, and each scope has its own failures, locks and pointers. Only the store's owner can enter
-the directory; a job reads its own copy.
+The scope is checked before the digest (docs/threats.md, row 10): for a job that may not read `name`, nothing is looked
+up there. So an image in another scope is a miss, and each scope has its own failures, locks and pointers. Only the
+store's owner can enter the directory; a job reads its own copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warmstart.images.reference import Reference
 
 
 class ImageCopyFailed(ResourceError):
-    """The job's own copy of a private image could not be made on this node."""
+    """The job's copy of a private image could not be made on this node."""
 
     code = "image-copy-failed"
     template = "image {image} could not be copied into the job's workspace: {problem}"
@@ -31,7 +31,7 @@ class ImageCopyFailed(ResourceError):
 
 
 class JobOwner(NamedTuple):
-    """The job that gets a copy: its run directory, which is root's, and its ids."""
+    """The job that gets a copy: its run directory (root's) and its ids."""
 
     run_directory: str
     uid: int
@@ -39,13 +39,16 @@ class JobOwner(NamedTuple):
 
 
 def site_of(site: Site, name: str, deadline: Deadline) -> Site:
-    """Return the site of the private images `name`: a store of their own, with nothing of other launchers."""
+    """Return the site for the private images `name`: a store of their own, not shared with other launchers."""
     rules = site.rules._replace(lock="private", names="", adopt=())
     return site._replace(store=site.store.private(name, deadline), uses=f"{site.uses}-private-{name}", rules=rules)
 
 
 def hand_over(image: Obtained, reference: Reference, owner: JobOwner, site: Site, deadline: Deadline) -> str:
-    """Copy an image into a job's run directory; return the path there."""
+    """Copy an image into a job's run directory, owned by the job; return the path of the copy.
+
+    Raises `ImageCopyFailed`, and what `ImageStoreClient` raises if the store fails.
+    """
     name = key_of(reference.canonical()) + IMAGE
     try:
         with opened_dir(owner.run_directory) as directory:

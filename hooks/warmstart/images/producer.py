@@ -1,15 +1,15 @@
-"""The producer's part of a single flight: everything between the lock and the published image.
+"""The producer's part of a single flight: everything between taking the lock and the published image. Runs as root.
 
-Never on a warm hook's path. Who gets the lock looks again, because the previous holder may just have published. A
-definitive failure is written down before the lock is released, so that the next holder finds it.
+Not on the hot path. Whoever gets the lock looks up the image again, because the previous holder may just have published
+it. A definitive failure is recorded before the lock is released, so that the next holder finds it.
 
-During an import a forked process looks every few seconds how much of it is on the disk, and tells the waiters. It ends
-with the hook.
+During an import a forked process measures every few seconds how much of it is on the disk, and reports that to the
+waiters. It ends with the hook.
 
-The importer's result is claimed before it is checked (docs/threats.md, row 11). Its processes are dead by then, with
-their namespaces. `claim` proves facts of an inode, not of a name: one link, regular, the import account's; then it is
-root's and read-only; then no descriptor or mapping for writing is left, because only then does the kernel grant a read
-lease (fcntl(2), F_SETLEASE). The validated inode is the one that is copied (docs/adr/0002).
+The importer's result is claimed before it is checked (docs/threats.md, row 11). The importer's processes are dead by
+then. `claim` checks an inode and not a name: it is a regular file with one link, owned by the import account. `claim`
+makes it root's and read-only, and proves by a read lease that no descriptor or mapping for writing is left: the kernel
+grants one only then (fcntl(2), F_SETLEASE). The validated inode is the one that is copied (docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from warmstart.images.squashfs import ImageInvalid
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
 ADOPTED_FILE = "adopted.sqsh"
 CLEAN_UP_S = 5.0
-LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left
-LAUNCHERS_LOCK_S = 120.0  # and no longer than this
+LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
+LAUNCHERS_LOCK_S = 120.0  # but no more than this
 POLL_S = 0.25
-PROGRESS_S = 2.0  # between two looks at the scratch
-PROGRESS_DEPTH = 3  # layers and results lie above; the unpacked tree goes on below
+PROGRESS_S = 2.0  # between two measurements of the scratch
+PROGRESS_DEPTH = 3  # layers and results are above this depth; the unpacked tree is deeper
 PROGRESS_ENTRIES = 2000
 BLOCK = 512  # bytes in st_blocks
 
@@ -59,32 +59,32 @@ class NothingToAdopt(UserError):
 
 
 class ImageNotOurs(StoreError):
-    """What the importer left can't be made ours alone."""
+    """The importer's result could still be changed by others than root."""
 
     code = "image-not-ours"
-    template = "the importer's {name} can't be trusted: {problem}"
-    hint = "is paths.workspace on a local disk (ext4, xfs), and does the import account run nothing else?"
+    template = "the importer's result {name} cannot be trusted: {problem}"
+    hint = "check that paths.workspace is on a local disk (ext4, xfs) and that the import account runs nothing else"
 
 
 class Flight(NamedTuple):
-    """One producer at work."""
+    """One import by this producer."""
 
     query: ImageQuery
     site: Site
     deadline: Deadline
-    producer: Producer  # what it tells waiters
+    producer: Producer  # what waiters are told
     owner: str  # names its temporary files in the store
     lockless: str  # why it has no lock, "" if it has one
-    names: list[str]  # of the image, to launchers
+    names: list[str]  # that launchers give to the image
 
     def tell(self, doing: str) -> None:
-        """Tell waiters what is done now; failing to tell is no failure."""
+        """Announce to waiters what is done now; ignore errors."""
         with suppress(WarmstartError):
             self.site.store.announce(self.query, self.producer._replace(doing=doing), self.owner, self.deadline)
 
 
 def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
-    """Become the producer, if nobody is."""
+    """Become the producer; None if another hook is."""
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     producer = Producer(site.requester.node, os.getpid(), site.requester.job_id, since)
     owner = _temp_owner(query, site)
@@ -101,7 +101,7 @@ def _temp_owner(query: ImageQuery, site: Site) -> str:
 
 
 def produce(flight: Flight, how: str) -> Obtained:
-    """Import and publish, unless that has been done in the meantime (then `how`); gives the lock back."""
+    """Import and publish the image, then release the lock. If it is in the store by now, return it with `how`."""
     query, site, deadline = flight[:3]
     try:
         raise_remembered(query, site, deadline)
@@ -118,26 +118,26 @@ def produce(flight: Flight, how: str) -> Obtained:
 
 
 def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
-    """Raise the definitive failure that an import of this reference had a short time ago."""
+    """Raise the definitive failure that an import of this reference had recently, if any."""
     failure = site.store.recall(query, site.rules.remember_failures, deadline)
     if failure and (error := published.as_error(failure)):
         raise error
 
 
 def describe_producer(query: ImageQuery, site: Site) -> str:
-    """Return in words who imports the image, and what it does now."""
+    """Return a clause that says which process imports the image, and what it does now."""
     try:
         producer = site.store.producer_of(query, after(CLEAN_UP_S))
     except WarmstartError:
-        producer = None  # the waiter's own error says more than this one would
+        producer = None  # the waiter's own error is more useful than this one
     if producer is None:
-        return "its producer did not say who it is"
+        return "its producer is unknown"
     doing = f", now {producer.doing}" if producer.doing else ""
     return f"imported by pid {producer.pid} on {producer.host} for job {producer.job} since {producer.since}{doing}"
 
 
 def discard_damaged(name: str, query: ImageQuery, site: Site, deadline: Deadline) -> str:
-    """Read every byte of an image, unless that has been done; returns what is wrong with it, and quarantines it."""
+    """Check every byte of an image, unless it has passed before; quarantine a damaged one and return the problem."""
     found = site.store.check_bytes(name, _temp_owner(query, site), deadline)
     if found.problem:
         site.store.quarantine(name, found.problem, deadline, inode=found.inode)
@@ -145,7 +145,7 @@ def discard_damaged(name: str, query: ImageQuery, site: Site, deadline: Deadline
 
 
 def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    """Adopt what another launcher left for a tag, however old it is. Raises `NothingToAdopt`."""
+    """Adopt the image that another launcher left for a tag, however old it is. Raises `NothingToAdopt`."""
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     flight = begin(query._replace(times=TagTimes(0.0, 0.0)), site, deadline)
     if flight is None:
@@ -178,7 +178,7 @@ def _scratch(site: Site, identity: Identity) -> AbstractContextManager[Scratch]:
 
 
 def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
-    """Take over what another launcher left, if the policy says from where; else the reason why not."""
+    """Adopt what another launcher left, if the policy allows; else return None and the reason, "" if there is none."""
     query, site, deadline = flight[:3]
     if query.reference.digest or not site.rules.adopt or not launchers.is_unambiguous(query.reference):
         return None, ""
@@ -191,14 +191,14 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
         digest = ADOPTED + adopted.sha256
         try:
             evicted = _publish(flight, fd, digest, f"adopted from {adopted.path}")
-        except ImageInvalid as error:  # a launcher's half image: the import follows, as without it
+        except ImageInvalid as error:  # a launcher's incomplete image: import as if there were none
             return None, f"{adopted.path}: {error}"
     finally:
         os.close(fd)
         with work.errors():
             os.unlink(ADOPTED_FILE, dir_fd=work.fd)
     image = site.look_up(query, "adopted", deadline, digest)
-    if image is None:  # it went from the store meanwhile
+    if image is None:  # evicted meanwhile
         return None, ""
     _point(flight, image, min(adopted.changed, time.time()))
     return image._replace(missing=Missing(evicted=tuple(evicted))), ""
@@ -228,14 +228,14 @@ def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
         evicted = _make(flight, digest, importer, work)
         missing = Missing(quarantined=found.invalid if found else "", evicted=tuple(evicted))
         image = site.look_up(query, "imported", deadline, digest)
-    if image is None:  # it went from the store meanwhile
+    if image is None:  # evicted meanwhile
         raise ImageInvalid(problem="it was published and is gone")
     _point(flight, image, resolved)
     return image._replace(missing=missing)
 
 
 def _stale(flight: Flight, known: Pointer | None) -> Obtained | None:
-    """Return the image that the tag last meant; for a while others get it without a look at the registry."""
+    """Return the image of the tag's last known digest; record the outage, so that others use that image, too."""
     if known is None:
         return None
     query, site, deadline = flight[:3]
@@ -246,9 +246,10 @@ def _stale(flight: Flight, known: Pointer | None) -> Obtained | None:
 
 
 def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> list[str]:
-    """Import, claim the result, and publish it; returns what was evicted for it."""
+    """Import, claim the result, and publish it; return the names of evicted images."""
     query, site, deadline = flight[:3]
-    evicted = site.store.make_room(0, site.rules, site.charged, deadline)  # before minutes of work, not after them
+    # Fail before minutes of work rather than after them.
+    evicted = site.store.make_room(0, site.rules, site.charged, deadline)
     flight.tell("fetching and packing it")
     with report_progress(work.fd, _progress_callback(flight)):
         result = importer.import_image(query.reference, digest, work, deadline)
@@ -262,7 +263,7 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
 
 
 def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
-    """Check a claimed inode, and let the store's owner copy it; returns what was evicted for it."""
+    """Check a claimed inode, and have the store's owner copy it; return the names of evicted images."""
     query, site, deadline = flight[:3]
     size = os.fstat(fd).st_size
     flight.tell(f"checking {format_size(size)}")
@@ -284,11 +285,11 @@ def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
 
 
 def _point(flight: Flight, image: Obtained, resolved: float) -> None:
-    """Let the tag, and launchers' names, lead to the image."""
+    """Point the tag, and the launchers' names, to the image."""
     query, site, deadline = flight[:3]
     if query.reference.tag:
         site.store.point(query, image.digest, resolved, flight.owner, deadline)
-    # A user's own choice gets no name: `a_b` and `a/b` are the same file to launchers.
+    # An image that a user chose gets no launchers' names, since `a_b` and `a/b` are the same file to launchers.
     if site.rules.names and site.charged.uid == -1 and not is_adopted(image.digest):
         with suppress(WarmstartError):
             site.store.link_for_launchers(site.rules.names, flight.names, image.path, deadline)
@@ -296,7 +297,7 @@ def _point(flight: Flight, image: Obtained, resolved: float) -> None:
 
 @contextmanager
 def _launchers_lock(flight: Flight) -> Iterator[str]:
-    """Hold the launchers' lock where the policy says so, or go on without it; gives the reason then."""
+    """Hold the launchers' lock if the policy wants it; yield "", or the reason why we go on without it."""
     site = flight.site
     if site.rules.lock != "beside":
         yield ""
@@ -309,7 +310,7 @@ def _launchers_lock(flight: Flight) -> Iterator[str]:
         time.sleep(min(POLL_S, until.left()))
         problem = site.store.try_launchers_lock(site.rules.names, name, flight.deadline)
     try:
-        yield f"somebody holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
+        yield f"another process holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
     finally:
         with suppress(WarmstartError):
             site.store.release_launchers_lock(name, after(CLEAN_UP_S))
@@ -327,9 +328,9 @@ def _progress_callback(flight: Flight) -> Callable[[int], None]:
 
 @contextmanager
 def report_progress(directory: int, tell: Callable[[int], None]) -> Iterator[None]:
-    """Call `tell` with the bytes below a directory every few seconds, in a forked process, during a `with`.
+    """Call `tell` every few seconds with the bytes below a directory, in a forked process, during a `with`.
 
-    `tell` runs in that process only; what it raises ends it and nothing else.
+    An exception from `tell` ends that process and nothing else.
     """
     ended, ending = os.pipe()
     pid = os.fork()
@@ -349,7 +350,7 @@ def report_progress(directory: int, tell: Callable[[int], None]) -> Iterator[Non
 
 
 def _reap(pid: int) -> None:
-    """Wait two seconds for a child to end, then kill it: it may hang in the store."""
+    """Wait two seconds for a child to end, then kill it: it may be blocked on the store."""
     for _ in range(200):
         if os.waitpid(pid, os.WNOHANG)[0]:
             return
@@ -359,7 +360,7 @@ def _reap(pid: int) -> None:
 
 
 def measure(directory: int) -> int:
-    """Return the bytes on disk of the files near the top of a directory; follows no links, opens no file."""
+    """Return the bytes on disk of the files near the top of a directory. Follows no links, opens no files."""
     with suppress(OSError):
         return _add_sizes(directory, PROGRESS_DEPTH, [PROGRESS_ENTRIES])
     return 0
@@ -384,7 +385,7 @@ def _add_sizes(directory: int, depth: int, left: list[int]) -> int:
 
 
 def format_size(count: int) -> str:
-    """Return bytes in words."""
+    """Return a number of bytes as text with a binary unit, such as `1.5 GiB`."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:
@@ -394,9 +395,9 @@ def format_size(count: int) -> str:
 
 
 def claim(dir_fd: int, name: str, uid: int) -> int:
-    """Return a descriptor of the file `name`, now root's, 0444, and written by nobody; `uid` is the importer's.
+    """Make the file `name` of uid `uid` (the importer's) root's, mode 0444; return its descriptor.
 
-    Raises `ImageNotOurs`, or `OSError` for a disk that fails.
+    On return nobody can write its inode any more. Raises `ImageNotOurs`, or `OSError` if the disk fails.
     """
     try:
         fd = open_regular(name, dir_fd)
@@ -407,7 +408,7 @@ def claim(dir_fd: int, name: str, uid: int) -> int:
         os.fchown(fd, os.geteuid(), os.getegid())
         os.fchmod(fd, 0o444)
         _prove_unwritten(fd, name)
-        _check(fd, name, os.geteuid())  # a link made before the inode was ours would be one that stays
+        _check(fd, name, os.geteuid())  # again: a second link may have been made before the inode was ours
     except BaseException:
         os.close(fd)
         raise
@@ -426,6 +427,6 @@ def _prove_unwritten(fd: int, name: str) -> None:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         held = error.errno in (errno.EAGAIN, errno.EACCES)
-        problem = "somebody has it open for writing" if held else f"no lease on it: {error.strerror}"
+        problem = "a process has it open for writing" if held else f"no lease on it: {error.strerror}"
         raise ImageNotOurs(name=name, problem=problem) from error
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)

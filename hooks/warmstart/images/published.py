@@ -1,19 +1,19 @@
-"""Publish an image, check its bytes, elect its producer, remember failed imports. Runs as the store's owner.
+"""Publish images, check their bytes, elect producers, remember failed imports. Runs as the store's owner.
 
-Publishing: copy to a temporary file beside the final name while hashing → check the copy's superblock → fsync → link
+Publishing: copy to a temporary file in the same directory while hashing → check the copy's superblock → fsync → link
 → write its metadata → write the tag's pointer. A crash between any two leaves a temporary file, or an image without a
 pointer; the next import continues from there.
 
-Depth `full` (docs/images.md): every byte of a published image against its recorded SHA-256. Hashing parses nothing.
+Depth `full` (docs/images.md) compares every byte of a published image with its recorded SHA-256. Hashing parses
+nothing.
 
-Election: the producer holds the image's lock, which belongs to its store process: the kernel releases it when that
-dies. The lock saves work and decides nothing else, since publishing tolerates two producers. `<key>.producer` only
-informs waiters.
+Election: the producer's worker holds the image's lock, so the kernel releases it when that process dies. The lock only
+saves work: publishing tolerates two producers. `<key>.producer` only informs waiters.
 
-Failures: a negative cache of definitive import failures, so that N waiters do not ask the registry one after another.
-It keeps only what is the same for everybody: what a registry said for sure (no such image, no access), and an image
-larger than the policy allows. Shared images are requested without credentials and private ones have stores of their
-own, so one user's 401 is nobody else's.
+Failures: a negative cache of definitive import failures, so that N waiters do not query the registry one after
+another. It has only failures that are the same for everybody: a registry's definite answer (no such image, no access),
+and an image larger than the policy allows. Shared images are requested without credentials, and private images have
+stores of their own, so no user gets another one's 401.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from warmstart.images.layout import (
     Charged,
     Pointer,
     parse_pointer,
-    what_is_wrong,
+    superblock_problem,
 )
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
@@ -65,7 +65,7 @@ from warmstart.store.locks import Held, try_lock
 FORMAT = 1
 FOLDERS = (TAGS, LOCKS, FAILED, PINNED, CHECKED, QUARANTINE)
 OWNERS_ALONE = frozenset({LOCKS, QUARANTINE})  # 0700
-# A live producer writes to its temporary file all the time; where two mounts share no locks, its age protects it.
+# A live producer keeps writing to its temporary file. Where two mounts share no locks, the file's age protects it.
 ABANDONED_S = 60.0
 PRODUCER = ".producer"
 LONGEST_PRODUCER = 4096
@@ -79,11 +79,11 @@ _held: dict[str, Held] = {}
 
 
 class Draft(NamedTuple):
-    """What is known of an image before it is published."""
+    """The metadata of an image that is to be published."""
 
     digest: str
     reference: str  # canonical
-    kind: str  # machine and recipe
+    kind: str  # MACHINE.RECIPE (layout.py)
     importer: str
     published: float  # seconds since the epoch
     node: str
@@ -92,15 +92,15 @@ class Draft(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What `publish_image` found and did."""
+    """The result of `publish_image`."""
 
-    size: int
-    sha256: str
-    first: bool  # False: another publisher was faster; its image stays
+    size: int  # bytes
+    sha256: str  # hexadecimal
+    first: bool  # False: another publisher was first, and its image stays
 
 
 class Producer(NamedTuple):
-    """What a producer says of itself."""
+    """What a producer records about itself, for waiters."""
 
     host: str
     pid: int
@@ -121,14 +121,14 @@ class ByteCheck(NamedTuple):
 
     problem: str  # "" for a whole image
     inode: int
-    remembered: bool  # not read again: the file has not changed since it was
+    remembered: bool  # not read again, because the file has not changed since it passed
 
 
 @contextmanager
 def opened_folder(store: str, name: str = "") -> Iterator[int]:
-    """Open `images/` or a folder in it, and make them if they are missing.
+    """Open `images/` or a folder in it; create them if they are missing.
 
-    The store itself is never made. `FileNotFoundError` if it is missing: mostly its file system is not mounted.
+    The store itself is never created. `FileNotFoundError` if it is missing: usually its file system is not mounted.
     """
     store_fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -148,11 +148,11 @@ def opened_folder(store: str, name: str = "") -> Iterator[int]:
 
 
 def publish_image(store: str, fd: int, name: str, draft: Draft, owner: str) -> Published:
-    """Copy an open local image to an inode of the store's own, and make that one visible.
+    """Copy an open local image to a new inode in the store, and make that visible as `name` (`image_name`).
 
-    `fd` is inherited, and nobody else can write its inode any more (`producer.claim`); `name` is `image_name`'s.
-    `draft`, with `size` and `sha256`, goes into the image's metadata file; `owner` names the temporary file
-    (`temp_owner`). `OSError` when the store is full; then nothing is left there.
+    `fd` is inherited, and nobody else can still write its inode (`producer.claim`). `draft`, `size` and `sha256` go
+    into the image's metadata file; `owner` names the temporary file (`temp_owner`). Raises `ImageInvalid` if the copy
+    is not a whole image, and `OSError` if the store is full; nothing is left there then.
     """
     size = os.fstat(fd).st_size
     with opened_folder(store) as images:
@@ -160,8 +160,8 @@ def publish_image(store: str, fd: int, name: str, draft: Draft, owner: str) -> P
         with temp_file(images, owner) as (temp, temp_fd):
             copied = copy_hashed(fd, temp_fd)
             if copied.size != size:
-                raise ImageInvalid(problem=f"{copied.size} bytes were there where {size} should be")
-            problem = what_is_wrong(temp_fd, os.fstat(temp_fd))
+                raise ImageInvalid(problem=f"read {copied.size} bytes of {size}")
+            problem = superblock_problem(temp_fd, os.fstat(temp_fd))
             if problem:
                 raise ImageInvalid(problem=problem)
             first = publish(images, temp, temp_fd, name + IMAGE)
@@ -179,14 +179,14 @@ def publish_image(store: str, fd: int, name: str, draft: Draft, owner: str) -> P
 
 
 def _check_space(images: int, size: int) -> None:
-    # Fails before minutes of copying, not after them; a quota may still end the copy.
+    # Fail before minutes of copying rather than after them. A quota may still end the copy.
     space = os.fstatvfs(images)
     if space.f_bavail * space.f_frsize < size:
         raise OSError(errno.ENOSPC, f"the image has {size} bytes, {space.f_bavail * space.f_frsize} are free")
 
 
-def known_of(path: str) -> dict[str, object]:
-    """Return what `path` says of a published image (NAME.json); {} if it is missing or damaged."""
+def read_metadata(path: str) -> dict[str, object]:
+    """Return the metadata of a published image from `path` (NAME.json); {} if it is missing or damaged."""
     try:
         found = json.loads(read_small(path, LONGEST_META))
     except (FileNotFoundError, ValueError):
@@ -195,7 +195,10 @@ def known_of(path: str) -> dict[str, object]:
 
 
 def copy_out(path: str, target: int) -> str:
-    """Copy an image into an open file; returns what is wrong with the target's disk, "" if nothing."""
+    """Copy an image into an open file; return what is wrong with that file's disk, "" if nothing.
+
+    Raises `ReadFailed`, or another `OSError`, if the image cannot be read.
+    """
     source = open_regular(path)
     try:
         copy(source, target)
@@ -211,14 +214,14 @@ def copy_out(path: str, target: int) -> str:
 def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteCheck:
     """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
 
-    A good result is remembered by inode, size, mtime and ctime, and read again only if `again`. An image whose
-    producer died before it wrote down the hash gets it now. `FileNotFoundError` if there is no such image.
+    A file that passes is remembered by inode, size, mtime and ctime, and not read again unless `again`. If the producer
+    died before it recorded the hash, record it now. `FileNotFoundError` if there is no such image.
     """
     with opened_folder(store) as images:
         fd = open_regular(name + IMAGE, images)
         try:
             status = os.fstat(fd)
-            answer = ByteCheck(what_is_wrong(fd, status), status.st_ino, remembered=False)
+            answer = ByteCheck(superblock_problem(fd, status), status.st_ino, remembered=False)
             if answer.problem:
                 return answer
             if not again and _is_checked(store, name, status):
@@ -226,7 +229,7 @@ def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteC
             sha256 = copy_hashed(fd).sha256
         finally:
             os.close(fd)
-        known = known_of(os.path.join(store, IMAGES, name + META))
+        known = read_metadata(os.path.join(store, IMAGES, name + META))
         if "sha256" not in known:
             late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
             replace(images, owner, name + META, json.dumps(late).encode())
@@ -254,8 +257,8 @@ def _stamp(status: os.stat_result) -> list[int]:
 def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
     """Move a damaged image to quarantine; False if there was none.
 
-    A job that has it open or mounted keeps its inode. Another node may have replaced it by a good one meanwhile. So
-    what has another inode than `inode` goes back; without `inode`, what has a good superblock.
+    A job that has it open or mounted keeps its inode. Another node may meanwhile have replaced it by a good one. So the
+    file goes back if its inode is not `inode` or, without `inode`, if its superblock is good.
     """
     quarantined = f"{name}.{time.time_ns()}"
     with opened_folder(store) as images, opened_folder(store, QUARANTINE) as folder:
@@ -279,13 +282,13 @@ def _is_another(folder: int, name: str, inode: int) -> bool:
     try:
         if inode:
             return os.fstat(fd).st_ino != inode
-        return not what_is_wrong(fd, os.fstat(fd))
+        return not superblock_problem(fd, os.fstat(fd))
     finally:
         os.close(fd)
 
 
 def ensure_private(store: str, name: str) -> None:
-    """Make the store of the private images `name` (private.py), but never the store itself."""
+    """Create the store of the private images `name` (private.py) if it is missing; never `store` itself."""
     fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         ensure_dir(PRIVATE_STORES, 0o700, fd)
@@ -296,19 +299,19 @@ def ensure_private(store: str, name: str) -> None:
 
 
 def point(store: str, key: str, digest: str, resolved: float, owner: str) -> None:
-    """Write down which digest a tag had at `resolved`, seconds since the epoch."""
+    """Record the digest that a tag had at `resolved` (seconds since the epoch)."""
     _point(store, key, Pointer(digest, resolved), owner)
 
 
 def point_unanswered(store: str, key: str, owner: str) -> None:
-    """Write down that the registry has just failed to answer for a tag."""
+    """Record that the registry has just failed to answer for a tag; do nothing if the tag has no pointer."""
     known = last_pointer(store, key)
     if known is not None:
         _point(store, key, known._replace(unanswered=time.time()), owner)
 
 
 def last_pointer(store: str, key: str) -> Pointer | None:
-    """Return what is known of a tag, however old; None if nothing is."""
+    """Return the pointer of a tag, however old; None if there is none."""
     with opened_folder(store, TAGS) as tags:
         try:
             return parse_pointer(read_small(key + META, LONGEST_POINTER, tags))
@@ -317,20 +320,20 @@ def last_pointer(store: str, key: str) -> Pointer | None:
 
 
 def _point(store: str, key: str, pointer: Pointer, owner: str) -> None:
-    said = {"format": FORMAT, **pointer._asdict()}
+    content = {"format": FORMAT, **pointer._asdict()}
     if not pointer.unanswered:
-        del said["unanswered"]
+        del content["unanswered"]
     with opened_folder(store, TAGS) as tags:
-        replace(tags, owner, key + META, json.dumps(said).encode())
+        replace(tags, owner, key + META, json.dumps(content).encode())
 
 
 def temp_owner(key: str, node: str, run_id: str) -> str:
-    """Return the part of a temporary file's name that says for which reference, and by whom, it is made."""
+    """Return the part of a temporary file's name that identifies the reference (by `key`), the node and the run."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.{node}.{run_id}"
 
 
 def sweep(store: str, key: str) -> int:
-    """Remove what dead producers of this reference left half copied; its lock is held. Returns how many files."""
+    """Remove half-copied files of dead producers of this reference; return how many. The caller holds its lock."""
     prefix = f"{TEMP_PREFIX}{temp_owner(key, '', '').rstrip('.')}."
     swept = 0
     with opened_folder(store) as images:
@@ -341,7 +344,7 @@ def sweep(store: str, key: str) -> int:
 
 
 def sweep_all(store: str) -> int:
-    """Remove every temporary file that no live producer writes to any more; returns how many."""
+    """Remove all temporary files that no live producer writes to any more; return how many."""
     swept = 0
     for folder in ("", *FOLDERS):
         with opened_folder(store, folder) as opened:
@@ -359,9 +362,9 @@ def _age(folder: int, name: str) -> float:
 
 
 def begin(store: str, key: str, producer: Producer, owner: str) -> str | None:
-    """Become the producer unless somebody is; None if another process has the lock.
+    """Become the producer; None if another process holds the lock.
 
-    Else returns why this producer has no lock, "" if it has one.
+    Otherwise return why the file system gives no lock, "" if this producer has it.
     """
     with opened_folder(store, LOCKS) as folder:
         held = try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
@@ -377,13 +380,13 @@ def begin(store: str, key: str, producer: Producer, owner: str) -> str | None:
 
 
 def announce(store: str, key: str, producer: Producer, owner: str) -> None:
-    """Say what the producer does now: its `doing`."""
+    """Record what the producer does now (`producer.doing`)."""
     with opened_folder(store, LOCKS) as folder:
         _write(folder, key, producer, owner)
 
 
 def end(store: str, key: str) -> None:
-    """Release the producer's lock."""
+    """Release the producer's lock, if this process holds it."""
     held = _held.pop(key, None)
     if held is None:
         return
@@ -395,7 +398,7 @@ def end(store: str, key: str) -> None:
 
 
 def forget_dead(store: str) -> None:
-    """Remove what dead producers said of themselves."""
+    """Remove the records of dead producers (`<key>.producer`)."""
     with opened_folder(store, LOCKS) as folder:
         for name in os.listdir(folder):
             key = name.removesuffix(PRODUCER)
@@ -408,7 +411,7 @@ def forget_dead(store: str) -> None:
 
 
 def producer_of(store: str, key: str) -> Producer | None:
-    """Return what the producer said of itself; None if the file is missing or damaged."""
+    """Return the record of the producer; None if the file is missing or damaged."""
     try:
         with opened_folder(store, LOCKS) as folder:
             data = json.loads(read_small(key + PRODUCER, LONGEST_PRODUCER, folder))
@@ -419,21 +422,21 @@ def producer_of(store: str, key: str) -> Producer | None:
 
 
 def _write(folder: int, key: str, producer: Producer, owner: str) -> None:
-    said = producer._asdict()
+    content = producer._asdict()
     if not producer.doing:
-        del said["doing"]
-    replace(folder, owner, key + PRODUCER, json.dumps(said).encode(), 0o600)
+        del content["doing"]
+    replace(folder, owner, key + PRODUCER, json.dumps(content).encode(), 0o600)
 
 
 def remember(store: str, key: str, failure: RememberedFailure, owner: str) -> None:
-    """Write a definitive failure down."""
+    """Record a definitive failure of an import."""
     data = json.dumps({"at": time.time(), **failure._asdict()})
     with opened_folder(store, FAILED) as folder:
         replace(folder, owner, key + META, data.encode())
 
 
 def recall(store: str, key: str, max_age_s: float) -> RememberedFailure | None:
-    """Return a failure that is at most `kept_s` seconds old, or None."""
+    """Return the recorded failure if it is less than `max_age_s` seconds old, else None."""
     try:
         with opened_folder(store, FAILED) as folder:
             data = json.loads(read_small(key + META, LONGEST_FAILURE, folder))
@@ -442,11 +445,11 @@ def recall(store: str, key: str, max_age_s: float) -> RememberedFailure | None:
             fields = {str(name): str(value) for name, value in data["fields"].items()}
             return RememberedFailure(str(data["code"]), fields)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        pass  # none, or not what `remember` wrote: as good as none
+        pass  # missing, or not written by `remember`
     return None
 
 
 def as_error(failure: RememberedFailure) -> UserError | None:
-    """Return the error that a remembered failure stands for; None if this version does not know it."""
+    """Return the error for a remembered failure; None if this version does not know its code."""
     kind = by_code(failure.code)
     return kind(**failure.fields) if kind is not None and issubclass(kind, UserError) else None

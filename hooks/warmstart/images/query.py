@@ -1,4 +1,4 @@
-"""What a look-up needs and returns: the names of a reference in the store, and who asks. Hot path."""
+"""Types of an image look-up: the site, the names of a reference in the store, the requester, the result. Hot path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Requester(NamedTuple):
-    """Who asks: the Slurm node, the run, and its job (0: a person)."""
+    """The Slurm node, run and job (0: none, an administrator) that want an image."""
 
     node: str
     run_id: str
@@ -32,18 +32,18 @@ class Site(NamedTuple):
     """What is the same for all images of one hook run."""
 
     store: ImageStoreClient
-    importer: Callable[[], Importer]  # called when an image is missing: a warm hook does not load it
+    importer: Callable[[], Importer]  # called only if an image is missing, so that a warm hook does not load it
     validator: Identity
     rules: Images  # the policy's
-    recipe: str  # of the importer (choice.py): what its options change in the bytes
+    recipe: str  # of the importer (choice.py)
     workspace: str
-    uses: str  # directory of this node's own notes of what it used (uses.py)
+    uses: str  # directory of this node's own notes of the images that it used (uses.py)
     requester: Requester
     charged: Charged = NOBODY
 
     @classmethod
     def of(cls, policy: Policy, store: ImageStoreClient, uses: str, requester: Requester) -> Site:
-        """Return the site that a policy describes."""
+        """Return the site for a policy."""
         return cls(
             store=store,
             importer=partial(choice.choose, policy.images, policy.import_user),
@@ -56,39 +56,39 @@ class Site(NamedTuple):
         )
 
     def about(self, reference: Reference) -> Site:
-        """Return this site with errors of the store that name the image."""
+        """Return this site with a store client whose errors name the image."""
         return self._replace(store=self.store.about(f"image {reference.canonical()}"))
 
     def look_up(self, query: ImageQuery, how: str, deadline: Deadline, digest: str = "") -> Obtained | None:
-        """Return the store's image, by `digest` if it is given; None if it is not there, or not whole."""
+        """Return the store's image, by `digest` if given; None if it is missing or damaged. `how` as in `Obtained`."""
         return as_obtained(self.store.find(query, deadline, digest), how)
 
 
 class Missing(NamedTuple):
-    """What happened on the way to an image that was missing, for the audit."""
+    """What happened while a missing image was obtained, for the audit."""
 
-    quarantined: str = ""  # what was wrong with the file that was there
-    lockless: str = ""  # why a lock could not be had
-    evicted: tuple[str, ...] = ()  # images that made room for it
+    quarantined: str = ""  # what was wrong with the damaged file that was moved to quarantine
+    lockless: str = ""  # why there was no lock
+    evicted: tuple[str, ...] = ()  # names of images that were evicted for it
     left_out: str = ""  # why another launcher's image was not adopted
 
 
 class Obtained(NamedTuple):
-    """An image that is in the store, whole by its superblock."""
+    """An image in the store, whole by its superblock."""
 
     name: str  # its file name without the ending
     path: str
-    digest: str  # sha256:…, what the registry calls its content
+    digest: str  # the registry's, sha256:HEX; adopted:HEX for an adopted image
     size: int  # bytes
-    how: str  # "reused" | "waited" (for another import) | "imported" | "adopted" | "stale" (no registry answered)
+    how: str  # "reused" | "waited" (for another import) | "imported" | "adopted" | "stale" (the registry is down)
     waited_s: float
     missing: Missing = Missing()
 
 
 def query_by_rules(reference: Reference, rules: Images, recipe: str) -> ImageQuery:
-    """Return the names of a reference in the store, on this node and now; `recipe` is the importer's."""
+    """Return the query for a reference on this node, now; `recipe` is the importer's (`choice.recipe`)."""
     machine, name = os.uname().machine, key_of(reference.canonical())
-    # enroot gives the digest of the manifest for this CPU, others that of the list. No reference has a "~".
+    # enroot resolves a tag to the manifest for this CPU, other importers to the list. No reference contains a "~".
     key, kind = f"{name}~{machine}" if choice.is_per_machine(recipe) else name, f"{machine}.{recipe}"
     now = time.time()
     times = TagTimes(now - rules.tag_ttl, now - rules.remember_failures)
@@ -96,7 +96,7 @@ def query_by_rules(reference: Reference, rules: Images, recipe: str) -> ImageQue
 
 
 def as_obtained(found: Found | None, how: str) -> Obtained | None:
-    """Return a look-up's result as obtained; None if it found nothing, or nothing whole."""
+    """Return the result of a look-up as `Obtained`; None if the image is missing or damaged."""
     if found is None or found.invalid:
         return None
     return Obtained(found.name, found.path, found.digest, found.size, "stale" if found.stale else how, 0.0)

@@ -1,4 +1,4 @@
-"""Image references: user text in, fields out, and only text rendered from those fields goes anywhere else.
+"""Parse image references. Only text rendered from the parsed fields is used anywhere else, never the user's own.
 
 Hot path. Grammar: the OCI distribution specification and distribution/reference (docker.io defaults), plus
 enroot's `[docker://]REGISTRY#NAME[:TAG]`. Stricter than both: no user name, no IPv6 literal, sha256 only.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from warmstart.errors import UserError
 
-LONGEST = 512
+LONGEST = 512  # characters
 LONGEST_REPOSITORY = 255  # distribution/reference, NameTotalLengthMax
 SCHEME = "docker://"
 DOCKER_HUB = "docker.io"
@@ -35,7 +35,7 @@ class ImageReferenceInvalid(UserError):
 
 
 class ImageRefused(UserError):
-    """The policy's allow-list (images.registries) has no such registry."""
+    """The registry is not in the policy's allow-list (images.registries)."""
 
     code = "image-refused"
     template = "image {image} is refused: registry {registry} is not one that this cluster allows ({allowed})"
@@ -51,23 +51,23 @@ class Reference(NamedTuple):
     digest: str  # sha256:HEX; a tag beside a digest is dropped, since the digest decides
 
     def canonical(self) -> str:
-        """Return the one spelling of this reference: what is shown, stored, and given to importers."""
+        """Return the canonical text: the only spelling that is shown, stored and passed to importers."""
         return f"{self.registry}/{self.repository}{f'@{self.digest}' if self.digest else f':{self.tag}'}"
 
     def at(self, digest: str) -> str:
-        """Return the canonical reference of one content of this repository."""
+        """Return the canonical reference by digest to an image of this repository."""
         return f"{self.registry}/{self.repository}@{digest}"
 
 
 def parse(text: str) -> Reference:
-    """Read a user's or the policy's text; `ImageReferenceInvalid` for everything that is not a reference."""
+    """Parse a reference from a user or the policy; `ImageReferenceInvalid` if the text is not one."""
     if len(text) > LONGEST:
         raise _invalid(text, f"longer than {LONGEST} characters")
     rest = text.removeprefix(SCHEME)
     rest, at, digest = rest.partition("@")
     if at and not is_digest(digest):
         if "#" in digest or "/" in digest:
-            raise _invalid(text, "a user name does not belong into it")
+            raise _invalid(text, "a user name is not allowed in it")
         raise _invalid(text, "what follows the @ is not sha256: and 64 hexadecimal digits")
     registry, repository = _split_registry(text, rest)
     repository, colon, tag = repository.partition(":")
@@ -82,12 +82,12 @@ def parse(text: str) -> Reference:
 
 
 def is_digest(text: str) -> bool:
-    """Tell whether this is a content digest that warmstart takes: sha256 and lower-case hexadecimal."""
+    """Return whether the text is a digest that warmstart accepts: `sha256:` and 64 lower-case hexadecimal digits."""
     return _DIGEST.match(text) is not None
 
 
 def check_allowed(reference: Reference, registries: Iterable[str]) -> None:
-    """Raise `ImageRefused` unless the reference's registry is one of these (HOST or HOST:PORT)."""
+    """Raise `ImageRefused` unless the reference's registry is one of `registries` (HOST or HOST:PORT)."""
     allowed = [registry.lower() for registry in registries]
     if reference.registry not in allowed:
         names = ", ".join(allowed) or "none"
@@ -98,7 +98,7 @@ def _split_registry(text: str, rest: str) -> tuple[str, str]:
     if "#" in rest:  # enroot's form
         registry, _, repository = rest.partition("#")
         if not registry:
-            raise _invalid(text, "nothing stands before the #")
+            raise _invalid(text, "there is no registry before the #")
         return registry, repository
     first, slash, repository = rest.partition("/")
     if slash and _is_host(first):
@@ -107,7 +107,7 @@ def _split_registry(text: str, rest: str) -> tuple[str, str]:
 
 
 def _is_host(name: str) -> bool:
-    """Tell a host from the first part of a Docker Hub name, as distribution/reference and skopeo do."""
+    """Return whether this is a host and not the first part of a Docker Hub name; as distribution/reference does."""
     return "." in name or ":" in name or name == "localhost"
 
 
@@ -116,10 +116,10 @@ def _registry(text: str, name: str) -> str:
     port = registry.partition(":")[2]
     # isascii: lower() maps some other letters to ASCII ones (the Kelvin sign to k).
     plain = name.isascii() and len(registry) <= 259 and _REGISTRY.match(registry)
-    # A bare word before enroot's # would be rendered as the first part of a Docker Hub name.
+    # A bare word before enroot's # would later be read as the first part of a Docker Hub name.
     if not plain or int(port or 1) > 65535 or not _is_host(registry):
         raise _invalid(text, "the registry is not HOST or HOST:PORT")
-    # The names under which one and the same Docker Hub is known.
+    # Other names of Docker Hub.
     return DOCKER_HUB if registry in {"index.docker.io", "registry-1.docker.io"} else registry
 
 

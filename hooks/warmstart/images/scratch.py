@@ -1,19 +1,19 @@
-"""The private directory of one import, its size limit, and its removal.
+"""The private scratch directory of one import: its creation, size limit and removal. Runs as root.
 
-    <workspace>/<node>/           root's
-        import.<run>.<random>/    root and the account's group, 0710; locked (flock) while its hook lives
-            disk                  root, 0600: an ext4 of the size that an import may take
-            <random>/             the disk, mounted; the import account's, 0700: HOME, TMPDIR, layers, the result
+    <workspace>/<node>/           root
+        import.<run>.<random>/    root and the import account's group, 0710; locked (flock) while its hook lives
+            disk                  root, 0600: an ext4 file system with the size that an import may take
+            <random>/             the import account, 0700: the mounted disk with HOME, TMPDIR, layers and the result
 
-The inner name is random and the outer directory cannot be listed: two imports at once have the same uid, and neither
-finds the other's files. But /proc/self/mountinfo shows both names to everybody, and a process that reaches a directory
-can pin its file system with an O_PATH descriptor. So the disk is emptied when the import ends.
+The inner name is random and the outer directory cannot be listed, so of two concurrent imports, which have the same
+uid, neither finds the other's files. But /proc/self/mountinfo shows both names to everybody, and a process that reaches
+a directory can pin its file system with an O_PATH descriptor. So the disk is emptied when the import ends.
 
-The disk is a sparse file on a loop device, `nosuid,nodev`, made in 25 ms and 1 MiB. What does not fit ends in ENOSPC
-for this import alone; removing one file removes millions. It has no journal and no barriers, since it lives as long
-as the import. A full disk below it shows as EIO later, so its end asks for that. Where loop devices are missing, and
-for a user's own import, the directory is measured while programs run, which bounds less: what is written between two
-looks has been written.
+The disk is a sparse file on a loop device, mounted `nosuid,nodev`; creating it takes 25 ms and 1 MiB. An import that is
+too large gets ENOSPC and affects nobody else, and removing one file removes millions. The file system has no journal
+and no barriers, since it lives as long as the import. If the disk below it is full, writes fail later with EIO, so
+`Scratch.sync` checks for that. Without loop devices, and for a user's own import, `Watch` measures the directory while
+programs run. That limit is weaker: it notices an excess only after it has been written.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ DISK = "disk"
 MOUNT_S = 30.0
 FILESYSTEM_BLOCK = 4096
 INODE = 256
-# Superblocks, bitmaps and the reserve for them, beside the inode tables.
+# Bytes for superblocks, bitmaps and the reserve, in addition to the inode tables.
 OVERHEAD = 16 << 20
 FEATURES = "^has_journal,^resize_inode"
 OPTIONS = "loop,nosuid,nodev,noatime,noinit_itable,barrier=0,errors=continue"
 EVERY_S = 1.0
-LOOK_SHARE = 4  # looking may take one part in this many of the time
-DEEPEST = 200  # directories; no image has so many in each other, and each costs a descriptor
+LOOK_SHARE = 4  # measuring may take at most about one part in this many of the time
+DEEPEST = 200  # nested directories: no image has so many, and each level takes a descriptor
 STAT_BLOCK = 512  # bytes in st_blocks
 
 
 class ScratchUnusable(ResourceError):
-    """No room, or no permission, for an import on this node."""
+    """An import has no space, or no permission, on this node."""
 
     code = "import-no-room"
     template = "no room to import an image below {path}: {problem}"
@@ -67,7 +67,7 @@ class ScratchBroken(NodeError):
 
 
 class ImageTooLarge(UserError):
-    """Its layers, what they expand to and the result take more than the policy gives an import."""
+    """The image's layers, their unpacked files and the result exceed what the policy allows for an import."""
 
     code = "image-too-large"
     template = "image {image} is too large: its import takes more than {size} bytes or {files} files on a node"
@@ -75,31 +75,31 @@ class ImageTooLarge(UserError):
 
     @classmethod
     def of(cls, image: str, caps: Caps) -> ImageTooLarge:
-        """Return the error for an image that met its caps."""
+        """Return the error for an image that exceeds its caps."""
         return cls(image=image, size=caps.size, files=caps.files)
 
 
 class Exceeded(Exception):
-    """More is there than the caps allow."""
+    """The directory holds more than its caps allow."""
 
 
 class Caps(NamedTuple):
-    """What one import may take on a node, all that lies there at once: bytes, and files and directories."""
+    """What one import may take on a node at any one time."""
 
-    size: int
-    files: int
+    size: int  # bytes
+    files: int  # with directories
 
 
 class Scratch(NamedTuple):
-    """What an importer works in."""
+    """The directory that an importer works in."""
 
     path: str  # absolute; the import account can reach it
     fd: int
     caps: Caps
-    is_loop_filesystem: bool = False  # its size holds the caps; else `Watch` has to
+    is_loop_filesystem: bool = False  # its size enforces the caps; otherwise `Watch` does
 
     def full(self, image: str, problem: str) -> UserError | ResourceError:
-        """Return the error for a program that found no space: the image's fault, or this node's disk's."""
+        """Return the error for a program that found no space: the image is too large, or this node's disk is full."""
         return (
             ImageTooLarge.of(image, self.caps)
             if self.is_loop_filesystem
@@ -110,7 +110,7 @@ class Scratch(NamedTuple):
     def errors(self) -> Iterator[None]:
         """Turn an `OSError` into `ScratchUnusable` or `ScratchBroken`.
 
-        A full disk below a loop file system looks like a failing one.
+        On a loop file system always into `ScratchUnusable`: a full disk below it looks like a failing one.
         """
         try:
             with disk_errors(self.path):
@@ -121,7 +121,7 @@ class Scratch(NamedTuple):
             raise ScratchUnusable(**error.fields) from error
 
     def sync(self) -> None:
-        """Write everything to the disk; an error if the disk did not take it."""
+        """Write everything to the disk; raises what `errors` does if the disk below a loop file system failed."""
         if self.is_loop_filesystem:
             with self.errors():
                 _sync_filesystem(self.fd)
@@ -129,7 +129,10 @@ class Scratch(NamedTuple):
 
 @contextmanager
 def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Caps) -> Iterator[Scratch]:
-    """Make a scratch directory for `identity`, and remove it with all that is in it."""
+    """Create a scratch directory for `identity`, and remove it with its content after the `with`.
+
+    Raises `ScratchUnusable` or `ScratchBroken`.
+    """
     parent = os.path.join(workspace, node)
     with disk_errors(parent):
         ensure_path(workspace, 0o755)
@@ -148,7 +151,7 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Cap
             finally:
                 os.close(scratch.fd)
         finally:
-            # What can't be removed now is not this import's failure: the next one, or maintenance, removes it.
+            # If removal fails, this import still succeeded. The next import, or maintenance, removes the rest.
             with suppress(OSError):
                 _remove(parent_fd, name, after(REMOVAL_S))
             os.close(outer)
@@ -157,14 +160,17 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Cap
 
 
 def remove_left(node: int, run_id: str, deadline: Deadline) -> None:
-    """Remove what imports of a hook that was killed left in `<workspace>/<node>/`; no import of that run is alive."""
+    """Remove the scratch directories of a killed hook's imports, none of which may still be alive.
+
+    `node` is the open directory `<workspace>/<node>/`.
+    """
     for name in os.listdir(node):
         if name.startswith(f"{PREFIX}{run_id}."):
             _remove(node, name, deadline)
 
 
 def remove_abandoned(parent: int) -> None:
-    """Remove what imports of dead hooks left in a node's open workspace directory."""
+    """Remove the scratch of dead hooks' imports; `parent` is the open directory `<workspace>/<node>/`."""
     deadline = after(REMOVAL_S)
     for name in os.listdir(parent):
         if not name.startswith(PREFIX):
@@ -179,7 +185,7 @@ def remove_abandoned(parent: int) -> None:
 
 
 def _remove(parent: int, name: str, deadline: Deadline) -> None:
-    """Remove a scratch directory, and free what its file system takes even if a process still holds it."""
+    """Remove a scratch directory, and free the space of its disk even if a process still holds that."""
     disk = -1
     with suppress(OSError), opened_dir(name, parent) as outer:
         disk = os.open(DISK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
@@ -192,7 +198,7 @@ def _remove(parent: int, name: str, deadline: Deadline) -> None:
 
 
 def _make_and_lock(parent: int, run_id: str, gid: int) -> tuple[str, int]:
-    """Make the outer directory and lock it; another hook may take it for abandoned until it is locked."""
+    """Create the outer directory and lock it. Until it is locked, another hook may remove it as abandoned."""
     while True:
         name = f"{PREFIX}{run_id}.{os.urandom(8).hex()}"
         os.mkdir(name, 0o700, dir_fd=parent)
@@ -230,10 +236,10 @@ def disk_errors(path: str) -> Iterator[None]:
 
 
 def mount_loop_filesystem(outer: int, path: str, name: str, caps: Caps) -> bool:
-    """Mount a new file system of that size on the directory `name` of `path`, whose open descriptor is `outer`.
+    """Mount a new file system of the size of `caps` on the directory `name` in `path`, which is open as `outer`.
 
-    False where this node can't (no loop devices, no mke2fs, no file may be that large): nothing is left of the attempt
-    then. `OSError` for a disk that fails. Nobody but root may be able to rename anything above `path`.
+    Return False, and leave nothing behind, if this node cannot do it: no loop devices, no mke2fs, or the file would be
+    too large. Raises `OSError` if the disk fails. Nobody but root may be able to rename anything above `path`.
     """
     files = min(caps.files, caps.size // FILESYSTEM_BLOCK)
     fd = os.open(DISK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=outer)
@@ -277,7 +283,7 @@ def _sync_filesystem(fd: int) -> None:
 
 
 class Watch:
-    """Looks from time to time whether a directory has outgrown its caps."""
+    """Check from time to time whether a directory has outgrown its caps."""
 
     def __init__(self, directory: int, caps: Caps) -> None:
         self._directory = directory
@@ -285,12 +291,12 @@ class Watch:
         self._next = 0.0
 
     def __call__(self) -> None:
-        """Raise `Exceeded`; does nothing while it is too early to look again."""
+        """Raise `Exceeded` if the directory is too large; do nothing if it is too early to measure again."""
         if time.monotonic() >= self._next:
             self.look()
 
     def look(self) -> None:
-        """Raise `Exceeded` if more is there now; follows no links, opens no files."""
+        """Measure now; raise `Exceeded` if the directory is too large. Follows no links, opens no files."""
         started = time.monotonic()
         _add(self._directory, self._caps, 1)
         ended = time.monotonic()
@@ -298,7 +304,7 @@ class Watch:
 
 
 def _add(directory: int, left: Caps, depth: int) -> Caps:
-    """Return what is left of the caps after everything below a directory; what goes away meanwhile is not there."""
+    """Subtract everything below a directory from the caps; files that vanish meanwhile do not count."""
     if depth > DEEPEST:
         raise Exceeded
     size, files = left

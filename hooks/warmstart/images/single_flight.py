@@ -1,4 +1,4 @@
-"""Single flight: one import of an image for all who want it, and no queue.
+"""Single flight: one import of an image for all hooks that want it, without a queue. Runs as root.
 
     obtain ─▶ in the store? ─▶ yes: its path                         (all that a warm prolog does)
                    │ no
@@ -6,12 +6,12 @@
               failed just now? ─▶ yes: that failure
                    │ no
                    ▼
-              the lock? ─▶ no: sleep a little, look again            (waiters: no lock, no queue)
+              got the lock? ─▶ no: sleep a little, look again        (waiters: no lock, no queue)
                    │ yes
                    ▼
               look again → adopt, or resolve → import → claim → validate → publish → point
 
-Hot path until the image is missing; only then are the modules of an import loaded. The caller audits.
+Hot path unless the image is missing: only then are the modules of an import loaded. The caller audits.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from warmstart.images.reference import Reference
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.25
-ANSWER_S = 1.0  # left for the store's last answer when the waiting is over
+ANSWER_S = 1.0  # reserved for the last query to the store when the waiting is over
 
 
 class ImageWaitExpired(StoreError):
-    """Another hook still imports the image."""
+    """Another hook still imports the image at the deadline."""
 
     code = "image-wait-expired"
-    template = "image {image} is not there after {waited_s} s of waiting; {producer}"
+    template = "image {image} is still missing after {waited_s} s of waiting; {producer}"
     hint = "submit the job again when the import is done; for very large images raise images.wait in the policy"
 
 
 def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    """Return the image, importing it or waiting for another hook that does.
+    """Return the image; import it if it is missing, or wait for another hook that does.
 
-    Raises `ImageNotFound`, `ImageForbidden` (also those that another hook has just met), `RegistryUnreachable`,
+    Raises `ImageNotFound`, `ImageForbidden` (also those that another hook has just had), `RegistryUnreachable`,
     `ImageQuotaExceeded`, `ImportFailed`, `ImageWaitExpired`, `ImageInvalid`, `ImageNotOurs`, `StoreFull`,
     `StoreFailed`, `WorkerSilent`, `ScratchUnusable`, `ScratchBroken`, `ProgramMissing`, `ProgramTooSlow`.
     """
@@ -56,10 +56,10 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     image = image or _wait_or_import(query, site, deadline, started)
     if uses.is_noted(site.uses, image.name):
         return image
-    with suppress(OSError, StoreError):  # a store that takes no mark still serves the image
+    with suppress(OSError, StoreError):  # without a mark the image can still be used
         site.store.mark(image.name, site.requester.node, deadline)
         uses.note(site.uses, image.name)
-    # It may have been evicted before the mark was there.
+    # It may have been evicted before it was marked.
     if site.store.find(query, deadline, image.digest):
         return image
     return _wait_or_import(query, site, deadline, started)
@@ -79,7 +79,7 @@ def _wait_or_import(query: ImageQuery, site: Site, deadline: Deadline, started: 
         if last_look.expired():
             doing = producer.describe_producer(query, site)
             raise ImageWaitExpired(image=query.reference.canonical(), waited_s=round(waited_s), producer=doing)
-        # S311: keeps waiters of many nodes apart; no secret
+        # S311: jitter between the waiters of many nodes; no secret
         time.sleep(min(pause * (0.5 + random.random()), last_look.left()))  # noqa: S311
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
         how, waited_s = "waited", round(time.monotonic() - started, 3)

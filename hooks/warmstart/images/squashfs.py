@@ -1,8 +1,8 @@
-"""The superblock of a squashfs 4.0 image: the cheapest proof that a file can be one, and is not cut short.
+"""Check the superblock of a squashfs 4.0 image: the cheapest proof that a file can be one and is not truncated.
 
-Hot path: 96 bytes and the file's size. mksquashfs writes the superblock last, so a killed one leaves none; a
-truncated image has one that promises more bytes than there are. Layout: squashfs_fs.h, `struct
-squashfs_super_block`, all little-endian.
+Hot path: needs 96 bytes and the file's size. mksquashfs writes the superblock last, so a killed one leaves none; in a
+truncated image `bytes_used` exceeds the file's size. Layout: `struct squashfs_super_block` in squashfs_fs.h,
+little-endian.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class ImageInvalid(StoreError):
 
     code = "image-invalid"
     template = "not a whole squashfs image: {problem}"
-    hint = "it will be imported again; if that does not help, look at the store's file system"
+    hint = "it is imported again by itself; if it comes back, check the store's file system"
 
 
 class Superblock(NamedTuple):
-    """The fields in the order of the file; names of squashfs_fs.h, offsets in bytes."""
+    """The fields in file order, with the names of squashfs_fs.h; offsets in bytes."""
 
     magic: int
     inodes: int
@@ -55,7 +55,7 @@ class Superblock(NamedTuple):
 
 
 def parse(data: bytes, file_size: int) -> Superblock:
-    """Check the first 96 bytes of a file of `file_size` bytes; `ImageInvalid` says what is wrong."""
+    """Parse and check the first 96 bytes of a file of `file_size` bytes; raises `ImageInvalid`."""
     if len(data) < SIZE:
         raise ImageInvalid(problem="shorter than a superblock")
     block = Superblock(*_FIELDS.unpack_from(data))
@@ -85,7 +85,7 @@ def _check_head(block: Superblock) -> None:
 
 
 def _check_tables(block: Superblock) -> None:
-    """Tables stand in this order and inside what is used; optional ones may be absent."""
+    """Check that the tables are in this order and within `bytes_used`; optional ones may be absent."""
     tables = [
         ("inode", block.inode_table),
         ("directory", block.directory_table),
@@ -108,7 +108,7 @@ def _optional(name: str, start: int, *, may_be_absent: bool) -> list[tuple[str, 
 
 
 def _check_indexes(block: Superblock) -> None:
-    """Check that the parts whose length the superblock tells fit before the end."""
+    """Check that the parts whose length follows from the superblock end before `bytes_used`."""
     ids = 8 * _blocks(4 * block.no_ids)
     fragments = 8 * _blocks(16 * block.fragments)
     root_block, root_offset = block.root_inode >> 16, block.root_inode & 0xFFFF

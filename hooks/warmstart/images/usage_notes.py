@@ -1,12 +1,12 @@
-"""Notes of images that a job's steps were served from the store.
+"""Notes of the store's images that a job's steps used, left by the job's user and collected by root.
 
 The pyxis importer runs as the job's user, who cannot mark the use of an image in the store. It leaves an empty note:
 
     <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/.served-<image name>
 
 The epilog and maintenance turn notes into marks. Until then the image may be evicted, unless an older mark outlasts the
-step; without one the step gets a copy. A note is a name and nothing more: its author could have asked for the image as
-well. Every epilog loads this module, so it imports nothing slow.
+step; without one the step gets a copy. A forged note is harmless: its author could as well have requested the image.
+Every epilog loads this module, so it imports nothing slow.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from warmstart.images.layout import IMAGES, PINNED, USED
 
 FOLDER = "warmstart-images"
 NOTE = ".served-"
-MOST = 64  # notes of a job
-LOOKED_AT = 1000  # names in a job's directory
+MOST = 64  # of one job's notes are read
+LOOKED_AT = 1000  # of the names in a job's directory are read
 _NAME = re.compile(r"(adopted-)?[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}")
 
 
 def is_held(store: str, name: str, lease: float) -> bool:
-    """Tell whether an image stays for at least as long as a note takes to become a mark; as any user.
+    """Return whether an image is protected for at least as long as a note takes to become a mark. Runs as any user.
 
-    `lease` in seconds: how long a mark protects. A mark's last day does not count, nor the last half of a short lease.
+    `lease` (seconds) is how long a mark protects. The last day of a mark does not count, nor the last half of a short
+    lease.
     """
     latest = time.time() - max(lease - uses.DAY, lease / 2)
     folder = os.path.join(store, IMAGES, USED, name)
@@ -45,7 +46,7 @@ def is_held(store: str, name: str, lease: float) -> bool:
 
 
 def note(job_tmp: str, name: str) -> None:
-    """Leave a note that this job was served an image. Runs as the job's user; raises `OSError`."""
+    """Leave a note that this job uses an image. Runs as the job's user; raises `OSError`."""
     folder = f"{job_tmp}/{FOLDER}"
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
@@ -55,10 +56,10 @@ def note(job_tmp: str, name: str) -> None:
 
 
 def mark_noted(run: int, notes: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
-    """Turn a job's notes into marks; returns how many marks were made.
+    """Turn a job's notes into marks; return the number of new marks.
 
     `run` is the open directory of a job's run, `notes` the path of this node's own notes (uses.py). Raises
-    `StoreError`, and `OSError` for a local disk that fails.
+    `StoreError`, and `OSError` if the local disk fails.
     """
     made = 0
     for name in _notes(run):
@@ -69,7 +70,7 @@ def mark_noted(run: int, notes: str, *, node: str, store: ImageStoreClient, dead
 
 
 def _notes(run: int) -> Iterator[str]:
-    """Yield the names that a job has noted; ends early if the user has spoilt the directory."""
+    """Yield the image names in a job's notes; stop early if the user has made the directory unreadable."""
     with (
         suppress(OSError),
         _open_on_same_mount("tmp", run) as tmp,
@@ -86,9 +87,9 @@ def _notes(run: int) -> Iterator[str]:
 
 @contextmanager
 def _open_on_same_mount(name: str, parent: int) -> Iterator[int]:
-    """Open a directory on its parent's mount; `EXDEV` for what the job has mounted there.
+    """Open a directory on its parent's mount; `EXDEV` if the job has mounted something there.
 
-    The daemon of such a mount may never answer. O_PATH does not ask it.
+    A FUSE daemon of the job's may never answer, so the first open uses O_PATH, which does not reach it.
     """
     path = os.open(name, PATH, dir_fd=parent)
     try:

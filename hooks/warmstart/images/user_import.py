@@ -1,13 +1,13 @@
-"""Images that a step's user imports as himself.
+"""Imports of images that the store lacks, by and for the user of a step. Runs as that user.
 
-The pyxis importer imports what the store lacks. Nothing here runs as root, root never reads the result, and
-none of it reaches the store. Images lie in
+The pyxis importer uses this module. Nothing here runs as root, root never reads the result, and none of it reaches the
+store. The images are in
 
-    <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/   gone with the job; its later steps find them
+    <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/   removed with the job; its later steps find them
     /var/tmp/warmstart-images-<uid>/                         for a job without a workspace; `release` removes them
 
-enroot may use the user's own credentials. It gets a copy in a directory of this import, because a shared
-~/.config/enroot races, and evaluates it as the user who wrote it.
+enroot may use the user's own credentials. It gets a copy in a directory of its own, because concurrent imports would
+race in ~/.config/enroot. It evaluates the copy as the user who wrote it.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
 from warmstart.images.importers.base import Importer
-from warmstart.images.layout import IMAGE, key_of, what_is_wrong
+from warmstart.images.layout import IMAGE, key_of, superblock_problem
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch, disk_errors
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.usage_notes import FOLDER
 
 FALLBACK = "/var/tmp"
-LONGEST_CREDENTIALS = 1 << 16
+LONGEST_CREDENTIALS = 1 << 16  # bytes
 REMOVAL_S = 60.0
 PAUSE_S = 0.2
 
 
 class UserImportUnusable(ResourceError):
-    """This node has no directory that is the user's alone."""
+    """The directory for the user's images is not a directory, or not the user's alone."""
 
     code = "user-import-unusable"
-    template = "no place for an image of your own: {path} {problem}"
-    hint = "remove it, or submit the job where warmstart gives it a workspace"
+    template = "cannot store an image of your own: {path} {problem}"
+    hint = "remove that path, or submit the job where warmstart gives it a workspace"
 
 
 class UserImportBusy(StoreError):
-    """Another step of the same user imports the same image, and is not done yet."""
+    """Another step of the same user still imports the same image at the deadline."""
 
     code = "user-import-busy"
-    template = "image {image}: another step of yours still imports it on this node"
-    hint = "submit the job again when that is done"
+    template = "image {image}: another step of yours is still importing it on this node"
+    hint = "submit the job again when that import has finished"
 
 
 class UserImportDirectory(NamedTuple):
-    """Where a user's own images go; file names start with `prefix`, "" in the job's own directory."""
+    """The directory of a user's own images. File names start with `prefix`, "" in the job's own directory."""
 
     path: str
     prefix: str
@@ -62,32 +62,34 @@ class UserImportDirectory(NamedTuple):
 
 
 def user_import_directory(job_tmp: str, step: str, caps: Caps) -> UserImportDirectory:
-    """Return where a job's own images go: below `job_tmp`, in its workspace, or below /var/tmp if that is "".
+    """Return the directory of a job's own images, created if missing: in its workspace, or else in /var/tmp.
 
-    There, `step` (`JOB.STEP`) tells one step's files from another's. Raises `UserImportUnusable`.
+    `job_tmp` is `tmp/` in the job's workspace, "" if there is none. In /var/tmp the prefix is `step` (`JOB.STEP`), so
+    that steps have different files. Raises `UserImportUnusable`.
     """
-    if job_tmp and _is_mine(job_tmp):
-        return UserImportDirectory(_made(f"{job_tmp}/{FOLDER}"), "", caps)
-    return UserImportDirectory(_made(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
+    if job_tmp and _is_own_directory(job_tmp):
+        return UserImportDirectory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), "", caps)
+    return UserImportDirectory(_ensure_own_directory(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
 
 
 def obtain(
     reference: Reference, directory: UserImportDirectory, importer: Importer, login: str, deadline: Deadline
 ) -> str:
-    """Return the path of the user's own image; imports it unless another step of the job has done so.
+    """Return the path of the user's own image; import it unless another step of the job has done so.
 
-    `login`: the user name in a `docker://USER@…` reference, "" if there was none. Raises what importers raise.
+    `login` is the user name of a `docker://USER@…` reference, "" if it has none. Raises `UserImportBusy`,
+    `ImageInvalid`, `ScratchUnusable`, `ScratchBroken`, and the errors of importers.
     """
     name = f"{directory.prefix}{key_of(reference.canonical())}"
     path = f"{directory.path}/{name}{IMAGE}"
     with disk_errors(directory.path), opened_dir(directory.path) as folder:
         if _is_whole(folder, name + IMAGE):
             return path
-        with alone(folder, name, reference, deadline):
+        with image_lock(folder, name, reference, deadline):
             if not _is_whole(folder, name + IMAGE):
                 with _scratch(directory, folder) as work:
                     _offer_credentials(work, login)
-                    # enroot resolves by itself, with the user's credentials; skopeo is given a digest.
+                    # enroot resolves the tag itself, with the user's credentials; skopeo needs a digest.
                     digest = reference.digest
                     if not digest and importer.name != "enroot":
                         digest = importer.resolve(reference, work, deadline)
@@ -97,22 +99,22 @@ def obtain(
 
 
 def copied(reference: Reference, directory: UserImportDirectory, source: str, deadline: Deadline) -> str:
-    """Copy an image that the store may evict; returns the path of the user's copy, "" if that fails."""
+    """Copy an image that the store may evict; return the path of the user's copy, "" if copying fails."""
     name = f"{directory.prefix}{key_of(reference.canonical())}{IMAGE}"
     try:
-        with opened_dir(directory.path) as folder, alone(folder, name, reference, deadline):
+        with opened_dir(directory.path) as folder, image_lock(folder, name, reference, deadline):
             if not _is_whole(folder, name):
                 with _scratch(directory, folder) as work:
                     shutil.copyfile(source, f"{work.path}/{name}")
                     _install(work, name, folder, name)
-    except (OSError, ImageInvalid):  # evicted in mid-copy, or no space here: the import says which
+    except (OSError, ImageInvalid):  # evicted during the copy, or no space here: the import that follows reports it
         return ""
     return f"{directory.path}/{name}"
 
 
 def handed_over(job_tmp: str, reference: Reference) -> str:
-    """Return the job's own copy of a private image that the prolog has fetched for it (private.py), or ""."""
-    path = f"{os.path.dirname(job_tmp)}/{key_of(reference.canonical())}{IMAGE}"  # in a directory that he can't list
+    """Return the path of the job's copy of a private image that the prolog made (private.py); "" if there is none."""
+    path = f"{os.path.dirname(job_tmp)}/{key_of(reference.canonical())}{IMAGE}"  # the user cannot list that directory
     try:
         return path if job_tmp and _is_whole(None, path) else ""
     except OSError:
@@ -120,7 +122,7 @@ def handed_over(job_tmp: str, reference: Reference) -> str:
 
 
 def release(step: str) -> None:
-    """Remove what a step has in /var/tmp, if anything; may be called again."""
+    """Remove a step's images from /var/tmp, if any; a second call does nothing."""
     try:
         with opened_dir(f"{FALLBACK}/{FOLDER}-{os.getuid()}") as folder:
             for name in os.listdir(folder):
@@ -131,7 +133,7 @@ def release(step: str) -> None:
         return
 
 
-def _is_mine(path: str) -> bool:
+def _is_own_directory(path: str) -> bool:
     try:
         with opened_dir(path) as fd:
             return os.fstat(fd).st_uid == os.getuid()
@@ -139,22 +141,25 @@ def _is_mine(path: str) -> bool:
         return False
 
 
-def _made(path: str) -> str:
+def _ensure_own_directory(path: str) -> str:
     with disk_errors(path), suppress(FileExistsError):
         os.mkdir(path, 0o700)
     try:
         with opened_dir(path) as fd:
             status = os.fstat(fd)
     except OSError as error:
-        raise UserImportUnusable(path=path, problem=f"is no directory ({error.strerror})") from error
+        raise UserImportUnusable(path=path, problem=f"is not a directory ({error.strerror})") from error
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UserImportUnusable(path=path, problem="is not yours alone")
     return path
 
 
 @contextmanager
-def alone(folder: int, name: str, reference: Reference, deadline: Deadline) -> Iterator[None]:
-    """Hold the lock of one image; it saves work, and is released with its process."""
+def image_lock(folder: int, name: str, reference: Reference, deadline: Deadline) -> Iterator[None]:
+    """Hold the lock of one image, which only saves work; `UserImportBusy` at the deadline.
+
+    The kernel releases it when the process ends.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=folder)
     try:
@@ -173,14 +178,14 @@ def _scratch(directory: UserImportDirectory, folder: int) -> Iterator[Scratch]:
         yield Scratch(made, fd, directory.caps)
     finally:
         os.close(fd)
-        # A root file system has directories that its owner may not write in.
+        # An unpacked image has directories that their owner may not write.
         process.run(["/bin/chmod", "-R", "u+rwX", "--", made], deadline=after(REMOVAL_S))
         with suppress(OSError):
             remove_tree(folder, os.path.basename(made), after(REMOVAL_S))
 
 
 def _offer_credentials(work: Scratch, login: str) -> None:
-    """Copy the user's enroot credentials to where this import's enroot looks, `login`'s first: it takes those."""
+    """Copy the user's enroot credentials to this import's directory, with those of `login` first: enroot uses these."""
     import pwd
 
     home = pwd.getpwuid(os.getuid()).pw_dir
@@ -218,7 +223,7 @@ def _is_whole(folder: int | None, name: str) -> bool:
 def _check(folder: int | None, name: str) -> None:
     fd = os.open(name, REGULAR, dir_fd=folder)
     try:
-        problem = what_is_wrong(fd, os.fstat(fd))
+        problem = superblock_problem(fd, os.fstat(fd))
     finally:
         os.close(fd)
     if problem:

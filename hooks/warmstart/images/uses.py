@@ -1,12 +1,12 @@
-"""When each node last used an image: what eviction goes by, and what protects the images of live jobs.
+"""Use marks: when each node last used an image. They order eviction and protect the images of live jobs. Hot path.
 
-    <store>/images/used/<name>/<node>     empty; its mtime is the last use there, to the day
-    <node's own state>/uses/<name>        the same, on the local disk: when the store was told
+    <store>/images/used/<name>/<node>     empty; its mtime is the last use on that node, to the day
+    <node's own state>/uses/<name>        empty; its mtime is when this node last made the mark in the store
 
-A write for each job on the shared file system would cost more than the look-up. So a node tells the store once a day
-for each image, and its own disk says whether it has. No node knows another's jobs, and Slurm is not asked
-(docs/architecture.md, rule 8): an image counts as used by a live job on a node for as long after that node's last mark
-as the policy's `keep.lease` says, which is longer than any job lasts. Hot path.
+A write to the shared file system for each job would cost more than the look-up. So a node marks an image in the store
+once a day, and notes on its own disk that it has. Nodes do not know each other's jobs, and Slurm is not queried
+(docs/architecture.md, rule 8). Instead, an image counts as used by a live job on a node until the policy's `keep.lease`
+after that node's last mark, which is longer than any job lasts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DAY = 86400.0
 
 
 def is_noted(directory: str, name: str) -> bool:
-    """Tell whether this node has told the store of its use within a day; one call on the local disk."""
+    """Return whether this node has marked the image in the store within a day; one stat(2) on the local disk."""
     try:
         return 0 <= time.time() - os.stat(f"{directory}/{name}").st_mtime < DAY
     except OSError:
@@ -28,7 +28,7 @@ def is_noted(directory: str, name: str) -> bool:
 
 
 def note(directory: str, name: str) -> None:
-    """Write down that the store was told now. `OSError` where the local disk takes nothing."""
+    """Note that this node has just marked the image in the store. Raises `OSError` if the local disk fails."""
     from warmstart.host.files import ensure_path
 
     ensure_path(directory, 0o700)
@@ -36,7 +36,7 @@ def note(directory: str, name: str) -> None:
 
 
 def mark(store: str, name: str, node: str) -> None:
-    """Tell the store that the node uses the image. Runs as the store's owner."""
+    """Mark in the store that the node uses the image. Runs as the store's owner; raises `OSError`."""
     from warmstart.host.files import ensure_dir, opened_dir
     from warmstart.images.published import opened_folder
 
@@ -47,7 +47,7 @@ def mark(store: str, name: str, node: str) -> None:
 
 
 def mark_served(store: str, name: str, node: str) -> bool:
-    """Mark an image that a step was served (usage_notes.py); False if the store does not have it. As `mark`."""
+    """Mark an image that a step has used (usage_notes.py), as `mark` does; False if the store does not have it."""
     if not os.path.exists(os.path.join(store, IMAGES, name + IMAGE)):
         return False
     mark(store, name, node)
@@ -55,7 +55,7 @@ def mark_served(store: str, name: str, node: str) -> bool:
 
 
 def last(store: str, name: str) -> dict[str, float]:
-    """Return the nodes that used the image, and when (seconds since the epoch)."""
+    """Return when each node last used the image, in seconds since the epoch. Runs as the store's owner."""
     folder = os.path.join(store, IMAGES, USED, name)
     try:
         with os.scandir(folder) as found:

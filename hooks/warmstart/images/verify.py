@@ -1,8 +1,8 @@
-"""Depth `list` of the proof that an image is whole: every inode and directory can be read, before publishing.
+"""Check that every inode and directory of an image can be read (depth `list`), before it is published.
 
-The parser is unsquashfs, under the validating account, without network, privileges or files of its own, on a
-descriptor of the inode that will be copied. docs/images.md says what each depth catches; the others are
-`layout.what_is_wrong` (`superblock`, at every use) and `published.check_bytes` (`full`).
+The parser is unsquashfs. It runs as the validator, without network, privileges or writes to files, on a descriptor of
+the inode that will be copied. docs/images.md says what each depth catches; the others are `layout.superblock_problem`
+(`superblock`, at every use) and `published.check_bytes` (`full`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from warmstart.images.squashfs import ImageInvalid
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
-MOST_MEMORY = 4 << 30
+MOST_MEMORY = 4 << 30  # bytes
 
 
 def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
-    """Raise `ImageInvalid` with unsquashfs's last words unless it can list all of the image.
+    """Raise `ImageInvalid`, with the last line of unsquashfs's stderr, unless it can list the whole image.
 
-    The name in /proc opens the inode itself; its mode is 0444.
+    The path in /proc opens the inode itself, which the validator can read because its mode is 0444.
     """
     completed = process.run_alone(
         [

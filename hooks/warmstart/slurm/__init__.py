@@ -1,1 +1,1 @@
-"""What warmstart asks Slurm, never on the hot path."""
+"""Queries to Slurm (never on the hot path), job specs, and host lists."""

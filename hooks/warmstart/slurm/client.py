@@ -1,6 +1,6 @@
-"""What runs as SlurmUser on the controller: job specs on the shared file system, and questions through pyslurm.
+"""Client for work that runs as SlurmUser on the controller: job spec files, and queries through pyslurm.
 
-Each has a process of its own: the file system may hang, and a call of libslurm can't be interrupted.
+Each of the two runs in a process of its own: the shared file system may hang, and libslurm cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warmstart.slurm.spec import Spec, SpecUnusable, as_json
 
 
 class SlurmClient:
-    """Operations that run as SlurmUser; `close` ends the process that handles specs."""
+    """Operations that run as SlurmUser; `close` ends the worker that handles specs."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -28,27 +28,28 @@ class SlurmClient:
         self.close()
 
     def close(self) -> None:
-        """End the process."""
+        """End the worker."""
         self._specs.close()
 
     def publish_spec(self, path: str, spec: Spec, deadline: Deadline) -> None:
-        """Put a job's spec in its place, whole or not at all; `SpecUnusable`, `WorkerSilent`."""
+        """Write a job's spec to `path` atomically. Raises `SpecUnusable` or `WorkerSilent`."""
         try:
             self._specs.run(deadline, controller.publish, path, as_json(spec))
         except OSError as error:
             raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
 
     def remove_spec(self, path: str, deadline: Deadline) -> bool:
-        """Remove a job's spec; return whether there was one. `SpecUnusable`, `WorkerSilent`."""
+        """Remove a job's spec; return whether there was one. Raises `SpecUnusable` or `WorkerSilent`."""
         try:
             return self._specs.run(deadline, controller.remove, path)
         except OSError as error:
             raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
 
     def qos_by_pyslurm(self, libraries: str, slurm_conf: str, job_id: int, deadline: Deadline) -> str | None:
-        """Return the job's QOS, "" for none; None if the pyslurm in the directory `libraries` can't be loaded.
+        """Return the job's QOS, "" for none; None if pyslurm cannot be loaded from the directory `libraries`.
 
-        In a child of its own, which libslurm may crash. `OSError` if Slurm or pyslurm fails, `WorkerSilent`.
+        Runs in a child of its own, because libslurm may crash. Raises `OSError` if Slurm or pyslurm fails, and
+        `WorkerSilent`.
         """
         from warmstart.slurm import pyslurm_lookup
 

@@ -1,17 +1,17 @@
-"""Ask Slurm what no hook's environment has: a job's QOS, its state, how it ended. And drain a node, with a reason.
+"""Look up a job's QOS, state and outcome, which a hook's environment does not have, and drain nodes.
 
-Every call has a deadline. Never on a compute node's hot path: SchedMD asks prologs not to call the controller
+Every call has a deadline. Not on the hot path of a compute node: SchedMD asks prologs not to call the controller
 (doc/html/prolog_epilog.shtml).
 
 - QOS (slurmctld hooks, before Slurm 25.11): through pyslurm where a release for the running Slurm is installed, else
   through scontrol.
 - State (maintenance): a running step daemon proves that its job is on this host; its title is `slurmstepd: [7.batch]`
-  (seen on 22.05; `setproctitle` in src/slurmd/slurmstepd). No daemon proves nothing: without PrologFlags=Contain
-  there is none between two steps. The controller is then asked once per job, and a query that fails never means "no
-  job".
-- Outcome (epilog, only where the policy makes it matter): the epilog's SLURM_JOB_EXIT_CODE is 0 for cancelled and
-  timed out jobs, and JobState is COMPLETING until the last epilog has ended (seen on 22.05). docs/policy.md lists
-  what squeue's exit code, reason and end time say of each ending. They hold no text of the job's owner.
+  (seen on 22.05; `setproctitle` in src/slurmd/slurmstepd). Its absence proves nothing, because without
+  PrologFlags=Contain none runs between two steps. The controller is then queried once per job. A failed query never
+  means "no such job".
+- Outcome (epilog, only if the policy depends on it): the epilog's SLURM_JOB_EXIT_CODE is 0 for cancelled and timed
+  out jobs, and JobState is COMPLETING until the last epilog has ended (seen on 22.05). docs/policy.md lists squeue's
+  exit code, reason and end time for each way in which a job can end. These fields contain no text of the job's owner.
 - Drain reason (failures only): Slurm's own reason is always "Prolog error". slurmctld keeps the reason of a node that
   is already drained (`drain_nodes`, src/slurmctld/node_mgr.c). If the call fails, the exit status still drains the
   node.
@@ -48,11 +48,11 @@ _ENDED = ("COMPLETING", "COMPLETED")
 
 
 class LookUpFailed(ResourceError):
-    """The controller did not tell a job's QOS in time; rules on it grant the job nothing."""
+    """A job's QOS could not be determined, or not in time; rules that match on it grant the job nothing."""
 
     code = "look-up-failed"
-    template = "the QOS of job {name} could not be had: {problem}"
-    hint = "is slurmctld slow? raise slurmctld.deadline, or have Slurm 25.11, whose hooks know the QOS"
+    template = "cannot look up the QOS of job {name}: {problem}"
+    hint = "if slurmctld is slow, raise slurmctld.deadline; from Slurm 25.11 on its hooks get the QOS without a query"
 
 
 class QosQuery(NamedTuple):
@@ -61,9 +61,9 @@ class QosQuery(NamedTuple):
     job_id: int
     name: str  # for scontrol: 7, 7_3 of an array, 7+1 of a heterogeneous job
     scontrol: str
-    slurm_conf: str  # "" where Slurm finds it by itself
-    libraries: str  # a directory with pyslurm in it, if there is one
-    identity: Identity  # of the processes that ask
+    slurm_conf: str  # "" if Slurm finds it by itself
+    libraries: str  # directory in which pyslurm may be installed
+    identity: Identity  # that the queries run as
 
 
 class Answer(NamedTuple):
@@ -74,7 +74,7 @@ class Answer(NamedTuple):
 
 
 def qos(query: QosQuery, deadline: Deadline) -> Answer:
-    """Return the job's QOS; `LookUpFailed` at the deadline, or if the answer leaves any doubt."""
+    """Return the job's QOS; `LookUpFailed` at the deadline, or if the answer is ambiguous."""
     try:
         found = _of_pyslurm(query, deadline) if _has_fitting_pyslurm(query, deadline) else None
         if found is not None:
@@ -86,17 +86,17 @@ def qos(query: QosQuery, deadline: Deadline) -> Answer:
         raise LookUpFailed(name=query.name, problem=str(error)) from error
 
 
-def parsed(text: str, job_id: int) -> str:
-    """Return the QOS in `scontrol show job`'s answer for one job; `ValueError` if there is any doubt.
+def parse_qos(text: str, job_id: int) -> str:
+    """Return the QOS from the output of `scontrol show job` for one job; `ValueError` if it is ambiguous.
 
-    The text holds the user's own job name, comment, account, paths, any of them with newlines: a second `QOS=`
-    anywhere in it could be the user's.
+    The output contains text of the user's (job name, comment, account, paths), any of it with newlines. So a second
+    `QOS=` anywhere could be the user's.
     """
     if not text.startswith(f"JobId={job_id} "):
-        raise ValueError(f"scontrol does not answer about job {job_id}")
+        raise ValueError(f"scontrol's output is not about job {job_id}")
     found = _QOS.findall(text)
     if len(found) != 1 or text.count("QOS=") != 1:
-        raise ValueError("scontrol's answer does not have exactly one QOS")
+        raise ValueError("scontrol's output does not have exactly one QOS")
     return "" if found[0] in _UNSET else str(found[0])
 
 
@@ -109,7 +109,7 @@ def _of_scontrol(query: QosQuery, deadline: Deadline) -> str:
     )
     if process.status != 0:
         raise ValueError(f"scontrol: {process.complaint()}")
-    return parsed(process.stdout.decode("utf-8", "replace"), query.job_id)
+    return parse_qos(process.stdout.decode("utf-8", "replace"), query.job_id)
 
 
 def _of_pyslurm(query: QosQuery, deadline: Deadline) -> str | None:
@@ -118,7 +118,7 @@ def _of_pyslurm(query: QosQuery, deadline: Deadline) -> str | None:
 
 
 def _has_fitting_pyslurm(query: QosQuery, deadline: Deadline) -> bool:
-    """Tell whether there is a pyslurm for the running Slurm's release: one for another may crash or return nonsense."""
+    """Return whether pyslurm is installed for the running release of Slurm: another may crash or return nonsense."""
     if not os.path.isdir(query.libraries):
         return False
     installed = pyslurm_lookup.release(query.libraries)
@@ -128,7 +128,7 @@ def _has_fitting_pyslurm(query: QosQuery, deadline: Deadline) -> bool:
 
 
 def with_daemons(proc: str = "/proc") -> frozenset[int]:
-    """Return the jobs that have a step daemon on this host; only root's processes are believed."""
+    """Return the ids of the jobs that have a step daemon on this host; only root's processes count."""
     found = set()
     for name in os.listdir(proc):
         if not name.isdigit():
@@ -143,7 +143,7 @@ def with_daemons(proc: str = "/proc") -> frozenset[int]:
 
 
 def is_over(scontrol: str, job_id: int, slurm_conf: str) -> bool | None:
-    """Ask the controller whether a job has ended or is unknown by now; None if there is no clear answer."""
+    """Return whether the controller reports a job as ended or unknown; None if there is no clear answer."""
     argv = [scontrol, "-o", "show", "job", str(job_id)]
     try:
         process = run(argv, deadline=after(_LOOKUP_S), env=_environment(slurm_conf))
@@ -156,7 +156,7 @@ def is_over(scontrol: str, job_id: int, slurm_conf: str) -> bool | None:
 
 
 def failure(scontrol: str, job_id: int, slurm_conf: str, deadline: Deadline) -> str:
-    """Return why a job does not count as successful, "" if it does; without a clear answer it does not."""
+    """Return why a job does not count as successful, "" if it does. Without a clear answer it does not."""
     fields = ",".join(f"{field}:|" for field in _FIELDS)
     argv = [squeue(scontrol), "--noheader", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
     try:
@@ -165,20 +165,20 @@ def failure(scontrol: str, job_id: int, slurm_conf: str, deadline: Deadline) -> 
         return f"not known: {error}"
     if process.status != 0:
         return f"not known: squeue: {process.complaint()}"
-    return judged(process.stdout.decode("utf-8", "replace"), job_id)
+    return parse_outcome(process.stdout.decode("utf-8", "replace"), job_id)
 
 
 def squeue(scontrol: str) -> str:
-    """Return the path of squeue, which is in scontrol's directory."""
+    """Return the path of squeue, which is in the directory of scontrol."""
     return os.path.join(os.path.dirname(scontrol), "squeue")
 
 
-def judged(answer: str, job_id: int) -> str:
-    """Return what `failure` does, from squeue's answer; it may have lines of other tasks of the job's array."""
+def parse_outcome(answer: str, job_id: int) -> str:
+    """Return the result of `failure` from squeue's output, which may have lines of other tasks of the job's array."""
     rows = [line.split("|")[: len(_FIELDS)] for line in answer.splitlines()]
     found = [row for row in rows if row[0] == str(job_id) and len(row) == len(_FIELDS)]
     if len(found) != 1:
-        return "not known: squeue does not tell"
+        return "not known: squeue gives no clear answer"
     _, state, reason, status, until = found[0]
     if state not in _ENDED:
         return f"it is {state}"
@@ -188,7 +188,7 @@ def judged(answer: str, job_id: int) -> str:
 
 
 def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
-    """Drain `node` with our reason; return whether Slurm took it."""
+    """Drain `node` with a reason (cut at 200 characters); return whether scontrol succeeded."""
     text = f"warmstart: {reason}"[:_LONGEST_REASON]
     argv = [scontrol, "update", f"nodename={node}", "state=drain", f"reason={text}"]
     try:

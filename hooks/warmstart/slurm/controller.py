@@ -1,7 +1,7 @@
-"""What slurmctld's hooks do with a job's spec: make it from their environment, publish it, remove it.
+"""Create, publish and remove job specs in slurmctld's hooks. Runs as SlurmUser on the controller.
 
-Runs as SlurmUser on the controller; reads and writes nothing of root's. PrologSlurmctld's environment is
-`job_common_env_vars` in Slurm's src/slurmctld/job_mgr.c: it has job name and array ids, and the QOS from 25.11 on.
+Reads and writes no file of root's. PrologSlurmctld's environment is `job_common_env_vars` in Slurm's
+src/slurmctld/job_mgr.c: it has job name and array ids, and the QOS from 25.11 on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST_TEXT = 4096  # of a job name or comment; slurmctld itself caps comments
 
 
 def spec_of(job: Job, environ: Mapping[str, str]) -> Spec:
-    """Return the spec of the job that a hook's environment describes."""
+    """Return the spec of a job from the environment of slurmctld's hook."""
     return Spec(
         cluster=job.cluster,
         job_id=job.id,
@@ -34,29 +34,30 @@ def spec_of(job: Job, environ: Mapping[str, str]) -> Spec:
 
 
 def array_task(environ: Mapping[str, str]) -> str:
-    """Return `JOBID_TASKID`, or "" for a job that is not of an array."""
+    """Return `JOBID_TASKID`, or "" for a job that is not in an array."""
     return _pair(environ, "SLURM_ARRAY_JOB_ID", "_", "SLURM_ARRAY_TASK_ID")
 
 
 def name_for_scontrol(job: Job, environ: Mapping[str, str]) -> str:
     """Return the name under which scontrol shows this job and no other.
 
-    For the bare id of an array's last task, or of a heterogeneous job's leader, it shows all of them.
+    For the bare id of an array's last task, scontrol shows all tasks; for that of a heterogeneous job's leader, all
+    components.
     """
     component = _pair(environ, "SLURM_HET_JOB_ID", "+", "SLURM_HET_JOB_OFFSET")
     return array_task(environ) or component or str(job.id)
 
 
 def publish(path: str, text: str) -> None:
-    """Put a spec in its place, whole or not at all; `OSError`. Run as SlurmUser."""
+    """Write a spec file atomically. Raises `OSError`."""
     directory, name = os.path.split(path)
     with opened_directory(directory, os.geteuid()) as folder:
-        # Not synced: a power failure of the file server ends no job, and a spec that is gone grants nothing.
+        # Not synced: if a power failure of the file server loses a spec, no job fails, and rules on it grant nothing.
         replace_file(folder, name, text.encode(), 0o644, durable=False)
 
 
 def remove(path: str) -> bool:
-    """Remove a spec and what killed hooks of the same job left half-written; return whether there was one."""
+    """Remove a spec, and temporary files of killed hooks of the same job; return whether there was a spec."""
     directory, name = os.path.split(path)
     with opened_directory(directory, os.geteuid()) as folder:
         for left in os.listdir(folder):
@@ -66,7 +67,7 @@ def remove(path: str) -> bool:
 
 
 def _bounded(text: str | None) -> str | None:
-    """Return a text, None for one that is too long: a cut one would match globs that the whole does not."""
+    """Return the text, or None if it is too long: a truncated text could match globs that the whole does not."""
     return text if text is None or len(json.dumps(text)) <= _LONGEST_TEXT else None
 
 

@@ -1,10 +1,10 @@
-"""What a hook knows of a job's nodes without asking Slurm: the host list, and whether the job shares its head node.
+"""A job's nodes from a hook's environment, without a query to Slurm: host lists, and whether the head node is shared.
 
 Host lists have the grammar that `hostlist_create` in src/common/hostlist.c prints: `n[1-4,7],login1`.
 
 Since 23.02, SLURM_JOB_OVERSUBSCRIBE says whether nodes are shared (values: squeue(1), OverSubscribe). On 22.05 a hook
-knows only the number of processors that the job has on the node: all of them leave no room for a neighbour, unless
-the partition has OverSubscribe=FORCE or YES. In doubt the node is shared.
+knows only the number of processors that the job has on the node. If it has all of them, there is no room for a
+neighbour, unless the partition has OverSubscribe=FORCE or YES. If in doubt, the node counts as shared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warmstart.job import Job
 
 
 def first(hostlist: str) -> str:
-    """Return the first host: of `n[01-04,7],m3` it is `n01`; "" of an empty list."""
+    """Return the first host of a host list (`n01` of `n[01-04,7],m3`), "" for an empty list."""
     depth = 0
     end = len(hostlist)
     for index, character in enumerate(hostlist):
@@ -33,7 +33,7 @@ def first(hostlist: str) -> str:
 
 
 def has_several(hostlist: str) -> bool:
-    """Tell whether there is more than one host: `n1,n2` and `n[1-2]`, not `n1` nor `n[7]-ib`."""
+    """Return whether a host list has several hosts: true for `n1,n2` and `n[1-2]`, false for `n1` and `n[7]-ib`."""
     depth = 0
     for character in hostlist:
         depth += (character == "[") - (character == "]")
@@ -43,7 +43,10 @@ def has_several(hostlist: str) -> bool:
 
 
 def has_first_node_alone(job: Job) -> bool:
-    """Tell whether no other job runs on the first node; to be called there. `cpus_per_node` has the form `4(x2),2`."""
+    """Return whether the job has its first node to itself. Call this on that node.
+
+    `job.cpus_per_node` has the form `4(x2),2`.
+    """
     if job.oversubscribe:
         return job.oversubscribe == "NO"
     cpus = job.cpus_per_node.partition(",")[0].partition("(")[0]

@@ -1,8 +1,8 @@
-"""Look up a job's QOS through pyslurm, in a child of its own. The one module that imports pyslurm.
+"""Look up a job's QOS through pyslurm. The only module that imports it. Runs as SlurmUser in a child of its own.
 
 Names and types as in pyslurm 25.11.2 (pyslurm/core/job/job.pyx): `Job.load(job_id: int) -> Job`, `Job.id: int`,
 `Job.qos: str | None`, `RPCError(Exception)`; importing the package calls slurm_init(), which reads SLURM_CONF.
-`tests/integration/test_pyslurm_contract.py` holds them against the released source.
+`tests/integration/test_pyslurm_contract.py` checks them against the released source.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from importlib import metadata
 
 
 def release(libraries: str) -> str:
-    """Return the Slurm release that the pyslurm in this directory is made for, e.g. `25.11`; "" without one."""
+    """Return the Slurm release (`25.11`) that the pyslurm in the directory `libraries` is built for; "" without one."""
     for found in metadata.distributions(name="pyslurm", path=[libraries]):
         return ".".join(found.version.split(".")[:2])
     return ""
 
 
 def qos(libraries: str, slurm_conf: str, job_id: int) -> str | None:
-    """Return the job's QOS, "" for none; None if pyslurm can't be loaded. `OSError` with Slurm's message."""
+    """Return the job's QOS, "" for none; None if pyslurm cannot be loaded. Raises `OSError` with Slurm's message."""
     sys.path.append(libraries)
     if slurm_conf:
         os.environ["SLURM_CONF"] = slurm_conf
     try:
         import pyslurm  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:  # libslurm is of another release, or not there
+    except ImportError:  # libslurm is missing, or of another release
         return None
     try:
         job = pyslurm.Job.load(job_id)

@@ -1,9 +1,8 @@
-"""A job's spec: what the controller's hook knows of a job and a node does not, and when a node believes it.
+"""Job specs: facts about a job that the controller's hook knows and a node does not, and when a node trusts them.
 
-The file lies on the shared file system, `<directory>/<cluster>.<job id>.json`. A node believes it only where nobody
-but SlurmUser (and root) can have written it, and only about this job and this run of it, and if it is recent
-(docs/threats.md, row 14). The store's owner reads it, in a process of its own: a file system that hangs does not hang
-the hook.
+The file is `<directory>/<cluster>.<job id>.json` on the shared file system. A node trusts it only if nobody but
+SlurmUser and root can have written it, if it describes this run of this job, and if it is recent (docs/threats.md,
+row 14). The store's owner reads it in a process of its own, so a file system that hangs does not hang the hook.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from warmstart.host.files import REGULAR, Untrusted, opened_trusted, read_up_to,
 from warmstart.job import Job
 
 FORMAT = 1
-LONGEST = 64 << 10
-# Between PrologSlurmctld and a node's prolog nodes may boot (ResumeTimeout); clocks may differ a little.
+LONGEST = 64 << 10  # bytes
+# Nodes may boot between PrologSlurmctld and the prolog (ResumeTimeout), and clocks may differ a little.
 STALE_S = 3600.0
 SKEW_S = 300.0
 _IN_CLUSTER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 class SpecUnusable(StoreError):
-    """There is no spec for the job, or none that can be believed: rules that need one grant nothing."""
+    """The job's spec is missing, not trusted, or cannot be written; rules that need it grant nothing."""
 
     code = "spec-unusable"
     template = "job spec {path}: {problem}"
-    hint = "does PrologSlurmctld run, as slurmctld.user of the policy? docs/slurmctld-hooks.md"
+    hint = "check that PrologSlurmctld runs as the policy's slurmctld.user (docs/slurmctld-hooks.md)"
 
 
 class Spec(NamedTuple):
-    """One run of one job. `None`: the controller's hook did not know it, which is not the same as ""."""
+    """Facts about one run of a job. None means that the controller's hook did not know the value; "" is a value."""
 
     cluster: str
     job_id: int
@@ -53,14 +52,14 @@ class Spec(NamedTuple):
 
 
 def path_of(directory: str, cluster: str, job_id: int) -> str:
-    """Return the spec's path; `SpecUnusable` for a cluster whose name is not a plain one."""
+    """Return the path of a job's spec; `SpecUnusable` if `cluster` is not a plain name."""
     if not cluster or not _IN_CLUSTER.issuperset(cluster):
-        raise SpecUnusable(path=directory, problem=f"{cluster!a} is no name of a cluster")
+        raise SpecUnusable(path=directory, problem=f"{cluster!a} is not the name of a cluster")
     return f"{directory}/{cluster}.{job_id}.json"
 
 
 def informed(job: Job, path: str, spec: Spec) -> Job:
-    """Return the job with what its spec, read from `path`, adds; `SpecUnusable` if the spec is of another run."""
+    """Return the job with the facts of its spec, read from `path`; `SpecUnusable` if that is of another run or old."""
     if problem := _mismatch(job, spec, time.time()):
         raise SpecUnusable(path=path, problem=problem)
     return job._replace(
@@ -72,7 +71,10 @@ def informed(job: Job, path: str, spec: Spec) -> Job:
 
 
 def read(path: str, owner: int) -> Spec:
-    """Return a spec; `SpecUnusable` unless it is in form, and nobody but `owner` and root could have written it."""
+    """Return the spec at `path`; `SpecUnusable` if it is malformed, or others than uid `owner` and root could write it.
+
+    Runs as the store's owner.
+    """
     try:
         return _decode(_read(path, owner))
     except OSError as error:
@@ -104,7 +106,7 @@ def _read(path: str, owner: int) -> bytes:
 
 @contextmanager
 def opened_directory(directory: str, owner: int) -> Iterator[int]:
-    """Open the directory of specs; `OSError` if a link leads to it, or others can write it or a directory above."""
+    """Open the directory of specs; `OSError` if its path has a link, or others can write it or a directory above."""
     try:
         with opened_trusted(directory, (0, owner)) as fd:
             yield fd
@@ -113,7 +115,7 @@ def opened_directory(directory: str, owner: int) -> Iterator[int]:
 
 
 def as_json(spec: Spec) -> str:
-    """Return the file's content."""
+    """Return the content of the spec's file."""
     return json.dumps({"format": FORMAT, **spec._asdict()})
 
 

@@ -150,7 +150,7 @@ def test_a_lock_is_waited_for_until_the_deadline(ledger: str) -> None:
     os.mkdir(ledger, 0o700)
     fd = os.open(ledger, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    with pytest.raises(ports.LedgerBusy, match="at work on"):
+    with pytest.raises(ports.LedgerBusy, match="holds the lock of"):
         ports.reserve(ledger, JOB, PortRequest(LOW, HIGH, 1, 64), 0, after(0))
     os.close(fd)
 

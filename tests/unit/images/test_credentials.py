@@ -39,14 +39,14 @@ def test_finds_the_login_of_a_registry(tmp_path: Path) -> None:
     path = written(tmp_path, {"reg.io:5000": auth("$oauthtoken", SECRET), "index.docker.io": auth("hub", "x")})
     assert login_at(path, "reg.io:5000") == Login("reg.io:5000", "$oauthtoken", SECRET)
     assert login_at(path, "docker.io").user == "hub"
-    with pytest.raises(CredentialsUnusable, match="has none"):
+    with pytest.raises(CredentialsUnusable, match="has no login for it"):
         login_at(path, "reg.io")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
 def test_a_file_that_others_reach_is_refused(tmp_path: Path, mode: int) -> None:
     """Readable for a group is leaked already, writable is not the site's."""
-    with pytest.raises(CredentialsUnusable, match="root's alone"):
+    with pytest.raises(CredentialsUnusable, match="must belong to root"):
         login_at(written(tmp_path, {"reg.io": auth("a", "b")}, mode), "reg.io")
 
 
@@ -79,7 +79,7 @@ def test_a_link_or_nothing_is_refused(tmp_path: Path) -> None:
 def test_nothing_that_enroot_could_evaluate_gets_through(tmp_path: Path, secret: str) -> None:
     """Row 1 of docs/threats.md, from the site's own side: shell and netrc characters are refused in user and secret."""
     for entry in (auth("carol", secret), auth(secret, "plain")):
-        with pytest.raises(CredentialsUnusable, match="characters that are not taken") as raised:
+        with pytest.raises(CredentialsUnusable, match="characters that are not accepted") as raised:
             login_at(written(tmp_path, {"reg.io": entry}), "reg.io")
         assert not secret or secret not in str(raised.value.as_audit())
 
@@ -111,10 +111,10 @@ def test_is_lent_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     work = Scratch(str(tmp_path), fd, CAPS)
     try:
-        with credentials.lent(work, ME, "auth.json", "text"):
+        with credentials.credentials_file(work, ME, "auth.json", "text"):
             status = os.stat(tmp_path / "auth.json")
             assert (status.st_mode & 0o7777, status.st_uid) == (0o600, ME.uid)
-            again = credentials.lent(work, ME, "auth.json", "other")
+            again = credentials.credentials_file(work, ME, "auth.json", "other")
             with pytest.raises(ScratchUnusable), again:
                 pass
             assert (tmp_path / "auth.json").read_text() == "text"

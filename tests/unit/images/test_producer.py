@@ -37,7 +37,7 @@ def test_an_open_writer_is_noticed(result_directory: int, tmp_path: Path) -> Non
     with (tmp_path / "image").open("r+b"):
         with pytest.raises(ImageNotOurs) as raised:
             claim(result_directory, "image", os.geteuid())
-        assert raised.value.fields["problem"] == "somebody has it open for writing"
+        assert raised.value.fields["problem"] == "a process has it open for writing"
     os.close(claim(result_directory, "image", os.geteuid()))
 
 

@@ -33,8 +33,8 @@ TAKEN = {
 }
 REFUSED = {
     "": "the image's name is not lower-case letters, digits and single separators",
-    "user@nvcr.io#a/b": "a user name does not belong into it",
-    "docker://user@reg.io/a": "a user name does not belong into it",
+    "user@nvcr.io#a/b": "a user name is not allowed in it",
+    "docker://user@reg.io/a": "a user name is not allowed in it",
     "reg.io/a@sha512:ab": "what follows the @ is not sha256: and 64 hexadecimal digits",
     f"reg.io/a@sha256:{HEX.upper()}": "what follows the @ is not sha256: and 64 hexadecimal digits",
     f"reg.io/a@sha256:{HEX}\n": "what follows the @ is not sha256: and 64 hexadecimal digits",
@@ -42,7 +42,7 @@ REFUSED = {
     "reg.io/a:b:c": "what follows the last colon is not a tag",
     "reg.io/a:-x": "what follows the last colon is not a tag",
     "reg.io/a:x\n": "what follows the last colon is not a tag",
-    "#a": "nothing stands before the #",
+    "#a": "there is no registry before the #",
     "reg.io:0/a": "the registry is not HOST or HOST:PORT",
     "reg.io:65536/a": "the registry is not HOST or HOST:PORT",
     "word#a/b": "the registry is not HOST or HOST:PORT",

@@ -41,7 +41,7 @@ def shown(name: str = "x", account: str = "(null)", qos: str = "high", comment: 
 )
 def test_scontrols_answer_is_read(text: str, qos: str) -> None:
     """Its one QOS, or that there is none."""
-    assert commands.parsed(text, 7) == qos
+    assert commands.parse_qos(text, 7) == qos
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_scontrols_answer_is_read(text: str, qos: str) -> None:
 def test_an_answer_that_could_be_the_users_is_none(text: str) -> None:
     """A user writes name, account and comment, newlines included (docs/threats.md, row 3)."""
     with pytest.raises(ValueError, match="scontrol"):
-        commands.parsed(text, 7)
+        commands.parse_qos(text, 7)
 
 
 def asked(tmp_path: Path, script: str) -> QosQuery:
@@ -95,7 +95,7 @@ def test_scontrol_is_asked_once(tmp_path: Path) -> None:
     [
         ("exec sleep 600", "was killed at its deadline"),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
-        ("echo nonsense", "does not answer about job 7"),
+        ("echo nonsense", "output is not about job 7"),
     ],
 )
 def test_a_controller_that_does_not_answer_is_left_at_the_deadline(tmp_path: Path, script: str, reason: str) -> None:
@@ -171,12 +171,12 @@ def test_one_look_up_is_all_there_is(tmp_path: Path, broken: str, reason: str) -
         ("7|TIMEOUT|TimeLimit|0|2026-11-21T19:28:52|", "it is TIMEOUT"),
         ("7|COMPLETING|OutOfMemory|125|2026-11-21T19:28:52|", "it ended with status 125, reason OutOfMemory"),
         ("7|COMPLETING|None|0|NONE|", "it was requeued"),
-        ("7|COMPLETING|None", "not known: squeue does not tell"),
-        ("", "not known: squeue does not tell"),
-        ("6|COMPLETED|None|0|2026-11-21T19:28:52|", "not known: squeue does not tell"),
-        ("7|COMPLETED|None|0|2026|\n7|COMPLETED|None|0|2026|", "not known: squeue does not tell"),
+        ("7|COMPLETING|None", "not known: squeue gives no clear answer"),
+        ("", "not known: squeue gives no clear answer"),
+        ("6|COMPLETED|None|0|2026-11-21T19:28:52|", "not known: squeue gives no clear answer"),
+        ("7|COMPLETED|None|0|2026|\n7|COMPLETED|None|0|2026|", "not known: squeue gives no clear answer"),
     ],
 )
 def test_what_squeue_says(answer: str, expected: str) -> None:
     """Only a plain answer about this job is one; other tasks of its array do not count."""
-    assert commands.judged(answer, 7) == expected
+    assert commands.parse_outcome(answer, 7) == expected

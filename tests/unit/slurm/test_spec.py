@@ -183,7 +183,7 @@ def test_a_directory_that_a_link_leads_to_is_not_the_one(specs: Path) -> None:
 @pytest.mark.parametrize("cluster", ["", "../c1", "c1/x", "c.1"])
 def test_a_cluster_s_name_can_not_lead_elsewhere(specs: Path, cluster: str) -> None:
     """It becomes a part of the file's name."""
-    assert "is no name of a cluster" in refusal(specs, JOB._replace(cluster=cluster))
+    assert "is not the name of a cluster" in refusal(specs, JOB._replace(cluster=cluster))
 
 
 def test_a_dead_file_system_costs_the_deadline_and_no_more(specs: Path) -> None:

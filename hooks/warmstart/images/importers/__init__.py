@@ -1,1 +1,1 @@
-"""The programs that make an image of a reference, behind one small interface."""
+"""Importers: programs that turn an image in a registry into a squashfs, behind one interface."""

@@ -1,10 +1,10 @@
-"""What an importer is, what can go wrong with one, and how it runs its programs.
+"""The interface of importers, their errors, and how they run their programs.
 
-An importer gets fields, never a user's text, and a scratch directory of its own account. It leaves one squashfs there
-and is believed in nothing: the producer claims and verifies the result.
+An importer gets parsed fields, never a user's text, and a scratch directory of its own account. It leaves one squashfs
+there and is not trusted: the producer claims and verifies the result.
 
-Programs that root starts run as the import account, in namespaces of their own, with no network but the proxy of
-`egress`. A user's own import runs them as plain processes of that user.
+Programs that root starts run as the import account, in namespaces of their own, and reach the network only through the
+proxy of `egress`. In a user's own import they are plain processes of that user.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from warmstart.images.scratch import Exceeded, ImageTooLarge, Scratch, Watch
 
 PRLIMIT = "/usr/bin/prlimit"
 LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
-PAUSES_S = (0.5, 2.0)  # before the second and the third attempt, each up to half longer
+PAUSES_S = (0.5, 2.0)  # before the second and third attempt; jitter makes each up to half longer
 _T = TypeVar("_T")
 
 
 class ImageNotFound(UserError):
-    """The registry says that there is no such image, or hides it from who has no access."""
+    """The registry does not have the image, or hides it from clients without access."""
 
     code = "image-not-found"
     template = "image {image} does not exist, or its registry does not show it to this cluster"
-    hint = "check the name and the tag; private images need credentials"
+    hint = "check the image's name and tag; a private image needs credentials"
 
 
 class ImageForbidden(UserError):
-    """The registry demands credentials, or refuses those that the cluster has."""
+    """The registry demands credentials, or refuses those that it got."""
 
     code = "image-forbidden"
     template = "image {image}: its registry refuses access ({problem})"
-    hint = "private images need credentials, the site's or your own"
+    hint = "use a public image, or provide credentials, the site's or your own (docs/private-images.md)"
 
 
 class RegistryUnreachable(StoreError):
-    """The registry does not answer, answers too late, or asks to come back later."""
+    """The registry does not answer, answers too late, or limits the request rate."""
 
     code = "registry-unreachable"
     template = "image {image}: its registry does not serve it now ({problem})"
-    hint = "is the registry up, and reachable from this node? rate limits pass by themselves"
+    hint = "check that the registry is up and reachable from this node; rate limits pass by themselves"
 
 
 class RedirectRefused(StoreError):
-    """A registry sent the import where none may go."""
+    """A registry redirected the import to a destination that imports may not reach."""
 
     code = "redirect-refused"
     template = "image {image}: {problem}"
@@ -64,31 +64,35 @@ class RedirectRefused(StoreError):
 
 
 class ImportFailed(StoreError):
-    """A program of the importer failed for another reason."""
+    """A program of the importer failed for any other reason."""
 
     code = "image-import-failed"
     template = "image {image}: {program} failed: {problem}"
-    hint = "try the same by hand (docs/images.md, Import by hand)"
+    hint = "import the image by hand to see the cause (docs/images.md, Import by hand)"
 
 
 class Importer(Protocol):
-    """A way from a reference to a squashfs file."""
+    """Turns an image in a registry into a squashfs file."""
 
     @property
     def name(self) -> str:
-        """What the policy calls it."""
+        """The importer's name in the policy."""
 
     @property
     def identity(self) -> Identity:
         """The account that its programs run as."""
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
-        """Return the digest that the reference has in its registry now (`sha256:HEX`)."""
+        """Return the digest (`sha256:HEX`) that the reference has in its registry now.
+
+        Raises the errors of this module, and `ProgramMissing`.
+        """
 
     def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
-        """Make a squashfs of that content; return its file name in the scratch directory.
+        """Make a squashfs of the image with that digest; return its file name in the scratch directory.
 
-        No process of the importer is alive when it returns or raises.
+        No process of the importer is alive when this returns or raises. Raises the errors of this module,
+        `ImageTooLarge`, `ScratchUnusable`, `ProgramMissing` and `ProgramTooSlow`.
         """
 
 
@@ -103,9 +107,9 @@ def run(
     reach: Reach | None = None,
     capabilities: Sequence[str] = (),
 ) -> process.CompletedProgram:
-    """Run a program of an importer in its scratch; with `reach` it has the registry, and what that names.
+    """Run a program of an importer in its scratch, without network or, with `reach`, behind the proxy of `egress`.
 
-    Raises `ImageTooLarge`, and `RedirectRefused` for a program that failed after a refused connection.
+    Raises `ImageTooLarge`, and `RedirectRefused` if the program failed after a refused connection.
     """
     watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
     limited = [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv]
@@ -116,7 +120,7 @@ def run(
         else:
             completed = _with_egress(common, env, identity, reference, reach)
         if watch is not None:
-            watch.look()  # what it wrote since the last time
+            watch.look()  # counts what was written since the last check
     except Exceeded as error:
         raise ImageTooLarge.of(reference.canonical(), scratch.caps) from error
     return completed
@@ -146,13 +150,16 @@ def _with_egress(
         return completed
 
 
-def patiently(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:
-    """Return what `attempt` returns; try again after `RegistryUnreachable` and each of `pauses`, in seconds."""
+def with_retries(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:
+    """Return the result of `attempt`; on `RegistryUnreachable` retry after each of `pauses` (seconds, plus jitter).
+
+    Raises the last error if the attempts or the time to the deadline are used up.
+    """
     for pause in pauses:
         try:
             return attempt()
         except RegistryUnreachable:
-            # S311: spreads nodes that were refused together; no secret
+            # S311: jitter between nodes that were refused at the same time; no secret
             spread = pause * (1 + random.random() / 2)  # noqa: S311
             if deadline.left() <= spread:
                 raise

@@ -1,4 +1,4 @@
-"""What runs as the import account in a worker: asking a registry for a tag's digest. `base` runs its programs."""
+"""Client for what runs as the import account in a worker: resolving a tag. Its programs are run by `base`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SHORTEST_S = 0.1
 
 
 class ImportUserClient(NamedTuple):
-    """The account that imports; each call has a worker of its own."""
+    """Operations that run as the import account; each call has a worker of its own."""
 
     identity: Identity
 
     def ask_endpoint(self, reference: Reference, *, plain: bool, reach: Reach, deadline: Deadline) -> str:
-        """Return the digest of a tag; raises what `Importer.resolve` raises. `plain`: without TLS."""
+        """Return the digest of a tag. `plain`: without TLS. Raises what `Importer.resolve` raises."""
         seconds = max(deadline.left(), SHORTEST_S)
         try:
             with Worker(self.identity) as worker:

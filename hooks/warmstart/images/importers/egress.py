@@ -1,12 +1,12 @@
-"""The only way out for an import's programs: an HTTP proxy that judges every address it connects to.
+"""The network access of an import's programs: an HTTP proxy that checks every address before it connects.
 
-The programs run in a network namespace that holds nothing but the proxy's socket, and the registry's address if that
-is on this node's loopback. Outside, a process of the import account accepts their connections and connects for them.
-It lives and dies with one program.
+The programs run in a network namespace that has only the proxy's socket, and the registry's address if that is on this
+node's loopback. Outside, a process with the import account accepts their connections and connects for them. It starts
+and ends with one program.
 
-The proxy takes CONNECT and absolute-form requests (RFC 9110, 9.3.6; RFC 9112, 3.2.2) and passes bytes on unchanged.
-It allows the image's registry, the hosts of the policy, and public addresses. A registry can redirect anywhere, so
-the address is judged, not the name, which may resolve differently a moment later.
+The proxy accepts CONNECT and absolute-form requests (RFC 9110, 9.3.6; RFC 9112, 3.2.2) and forwards bytes unchanged.
+It allows the image's registry, the hosts of the policy, and public addresses. A registry can redirect anywhere, so the
+proxy checks the address and not the name, which may resolve differently a moment later.
 """
 
 from __future__ import annotations
@@ -36,55 +36,55 @@ CONNECT_S = 20.0
 HEAD_S = 30.0
 MOST_CONNECTIONS = 64
 _HOP = (b"proxy-", b"connection:", b"keep-alive:")
-# The next server must read a request as we do. So only characters of a URI (RFC 3986), no fragment, hosts as in DNS
-# or addresses, and one kind of line end.
+# The next server has to parse a request as we do. So accept only characters of a URI (RFC 3986), no fragment, DNS names
+# or addresses as hosts, and one kind of line end.
 _TARGET = re.compile(r"[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]+")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}")
 _STRAY = re.compile(rb"\0|\r(?!\n)|(?<!\r)\n")
 _GRANTED = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r]")
-# IPv6 addresses that embed an IPv4 one: RFC 6052 (NAT64); 6to4 (RFC 3056) is known to `ipaddress`.
+# IPv6 addresses that embed an IPv4 address: NAT64 (RFC 6052); `ipaddress` knows 6to4 (RFC 3056).
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# The last label of what is an IPv4 address, as browsers read it (url.spec.whatwg.org, "ends in a number").
+# The last label of a host that URL parsers take for an IPv4 address (url.spec.whatwg.org, "ends in a number").
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
-_UNICAST = ipaddress.ip_network("2000::/3")  # all that IANA assigns of IPv6
+_UNICAST = ipaddress.ip_network("2000::/3")  # IANA assigns global IPv6 addresses only from here
 
 
 class EgressUnusable(ResourceError):
-    """This node gives an import no network of its own."""
+    """A network namespace for an import cannot be created on this node."""
 
     code = "import-no-egress"
     template = "no network namespace for an import on this node: {problem}"
-    hint = "does root have CAP_SYS_ADMIN where slurmd runs? user.max_net_namespaces, file-max, memory?"
+    hint = "check that slurmd runs with CAP_SYS_ADMIN, then user.max_net_namespaces, fs.file-max and free memory"
 
 
 class NotUnderstood(Exception):
-    """Not a request for a proxy."""
+    """A message is not a request or answer that the proxy accepts."""
 
 
 class DestinationRefused(Exception):
-    """An import was sent where it may not go; its text says where."""
+    """An import may not connect to a destination; the text names it."""
 
 
 class Reach(NamedTuple):
-    """What the policy lets imports reach: `hosts` are HOST, HOST:PORT or *.DOMAIN, `proxy` is HOST:PORT or ""."""
+    """What the policy allows imports to reach: `hosts` are HOST, HOST:PORT or *.DOMAIN, `proxy` is HOST:PORT or ""."""
 
     hosts: tuple[str, ...] = ()
     proxy: str = ""
 
 
 class Destinations(NamedTuple):
-    """What one import may reach; `registry`, HOST or HOST:PORT, is its image's."""
+    """What one import may reach: its image's registry (HOST or HOST:PORT), and what the policy allows."""
 
     registry: str
     reach: Reach = Reach()
 
     @classmethod
     def of(cls, reference: Reference, reach: Reach) -> Destinations:
-        """Return what an import of an image may reach."""
+        """Return what an import of an image may reach; `reach` is the policy's."""
         return cls(host_of(reference), reach)
 
     def connect(self, host: str, port: int, seconds: float) -> socket.socket:
-        """Connect to a host and port. Raises `DestinationRefused`, or `OSError` where nobody answers."""
+        """Connect to a host and port with a timeout of `seconds`. Raises `DestinationRefused` or `OSError`."""
         trusted = self.is_trusted(host, port)
         problem: OSError = OSError("it has no address")
         refused = ""
@@ -102,13 +102,13 @@ class Destinations(NamedTuple):
             else:
                 return made
         if refused:
-            raise DestinationRefused(f"{host}:{port} is at {refused}, where no registry may send us")
+            raise DestinationRefused(f"{host}:{port} resolves to {refused}, which imports may not reach")
         raise problem
 
     def check(self, host: str, port: int) -> None:
-        """Raise `DestinationRefused` for what `connect` would refuse, if this node can resolve its name.
+        """Raise `DestinationRefused` for what `connect` would refuse, if this node can resolve the name.
 
-        For a host that an upstream proxy connects to; that may know names that this node does not.
+        For hosts that an upstream proxy connects to. It may know names that this node does not, so these pass.
         """
         if self.is_trusted(host, port):
             return
@@ -117,26 +117,26 @@ class Destinations(NamedTuple):
             found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except OSError:
             if _NUMBER.fullmatch(name.rpartition(".")[2]):
-                raise DestinationRefused(f"{host}:{port} is no name, and no address that we know") from None
+                raise DestinationRefused(f"{host}:{port} is neither a name nor a valid address") from None
             return
         if refused := [item[4][0] for item in found if not _may_be_reached(item[0], item[4])]:
-            raise DestinationRefused(f"{host}:{port} is at {refused[0]}, where no registry may send us")
+            raise DestinationRefused(f"{host}:{port} resolves to {refused[0]}, which imports may not reach")
 
     def is_trusted(self, host: str, port: int) -> bool:
-        """Tell whether this is the registry or one of the policy's hosts, which may have any address."""
+        """Return whether this is the registry or one of the policy's hosts, which may have any address."""
         name = host.lower().rstrip(".")
         return any(_fits(pattern, name, port) for pattern in (self.registry, *self.reach.hosts))
 
 
 class Egress(NamedTuple):
-    """A network namespace, the variables that lead out of it, and the pipe that reports refusals."""
+    """A network namespace, the proxy variables for programs in it, and a pipe that reports refusals."""
 
     namespace: int  # descriptor
     environment: dict[str, str]
-    refusals: int  # descriptor of a pipe
+    refusals: int  # descriptor
 
     def refused(self) -> str:
-        """Return what was refused so far, in words; "" if nothing was."""
+        """Return a sentence on the first refused destination, "" if none was refused."""
         try:
             return os.read(self.refusals, LONGEST_REFUSAL).decode("ascii", "replace").partition("\n")[0]
         except BlockingIOError:
@@ -144,7 +144,7 @@ class Egress(NamedTuple):
 
 
 class ProxyRequest(NamedTuple):
-    """A request to the proxy; `head` is what its host is sent, nothing for a CONNECT (`tunnel`)."""
+    """A request to the proxy; `head` is forwarded to the host, b"" for a CONNECT (`tunnel`)."""
 
     host: str
     port: int
@@ -154,7 +154,10 @@ class ProxyRequest(NamedTuple):
 
 @contextmanager
 def opened(identity: Identity, destinations: Destinations) -> Iterator[Egress]:
-    """Give a way out to these destinations; the process that connects runs as `identity`."""
+    """Provide a network namespace with access to these destinations for the duration of a `with`. Needs root.
+
+    The process that connects runs as `identity`. Raises `EgressUnusable`.
+    """
     relayed = _relayed(destinations.registry)
     with ExitStack() as stack:
         try:
@@ -166,13 +169,13 @@ def opened(identity: Identity, destinations: Destinations) -> Iterator[Egress]:
         except OSError as error:
             raise EgressUnusable(problem=error.strerror) from error
         if not pid:
-            try:  # nothing may escape into the hook's own code
+            try:  # no exception may reach the hook's own code
                 _give_up_root(identity, {report, *(one.fileno() for one in made.sockets)}, parent)
                 _serve(made, relayed, destinations, report)
             finally:
                 os._exit(0)
         stack.callback(_end, pid)
-        for listening in made.sockets:  # a dead proxy then refuses connections and lets nobody wait
+        for listening in made.sockets:  # so that a dead proxy refuses connections, and no program waits for it
             listening.close()
         yield Egress(made.fd, _environment(), refusals)
 
@@ -183,7 +186,7 @@ def _end(pid: int) -> None:
 
 
 def _serve(made: Enclosure, relayed: Sequence[tuple[str, int]], destinations: Destinations, report: int) -> None:
-    """Serve in the process outside until the hook ends it."""
+    """Serve until the hook kills this process, which is outside the namespace."""
 
     def report_refusal(sentence: str) -> None:
         os.write(report, f"{ascii(sentence[:500])[1:-1]}\n".encode())
@@ -196,11 +199,11 @@ def _give_up_root(identity: Identity, keep: set[int], parent: int) -> None:
     close_others({0, 1, 2, *keep})
     surrender(identity)
     if os.getppid() != parent:
-        os._exit(0)  # it died before its death could be announced to us
+        os._exit(0)  # the parent died before `surrender` had set the death signal
 
 
 def _relayed(registry: str) -> list[tuple[str, int]]:
-    """Return a registry's address on loopback, for which Go uses no proxy; [] if it is elsewhere."""
+    """Return the registry's address if it is on loopback, where Go uses no proxy; [] if it is elsewhere."""
     try:
         host, port = split(registry, 443)
         address = "127.0.0.1" if host == "localhost" else host
@@ -212,7 +215,7 @@ def _relayed(registry: str) -> list[tuple[str, int]]:
 
 def _environment() -> dict[str, str]:
     proxy = f"http://{PROXY[0]}:{PROXY[1]}"
-    # no_proxy keeps /etc/enroot/enroot.conf from naming hosts that bypass the proxy.
+    # Setting no_proxy keeps /etc/enroot/enroot.conf from naming hosts that bypass the proxy.
     return {"http_proxy": proxy, "https_proxy": proxy, "all_proxy": proxy, "no_proxy": "none.invalid"}
 
 
@@ -222,25 +225,25 @@ def serve(
     destinations: Destinations,
     report_refusal: Callable[[str], None],
 ) -> None:
-    """Serve requests at `proxy` for ever; pass connections to a relay on to its host and port.
+    """Serve requests to `proxy` for ever; forward connections to the sockets of `relays` to their host and port.
 
-    `report_refusal` gets a sentence for each refused destination.
+    Calls `report_refusal` with a sentence for each refused destination.
     """
     free = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
-    def handle(client: socket.socket, whom: tuple[str, int] | None) -> None:
+    def handle(client: socket.socket, destination: tuple[str, int] | None) -> None:
         try:
             with client:
-                _relay(client, *whom) if whom else _answer(client, destinations, report_refusal)
+                _relay(client, *destination) if destination else _answer(client, destinations, report_refusal)
         except (OSError, NotUnderstood):
-            return  # one side hung up, or upstream is no proxy; closing tells the other side
+            return  # one side hung up, or upstream is not a proxy; closing ends the other side
         finally:
             free.release()
 
     with selectors.DefaultSelector() as selector:
         selector.register(proxy, selectors.EVENT_READ, None)
-        for listening, whom in relays:
-            selector.register(listening, selectors.EVENT_READ, whom)
+        for listening, destination in relays:
+            selector.register(listening, selectors.EVENT_READ, destination)
         while True:
             for key, _ in selector.select():
                 free.acquire()
@@ -280,7 +283,7 @@ def _answer(client: socket.socket, destinations: Destinations, report_refusal: C
                 answer, early = _read_head(server)
                 client.sendall(answer + early)
                 if not _GRANTED.match(answer):
-                    return  # what follows would be a request that was not checked
+                    return  # without a tunnel, what follows would be a request that was not checked
                 server.sendall(rest)
             elif upstream:
                 server.sendall(_closing(head) + rest)
@@ -293,7 +296,7 @@ def _answer(client: socket.socket, destinations: Destinations, report_refusal: C
 
 
 def parse(head: bytes) -> ProxyRequest:
-    """Parse a request's head. Raises `NotUnderstood` or `ValueError`."""
+    """Parse the head of a request to the proxy. Raises `NotUnderstood` or `ValueError`."""
     line, _, headers = head.partition(b"\r\n")
     words = line.decode("ascii").split(" ")
     if len(words) != 3 or _STRAY.search(head):
@@ -320,7 +323,7 @@ def _host_and_port(text: str, default: int) -> tuple[str, int]:
 
 
 def _closing(head: bytes) -> bytes:
-    """Return a head without its hop-by-hop lines, and with `Connection: close`: one connection, one destination."""
+    """Return a head without hop-by-hop fields and with `Connection: close`: one request for each connection."""
     first, *lines = head.rstrip(b"\r\n").split(b"\r\n")
     end_to_end = [line for line in lines if not line.lower().startswith(_HOP)]
     return b"\r\n".join([first, *end_to_end, b"Connection: close", b"", b""])
@@ -338,12 +341,12 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _refuse(client: socket.socket, status: str) -> None:
-    # The reason phrase is what Go and curl print.
+    # Go and curl print the reason phrase.
     client.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode("ascii", "replace"))
 
 
 def _pump(one: socket.socket, other: socket.socket) -> None:
-    """Pass bytes both ways until both have ended; the one that ends first lets the other finish."""
+    """Forward bytes in both directions until both sides have closed; either side may close first."""
     for end in (one, other):
         end.settimeout(None)
     back = threading.Thread(target=_pass_on, args=(other, one), daemon=True)
@@ -364,12 +367,12 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 
 
 def host_of(reference: Reference) -> str:
-    """Return HOST or HOST:PORT where the registry of an image answers."""
+    """Return HOST or HOST:PORT of the server of an image's registry."""
     return "registry-1.docker.io" if reference.registry == DOCKER_HUB else reference.registry
 
 
 def split(text: str, default: int) -> tuple[str, int]:
-    """Return host and port of HOST[:PORT], an IPv6 address in brackets; `ValueError`."""
+    """Return host and port of HOST[:PORT], where an IPv6 address is in brackets. Raises `ValueError`."""
     host, colon, port = text.rpartition(":")
     if not colon or port.endswith("]"):
         host, port = text, ""
@@ -381,7 +384,7 @@ def split(text: str, default: int) -> tuple[str, int]:
 
 
 def is_public(address: str) -> bool:
-    """Tell whether an address is public: not loopback, a link, the site, or a metadata service."""
+    """Return whether an address is public: not loopback, link-local, private, or of a metadata service."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = _embedded_ipv4(ip)
@@ -398,14 +401,15 @@ def _embedded_ipv4(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 
 
 def _may_be_reached(family: int, address: tuple[str | int | bytes, ...]) -> bool:
-    """Tell whether a socket's address is public and not this node's own, which may be public as well."""
+    """Return whether a socket address is public and not one of this node's own, which may be public, too."""
     if not is_public(str(address[0])):
         return False
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(address)  # sends nothing; the kernel takes an address of its own as the source, too
+            # Sends nothing. For an address of this node the kernel chooses the same one as the source.
+            probe.connect(address)
         except OSError:
-            return True  # no way there
+            return True  # unreachable
         return bool(probe.getsockname()[0] != address[0])
 
 

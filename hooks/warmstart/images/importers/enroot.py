@@ -1,10 +1,10 @@
-"""Importer `enroot`, NVIDIA's, by its command line alone; enroot 3.4 to 4.1 (run and read: 3.4.1 and 4.1.2).
+"""Importer `enroot`: NVIDIA's enroot 3.4 to 4.1, through its command line (run and read: 3.4.1 and 4.1.2).
 
-enroot evaluates text from its user's files, so it gets directories of its own below the scratch, an explicit
-environment, and a reference rendered from fields. Its helpers need two file capabilities (package enroot+caps), so
-its programs may gain those; nothing else is shared with a job's user.
+enroot evaluates text from its user's files. So it gets directories of its own in the scratch, an explicit environment,
+and a reference rendered from fields. Its helpers need two file capabilities (package enroot+caps), which its programs
+may gain. It shares nothing else with a job's user.
 
-enroot 3 cannot ask a registry for a tag's digest: skopeo does, and without skopeo `importers.registry`.
+enroot 3 cannot resolve a tag to a digest: skopeo does that, or `importers.registry` if skopeo is not installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir, unlink_if_there, write_all
 from warmstart.host.identity import Identity
-from warmstart.images.credentials import Login, for_enroot, lent
+from warmstart.images.credentials import Login, credentials_file, for_enroot
 from warmstart.images.importers import oci
 from warmstart.images.importers.base import (
     PAUSES_S,
@@ -28,44 +28,44 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     RegistryUnreachable,
-    patiently,
     run,
+    with_retries,
 )
 from warmstart.images.importers.egress import Reach, host_of
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.scratch import Scratch
 
-DIGESTS_SINCE = 4  # `enroot digest`, and NAME@DIGEST in references
-CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs2ovlfs, `make setcap`
+DIGESTS_SINCE = 4  # first major version with `enroot digest` and NAME@DIGEST in references
+CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs2ovlfs (`make setcap`)
 RESULT = "image.sqsh"
 SQUASH_OPTIONS = "-no-xattrs -exit-on-error -comp zstd -Xcompression-level 3"
-SILENCE_S = 30  # without a byte; enroot itself sets no limit
-QUICK_S = 30.0  # for all but an import
+SILENCE_S = 30  # limit on a transfer without a byte; enroot itself sets none
+QUICK_S = 30.0  # limit on every command but `import`
 
 _STATUS = re.compile(r"returned error(?: code)?: ([0-9]{3})")
 _CURL = re.compile(r"curl: \(([0-9]{1,3})\)")
 _WORDS = ("[ERROR]", "curl: (", "mksquashfs", "enroot-", "failed to", "Checksum mismatch")
-# Its last words where a registry with basic authentication refuses: what curl says then, enroot's awk swallows.
+# The last line if a registry with basic authentication refuses: enroot's awk drops curl's own message.
 _REFUSED = ("Authenticating with user:", "Using credentials from file:")
 _LATER = frozenset({408, 429, *range(500, 600)})
-# curl(1): proxy, host, connect, partial, timeout, TLS, nothing or a broken answer, certificate, HTTP/2.
+# Exit codes of curl(1): proxy, host, connect, partial file, timeout, TLS, empty or broken reply, certificate, HTTP/2.
 _OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 60, 92})
 
 
 class Enroot(NamedTuple):
-    """The importer, as one account; `insecure` are registries reached over plain http."""
+    """The importer with its account; `insecure` are registries that are reached over plain HTTP."""
 
     identity: Identity
     insecure: tuple[str, ...] = ()
     program: str = "/usr/bin/enroot"
-    login: Login | None = None  # at the registry of the image, for one that the policy has it for
+    login: Login | None = None  # at the image's registry, if the policy has one for it
     reach: Reach = Reach()
     name: str = "enroot"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
-        """Ask for the digest: enroot from 4.0 on, else skopeo, else the registry's manifest endpoint.
+        """Return the digest from `enroot digest` (4.0 on), else from skopeo, else from the registry's own endpoint.
 
-        enroot names the manifest of this node's CPU, the others the list that it stands in.
+        enroot returns the digest of the manifest for this node's CPU, the others that of the list of manifests.
         """
         if self._version(reference, scratch, deadline) < DIGESTS_SINCE:
             return self._resolve_without(reference, scratch, deadline)
@@ -76,10 +76,10 @@ class Enroot(NamedTuple):
         return lines[0]
 
     def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
-        """Fetch by digest, unpack and pack, all of which is one `enroot import`.
+        """Fetch, unpack and pack the image with that digest in one `enroot import`; return the squashfs' file name.
 
-        Without a digest, what the tag means now: for a user's own import, whose credentials skopeo
-        does not have.
+        If `digest` is "", import what the tag means now: in a user's own import skopeo does not have the user's
+        credentials to resolve it.
         """
         old = self._version(reference, scratch, deadline) < DIGESTS_SINCE
         exact = reference._replace(tag="", digest=digest) if digest else reference
@@ -98,23 +98,25 @@ class Enroot(NamedTuple):
             client = ImportUserClient(self.identity)
             return client.ask_endpoint(reference, plain=plain, reach=self.reach, deadline=deadline.within(QUICK_S))
 
-        return patiently(ask, deadline, PAUSES_S)
+        return with_retries(ask, deadline, PAUSES_S)
 
     def _version(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> int:
         completed = self._run(reference, ["version"], scratch, deadline.within(QUICK_S), {})
         major = completed.stdout.decode("ascii", "replace").partition(".")[0]
         if completed.status != 0 or not major.isdecimal():
-            raise ImportFailed(image=reference.canonical(), program="enroot", problem=f"version: {_words(completed)}")
+            raise ImportFailed(
+                image=reference.canonical(), program="enroot", problem=f"version: {_first_error(completed)}"
+            )
         return int(major)
 
     def _ask_registry(
         self, reference: Reference, arguments: list[str], scratch: Scratch, deadline: Deadline
     ) -> process.CompletedProgram:
-        """Run a command that needs the registry; try again if that does not answer."""
+        """Run a command that needs the registry; retry if that does not answer."""
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
 
         def attempt() -> process.CompletedProgram:
-            unlink_if_there(RESULT, scratch.fd)  # half of it from before, and enroot would refuse to go on
+            unlink_if_there(RESULT, scratch.fd)  # enroot refuses to overwrite what an earlier attempt left
             try:
                 completed = self._run(reference, arguments, scratch, deadline, insecure)
             except process.ProgramTooSlow as error:
@@ -128,12 +130,12 @@ class Enroot(NamedTuple):
         with scratch.errors():
             _bound_transfers(scratch)
             if self.login is None:
-                return patiently(attempt, deadline, PAUSES_S)
+                return with_retries(attempt, deadline, PAUSES_S)
             with (
                 _credentials_directory(scratch, self.identity) as config,
-                lent(config, self.identity, ".credentials", for_enroot(self.login)),
+                credentials_file(config, self.identity, ".credentials", for_enroot(self.login)),
             ):
-                return patiently(attempt, deadline, PAUSES_S)
+                return with_retries(attempt, deadline, PAUSES_S)
 
     def _run(
         self,
@@ -157,7 +159,7 @@ class Enroot(NamedTuple):
 
 @contextmanager
 def _credentials_directory(scratch: Scratch, identity: Identity) -> Iterator[Scratch]:
-    """Make the directory where enroot looks for credentials."""
+    """Create the directory in which enroot looks for credentials."""
     with suppress(FileExistsError):
         os.mkdir("config", 0o700, dir_fd=scratch.fd)
     with opened_dir("config", scratch.fd) as fd:
@@ -166,19 +168,19 @@ def _credentials_directory(scratch: Scratch, identity: Identity) -> Iterator[Scr
 
 
 def _uri(reference: Reference, before_digest: str = "@") -> str:
-    """Render the one form that 3.4 to 4.1 all take; 3.x takes a digest only where a tag stands."""
+    """Return the URI in the form that 3.4 to 4.1 all accept; 3.x accepts a digest only in place of a tag."""
     version = f"{before_digest}{reference.digest}" if reference.digest else f":{reference.tag}"
     return f"docker://{host_of(reference)}#{reference.repository}{version}"
 
 
 def _settings(scratch: str, programs: str) -> dict[str, str]:
-    """Return enroot's environment, which wins over /etc/enroot/enroot.conf; that may still name a proxy."""
+    """Return enroot's environment. It overrides /etc/enroot/enroot.conf, which may still name a proxy."""
     own = {name: f"{scratch}/{name.lower()}" for name in ("RUNTIME", "CONFIG", "CACHE", "DATA")}
     return {
         "HOME": scratch,
         "TMPDIR": scratch,
         "PATH": f"{programs}:/usr/bin:/bin:/usr/sbin:/sbin",
-        "SHELL": "/bin/bash",  # GNU parallel starts functions of bash in it
+        "SHELL": "/bin/bash",  # GNU parallel runs bash functions in it
         **{f"ENROOT_{name}_PATH": path for name, path in own.items()},
         "ENROOT_TEMP_PATH": scratch,
         "ENROOT_SQUASH_OPTIONS": SQUASH_OPTIONS,
@@ -187,7 +189,7 @@ def _settings(scratch: str, programs: str) -> dict[str, str]:
 
 
 def _bound_transfers(scratch: Scratch) -> None:
-    """Limit how long enroot's curl may be without a byte; a limit on the whole time would stop large images."""
+    """Limit how long enroot's curl may go without a byte. A limit on the whole transfer would stop large images."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     unlink_if_there(".curlrc", scratch.fd)
     fd = os.open(".curlrc", flags, 0o644, dir_fd=scratch.fd)
@@ -198,8 +200,8 @@ def _bound_transfers(scratch: Scratch) -> None:
 
 
 def _failure(reference: Reference, completed: process.CompletedProgram, scratch: Scratch) -> WarmstartError:
-    """Return the error for what enroot and curl printed; only the numbers that both give count."""
-    image, problem = reference.canonical(), _words(completed)
+    """Return the error for what enroot and curl printed: only HTTP statuses and curl's exit codes count."""
+    image, problem = reference.canonical(), _first_error(completed)
     if oci.found_no_space(completed):
         return scratch.full(image, problem)
     status = int(found.group(1)) if (found := _STATUS.search(problem)) else 0
@@ -213,8 +215,8 @@ def _failure(reference: Reference, completed: process.CompletedProgram, scratch:
     return ImportFailed(image=image, program="enroot", problem=problem)
 
 
-def _words(completed: process.CompletedProgram) -> str:
-    """Return the first line of stderr that says what went wrong; later ones are consequences."""
+def _first_error(completed: process.CompletedProgram) -> str:
+    """Return the first line of stderr that reports an error; later ones are consequences."""
     lines = completed.stderr.decode("utf-8", "replace").splitlines()
     for line in lines:
         if not line.startswith("[INFO]") and any(word in line for word in _WORDS):

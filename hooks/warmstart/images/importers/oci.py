@@ -1,7 +1,7 @@
-"""Importer `oci`: skopeo fetches, umoci unpacks, mksquashfs packs; all three are in Debian.
+"""Importer `oci`: skopeo fetches, umoci unpacks, mksquashfs packs. Debian has all three.
 
-Each runs alone (own process, mount and IPC namespaces, no privileges) as the import account; only skopeo has
-the network. Facts measured with skopeo 1.9.3, umoci 0.4.7, squashfs-tools 4.5.1: docs/images.md.
+Each runs as the import account, in PID, mount and IPC namespaces of its own, without privileges. Only skopeo has
+network access. Measured with skopeo 1.9.3, umoci 0.4.7 and squashfs-tools 4.5.1: docs/images.md.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.images.credentials import Login, for_skopeo, lent
+from warmstart.images.credentials import Login, credentials_file, for_skopeo
 from warmstart.images.importers.base import (
     PAUSES_S,
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
     RegistryUnreachable,
-    patiently,
     run,
+    with_retries,
 )
 from warmstart.images.importers.egress import Reach
 from warmstart.images.reference import Reference, is_digest
@@ -37,11 +37,11 @@ TAG = "import"
 ROOTFS = "rootfs"
 RESULT = "image.sqsh"
 AUTHFILE = "auth.json"
-RESOLVE_S = 30.0  # skopeo itself waits and asks again when it is told to come back later (429)
+RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
 
-# What skopeo prints, from containers/image and Go's net: the first match of a row decides, top row first.
+# Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
 NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")
-# Docker Hub says "denied" and "unauthorized" in one breath for a repository that it does not have.
+# For a repository that it does not have, Docker Hub prints "denied" and "unauthorized" in the same message.
 _HIDDEN = ("requested access to the resource is denied",)
 _FORBIDDEN = (
     *("unauthorized", "authentication required", "denied:", "statuscode: 401", "statuscode: 403"),
@@ -60,16 +60,16 @@ _UNREACHABLE = (
 
 
 class Oci(NamedTuple):
-    """The importer, as one account; `insecure` are registries reached without TLS, or without proof of it."""
+    """The importer with its account; `insecure` are registries without TLS, or whose certificate is not verified."""
 
     identity: Identity
     insecure: tuple[str, ...] = ()
-    login: Login | None = None  # at the registry of the image, for one that the policy has it for
+    login: Login | None = None  # at the image's registry, if the policy has one for it
     reach: Reach = Reach()
     name: str = "oci"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
-        """Ask the registry for the digest of the reference's manifest, or of its list of manifests."""
+        """Return the digest of the reference's manifest, or of its list of manifests, from the registry."""
         inspect = [
             *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(reference)}"),
             *("--format", "{{.Digest}}"),
@@ -82,7 +82,7 @@ class Oci(NamedTuple):
         return digest
 
     def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
-        """Fetch, unpack, pack."""
+        """Fetch, unpack and pack the image with that digest; return the file name of the squashfs."""
         copy = [
             *("copy", self._credentials("--src-no-creds", scratch), f"--src-tls-verify={self._verified(reference)}"),
             *(f"docker://{reference.at(digest)}", f"oci:{LAYOUT}:{TAG}"),
@@ -90,7 +90,7 @@ class Oci(NamedTuple):
         self._skopeo(reference, copy, scratch, deadline, deadline.left())
         for argv in (
             [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS],
-            # What its owner may not read (RHEL's 0000 shadow, 4111 sudo), mksquashfs would replace by an empty file.
+            # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
             [CHMOD, "-R", "u+rX", "--", ROOTFS],
             _pack(),
         ):
@@ -114,9 +114,9 @@ class Oci(NamedTuple):
             return completed
 
         if self.login is None:
-            return patiently(attempt, deadline, PAUSES_S)
-        with lent(scratch, self.identity, AUTHFILE, for_skopeo(self.login)):
-            return patiently(attempt, deadline, PAUSES_S)
+            return with_retries(attempt, deadline, PAUSES_S)
+        with credentials_file(scratch, self.identity, AUTHFILE, for_skopeo(self.login)):
+            return with_retries(attempt, deadline, PAUSES_S)
 
     def _run(
         self, reference: Reference, argv: list[str], scratch: Scratch, deadline: Deadline, reach: Reach | None = None
@@ -149,35 +149,35 @@ def _pack() -> list[str]:
 def _failure(
     reference: Reference, program: str, completed: process.CompletedProgram, scratch: Scratch
 ) -> WarmstartError:
-    """Return the error for a program that failed, by its last words."""
-    image, problem = reference.canonical(), _last_words(completed.complaint(), reference)
+    """Return the error for a program that failed, by the last line of its stderr."""
+    image, problem = reference.canonical(), _cause(completed.complaint(), reference)
 
-    def says(words: tuple[str, ...]) -> bool:
+    def mentions(words: tuple[str, ...]) -> bool:
         return any(word in problem.lower() for word in words)
 
     if found_no_space(completed):
         return scratch.full(image, problem)
     if program == SKOPEO:
-        if says(_HIDDEN) or (says(_NOT_FOUND) and not says(_FORBIDDEN)):
+        if mentions(_HIDDEN) or (mentions(_NOT_FOUND) and not mentions(_FORBIDDEN)):
             return ImageNotFound(image=image)
-        if says(_FORBIDDEN):
+        if mentions(_FORBIDDEN):
             return ImageForbidden(image=image, problem=problem)
-        if says(_UNREACHABLE):
+        if mentions(_UNREACHABLE):
             return RegistryUnreachable(image=image, problem=problem)
     return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {completed.status}")
 
 
 def found_no_space(completed: process.CompletedProgram) -> bool:
-    """Tell whether a program found the disk full; not always in its last line."""
-    said = completed.stderr.decode("utf-8", "replace").lower()
-    return any(words in said for words in NO_SPACE)
+    """Return whether a program found the disk full. Searches all of stderr, since it may not be the last line."""
+    stderr = completed.stderr.decode("utf-8", "replace").lower()
+    return any(words in stderr for words in NO_SPACE)
 
 
-def _last_words(complaint: str, reference: Reference) -> str:
-    r"""Return the end of a log line, which says what happened, without names that its user chose.
+def _cause(complaint: str, reference: Reference) -> str:
+    r"""Return the end of a log line, which has the cause, without the image's name.
 
     `time="…" level=fatal msg="Error parsing image name \"docker://HOST/NAME:TAG\": reading manifest TAG in
-    HOST/NAME: manifest unknown"`: an image named `timeout` must not look like one.
+    HOST/NAME: manifest unknown"`. The user chooses the name, and an image named `timeout` is not a timeout.
     """
     words = (complaint.partition('msg="')[2].removesuffix('"') or complaint).replace('\\"', '"')
     name = f"{reference.registry}/{reference.repository}"

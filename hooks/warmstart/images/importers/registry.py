@@ -1,7 +1,7 @@
-"""The digest of a tag from the registry's manifest endpoint: for enroot 3 without skopeo. Runs as the import account.
+"""Resolve a tag at the registry's manifest endpoint, for enroot 3 without skopeo. Runs as the import account.
 
 OCI distribution specification, pulling manifests; anonymous token authentication as in Docker's registry. Redirects are
-not followed, and a token service must be where an import may connect.
+not followed, and imports must be allowed to connect to the token service.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PARAMETER = re.compile(r'([a-z]+)="([^"]*)"')
 
 
 class _Peer(NamedTuple):
-    """A server to ask: HOST or HOST:PORT, `plain` without TLS, and the destinations it may have."""
+    """A server (`host` is HOST or HOST:PORT), and how to reach it; `plain`: without TLS."""
 
     host: str
     plain: bool
@@ -52,7 +52,10 @@ class _Answer(NamedTuple):
 
 
 def ask(reference: Reference, *, plain: bool, hosts: tuple[str, ...], seconds: float) -> str:
-    """Ask a registry for the digest of a tag. `plain`: without TLS; `hosts`: the policy's. As the import account."""
+    """Return the digest that a tag has in its registry. `plain`: without TLS; `hosts`: the policy's `images.hosts`.
+
+    Raises what `Importer.resolve` raises.
+    """
     registry = _Peer(host_of(reference), plain, seconds, Destinations.of(reference, Reach(hosts)))
     try:
         answer = _manifest(reference, registry, {})
@@ -60,7 +63,7 @@ def ask(reference: Reference, *, plain: bool, hosts: tuple[str, ...], seconds: f
             answer = _manifest(reference, registry, {"Authorization": f"Bearer {token}"})
     except DestinationRefused as error:
         raise RedirectRefused(image=reference.canonical(), problem=str(error)) from error
-    # RecursionError: JSON that is all brackets.
+    # RecursionError: deeply nested JSON.
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         raise RegistryUnreachable(image=reference.canonical(), problem=ascii(str(error))[:200]) from error
     return _digest(reference, answer)
@@ -86,7 +89,7 @@ def _digest(reference: Reference, answer: _Answer) -> str:
 
 
 def _token(answer: _Answer, registry: _Peer) -> str:
-    """Return an anonymous token from the registry's token service, "" if it offers none."""
+    """Return an anonymous token from the registry's token service, "" if there is none."""
     scheme, _, rest = answer.headers.get("www-authenticate", "").partition(" ")
     parameters = dict(_PARAMETER.findall(rest))
     realm = urlsplit(parameters.pop("realm", ""))

@@ -85,7 +85,7 @@ def test_the_address_decides_and_not_the_name() -> None:
         port = server.getsockname()[1]
         server.settimeout(0.0)
         nowhere = Destinations("reg.io:5000", Reach())
-        with pytest.raises(DestinationRefused, match="where no registry may send us"):
+        with pytest.raises(DestinationRefused, match="which imports may not reach"):
             nowhere.connect("localhost", port, 5.0)
         with pytest.raises(DestinationRefused):
             nowhere.check("localhost", port)
@@ -129,7 +129,7 @@ def test_this_node_is_refused_at_a_public_address_too(monkeypatch: pytest.Monkey
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.settimeout(0.0)
-        with pytest.raises(DestinationRefused, match="where no registry may send us"):
+        with pytest.raises(DestinationRefused, match="which imports may not reach"):
             Destinations("reg.io").connect("127.0.0.1", port, 5.0)
         with pytest.raises(DestinationRefused):
             Destinations("reg.io").check("127.0.0.1", port)
@@ -386,7 +386,7 @@ def test_refuses_what_is_not_allowed(form: str) -> None:
     with serving(Destinations("reg.io")) as running:
         received = exchange(running.port, f"{form.format(port=running.behind)}\r\n\r\n".encode())
     assert received.startswith(b"HTTP/1.1 403 Forbidden: 127.0.0.1:")
-    assert running.told == [f"127.0.0.1:{running.behind} is at 127.0.0.1, where no registry may send us"]
+    assert running.told == [f"127.0.0.1:{running.behind} resolves to 127.0.0.1, which imports may not reach"]
     assert running.asked == []
 
 
