@@ -95,7 +95,7 @@ def test_a_doctor_that_was_killed(here: Node) -> None:
     child = os.fork()
     if not child:
         try:
-            kernel._tried(here, _wait)
+            kernel._try(here, _wait)
         finally:
             os._exit(0)
     processes.wait_until("the mount", lambda: bool(list(workspace.glob(".doctor-*/ready"))), 20)

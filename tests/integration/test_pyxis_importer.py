@@ -146,7 +146,7 @@ def test_what_the_store_lacks_is_the_jobs_own(
     other, before = fresh_image(), stored(site)
     first = as_pyxis(site, "get", f"docker://{other}")
     path = Path(got(first))
-    assert "not served by this cluster's store" in first.stderr
+    assert "not in this cluster's store" in first.stderr
     tmp = path.parent.parent
     assert (path.parent.name, tmp.name, tmp.parent.parent) == ("warmstart-images", "tmp", site.workspace / "n1")
     assert path.owner() == ALICE

@@ -117,20 +117,20 @@ def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     people["i"] = (900, 900)
     found = one(node.accounts, subject)
     assert found.status == "wrong"
-    assert "shares its uid" in found.found
-    assert "hooks take it for 901:901" in found.found
+    assert "shares uid" in found.found
+    assert "hooks use 901:901" in found.found
     del people["v"]
     assert "does not exist" in one(node.accounts, subject).found
 
 
 def test_directories_that_must_be_roots(tmp_path: Path) -> None:
     """A mode or an owner that lets others in is told; so is one above."""
-    (good,) = node._roots_own("/etc", "wrong", "x")
+    (good,) = node._owned_by_root("/etc", "wrong", "x")
     assert good.status == "ok"
     place = tmp_path / "a" / "b"
     place.mkdir(parents=True)
     place.parent.chmod(0o777)
-    (bad,) = node._roots_own(str(place), "critical", "x")
+    (bad,) = node._owned_by_root(str(place), "critical", "x")
     assert (bad.status, f"{place.parent} (uid" in bad.found) == ("critical", True)
 
 
@@ -255,7 +255,7 @@ def test_mounts_are_tried_by_root_in_a_directory_of_roots(here: Node, monkeypatc
     for check in (kernel.seeding, kernel.image_limits):
         assert one(check, here).status == "unknown"
     absent = here._replace(policy=here.policy._replace(paths=here.policy.paths._replace(workspace="/no/such")))
-    assert one(kernel.seeding, absent).found == "/no/such is not there yet"
+    assert one(kernel.seeding, absent).found == "/no/such does not exist yet"
 
 
 def test_a_check_that_fails_itself_is_unknown() -> None:
@@ -285,7 +285,7 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     monkeypatch.setattr(store, "opened", hangs)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(doctor, "NODE", {})
-    found = {r.check: r.status for r in doctor._of_the_policy(site, policy)}
+    found = {r.check: r.status for r in doctor._node_and_store(site, policy)}
     assert found.pop("store.reachable") == "wrong"
     assert (set(found.values()), len(found)) == ({"unknown"}, len(store.CHECKS) - 1)
 
@@ -294,7 +294,7 @@ def test_what_a_user_cannot_do_is_said(site: Installation, monkeypatch: pytest.M
     """The store is root's to look at."""
     policy = current_policy(site).policy
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    found = {r.check: (r.status, r.change) for r in doctor._of_the_policy(site, policy)}
+    found = {r.check: (r.status, r.change) for r in doctor._node_and_store(site, policy)}
     assert found["store.owner"] == ("unknown", "run it as root")
 
 
