@@ -89,7 +89,7 @@ def test_verify_reads_every_byte(site: Installation, place: Place, store: Store)
     """Whole is 0; one changed byte is 1, and the image is in quarantine with the reason."""
     path = store.file(imported(site, place)["path"])
     assert [row["problem"] for row in answer(site, "images", "verify")] == [""]
-    assert "as it was when it was last read" in run(site, "images", "verify").stdout
+    assert "unchanged since it was last read" in run(site, "images", "verify").stdout
     with path.open("r+b") as stream:
         stream.seek(200)
         stream.write(b"damage")

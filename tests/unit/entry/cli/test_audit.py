@@ -119,4 +119,4 @@ def test_unreadable_lines_are_mentioned(nowhere: Installation, log: str) -> None
     """Nobody takes a damaged log for a whole one."""
     with open(log, "ab") as file:
         file.write(b"torn\n")
-    assert "1 unreadable lines" in run(nowhere, "audit", "--file", log).stderr
+    assert "skipped 1 unreadable lines" in run(nowhere, "audit", "--file", log).stderr

@@ -90,7 +90,7 @@ def test_show_tells_that_an_edit_waits_for_the_next_hook(site: Installation) -> 
     Path(site.policy).write_text(POLICY.replace("/shared/w", "/shared/other"))
     result = run(site, "policy", "show")
     assert result.exit_code == 0
-    assert "the next hook takes it into force" in result.stdout
+    assert "the next hook puts it into force" in result.stdout
     assert "/shared/other" in result.stdout
 
 
