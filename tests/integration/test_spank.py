@@ -333,7 +333,7 @@ def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: 
     what = "--wrap=true" if command == "sbatch" else "/bin/true"
     done = site.cluster.run([command, "--warm-profile=numba;id", what], ALICE)
     assert done.returncode != 0
-    assert "the value of --warm-profile holds a character that it may not hold; write NAME or NAME,NAME" in done.stderr
+    assert "the value of --warm-profile contains an invalid character; use NAME or NAME,NAME" in done.stderr
 
 
 @pytest.mark.usefixtures("plugin")
