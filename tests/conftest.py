@@ -1,7 +1,7 @@
 """Fixtures around `tests.cluster`: one real cluster, one registry and one site for the whole session.
 
-Root and Debian's daemons are needed. Where they are missing the tests fail in CI (CI=true), so that
-nobody believes a run that tested nothing, and are skipped with the reason elsewhere.
+They need root and Debian's daemons. If these are missing, tests are skipped with the reason; in CI (CI=true) they fail,
+so that a run that tested nothing does not pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run of CI that skipped anything: a missing tool there means that nobody has tested it."""
+    """Fail a run in CI that skipped a test: what a missing tool covers was not tested."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("CI") == "true" and reporter is not None and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -35,14 +35,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def capable_host() -> None:
-    """Skip, or fail in CI, where the host cannot run a cluster."""
+    """Skip the test, or fail it in CI, if the host cannot run a cluster."""
     if wanting := host.missing():
         unavailable(f"a cluster needs: {', '.join(wanting)}")
 
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """Return a directory that other uids can pass through; what tests leave mounted in it is detached."""
+    """Return a directory that other uids can traverse. Mounts that tests leave in it are detached."""
     path = Path(tempfile.mkdtemp(prefix="warmstart-test-", dir="/var/tmp"))
     path.chmod(0o755)
     yield path
@@ -68,7 +68,7 @@ def registry(cluster: Cluster) -> Iterator[Registry]:
 
 @pytest.fixture(scope="session")
 def installed(cluster: Cluster, registry: Registry) -> Site:
-    """Return the session's site; tests take `site`, which looks after it."""
+    """Return the session's site. Tests use `site`, which also checks the site after each test."""
     return Site(cluster, registry.url)
 
 
@@ -89,7 +89,7 @@ def site(installed: Site) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def fresh_image(installed: Site, registry: Registry) -> Callable[[], str]:
-    """Return a function that pushes an image which nobody has asked for yet, and returns its name."""
+    """Return a function that pushes a new image, which no job has requested yet, and returns its name."""
     numbers = count(1)
 
     def push() -> str:

@@ -1,4 +1,4 @@
-/* The job's cache at the constant path, in a mount namespace of the task's own. */
+/* Bind the job's cache to the constant path, in a mount namespace of the task's own. Runs as root. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #define DIGITS "0123456789"
 #define PROC_PATH 64
 
-/* JOB.RUN as the prolog names a run's directory: digits, a dot, eight hexadecimal digits. */
+/* Return whether a name is JOB.RUN, as the prolog names a run's directory: digits, a dot, eight hexadecimal digits. */
 static bool is_run(const char *name, size_t length)
 {
 	size_t digits = strspn(name, DIGITS);
@@ -24,8 +24,8 @@ static bool is_run(const char *name, size_t length)
 	       strspn(name + digits + 1, DIGITS "abcdef") >= 8;
 }
 
-/* Open WORKSPACE/NODE/JOB.RUN/cache if `cache` is such a path. Everything above is root's and the cache is the
- * job owner's, so whatever the owner wrote into his view, he gets a cache that is his own or none. */
+/* Open `cache` if it has the form WORKSPACE/NODE/JOB.RUN/cache. All directories above must belong to root and the cache
+ * to the job's owner, so a forged view gives the owner another cache of their own, or none. */
 static int open_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid)
 {
 	char parent[PATH_MAX], run[NAME_MAX + 1];
@@ -63,7 +63,7 @@ static int open_target(const char *path)
 
 	if (fd >= 0 || errno != ENOENT)
 		return fd;
-	/* A node that came up without it. Its parents are checked on the second walk; root made it either way. */
+	/* The node booted without it. The second walk checks its parents. */
 	if (mkdir(path, 0755) < 0 && errno != EEXIST)
 		return -1;
 	return open_trusted(path);
@@ -75,11 +75,11 @@ static int mount_at(int source, int target)
 
 	snprintf(from, sizeof(from), "/proc/self/fd/%d", source);
 	snprintf(to, sizeof(to), "/proc/self/fd/%d", target);
-	/* With the overlays of the profiles that are mounted in it; those keep their own nosuid and nodev. */
+	/* Recursive: the profiles' overlays are mounted in the cache. They keep their own nosuid and nodev. */
 	return mount(from, to, "none", MS_BIND | MS_REC, NULL);
 }
 
-/* A bind mount has its source's flags; add ours to them. */
+/* A bind mount inherits its source's flags, and a remount replaces all of them: add nosuid and nodev to them. */
 static int restrict_mount(const char *path, int source)
 {
 	struct statvfs found;
@@ -95,12 +95,12 @@ int bind_cache(const struct settings *settings, const char *node, const char *ca
 {
 	int source, target, failed;
 
-	/* Descriptors from before unshare() belong to the old namespace; so first ask whether it is worth one. */
+	/* Descriptors opened before unshare() refer to the old namespace, so this one only checks that there is a cache. */
 	source = open_cache(settings, node, cache, uid);
 	if (source < 0)
 		return -1;
 	close(source);
-	/* Slave: what the node mounts and unmounts later still arrives here, and nothing of ours leaves. */
+	/* Slave: later mounts and unmounts on the node propagate into this namespace, and none propagate out. */
 	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", "none", MS_REC | MS_SLAVE, NULL) < 0)
 		return -1;
 	source = open_cache(settings, node, cache, uid);
@@ -114,7 +114,7 @@ int bind_cache(const struct settings *settings, const char *node, const char *ca
 		return -1;
 	}
 	failed = mount_at(source, target) < 0 ? errno : 0;
-	/* By path: a descriptor from before the mount leads beneath it. Only root can change what is on this path. */
+	/* By path, because `target` refers to the directory below the mount. Only root can change this path. */
 	if (failed == 0 && restrict_mount(settings->cache, source) < 0) {
 		failed = errno;
 		umount2(settings->cache, MNT_DETACH);

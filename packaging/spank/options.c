@@ -1,6 +1,6 @@
-/* Values of --warm-image and --warm-profile: the same characters and lengths that the prolog takes (request.py),
- * told at submission. A value that passes here reaches no shell, and is parsed again by the prolog: what arrives
- * there, anybody can forge (slurm.conf(5), SPANK). */
+/* Validate --warm-image and --warm-profile at submission, with the characters and lengths that the prolog accepts
+ * (request.py). The prolog parses the values again, because users can forge what reaches it (slurm.conf(5), SPANK). No
+ * shell sees them. */
 #include <string.h>
 
 #include "warmstart.h"
@@ -16,7 +16,7 @@ static const char *problem(const char *value, const char *characters)
 	if (strlen(value) > LONGEST)
 		return "is longer than 512 characters";
 	if (strspn(value, characters) != strlen(value))
-		return "holds a character that it may not hold";
+		return "contains an invalid character";
 	return NULL;
 }
 
@@ -25,7 +25,7 @@ const char *image_problem(const char *value)
 	const char *found = problem(value, LETTERS DIGITS "._:/@#+-");
 
 	if (found == NULL && strchr(LETTERS DIGITS, *value) == NULL)
-		return "does not begin with a letter or a digit";
+		return "does not start with a letter or a digit";
 	return found;
 }
 
@@ -34,6 +34,6 @@ const char *profiles_problem(const char *value)
 	const char *found = problem(value, LETTERS DIGITS "_-,");
 
 	if (found == NULL && (*value == ',' || value[strlen(value) - 1] == ',' || strstr(value, ",,") != NULL))
-		return "has an empty name in its list";
+		return "contains an empty name";
 	return found;
 }

@@ -1,4 +1,4 @@
-/* Paths that only root can change, walked name by name and through no link. What is beneath may be a job's. */
+/* Open paths that only root can change, component by component, without following links. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,8 @@
 
 #define DIRECTORY (O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
-/* Others may write a directory of root's only where it is sticky: then they can't rename what root made in it. */
+/* Return whether `owner` owns a directory. Others may write one of root's only if it is sticky, because then they
+ * cannot rename root's entries in it. */
 static bool is_trusted(const struct stat *found, uid_t owner)
 {
 	if (found->st_uid != owner)

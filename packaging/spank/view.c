@@ -1,4 +1,4 @@
-/* The job's view: STATE/NODE/view/JOB/environment, which its prolog rendered and its owner can rewrite. */
+/* Read the job's view, STATE/NODE/view/JOB/environment. The prolog wrote it, and the job's owner can change it. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
@@ -44,7 +44,7 @@ static int open_file(const struct settings *settings, const char *node, const ch
 	return file;
 }
 
-/* Everything in a file of the view's owner, with two NULs behind it. */
+/* Return a file's contents with two NULs appended, NULL with errno on failure. The view's owner must own the file. */
 static char *read_all(int fd, uid_t uid, size_t *length)
 {
 	struct stat found;
@@ -88,12 +88,12 @@ int view_read(const struct settings *settings, const char *node, const char *job
 	close(fd);
 	if (line == NULL)
 		return -1;
-	/* A NUL of the owner's own ends the line that it is in. The two behind all end the last line and the list. */
+	/* A NUL in the file ends its line early. The two appended NULs end the last line and the list. */
 	for (size_t i = 0; i < length; i++)
 		if (line[i] == '\n')
 			line[i] = '\0';
 	for (size_t i = 0; i < sizeof(header) / sizeof(*header); i++) {
-		if (*line == '\0') { /* none of the three is ever empty, so the text has ended */
+		if (*line == '\0') { /* the three are never empty, so the text ended too early */
 			view_free(view);
 			errno = EINVAL;
 			return -1;

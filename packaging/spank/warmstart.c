@@ -1,10 +1,10 @@
-/* SPANK plugin: options for what a job wants of warmstart, and its cache at the constant path.
+/* SPANK plugin: options for a job's requests to warmstart, and the job's cache at the constant path.
  *
  *   optional warmstart.so [state=DIR] [workspace=DIR] [cache=DIR]
  *
- * Whatever goes wrong here in a job's step is logged on the node and never fails the task: the job then finds its
- * cache at the path of its own. A verdict does fail it. Facts (spank(8), Slurm 22.05): options reach the prolog by
- * spank_job_control_setenv() from the submitting command; a mount namespace made in slurm_spank_init() kills
+ * An error in a job's step is logged on the node and never fails the task: the job then uses its cache at the cache's
+ * own path. Only a verdict fails the task. Facts (spank(8), Slurm 22.05): options reach the prolog through
+ * spank_job_control_setenv() in the submitting command; a mount namespace made in slurm_spank_init() kills
  * every step under job_container/tmpfs, one made in slurm_spank_task_init_privileged() works. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +19,7 @@
 #define WARMSTART_STATE "/var/lib/warmstart"
 #endif
 
-/* What Slurm looks up by name; all else is hidden. */
+/* The symbols that Slurm looks up by name; all others are hidden. */
 #pragma GCC visibility push(default)
 #include <slurm/spank.h>
 SPANK_PLUGIN(warmstart, 1)
@@ -28,14 +28,14 @@ SPANK_PLUGIN(warmstart, 1)
 enum { IMAGE, PROFILES, KEEP, OFF };
 
 static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_KEEP", "NO_WARM"};
-static char *asked[4];
+static char *requested[4];
 
-/* One task's, from slurm_spank_task_init_privileged() to slurm_spank_task_init(), which run in the same process. */
+/* State of one task, passed from slurm_spank_task_init_privileged() to slurm_spank_task_init() in the same process. */
 static struct view view;
 static char *verdict;
 static bool at_constant_path;
 
-static int take(int which, const char *value, int remote)
+static int set_option(int which, const char *value, int remote)
 {
 	const char *problem = NULL;
 
@@ -46,21 +46,22 @@ static int take(int which, const char *value, int remote)
 	else if (which == PROFILES)
 		problem = profiles_problem(value);
 	if (problem != NULL) {
-		slurm_error("warmstart: the value of --%s %s; write %s", which == IMAGE ? "warm-image" : "warm-profile",
+		slurm_error("warmstart: the value of --%s %s; use %s", which == IMAGE ? "warm-image" : "warm-profile",
 			    problem, which == IMAGE ? "REGISTRY/NAME:TAG" : "NAME or NAME,NAME");
 		return -1;
 	}
-	free(asked[which]);
-	asked[which] = strdup(which == KEEP || which == OFF ? "1" : value);
-	return asked[which] == NULL ? -1 : 0;
+	free(requested[which]);
+	requested[which] = strdup(which == KEEP || which == OFF ? "1" : value);
+	return requested[which] == NULL ? -1 : 0;
 }
 
 static struct spank_option options[] = {
-	{"warm-image", "REF", "warmstart: have this container image ready before the job starts", 1, IMAGE, take},
-	{"warm-profile", "NAMES", "warmstart: seed these tools' caches, too (names with commas between)", 1, PROFILES, take},
-	{"warm-keep", NULL, "warmstart: leave TMPDIR on the nodes for a while after the job, where the site allows it", 0, KEEP,
-	 take},
-	{"no-warm", NULL, "warmstart: prepare nothing for this job and bring nothing back", 0, OFF, take},
+	{"warm-image", "REF", "warmstart: make this image available before the job starts", 1, IMAGE, set_option},
+	{"warm-profile", "NAMES", "warmstart: also seed the caches of these profiles (comma-separated)", 1, PROFILES,
+	 set_option},
+	{"warm-keep", NULL, "warmstart: keep TMPDIR on the nodes for a while after the job, if the site allows it", 0, KEEP,
+	 set_option},
+	{"no-warm", NULL, "warmstart: do nothing for this job: no image, no caches, no harvest", 0, OFF, set_option},
 	SPANK_OPTIONS_TABLE_END,
 };
 
@@ -82,11 +83,11 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments)
 	(void)arguments;
 	if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR)
 		return 0;
-	for (size_t which = 0; which < sizeof(asked) / sizeof(*asked); which++) {
-		if (asked[which] == NULL)
+	for (size_t which = 0; which < sizeof(requested) / sizeof(*requested); which++) {
+		if (requested[which] == NULL)
 			continue;
-		if (spank_job_control_setenv(spank, control[which], asked[which], 1) != ESPANK_SUCCESS) {
-			slurm_error("warmstart: cannot hand --%s to the job", options[which].name);
+		if (spank_job_control_setenv(spank, control[which], requested[which], 1) != ESPANK_SUCCESS) {
+			slurm_error("warmstart: cannot pass --%s to the prolog", options[which].name);
 			return -1;
 		}
 	}
@@ -98,9 +99,9 @@ int slurm_spank_exit(spank_t spank, int count, char **arguments)
 	(void)spank;
 	(void)count;
 	(void)arguments;
-	for (size_t which = 0; which < sizeof(asked) / sizeof(*asked); which++) {
-		free(asked[which]);
-		asked[which] = NULL;
+	for (size_t which = 0; which < sizeof(requested) / sizeof(*requested); which++) {
+		free(requested[which]);
+		requested[which] = NULL;
 	}
 	view_free(&view);
 	free(verdict);
@@ -120,12 +121,12 @@ static struct settings settings_of(int count, char **arguments)
 		else if (strncmp(arguments[i], "cache=", 6) == 0)
 			settings.cache = arguments[i] + 6;
 		else
-			slurm_info("warmstart: plugstack.conf: unknown argument %s", arguments[i]);
+			slurm_info("warmstart: unknown argument in plugstack.conf: %s", arguments[i]);
 	}
 	return settings;
 }
 
-/* This node's name in Slurm, as slurmd tells it to slurmstepd. The task's own environment may have another's, from
+/* Return this node's name in Slurm, from slurmstepd's environment. The task's environment may have another node's, from
  * the step that started this one. */
 static const char *node_name(void)
 {
@@ -134,15 +135,15 @@ static const char *node_name(void)
 	return name == NULL ? "" : name;
 }
 
-/* Read one view: the job has a verdict, or variables. */
+/* Read a view's verdict into `verdict`, or, if it has none, its variables into `view`. */
 static int read_view(const struct settings *settings, const char *job, uid_t uid)
 {
 	verdict = view_verdict(settings, node_name(), job, uid);
 	return verdict != NULL ? 0 : view_read(settings, node_name(), job, uid, &view);
 }
 
-/* Read the view of the job, by the id that its tasks know: in a heterogeneous job that is the leader's, which
- * only the environment has. That is the user's to forge, and the view's owner is checked. */
+/* Find the job's view by the step's job id, else by SLURM_JOB_ID: in a heterogeneous job the view has the leader's id,
+ * which only the environment has. Users can forge that, so the view's owner is checked. */
 static int find_view(spank_t spank, const struct settings *settings, uid_t uid)
 {
 	char job[32];
@@ -176,7 +177,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 		return 0;
 	at_constant_path = bind_cache(&settings, node_name(), view.cache, uid) == 0;
 	if (!at_constant_path)
-		slurm_info("warmstart: no cache at %s: %s", settings.cache, strerror(errno));
+		slurm_info("warmstart: cannot mount the cache at %s: %s", settings.cache, strerror(errno));
 	else
 		at_constant_path = strcmp(view.constant, settings.cache) == 0;
 	return 0;
@@ -189,16 +190,16 @@ static bool is_below(const char *value, const char *directory)
 	return strncmp(value, directory, length) == 0 && (value[length] == '/' || value[length] == '\0');
 }
 
-static const char *const meeting[] = {"MASTER_ADDR", "MASTER_PORT"};
+static const char *const rendezvous[] = {"MASTER_ADDR", "MASTER_PORT"};
 
-/* Tell whether MASTER_ADDR and MASTER_PORT are those of the job that this one was submitted from, as
- * WARMSTART_RENDEZVOUS=JOB:ADDRESS:PORT says then. The task prolog asks the same. */
-static bool has_others_meeting(spank_t spank)
+/* Return whether MASTER_ADDR and MASTER_PORT are inherited from the job that submitted this one: then
+ * WARMSTART_RENDEZVOUS=JOB:ADDRESS:PORT names another job. The task prolog has the same rule. */
+static bool inherited_rendezvous(spank_t spank)
 {
 	char job[32], address[256], port[32], known[512], expected[512];
 
-	if (spank_getenv(spank, meeting[0], address, sizeof(address)) != ESPANK_SUCCESS ||
-	    spank_getenv(spank, meeting[1], port, sizeof(port)) != ESPANK_SUCCESS ||
+	if (spank_getenv(spank, rendezvous[0], address, sizeof(address)) != ESPANK_SUCCESS ||
+	    spank_getenv(spank, rendezvous[1], port, sizeof(port)) != ESPANK_SUCCESS ||
 	    spank_getenv(spank, "WARMSTART_RENDEZVOUS", known, sizeof(known)) != ESPANK_SUCCESS ||
 	    spank_getenv(spank, "SLURM_JOB_ID", job, sizeof(job)) != ESPANK_SUCCESS)
 		return false;
@@ -207,8 +208,9 @@ static bool has_others_meeting(spank_t spank)
 	       (strncmp(known, job, strlen(job)) != 0 || known[strlen(job)] != ':');
 }
 
-/* What the user set stays, unless it points into a cache or workspace: then it was inherited from another job. */
-static bool is_users(spank_t spank, const char *name)
+/* Return whether the user set the variable. A value that points into a cache or workspace was inherited from another
+ * job. */
+static bool set_by_user(spank_t spank, const char *name)
 {
 	char value[PATH_MAX];
 	spank_err_t answer = spank_getenv(spank, name, value, sizeof(value));
@@ -225,7 +227,7 @@ static void set_variable(spank_t spank, const struct variable *variable)
 	char moved[PATH_MAX];
 	const char *value = variable->value;
 
-	if (!variable->forced && is_users(spank, variable->name))
+	if (!variable->forced && set_by_user(spank, variable->name))
 		return;
 	if (!at_constant_path && is_below(value, view.constant)) {
 		if (snprintf(moved, sizeof(moved), "%s%s", view.cache, value + strlen(view.constant)) >= (int)sizeof(moved))
@@ -236,8 +238,8 @@ static void set_variable(spank_t spank, const struct variable *variable)
 		slurm_info("warmstart: cannot set %s", variable->name);
 }
 
-/* Slurm ignores what an optional plugin returns (spank(8)), so the task's process, which only waits to become the
- * user's program, says why and ends, as it does where the task prolog fails. */
+/* Print the verdict and exit. Slurm ignores the status of an optional plugin (spank(8)); this process has yet to exec
+ * the user's program, so its exit ends the task, as a failed task prolog would. */
 static void end_task(void)
 {
 	size_t left = strlen(verdict);
@@ -262,9 +264,9 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 		end_task();
 	if (line == NULL)
 		return 0;
-	if (has_others_meeting(spank)) {
-		spank_unsetenv(spank, meeting[0]);
-		spank_unsetenv(spank, meeting[1]);
+	if (inherited_rendezvous(spank)) {
+		spank_unsetenv(spank, rendezvous[0]);
+		spank_unsetenv(spank, rendezvous[1]);
 	}
 	while ((line = view_variable(line, &variable)) != NULL)
 		set_variable(spank, &variable);

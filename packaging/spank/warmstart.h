@@ -1,4 +1,4 @@
-/* What the plugin's parts share. Nothing here is a promise to anybody outside of this directory. */
+/* Declarations shared by the plugin's sources. Private to this directory. */
 #ifndef WARMSTART_H
 #define WARMSTART_H
 
@@ -8,45 +8,46 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* The plugin's arguments in plugstack.conf, all absolute paths. */
+/* The plugin's arguments in plugstack.conf; all are absolute paths. */
 struct settings {
-	const char *state;     /* state=     where this installation keeps its state */
+	const char *state;     /* state=     this installation's state directory */
 	const char *workspace; /* workspace= the policy's paths.workspace */
 	const char *cache;     /* cache=     the policy's paths.cache: the constant path */
 };
 
-/* A job's view as task-prolog reads it too: three paths, then one variable a line. The job owns the file, so
- * none of it is believed: `cache` is opened as docs/inside-the-job.md says, or not at all. */
+/* A job's view, which the task prolog reads, too: three paths, then one variable per line. The job's owner can change
+ * the file, so it is not trusted: mount.c checks `cache` (docs/inside-the-job.md). */
 struct view {
-	char *text; /* all of it; the rest points into it */
+	char *text; /* the whole file, allocated; the other members point into it */
 	const char *workspace;
 	const char *constant;
 	const char *cache;
-	char *variables; /* NAME=VALUE or !NAME=VALUE lines, NUL for each newline, ends with an empty one */
+	char *variables; /* NAME=VALUE or !NAME=VALUE lines, each ended by NUL; an empty line ends the list */
 };
 
 /* One variable of a view. */
 struct variable {
 	const char *name;
 	const char *value;
-	bool forced; /* the user can't set this one for himself */
+	bool forced; /* overrides the user's own value */
 };
 
-/* options.c: a sentence that says what is wrong with a value, NULL when nothing is. */
+/* options.c: what is wrong with a value, to be put after "the value of --OPTION"; NULL if it is valid. */
 const char *image_problem(const char *value);
 const char *profiles_problem(const char *value);
 
-/* view.c: 0, or -1 with errno; ENOENT where warmstart knows nothing of the job. */
+/* view.c: 0, or -1 with errno; ENOENT if there is no view for the job. */
 int view_read(const struct settings *settings, const char *node, const char *job, uid_t uid, struct view *view);
 char *view_verdict(const struct settings *settings, const char *node, const char *job, uid_t uid); /* NULL: none */
-char *view_variable(char *line, struct variable *variable); /* the next line, NULL after the last one */
+char *view_variable(char *line, struct variable *variable); /* parses one; the rest, NULL after the last one */
 void view_free(struct view *view);
 
-/* trusted.c: a descriptor (O_PATH) of a directory, or -1 with errno. Follows no link. */
+/* trusted.c: a descriptor (O_PATH) of a directory, or -1 with errno. Neither follows links. open_trusted() takes an
+ * absolute path that only root can change, open_beneath() a name in `parent` that `owner` owns. */
 int open_trusted(const char *path);
 int open_beneath(int parent, const char *name, uid_t owner);
 
-/* mount.c: give this process a mount namespace of its own with `cache` at the constant path; 0, or -1 with errno. */
+/* mount.c: move this process into a new mount namespace with `cache` at the constant path; 0, or -1 with errno. */
 int bind_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid);
 
 #endif

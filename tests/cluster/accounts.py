@@ -1,8 +1,8 @@
 """The accounts that tests need on the host: two job users and warmstart's three service accounts.
 
-They are real (in /etc/passwd) because slurmd, munge and the hooks look them up by themselves. Fixed
-uids, system-style, no login. An account that this module made carries a mark in its comment field;
-only such accounts are ever removed, and only when no other cluster on the host still holds them.
+They are real (in /etc/passwd) because slurmd, munge and the hooks look them up there. They have fixed uids and no
+login. An account that this module made has a mark in its comment field; only such accounts are removed, and only when
+no other cluster on the host still holds them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MARK = "warmstart test account"
 
 
 class Account(NamedTuple):
-    """One account of the host; `home` lies in the cluster's directory, passwd's does not exist."""
+    """One account of the host. `home` is in the cluster's directory; the one in passwd does not exist."""
 
     name: str
     uid: int
@@ -37,7 +37,7 @@ class Account(NamedTuple):
     home: Path
 
     def environment(self) -> dict[str, str]:
-        """Return what a login of this account would have, without anything of the caller's."""
+        """Return the environment of a login of this account, with nothing inherited from the caller."""
         return {
             "HOME": str(self.home),
             "LANG": "C.UTF-8",
@@ -48,7 +48,7 @@ class Account(NamedTuple):
 
 
 def lookup(name: str, home: Path) -> Account:
-    """Return the host's account of that name. Raises KeyError where there is none."""
+    """Return the host's account of that name. Raises KeyError if there is none."""
     entry = pwd.getpwnam(name)
     return Account(name, entry.pw_uid, entry.pw_gid, home)
 
@@ -57,9 +57,9 @@ class Accounts:
     """All test accounts, present until `close`; each with a private home below `homes`."""
 
     def __init__(self, homes: Path) -> None:
-        """Create what is missing. Raises RuntimeError with useradd's own words."""
+        """Create missing accounts. Raises RuntimeError with the message of useradd."""
         with host.changing():
-            # Held for as long as the accounts are needed; `remove_unused` asks for it alone.
+            # A shared lock, held while the accounts are needed; `remove_unused` takes it exclusively.
             self._holder = host.open_lock("holders")
             fcntl.flock(self._holder, fcntl.LOCK_SH)
             for name, uid in _UIDS.items():
@@ -74,13 +74,13 @@ class Accounts:
         return self._accounts[name]
 
     def close(self) -> None:
-        """Let go of the accounts; the last holder on this host removes those that tests made."""
+        """Release the accounts. The last holder on this host removes those that tests made."""
         os.close(self._holder)
         remove_unused()
 
 
 def remove_unused() -> None:
-    """Remove the marked accounts, unless some cluster still holds them."""
+    """Remove the marked accounts, unless a cluster still holds them."""
     with host.changing():
         holders = host.open_lock("holders")
         try:

@@ -1,7 +1,7 @@
 """A real Slurm cluster on this host: munge, slurmctld and four slurmds, up in seconds.
 
-Everything lies in one directory below /var/tmp (hooks and state must not be below /tmp: a job may not
-see it). What is read from Slurm's commands here has the form that Slurm 22.05 gives it.
+Everything is in one directory below /var/tmp, because jobs may not see hooks and state below /tmp. The output of
+Slurm's commands is parsed in the form of Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ class NodeState(NamedTuple):
 
 
 class Cluster:
-    """Context manager: entered it is up and idle, left it is gone.
+    """Context manager of a running, idle cluster; it is removed at the end.
 
-    `prefix` is where warmstart is, or will be, installed: by default `base/warmstart`. Slurm looks
-    for the hooks when a job starts, so they may be installed into the running cluster. With
-    `job_container` each job has a /tmp of its own (job_container/tmpfs); its text is put into
-    each line of job_container.conf, with {base} and {prefix} replaced.
+    `prefix` is where warmstart is, or will be, installed: by default `base/warmstart`. Slurm looks up the hooks when a
+    job starts, so they may be installed into the running cluster. With `job_container` each job has a /tmp of its own
+    (job_container/tmpfs), and each line of job_container.conf gets that text, with {base} and {prefix} replaced.
     """
 
     nodes = config.NODES
@@ -119,7 +118,7 @@ class Cluster:
         stdin: str | None = None,
         timeout_s: float = 120,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command (srun, salloc, …) as `user` in its home; the status is the caller's."""
+        """Run a command (srun, salloc, …) as `user` in its home. The caller checks the status."""
         return processes.run_as(
             self.account(user),
             argv,
@@ -169,7 +168,7 @@ class Cluster:
         self.admin("scontrol", "requeue", str(job_id))
 
     def wait_idle(self, deadline_s: float = 60) -> None:
-        """Wait until no job runs or completes and no slurmd runs a hook; pending jobs do not count."""
+        """Wait until no job runs or completes and no slurmd runs a hook. Pending jobs do not count."""
         processes.wait_until("an idle cluster", self._idle, deadline_s)
 
     # --- nodes
@@ -184,7 +183,7 @@ class Cluster:
         return states
 
     def drained(self) -> list[str]:
-        """Return the nodes that take no more jobs: drained, draining or down."""
+        """Return the nodes that take no jobs: drained, draining or down."""
         states = self.node_states()
         return [n for n in states if re.match("drain|down|fail", states[n].state)]
 
@@ -198,7 +197,7 @@ class Cluster:
         return (self.base / "log" / f"slurmd.{node}.log").read_text()
 
     def kill_slurmd(self, node: str) -> None:
-        """Kill a node's slurmd with SIGKILL, as a crash would; hooks and jobs of the node live on."""
+        """Kill a node's slurmd with SIGKILL, as a crash would. The node's hooks and jobs go on."""
         self._daemons.kill_slurmd(node)
 
     def start_slurmd(self, node: str) -> None:
@@ -246,11 +245,11 @@ class Cluster:
         return target / inside
 
     def keep_logs(self) -> None:
-        """Keep the daemons' logs when the cluster goes; the path is printed on stderr."""
+        """Keep the daemons' logs when the cluster is removed, and print their path on stderr."""
         self._keep_logs = True
 
     def stop(self) -> None:
-        """Take everything down; a second call does nothing, nor does one in a forked child."""
+        """Take everything down. Does nothing on a second call, or in a forked child."""
         if self._stopped or os.getpid() != self._owner:
             return
         self._stopped = True
@@ -290,7 +289,7 @@ class Cluster:
         return True
 
     def _end_jobs(self) -> None:
-        """Let Slurm itself kill what still runs: it finds a job's processes better than we do."""
+        """Let Slurm kill what still runs: it finds a job's processes best."""
         if not self._daemons.started:
             return
         try:
@@ -306,13 +305,13 @@ class Cluster:
 
 
 def _field(text: str, pattern: str) -> str:
-    """Return what `pattern` finds in scontrol's answer, empty where it finds nothing."""
+    """Return what `pattern` matches in scontrol's output, "" if nothing."""
     found = re.search(pattern, text, re.MULTILINE)
     return found[1] if found else ""
 
 
 def _runs(account: Account, python: Path) -> bool:
-    """Say whether `account` can run this interpreter and read its packages."""
+    """Return whether `account` can run this interpreter and read its packages."""
     code = "import os, sysconfig; os.listdir(sysconfig.get_path('purelib'))"
     try:
         return processes.run_as(account, [str(python), "-c", code]).returncode == 0

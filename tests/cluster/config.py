@@ -1,4 +1,4 @@
-"""The cluster's slurm.conf: what a test needs of it here, the rest from packaging/slurm/."""
+"""The cluster's slurm.conf: settings of this test host, and the rest from packaging/slurm/."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ _JOB_CONTAINER = "JobContainerType=job_container/tmpfs\n"
 def free_ports(count: int) -> list[int]:
     """Return `count` free loopback ports, below the range that the kernel gives to clients.
 
-    Slurm's own commands take ports of that range all the time; a slurmd that is restarted must find
-    its port free.
+    Slurm's own commands use ports of that range all the time, and a restarted slurmd must find its port free.
     """
     found: list[int] = []
     for port in random.sample(range(30000, 32700), 2700):
@@ -75,7 +74,7 @@ def free_ports(count: int) -> list[int]:
 def write(base: Path, prefix: Path, *, job_container: str | None) -> tuple[int, dict[str, int]]:
     """Write etc/slurm.conf, and beside it the file that admins are told to include.
 
-    With `job_container` each job has a /tmp of its own (job_container/tmpfs), and what the text says besides.
+    With `job_container` each job has a /tmp of its own (job_container/tmpfs); the text has further settings.
     Returns slurmctld's port and each node's.
     """
     host = socket.gethostname()
@@ -101,7 +100,7 @@ def write(base: Path, prefix: Path, *, job_container: str | None) -> tuple[int, 
 
 
 def listening(port: int) -> bool:
-    """Say whether a TCP socket listens on this port, without connecting (proc(5): state 0A)."""
+    """Return whether a TCP socket listens on this port, without connecting (proc(5): state 0A)."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
             fields = line.split()

@@ -38,7 +38,7 @@ class Daemons:
 
     @property
     def started(self) -> bool:
-        """Whether there is a cluster to speak to."""
+        """Whether the daemons have been started."""
         return bool(self._slurmds)
 
     def start(self, prefix: Path, *, job_container: str | None) -> None:
@@ -63,13 +63,13 @@ class Daemons:
         processes.wait_until(f"slurmd of {node}", lambda: config.listening(port), _START_S)
 
     def kill_slurmd(self, node: str) -> None:
-        """Kill a node's slurmd with SIGKILL; its hooks and jobs live on."""
+        """Kill a node's slurmd with SIGKILL. Its hooks and jobs go on."""
         process = self._slurmds.pop(node)
         process.send_signal(signal.SIGKILL)
         process.wait()
 
     def restart_slurmctld(self) -> None:
-        """Stop slurmctld as systemd does and start it anew; it reads slurm.conf again, state and jobs stay."""
+        """Stop slurmctld as systemd does and start it again; it reads slurm.conf again and keeps state and jobs."""
         assert self._slurmctld is not None, "the cluster is not started"
         process, port = self._slurmctld
         self._others.remove(process)
@@ -82,7 +82,7 @@ class Daemons:
         return any(processes.children(process.pid) for process in self._slurmds.values())
 
     def reap(self) -> None:
-        """Collect the daemons once they are killed."""
+        """Wait for the daemons after they were killed."""
         for process in (*self._others, *self._slurmds.values()):
             process.wait()
 

@@ -38,7 +38,7 @@ def missing() -> list[str]:
 
 @contextmanager
 def changing() -> Iterator[None]:
-    """Hold the lock under which clusters change what they share: accounts, /dev/fuse's mode."""
+    """Hold the lock for changes to what clusters share: accounts, and the mode of /dev/fuse."""
     LOCKS.mkdir(mode=0o700, exist_ok=True)
     descriptor = open_lock("changes")
     try:

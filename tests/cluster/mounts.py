@@ -1,6 +1,6 @@
 """File systems that behave as a real site's do: root squash, full, read-only. Context managers.
 
-All are mounted below the cluster's directory, so that its teardown finds what a killed test leaves.
+All are mounted below the cluster's directory, where its teardown finds the mounts of a killed test.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def squashed(base: Path, source: Path, target: Path, owner: Account, *, coherent
     """Show `source` at `target` through a FUSE mount by `owner` that refuses everyone else.
 
     Without allow_other the kernel answers EACCES to every uid but the owner's, root's included
-    (real, effective and saved uid are compared, fuse(4)): what root squash does, on one host.
+    (real, effective and saved uid are compared, fuse(4)), as root squash does, on one host.
     `source` must be the owner's; `target` is made. `base` is the cluster's directory. What is changed in `source`
     may be seen up to a second late, as on other clients of a real site's store; `coherent` asks at every look.
     """
@@ -64,7 +64,7 @@ def tmpfs(target: Path, size: str = "8m", inodes: int = 1000) -> Iterator[Path]:
 
 @contextmanager
 def read_only(target: Path) -> Iterator[Path]:
-    """Make everything below a directory read-only (EROFS for root, too) by a bind mount on it."""
+    """Make everything below a directory read-only (EROFS, also for root) by a bind mount on it."""
     _mount("--bind", str(target), str(target))
     try:
         _mount("-o", "remount,bind,ro", str(target))
@@ -86,7 +86,7 @@ def _fuse_for_all() -> Iterator[None]:
 
 
 def _mounted(target: Path, server: subprocess.Popen[bytes]) -> bool:
-    """Look in the mount table: a look at the target itself would be refused."""
+    """Look in the mount table, because access to the target itself may be refused."""
     if server.poll() is not None:
         raise RuntimeError(f"bindfs at {target} ended with status {server.returncode}")
     return str(target) in mounts_below(target.parent)

@@ -1,8 +1,7 @@
-"""The processes of a cluster: started here, written down at once, ended by what was written down.
+"""The processes of a cluster: started and recorded here, and ended by that record.
 
-Slurm's daemons leave processes that are nobody's children any more (a slurmstepd outlives its
-slurmd, a job's task its slurmstepd). Besides the recorded pids and their descendants, a process
-belongs to the cluster if its SLURM_CONF names the cluster's own slurm.conf: no other cluster has it.
+Slurm's daemons leave orphaned processes (a slurmstepd outlives its slurmd, a job's task its slurmstepd). Besides the
+recorded pids and their descendants, a process belongs to the cluster if its SLURM_CONF is the cluster's slurm.conf.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a foreground daemon as `account` (None: root); its output goes to log/NAME.out.
 
-    A session of its own keeps the terminal's Ctrl-C away from it: the order of stopping is ours.
+    It gets a session of its own, so that the terminal's Ctrl-C does not stop it out of order.
     """
     with (base / "log" / f"{name}.out").open("ab") as output:
         process = subprocess.Popen(
@@ -63,7 +62,7 @@ def run_as(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as `account`, in its home, with a login's environment plus `environment`.
 
-    The exit status is the caller's to look at. Raises TimeoutExpired after `timeout_s` seconds.
+    The caller checks the exit status. Raises TimeoutExpired after `timeout_s` seconds.
     """
     return subprocess.run(
         argv,
@@ -100,20 +99,20 @@ def stop(process: subprocess.Popen[bytes], grace_s: float = 5) -> None:
 
 
 def kill_all(base: Path) -> None:
-    """Kill every process of the cluster in `base`, until none is left."""
+    """Kill every process of the cluster in `base`, until none remains."""
     _kill(f"processes of {base}", lambda: _members(base))
 
 
 def kill_of_uid(uid: int) -> None:
     """Kill every process of an account that exists for tests only and that no cluster holds.
 
-    A task that left its session and dropped its environment is known by nothing but its uid.
+    A task that left its session and dropped its environment can be found only by its uid.
     """
     _kill(f"processes of uid {uid}", lambda: {pid for pid in _parents() if _uid(pid) == uid})
 
 
 def _kill(what: str, members: Callable[[], set[int]]) -> None:
-    """Kill `members` until there are none: what is killed may just have started another."""
+    """Kill `members` until there are none, because a killed process may just have started another."""
     for _ in range(20):
         pids = members()
         if not pids:
@@ -127,7 +126,7 @@ def _kill(what: str, members: Callable[[], set[int]]) -> None:
 
 
 def children(pid: int) -> set[int]:
-    """Return the live children of a process: of a slurmd, the hooks that it is running."""
+    """Return the live children of a process; those of a slurmd are its running hooks."""
     return {child for child, parent in _parents().items() if parent == pid}
 
 

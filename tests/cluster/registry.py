@@ -67,13 +67,13 @@ class Registry:
         return digest.read_text().strip()
 
     def requests(self, method: str, part: str) -> int:
-        """Return how many requests of that method had `part` in their path, from the access log."""
+        """Return how many requests with that method had `part` in their path, from the access log."""
         lines = (self._base / "log" / "registry.out").read_text().splitlines()
         return sum(f'"{method} ' in line and part in line.split('"')[1] for line in lines)
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Let the registry take connections and answer none, for the length of a `with`."""
+        """Let the registry accept connections and answer none, during a `with` block."""
         assert self._process is not None, "the registry is not started"
         self._process.send_signal(signal.SIGSTOP)
         try:
@@ -82,7 +82,7 @@ class Registry:
             self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End the registry; its data stays until the cluster goes."""
+        """End the registry. Its data stays until the cluster is removed."""
         if self._process is not None:
             processes.stop(self._process)
             self._process = None

@@ -1,4 +1,4 @@
-"""A whole site for tests and the demo: accounts, a store, warmstart installed, a policy in force."""
+"""A whole site for tests and the demo: accounts, a store, an installation of warmstart, and a policy in force."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ rules:
 
 
 class Site:
-    """warmstart at work in a running cluster."""
+    """An installation of warmstart in a running cluster."""
 
     def __init__(self, cluster: Cluster, registry: str = "registry.invalid", store: Path | None = None) -> None:
-        """Install warmstart and put a policy in place; `registry` is the one that it allows."""
+        """Install warmstart and write a policy. `registry` is the one that the policy allows."""
         self.cluster = cluster
         self.registry = registry
         self.store = store or cluster.base / "store"
@@ -59,7 +59,7 @@ class Site:
         self.write_policy()
 
     def new_store(self, path: Path) -> Path:
-        """Make an empty directory that is the store owner's."""
+        """Make an empty directory that belongs to the store's owner."""
         owner = self.cluster.account("warmstart")
         path.mkdir(exist_ok=True)
         os.chown(path, owner.uid, owner.gid)
@@ -67,7 +67,7 @@ class Site:
 
     @contextmanager
     def squashed_store(self, name: str) -> Iterator[tuple[Path, Path]]:
-        """Give an empty store that refuses every uid but its owner's, and the same directory where a test may look."""
+        """Yield an empty store that refuses all uids but its owner's, and the same directory unsquashed."""
         base = self.cluster.base
         source = self.new_store(base / f"{name}.source")
         with mounts.squashed(base, source, base / f"{name}.store", self.cluster.account(STORE)) as target:
@@ -80,7 +80,7 @@ class Site:
             self.cluster.wait_idle()
 
     def write_policy(self, rules: str = RULES, **changes: str) -> None:
-        """Put a policy in force; `rules` is its end, from `rules:` on, or any further keys."""
+        """Write a policy. `rules` is its end, from `rules:` on, or any further keys."""
         base = self.cluster.base
         paths = {"base": base, "workspace": self.workspace, "store": self.store, "cache": self.constant}
         fields = {"registry": self.registry, "constant": "none", "rules": rules}
@@ -89,12 +89,12 @@ class Site:
 
     @property
     def constant(self) -> Path:
-        """The constant path of the policy; nothing brings caches there unless the policy and Slurm say so."""
+        """The policy's constant path. Caches appear there only if the policy and Slurm are set up for it."""
         return self.cluster.base / "constant"
 
     @property
     def workspace(self) -> Path:
-        """Where the default policy has the jobs' workspaces."""
+        """The default policy's directory for jobs' workspaces."""
         return self.cluster.base / "workspace"
 
     @property
@@ -104,7 +104,7 @@ class Site:
 
     @property
     def var(self) -> Path:
-        """The directory of what warmstart keeps for itself."""
+        """The directory of warmstart's state."""
         return self.cluster.prefix / "var" / "lib" / "warmstart"
 
     def audit(self, *filters: str) -> list[dict[str, Any]]:
@@ -113,11 +113,11 @@ class Site:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def events(self, job_id: int, event: str) -> list[dict[str, Any]]:
-        """Return one kind of events of one job."""
+        """Return a job's events of one kind."""
         return self.audit("--job", str(job_id), "--event", event)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the installed command line as root, with no environment at all."""
+        """Run the installed command line as root, with an empty environment."""
         program = self.cluster.prefix / "bin" / "warmstart"
         return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env={})
 
@@ -128,7 +128,7 @@ class Site:
         return self.cluster.submit(script, user, *options, *arguments)
 
     def variables(self, job_id: int, user: str = ALICE, node: str = "n1", **more: str) -> dict[str, str]:
-        """Return what Slurm tells a hook of a job, the little that warmstart needs, and `more`."""
+        """Return the variables that a hook needs of those that Slurm sets, and `more`."""
         account = self.cluster.account(user)
         return {
             "SLURM_JOB_ID": str(job_id),
@@ -140,7 +140,7 @@ class Site:
         }
 
     def start_hook(self, hook: str, variables: Mapping[str, str], prefix: Path | None = None) -> subprocess.Popen[str]:
-        """Start a hook by hand, as root, with these variables and nothing else (`env -i`)."""
+        """Start a hook by hand, as root, with only these variables (`env -i`)."""
         program = (prefix or self.cluster.prefix) / "libexec" / "warmstart" / hook
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -156,13 +156,13 @@ class Site:
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def finish(self, job_id: int, deadline_s: float = 240) -> JobResult:
-        """Wait until a job has ended, and until no hook runs any more."""
+        """Wait until a job has ended and no hook runs."""
         ended = self.cluster.wait(job_id, deadline_s)
         self.cluster.wait_idle()
         return ended
 
     def leftovers(self) -> list[str]:
-        """Return what is left of jobs on the nodes: workspaces, records, views, journals, stages, imports."""
+        """Return leftovers of jobs on the nodes: workspaces, records, views, journals, stages, imports."""
         found = []
         for node in self.cluster.nodes:
             places = [self.cluster.base / "workspace" / node]
@@ -173,7 +173,7 @@ class Site:
 
 
 def result(output: str) -> dict[str, Any]:
-    """Return what a sample job printed of itself, its last JSON line."""
+    """Return the result that a sample job printed, its last JSON line."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if not lines:
         raise AssertionError(f"the job printed no result:\n{output}")

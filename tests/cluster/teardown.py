@@ -1,8 +1,8 @@
-"""What is left of a cluster goes away: processes, then mounts, then its directory.
+"""Teardown of a cluster: processes, then mounts, then its directory.
 
 Runs in two places: at the end of `Cluster`, and as a watchdog process (`python -m
-tests.cluster.teardown BASE`) that waits on a pipe. When the process that owns the cluster dies
-without saying so, even by SIGKILL, the pipe closes and the watchdog does the same work.
+tests.cluster.teardown BASE`) that waits on a pipe. If the process that owns the cluster
+dies without a teardown, even by SIGKILL, the pipe closes and the watchdog does the same work.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def stop_watching(watchdog: subprocess.Popen[bytes]) -> None:
 
 
 def tear_down(base: Path) -> None:
-    """End every process of the cluster in `base`, unmount what lies below it, remove it."""
+    """End every process of the cluster in `base`, unmount everything below it, remove it."""
     kill_all(base)
     unmount_below(base)
-    # rm stays on one file system: should something be mounted there in spite of all, it is spared.
+    # rm stays on one file system, in case something is still mounted there.
     subprocess.run(["/bin/rm", "-rf", "--one-file-system", "--", str(base)], check=True, timeout=120)
 
 
@@ -48,7 +48,7 @@ def unmount_below(base: Path) -> None:
 
 
 def unmount(target: str) -> None:
-    """Unmount one mount point; where it is busy it is detached at least."""
+    """Unmount one mount point; detach it if it is busy."""
     for options in ([], ["--lazy"]):
         # umount must not look at the target: a FUSE mount refuses root.
         argv = ["/bin/umount", "--no-canonicalize", *options, target]

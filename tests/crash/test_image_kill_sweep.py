@@ -1,7 +1,7 @@
-"""The producer is killed at every step of an import; whoever comes next gets one whole image, and nothing is left.
+"""Kill the producer at every step of an import: the next one gets one whole image, and nothing is left over.
 
-All of it in a store that refuses root's own uid. A step is a call of the kernel that changes a file system, by the hook
-or by its store worker. They are counted in a first run; then each run kills hook and worker at the next one.
+The store refuses root's uid. A step is a system call of the hook or its store worker that changes a file system. A
+first run counts the steps; then each run kills hook and worker at the next step.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def rules_for(place: Place, how: str) -> Images:
 
 
 class Counter:
-    """Steps of a process and its children, in memory that they share; whoever comes to the last one stops there."""
+    """Counts the steps of a process and its children, in shared memory, and stops the process at the last one."""
 
     def __init__(self, last: int) -> None:
         self.last = last
@@ -89,16 +89,16 @@ class Counter:
 
     @property
     def steps(self) -> int:
-        """Return how many steps were begun."""
+        """Return how many steps were started."""
         return int.from_bytes(self._memory[:8], "little")
 
     @property
     def stopped(self) -> int:
-        """Return the pid of the process that has come to the last step, 0 before."""
+        """Return the pid of the process that reached the last step, 0 before."""
         return int.from_bytes(self._memory[8:], "little")
 
     def install(self) -> None:
-        """Count from now on, in this process and those that it forks."""
+        """Start counting, in this process and those that it forks."""
         for name in STEPS:
             setattr(os, name, self._counting(getattr(os, name)))
 
@@ -117,7 +117,7 @@ class Counter:
 
 
 def killed_at(counter: Counter, work: Callable[[], object]) -> object:
-    """Run `work` in a child that is killed, with the process that is at the last step, when that comes."""
+    """Run `work` in a child, and kill the child and the process at the last step when it gets there."""
 
     def counted() -> object:
         counter.install()
@@ -139,7 +139,7 @@ def _changes(name: str, arguments: tuple[Any, ...]) -> bool:
 
 
 def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
-    """Obtain the image in a child that is killed at a step; False if it never came to that."""
+    """Obtain the image in a child that is killed at a step. Return False if the child finished first."""
 
     def work() -> str:
         site = site_of(place, store, "killed", rules)
@@ -151,7 +151,7 @@ def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
 
 @pytest.mark.parametrize("how", ["imported", "adopted"])
 def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """After each kill the next one has one whole image, and after maintenance nothing of the dead one is left."""
+    """After each kill the next import gets one whole image, and maintenance removes the leftovers."""
     whole = (place.base / "ready.sqsh").read_bytes()
     monkeypatch.setattr(published, "ABANDONED_S", -1.0)
     rules = rules_for(place, how)
@@ -173,7 +173,7 @@ def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest
 
 
 def _look_after(place: Place, site: Site, store: Store) -> None:
-    """Do what maintenance does, and read every byte; another import removes the dead one's scratch directory."""
+    """Run maintenance and read every byte. Another import removes the scratch directory of the killed one."""
     images = store.source / "images"
     site.store.make_room(0, RULES, NOBODY, after(10))
     name = next(images.glob("*.sqsh")).name.removesuffix(".sqsh")
@@ -187,7 +187,7 @@ def _look_after(place: Place, site: Site, store: Store) -> None:
 
 
 def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image that is going is whole or gone; the next eviction ends what the dead one began."""
+    """An image under eviction is whole or gone. The next eviction finishes the killed one."""
     monkeypatch.setattr(published, "ABANDONED_S", -1.0)
     owner = place.identity(STORE)
     last = 0

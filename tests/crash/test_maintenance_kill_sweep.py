@@ -1,4 +1,4 @@
-"""Deferred harvests, exports and imports killed on the way: the next run finishes them, nothing is lost or left."""
+"""Kill deferred harvests, exports and imports midway: the next run finishes them; nothing is lost or left over."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from warmstart.repack.transfer import ReceiveSettings
 pytestmark = pytest.mark.usefixtures("capable_host")
 
 DAEMON = "user-1-daemon"
-# Each act forks, unpacks and packs: every call of all would take minutes, so every few, before it and after it in turn.
+# Each act forks, unpacks and packs, so trying every call would take minutes: try every few, before and after in turn.
 STRIDE = 5
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this machine's disk be as full as it is, and this process's priority as high."""
+    """Remove the limits on free disk space and priority, which depend on this machine."""
     monkeypatch.setattr(maintain, "be_idle", lambda: None)
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
 
 
 def calls(stride: int = STRIDE) -> Iterator[tuple[int, str]]:
-    """Give the calls to vanish at, and when."""
+    """Yield the numbers of the calls to vanish at, and whether before or after them."""
     for turn in count():
         yield 1 + turn * stride, ("before", "after")[turn % 2]
 
 
 def alone(act: Callable[[], object]) -> Callable[[], object]:
-    """Let whoever's worker vanished vanish, too."""
+    """Make a process vanish, too, if its worker vanished."""
 
     def acting() -> None:
         try:
@@ -59,7 +59,7 @@ def alone(act: Callable[[], object]) -> Callable[[], object]:
 
 
 def maintain_until_nothing_is_left(node: LateNode) -> None:
-    """Maintain the node again while the worker of who vanished holds a lock, for a moment."""
+    """Run maintenance again while the worker of the process that vanished still holds a lock."""
     until = after(20)
     while node.left() or node.waiting():
         assert not until.expired(), (node.left(), node.waiting())
@@ -67,7 +67,7 @@ def maintain_until_nothing_is_left(node: LateNode) -> None:
 
 
 def test_deferring_killed_on_the_way(base: Path) -> None:
-    """Whatever the epilog came to, the run is known: by its record, or as one whose harvest is deferred."""
+    """The run is always known, by its record or as a deferred harvest."""
     node = LateNode(base)
     for number, (call, when) in enumerate(calls(stride=6), 1):
         record = node.run_of(number)
@@ -82,7 +82,7 @@ def test_deferring_killed_on_the_way(base: Path) -> None:
 
 
 def test_finishing_killed_on_the_way(base: Path) -> None:
-    """The harvest is deferred until all of it is published and removed."""
+    """The harvest stays deferred until all of it is published and removed."""
     node = LateNode(base)
 
     def finish() -> None:
@@ -105,7 +105,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
 
 
 def test_dropping_killed_on_the_way(base: Path) -> None:
-    """A run that has to go is known until it is gone."""
+    """A run that is dropped is known until it is removed."""
     node = LateNode(base)
     for number, (call, when) in enumerate(calls(stride=3), 1):
         record = node.run_of(number)
@@ -127,7 +127,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
 def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
-    """Without its list it is no export; made again it is whole, and only the owner ever sees parts of it."""
+    """Without its list it is no export. Repeated, it is whole. Only the owner ever sees parts."""
     site = MaintenanceSite(base)
     site.publish(numba_entries(1), scope=DAEMON)
     site.publish(numba_entries(2), scope=DAEMON)
@@ -161,13 +161,13 @@ def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
 
 
 def items(target: Path, site: MaintenanceSite) -> list[transfer.Item]:
-    """Return what an export says that it has."""
+    """Return the items that an export lists."""
     with transfer.reading(str(target), site.owner, after(20)) as reader:
         return reader.items()
 
 
 def test_an_import_killed_on_the_way(base: Path) -> None:
-    """The store has the bundle or has it not; imported again it is there once, and nothing is left on the node."""
+    """The store has the bundle or not. Imported again, it is there once; the node is clean."""
     for name in ("h", "t"):
         (base / name).mkdir()
     here, there = MaintenanceSite(base / "h"), MaintenanceSite(base / "t")

@@ -1,4 +1,4 @@
-"""Where the newest wins, a publisher killed at every call: readers see the old file or the new one, whole."""
+"""Kill a publisher at every call where the newest file wins: readers see the old file or the new one, whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warmstart.store import bundles, maintenance
 
 
 def taken(store: Path) -> tuple[str, str]:
-    """Return the one bundle that readers take the file from, and its content; ("", "") where there is none."""
+    """Return the bundle that readers take the file from and its content, ("", "") if there is none."""
     offers = bundles.offers(str(store), ["user-1"], "numba", "ns", OWNER).offers
     if not offers:
         return "", ""
@@ -39,9 +39,9 @@ def publish(store: Path, content: str, based_on: str) -> str | None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_replacement_killed_at_any_step(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is there after a death is what the next job begins with and replaces; maintenance leaves that one alone.
+    """The next job starts from what is there and replaces it; maintenance keeps that one.
 
-    A publisher that dies between its manifest and the index has published; the next one finds out, and gives way.
+    A publisher that dies between its manifest and the index has published; the next one notices and gives way.
     """
     content = "v0"
     publish(tmp_path, content, "")

@@ -1,4 +1,4 @@
-"""A prolog killed at every call of seeding by overlay, and an epilog at every call of taking it down."""
+"""Kill a prolog at every call of seeding by overlay, and an epilog at every call of the teardown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDED = {"k/one": b"1", "k/two": b"2", "top": b"t"}
 
 
 def among_calls(act: Callable[[], object]) -> Callable[[], None]:
-    """Return `act` with a counted call before and after each of the mount calls, to vanish at."""
+    """Return `act` with a counted call before and after each mount call, as points to vanish at."""
 
     def counting(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kw: Any) -> Any:  # noqa: ANN401
@@ -42,18 +42,18 @@ def among_calls(act: Callable[[], object]) -> Callable[[], None]:
 
 
 def left(node: Node, copy: Copy) -> list[str]:
-    """Return the mounts that are not the node's own of the bundle."""
+    """Return the mounts other than the node's own of the bundle."""
     return [point for point in node.mounts() if point != f"layers/{copy.sha256}"]
 
 
 def show(run: Run, copy: Copy) -> None:
-    """Seed the run; one file is hidden, so that there are whiteouts."""
+    """Seed the run, with one file hidden so that there are whiteouts."""
     run.show(copy, hidden=["k/two"])
 
 
 @WHENS
 def test_a_prolog_killed_at_any_step(when: str) -> None:
-    """Whatever it had mounted, taking down removes all of it; the bundle serves the next run."""
+    """The teardown removes all that it had mounted, and the bundle serves the next run."""
     with a_node() as node:
         copy = node.bundle(SEEDED)
         for call in count(1):
@@ -71,7 +71,7 @@ def test_a_prolog_killed_at_any_step(when: str) -> None:
 
 @WHENS
 def test_an_epilog_killed_at_any_step(when: str) -> None:
-    """The next one goes on where it was, and leaves nothing."""
+    """The next one continues where it stopped, and leaves nothing."""
     with a_node() as node:
         copy = node.bundle(SEEDED)
         for call in count(1):

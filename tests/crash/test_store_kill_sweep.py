@@ -1,4 +1,4 @@
-"""Maintenance and the spool killed at every call: readers see whole bundles, and nothing published is lost.
+"""Kill maintenance and the spool at every call: readers see whole bundles, and nothing published is lost.
 
 What a bundle holds does not matter here; publishing by a harvest is swept in tests/integration/test_bundles.py.
 """
@@ -34,7 +34,7 @@ RULES = Maintenance(keep=1, per_user=0, per_account=0, per_site=0)
 
 
 def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Fetch all that is offered; return each entry's bundle. Only bundles in `gone` may be gone."""
+    """Fetch everything offered and return each entry's bundle. Only bundles in `gone` may be gone."""
     found: dict[str, str] = {}
     for offer in bundles.offers(str(store), ["user-1"], "numba", "ns", OWNER).offers:
         fd = os.memfd_create("copy")
@@ -53,7 +53,7 @@ def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:
 
 
 def sweep(act: Callable[[int], object], check: Callable[[], object], when: str, least: int) -> None:
-    """Let `act` vanish at each of its calls, and check after each; `least` calls show that all of it was swept."""
+    """Let `act` vanish at each of its calls and check after each. At least `least` calls must have been swept."""
     for call in count(1):
         died = vanishes(lambda call=call: act(call), call, when)  # type: ignore[misc]
         check()
@@ -63,7 +63,7 @@ def sweep(act: Callable[[int], object], check: Callable[[], object], when: str, 
 
 
 def merge(store: Path, number: int = 0) -> str | None:
-    """Compact all there is, without unpacking: what is inside does not matter."""
+    """Compact everything without unpacking, because the content does not matter."""
     (merger,) = plan(store)
     names = sorted(entry for entries in merger.entries.values() for entry in entries)
     fd = os.memfd_create("merged")
@@ -81,7 +81,7 @@ def plan(store: Path) -> list[maintenance.Merger]:
 
 @WHENS
 def test_a_compaction_killed_at_any_step(tmp_path: Path, when: str) -> None:
-    """The entries are all there after every death, each once, and the next compaction goes on."""
+    """After every kill each entry is there once, and the next compaction continues."""
     expected = set()
     for number in range(3):
         publish(tmp_path, f"e{number}", "shared", content=b"%d" % number)
@@ -107,7 +107,7 @@ def test_a_compaction_killed_at_any_step(tmp_path: Path, when: str) -> None:
 def test_a_removal_of_replaced_bundles_killed_at_any_step(
     tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old bundles go or stay; what they held is always there, and a last run leaves only what is needed."""
+    """All entries stay available, and a last run removes all that is superfluous."""
     monkeypatch.setattr(maintenance, "GRACE_SECONDS", -60.0)
     monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", -60.0)
 
@@ -135,7 +135,7 @@ def test_a_removal_of_replaced_bundles_killed_at_any_step(
 
 @WHENS
 def test_a_collection_and_a_quarantine_killed_at_any_step(tmp_path: Path, when: str) -> None:
-    """The bundle that has to go is whole or gone; its neighbour is never touched."""
+    """The bundle to remove is whole or gone. Its neighbour is untouched."""
     where = namespace(tmp_path)
     kept = publish(tmp_path, "kept").bundle
     for act in (maintenance.remove, maintenance.quarantine):
@@ -160,7 +160,7 @@ def pack_into(stage: Path, entry: str) -> Spooled:
 
 @WHENS
 def test_spooling_killed_at_any_step(tmp_path: Path, when: str) -> None:
-    """What is in the spool is whole: it is published, whatever else its epilog did not come to."""
+    """Whatever is in the spool is whole and is published, even if its epilog did not finish."""
     directory, store = str(tmp_path / "spool"), tmp_path / "store"
     store.mkdir()
     done = set()
@@ -183,7 +183,7 @@ def test_spooling_killed_at_any_step(tmp_path: Path, when: str) -> None:
 
 
 def deliver(directory: str, store: Path) -> None:
-    """Publish the spool; a worker that vanished takes its parent along."""
+    """Publish the spool. A worker that vanishes takes its parent along."""
     try:
         list(spool.deliver(directory, StoreClient(ME, str(store), OWNER), RULES, after(20)))
     except WorkerSilent:
@@ -192,7 +192,7 @@ def deliver(directory: str, store: Path) -> None:
 
 @WHENS
 def test_a_delivery_killed_at_any_step(tmp_path: Path, when: str) -> None:
-    """The bundle is in the spool until the store has it; published twice it is there once."""
+    """The bundle stays in the spool until the store has it; published twice, it is there once."""
     directory, store = str(tmp_path / "spool"), tmp_path / "store"
     store.mkdir()
     for call in count(1):
@@ -227,7 +227,7 @@ def test_blocking_killed_at_any_step(tmp_path: Path, when: str) -> None:
 
 
 def test_two_publishers_and_a_compaction_at_once(tmp_path: Path) -> None:
-    """Twenty rounds: every reader sees each entry once and whole, and what it saw once it sees ever after."""
+    """In twenty rounds every reader sees each entry once and whole, from then on always."""
     where = namespace(tmp_path)
     os.close(layout.make_namespace(where))  # a compaction may come before the first publisher
 

@@ -47,12 +47,12 @@ CACHE = {
 
 
 def entry_of(path: str) -> str:
-    """Name a file's entry as the sample cache does: all but the last suffix."""
+    """Return a file's entry as the sample cache does: its name without the last suffix."""
     return path.rpartition(".")[0]
 
 
 class Place(NamedTuple):
-    """A store, and what a node and its jobs have on their own disk."""
+    """A store, and the disks of a node and its jobs."""
 
     base: Path
     store: str
@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return Namespace(self.store, scope, "numba", "ns")
 
     def new_dir(self, name: str, identity: Identity | None = None) -> Path:
-        """Make a directory, root's 0700 or `identity`'s."""
+        """Make a directory that belongs to root, mode 0700, or to `identity`."""
         path = self.base / name
         path.mkdir(0o700)
         if identity is not None:
@@ -71,7 +71,7 @@ class Place(NamedTuple):
         return path
 
     def offers(self, *scopes: str) -> list[Offer]:
-        """Ask the store as its owner."""
+        """Query the offers as the store's owner."""
         with self.client() as client:
             found, refused = client.offers(list(scopes or ("user-1",)), "numba", "ns", after(20))
         assert refused == {}
@@ -85,7 +85,7 @@ class Place(NamedTuple):
             return local_copy(directory, where, offer, store=store, most_bytes=most_bytes, deadline=after(seconds))
 
     def publish(self, *entries: str, content: bytes = b"bytes", scope: str = "user-1") -> Published:
-        """Publish bytes that are no squashfs as a bundle with these entries."""
+        """Publish bytes that are not a squashfs as a bundle with these entries."""
         fd = os.memfd_create("bundle")
         try:
             os.write(fd, content)
@@ -105,14 +105,14 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def base(base: Path) -> Path:
-    """Give a directory that other uids can pass through, with a place for logs."""
+    """Yield a directory that other uids can traverse, with a place for logs."""
     (base / "log").mkdir()
     return base
 
 
 @pytest.fixture(params=["local", "squashed"])
 def place(request: pytest.FixtureRequest, base: Path) -> Iterator[Place]:
-    """Give a store of its owner's: a plain directory, and a file system that refuses even root."""
+    """Yield a store of its owner, in a plain directory and on a file system that refuses even root."""
     if request.param == "local":
         yield Place(base, str(backed(base, OWNER)))
         return
@@ -129,7 +129,7 @@ def place(request: pytest.FixtureRequest, base: Path) -> Iterator[Place]:
 
 
 def backed(base: Path, owner: Identity) -> Path:
-    """Make a directory that is the owner's."""
+    """Make a directory that belongs to the store's owner."""
     backing = base / "store"
     backing.mkdir(0o755)
     os.chown(backing, owner.uid, owner.gid)
@@ -138,12 +138,12 @@ def backed(base: Path, owner: Identity) -> Path:
 
 @pytest.fixture
 def local(base: Path) -> Place:
-    """Give a store in a plain directory."""
+    """Yield a store in a plain directory."""
     return Place(base, str(backed(base, OWNER)))
 
 
 def harvested(place: Place, content: dict[str, bytes], name: str = "a") -> tuple[int, Collected]:
-    """Write a cache as the job, collect it and pack it; return the bundle and what is in it."""
+    """Write a cache as the job, collect it and pack it. Return the bundle and its entries."""
     cache = place.new_dir(f"cache-{name}", JOB)
     for path, data in content.items():
         (cache / path).parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def harvested(place: Place, content: dict[str, bytes], name: str = "a") -> tuple
 
 
 def seeded(place: Place, sources: list[Source], identity: Identity = OTHER) -> dict[str, bytes]:
-    """Extract into a new cache of `identity`; return what it holds, having checked whose it is."""
+    """Extract into a new cache of `identity`, check the files' owner, and return its contents."""
     cache = place.new_dir(f"seeded-{len(os.listdir(place.base))}", identity)
     with opened_dir(str(cache)) as fd:
         extract(sources, fd, "numba", identity, after(20))
@@ -176,7 +176,7 @@ def seeded(place: Place, sources: list[Source], identity: Identity = OTHER) -> d
 
 
 def test_from_one_jobs_cache_into_anothers(place: Place) -> None:
-    """What one job compiled, the next one finds: same names, same bytes, its own uid, times to the second."""
+    """The next job gets what one job compiled: same names and bytes, its own uid, times to the second."""
     fd, found = harvested(place, CACHE)
     made = place.publish_fd(fd, draft()._replace(entries=found.entries))
     os.close(fd)
@@ -192,7 +192,7 @@ def test_from_one_jobs_cache_into_anothers(place: Place) -> None:
 
 
 def test_only_the_entries_that_are_wanted_arrive(local: Place) -> None:
-    """Two bundles share an entry: it comes whole from the older one, though its files differ."""
+    """An entry that two bundles share comes whole from the older one, though its files differ."""
     for name, content in (("a", {"m/f.1.nbi": b"A", "m/f.1.nbc": b"A", "o.1.nbi": b"A"}), ("b", CACHE)):
         fd, found = harvested(local, content, name)
         local.publish_fd(fd, draft()._replace(entries=found.entries))
@@ -216,7 +216,7 @@ def test_nothing_wanted_is_nothing_extracted(local: Place) -> None:
 
 
 def test_a_failed_extraction_leaves_nothing(local: Place) -> None:
-    """A disk that fills up in the middle: the job's cache is empty, not half full."""
+    """If the disk fills up midway, the job's cache is empty, not half full."""
     fd, _ = harvested(local, {f"e{number}.1.x": os.urandom(200_000) for number in range(20)})
     os.close(fd)
     with mounts.tmpfs(local.base / "small", size="1m") as small:
@@ -227,7 +227,7 @@ def test_a_failed_extraction_leaves_nothing(local: Place) -> None:
 
 
 def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(local: Place) -> None:
-    """Another process of the user may plant a link in the way: what writes has only the user's rights."""
+    """A user's process may plant a link: the writer has only the user's rights."""
     fd, _ = harvested(local, {"m/f.1.x": b"mine"})
     os.close(fd)
     roots = local.new_dir("roots")
@@ -241,7 +241,7 @@ def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(local: Place)
 
 
 def test_packing_that_fails_leaves_no_bundle(local: Place) -> None:
-    """A full disk is the node's shortage; nothing that looks like a bundle stays."""
+    """A full disk is a shortage of the node; nothing that looks like a bundle remains."""
     stage = local.new_dir("stage")
     (stage / "x").write_bytes(os.urandom(2_000_000))
     with mounts.tmpfs(local.base / "small", size="1m") as small:
@@ -251,7 +251,7 @@ def test_packing_that_fails_leaves_no_bundle(local: Place) -> None:
 
 
 def test_packing_twice_gives_the_same_bytes(local: Place) -> None:
-    """Nothing of the moment or of the node goes into a bundle."""
+    """A bundle contains nothing that depends on time or node."""
     stage = local.new_dir("stage")
     for number in range(50):
         (stage / str(number)).write_bytes(b"%d" % number * 1000)
@@ -261,7 +261,7 @@ def test_packing_twice_gives_the_same_bytes(local: Place) -> None:
 
 
 def test_a_fetch_over_budget_is_not_begun(local: Place) -> None:
-    """More bytes than are left: the store is not even asked."""
+    """The store is not read for more bytes than the budget has left."""
     local.publish("a", content=b"x" * 1000)
     (offer,) = local.offers()
     with pytest.raises(FetchOverBudget, match="1000 bytes, but only 999 are left"):
@@ -270,7 +270,7 @@ def test_a_fetch_over_budget_is_not_begun(local: Place) -> None:
 
 
 def test_a_fetch_that_is_too_slow_is_over_budget(local: Place) -> None:
-    """Another prolog holds the fetch: this one gives up at its deadline, and a later one goes on."""
+    """This prolog gives up on another's fetch at its deadline; a later one continues."""
     local.publish("a", content=b"whole")
     (offer,) = local.offers()
     (local.base / "bundles").mkdir(0o700)
@@ -285,7 +285,7 @@ def test_a_fetch_that_is_too_slow_is_over_budget(local: Place) -> None:
 
 
 def test_damaged_bytes_do_not_become_a_copy(local: Place) -> None:
-    """The node's copies are what their manifests say, or they are not there."""
+    """The node's copies match their manifests, or they do not exist."""
     made = local.publish("a", content=b"whole")
     (offer,) = local.offers()
     path = Path(local.namespace().path, f"{made.bundle}.sqsh")
@@ -306,7 +306,7 @@ def test_one_node_fetches_a_bundle_once(local: Place) -> None:
 
 
 def in_processes(count: int, act: Callable[[int], object]) -> list[Any]:
-    """Run `act(number)` in that many processes at once; return what they answer, as JSON."""
+    """Run `act(number)` in that many processes at once. Return their results, passed as JSON."""
     running = []
     for number in range(count):
         read, write = os.pipe()
@@ -329,7 +329,7 @@ def in_processes(count: int, act: Callable[[int], object]) -> list[Any]:
 
 
 def seen(place: Place) -> dict[str, str]:
-    """Read all that is offered, whole; return which bundle each entry comes from."""
+    """Read every offered entry whole. Return the bundle that each comes from."""
     found: dict[str, str] = {}
     for offer in place.offers():
         fd = os.memfd_create("copy")
@@ -344,7 +344,7 @@ def seen(place: Place) -> dict[str, str]:
 
 @pytest.mark.parametrize("locks", [True, False])
 def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.MonkeyPatch, locks: bool) -> None:
-    """Every reader sees each entry once and whole, with a lock always from the bundle that had it first."""
+    """Every reader sees each entry once and whole; with a lock, always from the first bundle."""
     if not locks:
         monkeypatch.setattr(bundles, "publish_lock", lambda *_: nullcontext())
 
@@ -367,7 +367,7 @@ SWEPT = ("open", "write", "fsync", "fchmod", "link", "unlink", "rename", "mkdir"
 
 @WHENS
 def test_a_publisher_killed_at_any_step(local: Place, when: str) -> None:
-    """Readers see its bundle whole or not at all, and whoever publishes next lists all that is there."""
+    """Readers see its bundle whole or not at all, and the next publisher's index lists all bundles."""
     call = 0
     died = True
     while died:
@@ -392,7 +392,7 @@ def decode_all(directory: Path) -> set[str]:
 
 
 def publish_and_die(place: Place, entry: str, call: int, when: str) -> bool:
-    """Publish in a process that vanishes at its n-th system call; return whether it did."""
+    """Publish in a process that vanishes at its n-th system call. Return whether it got there."""
     pid = os.fork()
     if not pid:
         try:

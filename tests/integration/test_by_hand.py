@@ -1,4 +1,4 @@
-"""Hooks by hand, with Slurm's variables and nothing else: odd environments, switches, policies, and a bug."""
+"""Hooks run by hand with only Slurm's variables: odd environments, switches, policies, and a bug."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def task_prolog(site: Site, job_id: int, prefix: Path, user: str = ALICE) -> sub
 
 
 def test_a_prolog_by_hand(site: Site) -> None:
-    """Five variables are enough; the workspace belongs to the job's uid and to its gid, which need not be passwd's."""
+    """Five variables suffice. The workspace has the job's uid and gid, whatever passwd says."""
     gid = site.cluster.account(BOB).gid
     variables = site.variables(920001, SLURM_JOB_GID=str(gid))
     done = site.run_hook("prolog", variables)
@@ -54,7 +54,7 @@ def test_a_prolog_by_hand(site: Site) -> None:
     ],
 )
 def test_an_environment_that_slurm_never_makes(site: Site, hook: str, change: dict[str, str]) -> None:
-    """One line for slurmd's log, status 0, nothing made."""
+    """One line for slurmd's log, status 0, and nothing is made."""
     done = site.run_hook(hook, {**site.variables(920002), **change})
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith(f"warmstart: {next(iter(change))} is ")
@@ -63,7 +63,7 @@ def test_an_environment_that_slurm_never_makes(site: Site, hook: str, change: di
 
 
 def test_no_environment_at_all(site: Site) -> None:
-    """The same: the first variable that is missing is named."""
+    """Likewise; the message names the first missing variable."""
     done = site.run_hook("prolog", {})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)
 
@@ -110,7 +110,7 @@ def second(site: Site) -> Iterator[Path]:
 
 
 def test_a_first_policy_that_is_broken(site: Site, second: Path) -> None:
-    """Without any good policy jobs run as if there were no warmstart."""
+    """Without any good policy jobs run as if warmstart were not installed."""
     installation.write_policy(second, "version: 1\nrulez: []\n")
     for hook in ("prolog", "epilog"):
         done = site.run_hook(hook, site.variables(920005), second)
@@ -130,7 +130,7 @@ def faulty(second: Path) -> Path:
 
 
 def test_a_bug(site: Site, faulty: Path) -> None:
-    """The job runs without warmstart; what earlier steps made is undone; the audit has the traceback."""
+    """The job runs without warmstart; earlier steps are undone; the audit has the traceback."""
     done = site.run_hook("prolog", site.variables(920006), faulty)
     assert (done.returncode, done.stdout) == (0, "")
     assert site.leftovers() == []  # the workspaces of both installations are in one place
@@ -143,7 +143,7 @@ def test_a_bug(site: Site, faulty: Path) -> None:
 
 
 def test_a_bug_where_the_site_would_rather_refuse(site: Site, faulty: Path) -> None:
-    """The job is told and fails; its epilog removes what told it."""
+    """The job fails with a message. Its epilog removes the verdict."""
     policy = (faulty / "etc/warmstart/policy.yaml").read_text()
     installation.write_policy(faulty, f"{policy}\non_error: {{bug: fail-job}}\n")
     assert site.run_hook("prolog", site.variables(920007), faulty).returncode == 0

@@ -1,4 +1,4 @@
-"""`warmstart cache` on real bundles: listing, verifying, compacting, blocking, promoting, by the command line."""
+"""`warmstart cache` on real bundles: list, verify, compact, block and promote on the command line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.usefixtures("capable_host")
 
 @pytest.fixture
 def site(base: Path) -> MaintenanceSite:
-    """Give an installation and an empty store in a directory that other uids can pass through."""
+    """Yield an installation and an empty store in a directory that other uids can traverse."""
     return MaintenanceSite(base)
 
 
 def test_what_is_published_is_listed_and_shown(site: MaintenanceSite) -> None:
-    """`ls` finds every scope's bundles, and nothing where nothing is meant; `show` has the manifest."""
+    """`ls` lists bundles of every scope, or nothing if no bundle matches; `show` has the manifest."""
     assert site.command("cache", "ls") == 1
     bundle = site.publish(one("e"))
     site.publish(one("f"), scope="site")
@@ -35,7 +35,7 @@ def test_what_is_published_is_listed_and_shown(site: MaintenanceSite) -> None:
 
 
 def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> None:
-    """The new bundle has each entry once, from its first publisher; the old ones go only after the grace."""
+    """The new bundle has each entry once, from its first publisher. The old ones stay for the grace period."""
     first = site.publish({**one("a", b"first"), **one("b")})
     foreign = site.publish({**one("c", b"foreign"), **one("a", b"second")}, user="b", uid=2)
     site.publish({**one("c", b"late"), **one("d")})
@@ -56,7 +56,7 @@ def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> N
 
 
 def test_no_bundle_grows_beyond_what_a_node_fetches(site: MaintenanceSite) -> None:
-    """What no job could be seeded with is not made of bundles that it could."""
+    """Bundles are not merged into one that is too large for seeding."""
     small = MaintenanceSite(site.base, more="seed: {max_fetch: 8KiB}")
     for name in "abc":
         small.publish(one(name))
@@ -67,7 +67,7 @@ def test_no_bundle_grows_beyond_what_a_node_fetches(site: MaintenanceSite) -> No
 
 
 def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hours later only the new bundle is there, and it still has everything."""
+    """Two hours later only the new bundle is there, with all entries."""
     for name in "abc":
         site.publish(one(name))
     site.json("cache", "compact")
@@ -81,7 +81,7 @@ def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch:
 
 
 def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
-    """First what no node has used for `maintenance.keep`, then the least recently used of a scope that is too large."""
+    """First bundles unused for `maintenance.keep`, then the least recently used of an oversized scope."""
     old, used, new = (site.publish(one(name, os.urandom(3_000_000))) for name in "abc")
     for bundle, days in ((old, 100), (used, 1), (new, 50)):
         at = time.time() - days * 86400
@@ -97,7 +97,7 @@ def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
 
 @pytest.mark.parametrize("damage", ["bundle", "manifest", "content"])
 def test_damage_is_found_and_quarantined(site: MaintenanceSite, damage: str) -> None:
-    """Flipped bytes, a manifest that tells other files: nobody is given it any more, and the rest stays."""
+    """Flipped bytes, or a manifest of other files: no job gets the bundle any more, and the rest stays."""
     whole = site.publish(one("whole"))
     bad = site.publish(one("bad", b"y" * 5000))
     path = site.directory() / f"{bad}.{'sqsh' if damage == 'bundle' else 'json'}"
@@ -117,7 +117,7 @@ def test_damage_is_found_and_quarantined(site: MaintenanceSite, damage: str) -> 
 
 
 def test_a_newer_format_is_not_quarantined(site: MaintenanceSite) -> None:
-    """An old warmstart on one host must not take a newer one's bundles from all the others."""
+    """An old warmstart on one host must not take a newer one's bundles away."""
     bundle = site.publish(one("a"))
     path = site.directory() / f"{bundle}.json"
     path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
@@ -128,7 +128,7 @@ def test_a_newer_format_is_not_quarantined(site: MaintenanceSite) -> None:
 
 
 def test_a_blocked_user_reaches_nobody(site: MaintenanceSite) -> None:
-    """By name or by uid, in every scope, and compaction keeps users apart; taken back, it is all there again."""
+    """By name or uid, in every scope, and compaction keeps users apart. Unblocked, all is there again."""
     site.publish(one("a"))
     site.publish(one("b"), user="mallory", uid=666)
     assert site.command("cache", "block", "--user", "mallory", "--reason", "ticket 17") == 0
@@ -146,7 +146,7 @@ def test_a_blocked_user_reaches_nobody(site: MaintenanceSite) -> None:
 
 
 def test_a_blocked_users_bundles_are_not_compacted(site: MaintenanceSite) -> None:
-    """They stay as they are, and nobody else's wait for that."""
+    """They stay as they are, and other users' bundles are compacted."""
     for name in "abc":
         site.publish(one(name), user="mallory", uid=666)
         site.publish(one(f"{name}2"))
@@ -168,7 +168,7 @@ def test_a_blocked_entry_and_a_blocked_namespace(site: MaintenanceSite) -> None:
 
 
 def test_promotion_goes_up_only_and_keeps_the_name(site: MaintenanceSite) -> None:
-    """Chosen entries arrive in the site's scope as the user's; the other way is refused."""
+    """Chosen entries arrive in scope site with their user's name. The other direction is refused."""
     bundle = site.publish({**one("a", b"A"), **one("b")})
     made = site.json("cache", "promote", bundle, "a", "--to", "site")
     assert site.seen("site") == {"a": made["bundle"]}
@@ -183,7 +183,7 @@ def test_promotion_goes_up_only_and_keeps_the_name(site: MaintenanceSite) -> Non
 
 
 def test_a_lost_index_is_made_again(site: MaintenanceSite) -> None:
-    """`reindex` says how many bundles each namespace has."""
+    """`reindex` shows how many bundles each namespace has."""
     bundle = site.publish(one("a"))
     (site.directory() / "index.json").unlink()
     (row,) = site.json("cache", "reindex")

@@ -1,4 +1,4 @@
-"""The cluster fixture itself, with stand-ins for the hooks: what other tests take for granted."""
+"""The cluster fixture itself, with stand-ins for the hooks: what the other tests rely on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def bare(capable_host: None) -> Iterator[Cluster]:
-    """Return a cluster with hooks that only write down who ran them."""
+    """Return a cluster with hooks that only record who ran them."""
     with Cluster() as cluster:
         marks = cluster.base / "marks"
         marks.mkdir()
@@ -85,14 +85,14 @@ def test_srun_works_without_a_batch_script(bare: Cluster) -> None:
 
 
 def test_a_failing_job_reports_its_exit_code(bare: Cluster) -> None:
-    """The job's exit code is told apart from its state, and no node minds."""
+    """The exit code is reported besides the state, and no node drains."""
     done = bare.wait(bare.submit("#!/bin/sh\necho no >&2; exit 3\n", ALICE))
     assert (done.state, done.exit_code, done.output) == ("FAILED", 3, "no\n")
     assert bare.drained() == []
 
 
 def test_a_cancelled_job_leaves_an_idle_cluster(bare: Cluster) -> None:
-    """A running job is cancelled, its epilog runs, nothing of it is left."""
+    """A running job is cancelled, its epilog runs, and nothing of it remains."""
     job_id = bare.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n4")
     bare.wait_for(job_id, {"RUNNING"})
     bare.cancel(job_id)
@@ -112,7 +112,7 @@ def test_a_requeued_job_is_seen_to_wait_again(bare: Cluster) -> None:
 
 
 def test_a_failing_prolog_drains_the_node_until_it_is_resumed(bare: Cluster) -> None:
-    """The node says why, the job is requeued and held, resume brings the node back."""
+    """The node has a reason, the job is requeued and held, resume restores the node."""
     hook = bare.prefix / "libexec" / "warmstart" / "prolog"
     working = hook.read_text().partition("\n")[2]
     write_hook(bare.prefix, "prolog", "exit 1")
@@ -151,7 +151,7 @@ def test_slurmctld_is_not_root(bare: Cluster) -> None:
 
 
 def test_the_recommended_settings_are_in_force(bare: Cluster) -> None:
-    """What packaging/slurm/warmstart.conf says is what the daemons use."""
+    """The daemons use the settings of packaging/slurm/warmstart.conf."""
     rows = bare.admin("scontrol", "show", "config").splitlines()
     pairs = (row.partition("=") for row in rows if "=" in row)
     settings = {key.strip(): value.strip() for key, _, value in pairs}
@@ -219,7 +219,7 @@ with Cluster() as cluster:
 
 
 def test_a_killed_owner_leaves_nothing_behind(bare: Cluster) -> None:
-    """SIGKILL the process that owns a second cluster: daemons, mounts and directory go away."""
+    """SIGKILL of the process that owns a second cluster: daemons, mounts and directory are removed."""
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(_REPOSITORY)},

@@ -1,4 +1,4 @@
-"""What each kind of step sees of its cache, by each way to the constant path, with and without job_container/tmpfs.
+"""What each kind of step sees of its cache, for each way to the constant path, with and without job_container/tmpfs.
 
 Run with the Slurm that the host has; `test_newer_slurm.py` runs it with a newer one, which has further ways.
 """
@@ -35,7 +35,7 @@ PRIVATE = "{base}/private"  # what job_container gives to each job besides /tmp,
 
 
 class Setting(NamedTuple):
-    """What a node has, and what its policy says."""
+    """The setup of a node, and its policy."""
 
     way: str = "none"
     contained: bool = False
@@ -64,7 +64,7 @@ SETTINGS = {
 
 
 def version() -> str:
-    """Return the installed Slurm's major.minor, for which there is a table."""
+    """Return the installed Slurm's major.minor; the table has a part for it."""
     text = subprocess.run(["/usr/sbin/slurmd", "-V"], check=True, capture_output=True, text=True).stdout
     found = text.removeprefix("slurm").removeprefix("-wlm").strip().rpartition(".")[0]
     assert found in SETTINGS, text
@@ -73,7 +73,7 @@ def version() -> str:
 
 @pytest.fixture(scope="module")
 def contained(capable_host: None) -> Iterator[Site]:
-    """Give a site whose jobs each have a /tmp of their own, and what newer releases can do besides."""
+    """Yield a site whose jobs each have a /tmp of their own, with the features of newer releases."""
     further = f"Dirs=/tmp,/dev/shm,{PRIVATE} CloneNSScript={{prefix}}/libexec/warmstart/job-container"
     cluster = Cluster(job_container="" if version() == "22.05" else further)
     (cluster.base / "private").mkdir()
@@ -83,7 +83,7 @@ def contained(capable_host: None) -> Iterator[Site]:
 
 @contextmanager
 def set_up(site: Site, setting: Setting) -> Iterator[None]:
-    """Load the plugin, take the task prolog away, say so in the policy; undone afterwards."""
+    """Load the plugin, remove the task prolog, set the policy accordingly. Undone afterwards."""
     program = site.cluster.prefix / "libexec" / "warmstart" / "task-prolog"
     with ExitStack() as stack:
         site.write_policy(constant=setting.way, cache=setting.cache.format(base=site.cluster.base))
@@ -104,7 +104,7 @@ def step(kind: str, command: str = "") -> str:
 
 
 def observed(site: Site) -> dict[str, set[str]]:
-    """Run every kind of step; return by kind what its tasks saw, with the paths that differ from job to job named."""
+    """Run every kind of step. Return what its tasks saw, by kind, with job-specific paths replaced by names."""
     again = requeued_once(site)
     steps = [
         step("a step of one task", "srun --ntasks=1"),
@@ -149,13 +149,13 @@ def requeued_once(site: Site) -> int:
 
 
 def named(site: Site, text: str, constant: Path | str) -> str:
-    """Put names in the place of paths."""
+    """Replace paths by names."""
     text = text.replace(str(constant), "/var/cache/warmstart")
     return re.sub(rf"{re.escape(str(site.workspace))}/n\d/\d+\.[0-9a-f]{{8}}", "RUN", text)
 
 
 def test_the_table_of_the_docs(site: Site, contained: Site) -> None:
-    """docs/inside-the-job.md says what is seen here: every cell is that of all tasks of all jobs of its kind."""
+    """Every cell of the table in docs/inside-the-job.md holds for all tasks of all jobs of its kind."""
     spank.need()
     settings, columns = SETTINGS[version()], []
     for setting in settings.values():
@@ -184,7 +184,7 @@ def test_the_table_of_the_docs(site: Site, contained: Site) -> None:
 
 @pytest.mark.parametrize("trap", ["nothing", "another user's link"])
 def test_a_link_in_a_shared_tmp_is_never_made_nor_followed(site: Site, trap: str) -> None:
-    """Everybody's /tmp: whether the name is free or another user was first, the job has its own path.
+    """In everybody's /tmp the job has its own path, whether the name is free or taken.
 
     Seen before the proof was asked for: the second user's job wrote into the first one's cache.
     """
@@ -207,7 +207,7 @@ def test_a_link_in_a_shared_tmp_is_never_made_nor_followed(site: Site, trap: str
 
 
 def test_a_cache_made_at_the_constant_path_is_warm_elsewhere(site: Site) -> None:
-    """The job compiles below the constant path; harvest and seed work on the workspace, and the next node is warm."""
+    """Compiled below the constant path, harvested and seeded in the workspace, warm on the next node."""
     if spank.missing():
         pytest.skip(spank.missing())
     with spank.loaded(site):
@@ -230,7 +230,7 @@ WITHOUT_PLUGIN = {
 
 
 def test_without_the_plugin_a_cache_is_warm_elsewhere(contained: Site) -> None:
-    """What job_container gives is enough: built at the constant path on one node, found there on the next."""
+    """With job_container alone: built at the constant path on one node, warm on the next."""
     tool, setting = WITHOUT_PLUGIN[version()]
     base = contained.cluster.base
     store = contained.new_store(base / "store.contained")
@@ -245,7 +245,7 @@ def test_without_the_plugin_a_cache_is_warm_elsewhere(contained: Site) -> None:
 
 
 def test_a_profile_that_needs_the_path_is_left_out_without_it(site: Site) -> None:
-    """The audit says so, its variable is not set; with the plugin it is, below the constant path."""
+    """The audit reports it, and its variable is unset. With the plugin it is set."""
     if spank.missing():
         pytest.skip(spank.missing())
     script = '#!/bin/sh\necho "$NUMBA_CACHE_DIR $TORCH_EXTENSIONS_DIR"\n'

@@ -1,4 +1,4 @@
-"""Deferred harvests: maintenance finishes what an epilog has no time for, bounded; it is lost only with a reason."""
+"""Deferred harvests: maintenance finishes what an epilog had no time for, within bounds; losses have a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANY = 10_000  # more than can be copied in half a second, on any machine
 
 
 def late_job(site: Site, job_id: int, first: int) -> Path:
-    """Run a job by hand that makes more than its epilog has time for; return the directory of the deferred run."""
+    """Run a job by hand that makes more than its epilog has time for. Return the deferred run's directory."""
     variables = site.variables(job_id)
     assert site.run_hook("prolog", variables).returncode == 0
     (name,) = os.listdir(site.workspace / "n1")
@@ -43,13 +43,13 @@ def late_job(site: Site, job_id: int, first: int) -> Path:
 
 
 def stored(site: Site) -> int:
-    """Return how many of Numba's entries the store has."""
+    """Return how many of Numba's entries are in the store."""
     found = json.loads(site.command("cache", "ls", "--json", "--profile", "numba").stdout)
     return sum(bundle["entries"] for bundle in found)
 
 
 def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> None:
-    """The epilog ends within its bound and says what it left; maintenance publishes all of it, and nothing stays.
+    """The epilog ends in time and reports the rest; maintenance publishes it, and nothing remains.
 
     In a cache that began empty, and in one that the store's bundles are mounted in.
     """
@@ -70,13 +70,13 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> Non
 
 @pytest.fixture
 def node(base: Path, monkeypatch: pytest.MonkeyPatch) -> LateNode:
-    """Give a node; how full this machine's disk is does not matter."""
+    """Yield a node, whose disk counts as empty whatever this machine's."""
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
     return LateNode(base)
 
 
 def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
-    """While another process finishes runs, maintenance removes none of them; then it finishes all."""
+    """While another process finishes runs, maintenance removes none; then it finishes all."""
     for number in (1, 2):
         node.epilog(node.run_of(number))
     left = node.left()
@@ -92,7 +92,7 @@ def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
 
 
 def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
-    """What maintenance can't publish is spooled, like an epilog's."""
+    """Maintenance spools what it cannot publish, as an epilog does."""
     node.epilog(node.run_of(1))
     node.site.store.rename(node.base / "away")
     node.maintain(status=1)
@@ -104,7 +104,7 @@ def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
 
 
 def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of the policy holds after every epilog; 0 keeps none."""
+    """The policy's limit holds after every epilog; 0 keeps none."""
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
     node = LateNode(base, "harvest: {deferred: 2}")
     for number in (1, 2, 3):
@@ -120,7 +120,7 @@ def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_full_disk_takes_deferred_harvests_first(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While less than a tenth is free, the oldest go, however few they are."""
+    """While less than a tenth is free, the oldest are dropped, however few there are."""
     node.epilog(node.run_of(1))
     answers = iter([True, False])
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
@@ -131,7 +131,7 @@ def test_a_full_disk_takes_deferred_harvests_first(node: LateNode, monkeypatch: 
 
 
 def test_a_file_system_says_how_full_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks and inodes both count; a file system that has no fixed number of inodes is not full of them."""
+    """Blocks and inodes both count. Without a fixed number of inodes, only blocks do."""
     real = os.statvfs(tmp_path)
     for changes, short in (
         ({"f_bavail": real.f_blocks // 11}, True),
@@ -145,7 +145,7 @@ def test_a_file_system_says_how_full_it_is(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
-    """What can't be trusted or has waited for two days is dropped; each says why, and nothing is left of it."""
+    """Untrusted runs, and those older than two days, are dropped with a reason, leaving nothing."""
     for number, boot_id in ((1, BOOT), (2, "another boot"), (3, BOOT), (4, BOOT)):
         node.epilog(node.run_of(number, boot_id))
     old = deferred.deferred_harvests(node.paths.deferred)[0]
@@ -163,7 +163,7 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
 
 
 def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run waits with its first age, and ends when all is done."""
+    """The run keeps its first age, and ends when all is done."""
     from warmstart.entry.maintenance import node as node_maintenance
 
     node.epilog(node.run_of(1))
@@ -181,7 +181,7 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
 
 
 def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> None:
-    """Its record names what was left: that is harvested, and nothing is deferred twice."""
+    """The record names what remains: it is harvested, and nothing is deferred twice."""
     record = node.run_of(1)._replace(deferred=["numba"])
     deferred.defer(node.paths.deferred, record, time.time())
     node.epilog(record, budget=30.0)
@@ -190,7 +190,7 @@ def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> N
 
 
 def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -> None:
-    """The epilog says why, and goes on; with room again, the next job's entries are taken."""
+    """The epilog gives the reason and continues. With space again, the next entries are published."""
     site = LateNode(base, "maintenance: {per_user: 10KiB}")  # less than its first bundle
     site.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     site.site.publish(numba_entries(9), scope="site")
@@ -205,7 +205,7 @@ def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -
 
 
 def test_what_fails_shows_in_the_report(base: Path) -> None:
-    """A run whose harvest the store refuses is over all the same, and the timer's unit says that something failed."""
+    """A run whose harvest the store refuses still ends, and the timer's unit reports the failure."""
     node = LateNode(base, "maintenance: {per_user: 10KiB}")
     node.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     node.epilog(node.run_of(1))
@@ -219,7 +219,7 @@ def test_what_fails_shows_in_the_report(base: Path) -> None:
 
 @pytest.mark.parametrize("store_answers", [True, False])
 def test_what_a_prolog_had_no_budget_for_is_not_published_again(node: LateNode, store_answers: bool) -> None:
-    """The job compiles an entry that the store has: not new for a harvest, and, spooled unasked, not for the store."""
+    """The job compiles an entry that the store has: it is new neither for a harvest nor for the store."""
     first = node.site.publish(numba_entries(1, 2))
     record = node.run_of(1, entries=numba_entries(1, salt=b"mine"))  # nothing of the namespace was seeded
     if not store_answers:

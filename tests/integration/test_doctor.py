@@ -11,7 +11,7 @@ from tests.cluster.site import Site
 
 
 def run_a_job(site: Site) -> None:
-    """Have a job's hooks put the policy into force."""
+    """Run a job, so that its hooks put the policy into force."""
     site.cluster.wait(site.cluster.submit("#!/bin/sh\ntrue\n", ALICE))
 
 
@@ -23,7 +23,7 @@ def examined(site: Site) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def test_a_real_site(site: Site) -> None:
-    """The settings that admins are told to include fit; nothing of the probes is left."""
+    """The recommended settings of Slurm pass, and the probes leave nothing behind."""
     run_a_job(site)
     _, found = examined(site)
     groups = {name: row for name, row in found.items() if row["status"] in ("wrong", "critical")}

@@ -1,4 +1,4 @@
-"""What `warmstart doctor` tries with real mounts, as root: it tells what this node can do and leaves nothing behind."""
+"""Checks of `warmstart doctor` that mount, as root: they report what this node supports and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("capable_host")
 
 @pytest.fixture
 def here() -> Iterator[Node]:
-    """Give a node with a workspace of root's, in a place where nobody else can change what lies above."""
+    """Yield a node with a workspace of root's, below directories that only root can change."""
     base = Path(tempfile.mkdtemp(prefix="ws-doc-", dir="/var/tmp"))
     installation = installed(base)
     policy, _ = current(installation)
@@ -40,7 +40,7 @@ def here() -> Iterator[Node]:
 
 
 def examined(node: Node) -> dict[str, Result]:
-    """Return the findings of what is tried with mounts; assert that nothing is left of the attempts."""
+    """Return the findings of the checks that mount. Asserts that they leave nothing behind."""
     checks = {"seeding": kernel.seeding, "image-limits": kernel.image_limits}
     found = {result.check: result for result in run_checks(checks, node)}
     assert os.listdir(node.policy.paths.workspace) == []
@@ -54,31 +54,31 @@ def _loops() -> str:
 
 
 def no_ids(*_: int) -> int:
-    """Refuse as a kernel without user namespaces does."""
+    """Fail as a kernel without user namespaces does."""
     raise OSError(22, "Invalid argument")
 
 
 def no_loops(*_: object) -> tuple[int, str]:
-    """Refuse as a node without /dev/loop-control does."""
+    """Fail as a node without /dev/loop-control does."""
     raise OSError(2, "No such file or directory")
 
 
 def test_this_node_can(here: Node) -> None:
-    """Both ways that the tests of seeding and of imports need, too."""
+    """The tests of seeding and imports need both, too."""
     found = examined(here)
     assert {result.status for result in found.values()} == {"ok"}
     assert kernel.MAP in found["seeding"].found or kernel.NO_MAP in found["seeding"].found
 
 
 def test_a_kernel_that_maps_no_ids(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeding goes on, and the finding says how files look then."""
+    """Seeding works, and the finding says how files appear."""
     monkeypatch.setattr(linux, "user_namespace", no_ids)
     found = examined(here)["seeding"]
     assert (found.status, kernel.NO_MAP in found.found) == ("ok", True)
 
 
 def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No loop devices; no overlay; no mke2fs: each is advice, for jobs run all the same."""
+    """No loop devices, no overlay, no mke2fs: each is advice, because jobs run all the same."""
     monkeypatch.setattr(scratch, "MKE2FS", "/no/such")
     with monkeypatch.context() as patch:
         patch.setattr(loops, "attach", no_loops)
@@ -90,12 +90,12 @@ def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_doctor_that_was_killed(here: Node) -> None:
-    """Its mounts end with its process; what it left goes with the next run."""
+    """Its mounts end with its process; the next run removes its files."""
     workspace = Path(here.policy.paths.workspace)
     child = os.fork()
     if not child:
         try:
-            kernel._tried(here, _wait)
+            kernel._try(here, _wait)
         finally:
             os._exit(0)
     processes.wait_until("the mount", lambda: bool(list(workspace.glob(".doctor-*/ready"))), 20)
@@ -106,7 +106,7 @@ def test_a_doctor_that_was_killed(here: Node) -> None:
 
 
 def _wait(parent: str, name: str) -> None:
-    """Mount, say so, and stay until well after the parent's end."""
+    """Mount, signal, and stay until well after the parent's end."""
     assert kernel._make(parent, name)
     Path(parent, name, "ready").touch()
     time.sleep(0.5)

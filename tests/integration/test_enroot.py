@@ -1,4 +1,4 @@
-"""The `enroot` importer in its sandbox: real accounts, registry and mksquashfs; enroot's stand-in (tests/fakes)."""
+"""The `enroot` importer in its sandbox: real accounts, registry and mksquashfs; a stand-in for enroot (tests/fakes)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def place(capable_host: None) -> Iterator[Place]:
 
 
 def _push_as_docker(registry: Registry, layout: Path, name: str) -> str:
-    """Push in Docker's format: Debian's docker-registry shows enroot's requests no other. Returns the digest."""
+    """Push in Docker's format, the only one that Debian's docker-registry shows enroot. Returns the digest."""
     digest = layout / "docker-digest"
     subprocess.run(
         ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", "--format=v2s2",
@@ -100,7 +100,7 @@ def _push_as_docker(registry: Registry, layout: Path, name: str) -> str:
 
 
 def _imported(place: Place, version: str, reference: Reference, digest: str = "") -> list[str]:
-    """Import as a producer does, take the image and prove it; return the names in it."""
+    """Import as a producer does, take the image and verify it. Return the names in it."""
     importer = place.importer(version)
     with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
         digest = digest or importer.resolve(reference, work, after(30))
@@ -120,14 +120,14 @@ def _imported(place: Place, version: str, reference: Reference, digest: str = ""
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_imports_what_the_registry_has(place: Place, version: str) -> None:
-    """By a tag that is resolved, and by a digest: one whole image, the import account's, and nothing left behind."""
+    """By a resolved tag and by digest: a whole image of the import account, and no leftovers."""
     for reference in (place.image(), place.image(f"team/tool@{place.digest}")):
         names = _imported(place, version, reference, reference.digest)
         assert {"/etc/hello", "/etc/rc", "/bin/busybox"} <= set(names)
 
 
 def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
-    """The whole flight, into a store that only its owner can enter: imported once, found then, whole."""
+    """A whole flight into a store that only its owner can enter: imported once, then found."""
     shared = image_place.Place(place.base, place.accounts, place.registry, place.base)
     with shared.squashed("published") as store:
         site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
@@ -142,7 +142,7 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_not_there_is_not_found(place: Place, version: str) -> None:
-    """Enroot says 1 for every failure; the class comes from what it printed."""
+    """Enroot exits with 1 for every failure; its output decides the class."""
     importer = place.importer(version)
     with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
         with pytest.raises(ImageNotFound):
@@ -152,7 +152,7 @@ def test_what_is_not_there_is_not_found(place: Place, version: str) -> None:
 
 
 def test_a_registry_that_is_down_is_unreachable(place: Place) -> None:
-    """Nobody listens there."""
+    """No process listens there."""
     down = f"127.0.0.1:{config.free_ports(1)[0]}"
     importer = place.importer("4.1.2")._replace(insecure=(down,))
     with (
@@ -163,7 +163,7 @@ def test_a_registry_that_is_down_is_unreachable(place: Place) -> None:
 
 
 def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None:
-    """Without being listed the registry is spoken to in TLS, which this one does not."""
+    """Unless listed, a registry is contacted by TLS, which this one does not speak."""
     importer = place.importer("4.1.2")._replace(insecure=())
     with (
         scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
@@ -173,7 +173,7 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
 
 
 def test_the_endpoint_says_what_skopeo_says(place: Place) -> None:
-    """The registry's own answer, asked as the import account, for nodes with an old enroot and no skopeo."""
+    """The registry's own answer, queried as the import account, for nodes with an old enroot and no skopeo."""
     client = ImportUserClient(place.identity())
     assert client.ask_endpoint(place.image(), plain=True, reach=Reach(), deadline=after(30)) == place.digest
     with pytest.raises(ImageNotFound):
@@ -181,7 +181,7 @@ def test_the_endpoint_says_what_skopeo_says(place: Place) -> None:
 
 
 def test_a_missing_enroot_is_said(place: Place) -> None:
-    """A node where it is not installed does not look like a registry's outage."""
+    """A missing program does not look like a registry's outage."""
     importer = place.importer("4.1.2")._replace(program="/nonexistent/enroot")
     with (
         scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
@@ -191,7 +191,7 @@ def test_a_missing_enroot_is_said(place: Place) -> None:
 
 
 def _plant(place: Place, marker: Path) -> dict[str, str]:
-    """Give alice an enroot configuration whose netrc is a program; returns her environment."""
+    """Give alice an enroot configuration whose netrc is a program. Return her environment."""
     alice: Account = place.accounts[ALICE]
     directory = alice.home / ".config" / "enroot"
     directory.mkdir(parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ def _plant(place: Place, marker: Path) -> dict[str, str]:
 
 
 def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would run as whoever imports is not even read, although all of our environment names it.
+    """The file, which would run as the importing account, is not even read, although the environment names it.
 
     See docs/threats.md, row 1.
     """
@@ -231,7 +231,7 @@ def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.Monk
 
 
 def test_nothing_survives_a_killed_import(place: Place) -> None:
-    """SIGKILL while half of an image lies under its final name: processes and temp go, the next import works."""
+    """SIGKILL with half an image under its final name: processes and files go, and the next import works."""
     pause = place.program("4.1.2").parent / "pause"
     pause.touch()
     uid = place.accounts[IMPORT].uid
@@ -265,7 +265,7 @@ def private(place: Place) -> Iterator[Reference]:
 
 
 def _as_user(place: Place, user: str, reference: Reference, login: str = "", version: str = "4.1.2") -> str:
-    """Import into a user's own scope, as him; return the path, or `ERROR: …`."""
+    """Import into a user's own scope, as that user. Return the path, or `ERROR: …`."""
     account = place.accounts[user]
     reader, writer = os.pipe()
     child = os.fork()
@@ -301,7 +301,7 @@ def _credentials(place: Place, user: str, text: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_private_image_is_imported_as_its_user(place: Place, private: Reference, version: str) -> None:
-    """With his own credentials, all of whose text is evaluated as him alone; with none the registry refuses."""
+    """The user's own credentials are evaluated only as that user; without any the registry refuses."""
     home, host = place.accounts[ALICE].home, private.registry.partition(":")[0]
     marker = home / f"evaluated-{version}"
     _credentials(
@@ -319,7 +319,7 @@ def test_a_private_image_is_imported_as_its_user(place: Place, private: Referenc
 
 
 def test_the_shared_import_gets_no_private_image(place: Place, private: Reference) -> None:
-    """The import account has no credentials, whatever users have planted where it might look."""
+    """The import account has no credentials, whatever users plant where it might look."""
     for version in VERSIONS:
         importer = place.importer(version)._replace(insecure=(private.registry,))
         with (
@@ -331,7 +331,7 @@ def test_the_shared_import_gets_no_private_image(place: Place, private: Referenc
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Reference, version: str) -> None:
-    """Both programs log in with what lies in the import's own directory for as long as they ask, and no longer."""
+    """Both programs log in with a file that exists only during their requests."""
     login = Login(private.registry, "carol", PASSWORD)
     importer = place.importer(version)._replace(insecure=(private.registry,), login=login)
     with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
@@ -345,7 +345,7 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
 
 
 def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
-    """While one step imports, another one's deadline tells so; afterwards it is given the same image."""
+    """Another step's deadline reports the import under way; later it gets the same image."""
     home = place.accounts[ALICE].home
     shutil.rmtree(home / usage_notes.FOLDER, ignore_errors=True)
     first = _as_user(place, ALICE, place.image())

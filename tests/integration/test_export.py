@@ -1,4 +1,4 @@
-"""Bundles on their way between two clusters: real bundles, real tools, as root; nothing of an export is believed."""
+"""Exports between two clusters: real bundles and tools, as root. Nothing in an export is trusted."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Two:
         self.entries = set(numba_entries(1, 2))
 
     def exported(self, name: str) -> Path:
-        """Export all there is."""
+        """Export all bundles."""
         target = self.base / name
         assert self.here.command("cache", "export", str(target)) == 0
         return target
 
     def imported(self, source: Path, *arguments: str) -> list[dict[str, Any]]:
-        """Import into the second cluster; return what the command says of each bundle."""
+        """Import into the second cluster. Return the command's result for each bundle."""
         rows: list[dict[str, Any]] = self.there.json("cache", "import", str(source), *arguments)
         return rows
 
@@ -57,7 +57,7 @@ def two(base: Path) -> Two:
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
 def test_there_and_back(two: Two, name: str) -> None:
-    """What is exported arrives once, packed anew, with its maker; twice is no more than once."""
+    """An export arrives once, packed anew, with its producer. A second import adds nothing."""
     source = two.exported(name)
     (row,) = two.imported(source)
     assert (row["entries"], row["known"], row["rejected"], row["problem"]) == (2, 0, {}, "")
@@ -77,7 +77,7 @@ def test_there_and_back(two: Two, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
 def test_an_export_goes_through_nothing_of_a_users(two: Two, name: str) -> None:
-    """He could put a link to root's own there: nothing is made below a directory of his, nor behind a link."""
+    """Nothing is made below a user's directory or behind a link, which could lead to root's own."""
     home, roots = two.base / "home", two.base / "roots"
     home.mkdir()
     roots.mkdir()
@@ -92,7 +92,7 @@ def test_an_export_goes_through_nothing_of_a_users(two: Two, name: str) -> None:
 def test_a_relative_path_is_one_of_where_the_administrator_is(
     two: Two, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Both ways; directories on the way are made."""
+    """Paths are relative to the working directory; missing directories are made."""
     monkeypatch.chdir(two.base)
     assert two.here.command("cache", "export", name) == 0
     (row,) = two.imported(Path(name))
@@ -100,14 +100,14 @@ def test_a_relative_path_is_one_of_where_the_administrator_is(
 
 
 def test_the_standard_tool_checks_it(two: Two) -> None:
-    """An administrator without warmstart can tell a damaged export; nobody else can read it."""
+    """Without warmstart an administrator can detect damage. Only root can read it."""
     out = two.exported("out")
     subprocess.run(["/usr/bin/sha256sum", "--strict", "--quiet", "-c", "SHA256SUMS"], cwd=out, check=True)
     assert {oct(path.stat().st_mode & 0o777) for path in [out, *out.rglob("*")]} == {"0o700", "0o600"}
 
 
 def test_an_export_is_completed_and_never_overwrites(two: Two) -> None:
-    """A directory takes what is new; another file under a name of ours, or a tar file that is there, is refused."""
+    """A directory takes new bundles. Another file with our name, or an existing tar file, is refused."""
     out = two.exported("out")
     two.here.publish(numba_entries(3), scope=DAEMON, user="daemon")
     two.exported("out")
@@ -136,7 +136,7 @@ def test_only_what_was_chosen_is_carried(two: Two) -> None:
 
 
 def test_a_scope_has_to_be_named(two: Two) -> None:
-    """A user that this cluster does not have, or has with another uid, and what others would run, by hand only."""
+    """Needed for unknown users, users with another uid, and scopes that others read."""
     two.here.publish(numba_entries(4), scope="site")
     two.here.publish(numba_entries(5), scope="account-ml")
     two.here.publish(numba_entries(6), scope="user-99-daemon")
@@ -156,7 +156,7 @@ def test_a_scope_has_to_be_named(two: Two) -> None:
 
 
 def test_entries_are_validated_again(two: Two) -> None:
-    """What no validator takes stays out though every hash is right; the rest of its bundle arrives."""
+    """An invalid entry is rejected though every hash is right; the rest of its bundle arrives."""
     name, files = numba_entry(8)
     broken = {path: data[:-1] for path, data in files.items()}
     two.here.publish({name: broken, **numba_entries(9)}, scope=DAEMON, user="daemon")
@@ -167,7 +167,7 @@ def test_entries_are_validated_again(two: Two) -> None:
 
 
 def test_of_a_cache_whose_newest_wins_what_is_here_stays(base: Path) -> None:
-    """An export is old: it takes nobody's place. Where there is nothing its newest is taken, and jobs go on from it."""
+    """An export replaces nothing. Into an empty store its newest goes, and jobs continue from it."""
     for name in ("h", "t"):
         (base / name).mkdir()
     here, there = MaintenanceSite(base / "h"), MaintenanceSite(base / "t")
@@ -187,7 +187,7 @@ def test_of_a_cache_whose_newest_wins_what_is_here_stays(base: Path) -> None:
 
 
 def publish_cache(site: MaintenanceSite, scope: str, data: bytes, based_on: str) -> str:
-    """Publish TensorRT-RTX's one file, grown from a bundle; return the bundle's id."""
+    """Publish TensorRT-RTX's one file, grown from a bundle. Return the bundle's id."""
     entries = {"runtime_cache.bin": {"runtime_cache.bin": data}}
     fd = site.packed(entries)
     try:
@@ -202,7 +202,7 @@ def publish_cache(site: MaintenanceSite, scope: str, data: bytes, based_on: str)
 
 
 def cache_of(site: MaintenanceSite, scope: str, profile: str, namespace: str) -> tuple[str, bytes]:
-    """Return the bundle that a job would be seeded from, and the content of its one file."""
+    """Return the bundle that a job would be seeded from, and the contents of its one file."""
     with site.client() as client:
         (offer,) = client.offers([scope], profile, namespace, after(20)).offers
     bundle = offer.bundle
@@ -214,7 +214,7 @@ def cache_of(site: MaintenanceSite, scope: str, profile: str, namespace: str) ->
 
 
 def test_an_unknown_profile_and_a_blocked_user_stay_out(two: Two) -> None:
-    """The kill switch of this cluster holds for what comes from another one."""
+    """This cluster's blocks apply to imports, too."""
     out = two.exported("out")
     two.there.publish(one("x"))
     assert two.there.command("cache", "block", "--user", "daemon", "--reason", "x") == 0
@@ -231,7 +231,7 @@ def test_an_unknown_profile_and_a_blocked_user_stay_out(two: Two) -> None:
 
 
 def resum(out: Path) -> None:
-    """Write the list of a changed export anew, as whoever changed it would."""
+    """Write the list of a changed export anew, as an attacker would."""
     files = [path for path in sorted(out.rglob("*")) if path.is_file() and path.name != "SHA256SUMS"]
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out)}\n" for path in files]
     (out / "SHA256SUMS").write_text("".join(lines))
@@ -267,7 +267,7 @@ def test_a_damaged_file_is_named_and_the_rest_arrives(two: Two, what: str) -> No
 
 
 def test_a_foreign_squashfs_is_never_published(two: Two) -> None:
-    """A bundle whose hashes are all right, with a setuid file, a link and a device in it: none of them arrives."""
+    """All hashes are right, but the bundle has a setuid file, a link and a device: none arrives."""
     out = two.exported("out")
     folder = out / DAEMON / "numba" / "ns"
     path = folder / f"{two.bundle}.sqsh"
@@ -311,7 +311,7 @@ def test_a_foreign_squashfs_is_never_published(two: Two) -> None:
 
 
 def test_names_that_lead_out_are_no_names(two: Two) -> None:
-    """A list may name what the store's layout has, and nothing else."""
+    """A list may have only names of the store's layout."""
     out = two.exported("out")
     for name in ("../../etc/passwd", "/etc/passwd", "a/b/c.json", f"{DAEMON}/numba/../ns/{two.bundle}.json"):
         with (out / "SHA256SUMS").open("a") as sums:
@@ -323,7 +323,7 @@ def test_names_that_lead_out_are_no_names(two: Two) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "hardlink", "outside", "twice"])
 def test_a_tar_that_lies(two: Two, kind: str) -> None:
-    """Members that are no files are not there; of a name that comes twice the first counts; nothing is extracted."""
+    """Members that are not files are ignored, the first of duplicate names counts, and nothing is extracted."""
     good = two.exported("out.tar")
     bad = two.base / "bad.tar"
     name = Item(DAEMON, "numba", "ns", two.bundle).path + ".sqsh"
@@ -349,7 +349,7 @@ def test_a_tar_that_lies(two: Two, kind: str) -> None:
 
 
 def test_what_is_no_export_is_refused(two: Two) -> None:
-    """An unfinished one, a newer format, an empty directory, a file that is no tar."""
+    """An unfinished export, a newer format, an empty directory, a file that is not a tar."""
     out = two.exported("out")
     head = out / "export.json"
     head.write_text('{"format": 2}')
@@ -378,7 +378,7 @@ def test_what_is_no_export_is_refused(two: Two) -> None:
 
 
 def test_nobody_elses_directory_is_written_to(two: Two) -> None:
-    """Whoever owns the directory could swap what root writes there."""
+    """Its owner could replace what root writes there."""
     theirs = two.base / "theirs"
     theirs.mkdir()
     os.chown(theirs, 1, 1)

@@ -1,4 +1,4 @@
-"""Profiles without a tool here: their files are written by hand, everything else is real.
+"""Profiles whose tools are not installed: their files are written by hand, everything else is real.
 
 A single file of which the newest wins, the CUDA driver's cache, files that jobs declare, a profile of the site's own.
 """
@@ -52,7 +52,7 @@ class HandJob:
         self.variables = dict(line.split("=", 1) for line in lines)
 
     def run(self, script: str) -> str:
-        """Run a shell script as the job's user, with the job's variables; return what it prints."""
+        """Run a shell script as the job's user, with the job's variables. Return its output."""
         account = self.site.cluster.account(self.user)
         done = run_as(account, ["/bin/sh", "-euc", script], environment=self.variables)
         assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ class HandJob:
         assert self.site.run_hook("epilog", self._slurm).returncode == 0
 
     def rejected(self) -> dict[str, int]:
-        """Return what the epilog turned away, by reason."""
+        """Return the entries that the epilog rejected, by reason."""
         counts: dict[str, int] = {}
         for event in self.site.events(self.job_id, "entry.rejected"):
             counts.update(event["reasons"])
@@ -76,7 +76,7 @@ class HandJob:
 
 @contextmanager
 def a_job(site: Site, job_id: int, node: str = "n1", *, user: str = ALICE, comment: str = "") -> Iterator[HandJob]:
-    """Give a job; its epilog runs at the end of the `with`."""
+    """Yield a job. Its epilog runs at the end of the `with` block."""
     job = HandJob(site, job_id, node, user, comment)
     try:
         yield job
@@ -85,7 +85,7 @@ def a_job(site: Site, job_id: int, node: str = "n1", *, user: str = ALICE, comme
 
 
 def test_of_a_single_file_the_newest_wins(site: Site) -> None:
-    """Each job finds what the one before made of it; what is not new, or was overtaken, replaces nothing."""
+    """Each job gets its predecessor's file. An unchanged or overtaken one replaces nothing."""
     site.write_policy(RTX)
     with a_job(site, 930001) as first:
         first.run('test ! -e "$WARMSTART_TRT_RTX_CACHE"; printf v1 > "$WARMSTART_TRT_RTX_CACHE"')
@@ -115,7 +115,7 @@ def test_of_a_single_file_the_newest_wins(site: Site) -> None:
 
 
 def test_a_single_file_is_left_out_while_its_lock_is_held(site: Site) -> None:
-    """The epilog waits for the tool's flock(2), not for ever; it neither makes nor removes the lock's file."""
+    """The epilog waits a bounded time for the tool's flock(2), and neither makes nor removes the lock file."""
     site.write_policy(RTX)
     with a_job(site, 930011, user=BOB) as job:
         job.run('printf v1 > "$WARMSTART_TRT_RTX_CACHE"; : > "$WARMSTART_TRT_RTX_CACHE.lock"')
@@ -129,7 +129,7 @@ def test_a_single_file_is_left_out_while_its_lock_is_held(site: Site) -> None:
 
 
 def test_a_lock_that_is_a_link_leads_nowhere(site: Site, tmp_path: Path) -> None:
-    """Root opens no lock file through a link, and follows none to somebody else's."""
+    """Root does not follow a link to a lock file."""
     secret = tmp_path / "secret"
     secret.write_text("root's")
     site.write_policy(RTX)
@@ -149,7 +149,7 @@ exit {status}
 
 
 def test_the_drivers_cache_is_one_entry_of_successful_jobs(site: Site) -> None:
-    """With its index or not at all; what a failed job leaves may be half a kernel and is not taken."""
+    """Whole with its index, or not at all. A failed job may leave half a kernel, so its cache is not taken."""
     site.write_policy(CUDA)
     ended = []
     for node, kernel, status in (("n1", "0001", 1), ("n2", "0002", 0), ("n1", "0003", 0), ("n2", "0004", 0)):
@@ -163,7 +163,7 @@ def test_the_drivers_cache_is_one_entry_of_successful_jobs(site: Site) -> None:
 
 
 def test_files_that_a_job_declares(site: Site) -> None:
-    """They come back to jobs that declare the same name, and nobody else; checksums and limits count."""
+    """Only jobs that declare the same name get them. Checksums and limits apply."""
     site.write_policy(FILES)
     engine = "printf engine > engines/a.plan; sha256sum engines/a.plan > engines/a.plan.sha256"
     model = "mkdir -p models/m/x; printf w > models/m/x/w.bin; printf c > models/m/config"
@@ -188,7 +188,7 @@ def test_files_that_a_job_declares(site: Site) -> None:
 
 
 def test_a_profile_of_the_sites_own(site: Site) -> None:
-    """Variables, entries, needed files and formats as the policy says, through the real validator."""
+    """Variables, entries, needed files and formats come from the policy and pass the real validator."""
     site.write_policy(OWN)
     with a_job(site, 930031) as cold:
         assert cold.variables["MYTOOL_CACHE"] == cold.variables["WARMSTART_CACHE"] + "/mytool/v1"
@@ -205,7 +205,7 @@ def test_a_profile_of_the_sites_own(site: Site) -> None:
 
 @pytest.mark.parametrize("name", ["mytool", "files"])
 def test_a_job_may_ask_for_a_profile_of_the_sites_own(site: Site, name: str) -> None:
-    """`profiles=mytool` works like any other; files are declared by their name alone."""
+    """`profiles=mytool` works like any other; files are declared by name alone."""
     site.write_policy(OWN.replace("profiles: [mytool]", "env: {ANY: thing}"))
     job_id = 930041 if name == "mytool" else 930042
     with a_job(site, job_id, comment=f"warmstart: profiles={name}") as job:

@@ -1,4 +1,4 @@
-"""What a harvest publishes is of use: no bundle is larger than what a job fetches."""
+"""Bounds of a harvest: no bundle is larger than what a job fetches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("capable_host")
 
 
 def test_one_harvest_fits_into_what_a_job_fetches(base: Path) -> None:
-    """The rest is the next job's. A bundle that no job could fetch would keep its entries from all (first wins)."""
+    """The next job publishes the rest. An oversized bundle would keep its entries from all (first wins)."""
     entries = numba_entries(1, 2, 3, 4)
     size = sum(len(data) for data in entries[min(entries)].values())
     node = LateNode(base, "seed: {max_fetch: 1KiB}")

@@ -1,6 +1,6 @@
-"""What each depth of validity catches, found by damaging a real image in every way; docs/images.md has the table.
+"""What each depth of verification catches, found by damaging a real image in every way (table in docs/images.md).
 
-The store refuses root's own uid: the damage is done behind it, and found by its owner.
+The store refuses root's uid: the damage is done in the directory behind it, and found by its owner.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catches]]:
-    """Return for each depth whether it catches the bytes of a file that should be the image."""
+    """Return whether each depth catches the bytes of a file in place of the image."""
     path = store.source / "images" / f"{NAME}.sqsh"
     path.write_bytes(whole)
     want = ImageQuery(reference.parse(f"reg.io/a@{DIGEST}"), KIND, "", "", TagTimes(0.0, 0.0))
@@ -82,7 +82,7 @@ def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catch
 
 
 def killed_packer(place: Place) -> bytes:
-    """Return what mksquashfs has written when it is killed half way."""
+    """Return what mksquashfs has written when it is killed midway."""
     tree, path = place.base / "big", place.base / "partial.sqsh"
     tree.mkdir()
     for number in range(40):
@@ -99,12 +99,12 @@ def killed_packer(place: Place) -> bytes:
 
 
 def share(caught: list[bool]) -> str:
-    """Return how much of a kind of damage was caught, in the words of the page."""
+    """Return which share of a kind of damage was caught, in the page's words."""
     return "all" if all(caught) else "some" if any(caught) else "none"
 
 
 def test_the_page_says_what_each_depth_catches(place: Place, whole: bytes, depths: dict[str, Catches]) -> None:
-    """The table in docs/images.md is what comes out here; the whole image passes every depth."""
+    """The table in docs/images.md matches these results. An intact image passes every depth."""
     assert not any(catches(whole) for catches in depths.values())
     used = parse(whole[:96], len(whole)).bytes_used
     zeroed = [
@@ -126,7 +126,7 @@ def test_the_page_says_what_each_depth_catches(place: Place, whole: bytes, depth
         rows.append(f"| {damage} | {len(files)} | {' | '.join(found)} |")
     print("\n".join(rows))  # noqa: T201
     (table,) = TABLE.findall(DOCUMENTED.read_text())
-    # How many pages mksquashfs makes of the same tree is not the page's business.
+    # The number of pages depends on the release of mksquashfs.
     assert [_without_number(row) for row in table.splitlines()] == [_without_number(row) for row in rows]
 
 
@@ -137,7 +137,7 @@ def _without_number(row: str) -> str:
 def test_a_good_reading_is_remembered_by_the_files_state(
     store: Store, whole: bytes, depths: dict[str, Catches]
 ) -> None:
-    """The note has inode, size, mtime and ctime, and nothing that an image could say of itself."""
+    """The note has inode, size, mtime and ctime, and nothing taken from the image."""
     depths["full"](whole)
     images = store.source / "images"
     note = json.loads((images / "checked" / f"{NAME}.json").read_text())

@@ -1,4 +1,4 @@
-"""Many processes on one cold image, in a store that refuses root: one import, and nobody waits behind a waiter."""
+"""Many processes want one cold image, in a store that refuses root: one import, and waiters do not queue."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def site_of(place: Place, store: Path, number: int, **rules: object) -> Site:
 
 
 def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
-    """Obtain the image as a hook does; returns how, when it was there, and how often the store was asked."""
+    """Obtain the image as a hook does. Return how, when, and how often the store was queried."""
     asked = 0
     run = Worker.run
 
@@ -75,7 +75,7 @@ def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
 
 
 def as_owner(place: Place, path: str) -> bytes:
-    """Read an image as the store's owner, whom alone a squashed store serves."""
+    """Read an image as the store's owner, the only uid that a squashed store serves."""
     account = pwd.getpwnam(STORE)
     argv = ["cat", path]
     return subprocess.run(argv, check=True, capture_output=True, user=account.pw_uid, group=account.pw_gid).stdout
@@ -83,7 +83,7 @@ def as_owner(place: Place, path: str) -> bytes:
 
 @pytest.mark.parametrize("count", [8, 64])
 def test_one_import_however_many_want_it(place: Place, store: Store, count: int) -> None:
-    """Exactly one imports; the last one is released soon after the first, whether there are 8 or 64."""
+    """One process imports; the last of 8 or 64 gets the image soon after the first."""
     jobs = [partial(obtain, site_of(place, store.path, number), place, "team/cold:1") for number in range(count)]
     results = [result(child) for child in [in_child(job) for job in jobs]]
     assert [row["how"] for row in results].count("imported") == 1
@@ -137,7 +137,7 @@ def test_launchers_and_hooks_exclude_each_other(place: Place, store: Store, firs
 
 
 def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
-    """Two mounts of one directory, each with locks of its own: perhaps two imports, and one whole image."""
+    """Two mounts of one directory with separate locks: at most two imports, one whole image."""
     source = place.new_store("unshared-source")
     with ExitStack() as stack:
         stores = [
@@ -158,7 +158,7 @@ def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
 
 
 def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> None:
-    """The expired waiter's error names the producer and says what it does, with the bytes so far."""
+    """The error of a waiter that times out names the producer, its activity and the bytes so far."""
     image = str(place.base / "ready.sqsh")
     slow = partial(Ready, place.identity(IMPORT), image, 60.0, f"cp {image} image.sqsh;")
 

@@ -1,4 +1,4 @@
-"""Registries that fail: each failure has its class, and nothing partial is left; in a store that refuses root."""
+"""Registries that fail: each failure has its class and leaves nothing partial, in a store that refuses root."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def site(place: Place, store: Store) -> Iterator[Site]:
 def test_each_failure_has_its_class(
     place: Place, site: Site, store: Store, how: str, kind: type[WarmstartError]
 ) -> None:
-    """The user's mistake, the registry's outage, or nonsense; nothing but a remembered refusal is in the store."""
+    """The user's mistake, an outage, or garbage. The store has at most a remembered refusal."""
     with stub(how) as port:
         registry = f"127.0.0.1:{port}"
         importer = partial(Oci, place.identity(IMPORT), (registry,))
@@ -59,7 +59,7 @@ def test_each_failure_has_its_class(
 
 
 class Interrupted(Oci):
-    """An importer whose registry falls silent between the tag and the layers."""
+    """An importer whose registry stops answering between the tag and the layers."""
 
     place: Place
 
@@ -70,7 +70,7 @@ class Interrupted(Oci):
 
 
 def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: Store) -> None:
-    """It is an outage, nothing partial is left, and the next import succeeds."""
+    """It is an outage, nothing partial remains, and the next import succeeds."""
     Interrupted.place = place
     broken = site._replace(importer=partial(Interrupted, place.identity(IMPORT), (place.registry.url,)))
     with pytest.raises(RegistryUnreachable):
@@ -83,7 +83,7 @@ def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: St
 def test_a_silent_registry_leaves_the_last_known_image(
     place: Place, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expired tag of a silent registry means what it last meant; others are not made to wait for the silence."""
+    """An expired tag resolves to its last digest, and the next jobs do not wait for the registry."""
     monkeypatch.setattr(producer, "RESOLVE_KNOWN_S", 1.0)
     old = single_flight.obtain(place.image(), site, after(60))
     expired = site._replace(rules=RULES._replace(tag_ttl=0))
@@ -101,13 +101,13 @@ def test_a_silent_registry_leaves_the_last_known_image(
 
 
 def test_a_silent_registry_without_a_last_image_is_an_outage(place: Place, site: Site) -> None:
-    """There is nothing to fall back to."""
+    """There is no last digest to use."""
     with place.registry.silent(), pytest.raises(RegistryUnreachable):
         single_flight.obtain(place.image("team/never:1"), site, after(3))
 
 
 def test_a_tag_that_moved_is_picked_up_after_its_ttl_and_not_before(place: Place, site: Site) -> None:
-    """Before: the old image and no question to the registry. After: the new one."""
+    """Before: the old image without a request to the registry. After: the new one."""
     old = place.registry.push(build_image(place.base / "old", {"/v": "1\n"}), "latest", "team/moving:1")
     image = place.image("team/moving:1")
     assert single_flight.obtain(image, site, after(60)).digest == old

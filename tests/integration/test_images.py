@@ -1,4 +1,4 @@
-"""Images, end to end: real registry, skopeo, umoci, mksquashfs, accounts, a store that refuses root; no Slurm."""
+"""Images end to end: real registry, skopeo, umoci, mksquashfs and accounts, a store that refuses root. No Slurm."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def site(place: Place, store: Store) -> Iterator[Site]:
 
 
 def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -> None:
-    """The first one imports, the second one finds it; what is in the store is the image, whole and read-only."""
+    """The first job imports, the second finds the image. It is whole and read-only."""
     first = single_flight.obtain(place.image(), site, after(60))
     assert first.how == "imported"
     assert single_flight.obtain(place.image(), site, after(60)) == first._replace(how="reused")
@@ -73,7 +73,7 @@ def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -
 
 
 def test_the_image_holds_what_the_layers_hold(place: Place, site: Site, store: Store) -> None:
-    """Root owns everything, and what its owner may not read is not empty in the image."""
+    """Root owns every file, and files that their owner may not read are not empty."""
     path = store.file(single_flight.obtain(place.image(), site, after(60)).path)
     listed = subprocess.run(["unsquashfs", "-lln", str(path)], check=True, capture_output=True, text=True).stdout
     rows = {line.split("squashfs-root", 1)[1]: line.split() for line in listed.splitlines() if "squashfs-root" in line}
@@ -82,7 +82,7 @@ def test_the_image_holds_what_the_layers_hold(place: Place, site: Site, store: S
 
 
 def test_a_digest_needs_no_registry_once_it_is_there(place: Place, site: Site) -> None:
-    """A reference by digest is found although nobody could be asked about it."""
+    """A reference by digest is found without a request to a registry."""
     digest = single_flight.obtain(place.image(), site, after(60)).digest
     asked = place.registry.requests("GET", "manifests")
     found = single_flight.obtain(place.image(f"team/tool@{digest}"), site, after(60))
@@ -91,7 +91,7 @@ def test_a_digest_needs_no_registry_once_it_is_there(place: Place, site: Site) -
 
 
 def test_what_is_not_there_is_not_found(place: Place, site: Site) -> None:
-    """A wrong tag, a wrong name and a wrong digest are the user's mistake, and nothing is left of the attempt."""
+    """A wrong tag, name or digest is the user's mistake, and leaves nothing behind."""
     for name in ("team/tool:nope", "team/nope:1", f"team/tool@sha256:{'ab' * 32}"):
         with pytest.raises(ImageNotFound):
             single_flight.obtain(place.image(name), site, after(60))
@@ -99,7 +99,7 @@ def test_what_is_not_there_is_not_found(place: Place, site: Site) -> None:
 
 
 def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
-    """The second one who wants what is not there hears so without the registry being asked."""
+    """The next job gets the remembered failure without a request to the registry."""
     for _ in range(2):
         with pytest.raises(ImageNotFound):
             single_flight.obtain(place.image("team/absent:1"), site, after(60))
@@ -107,7 +107,7 @@ def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
 
 
 def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> None:
-    """401 from a real registry is the user's matter, not an outage."""
+    """401 from a real registry is the user's fault, not an outage."""
     with registries.private(place.base) as host:
         importer = partial(choose, RULES._replace(insecure=(host,)), place.identity(IMPORT))
         with pytest.raises(ImageForbidden):
@@ -115,7 +115,7 @@ def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> 
 
 
 def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> None:
-    """Nobody listens there: an outage, after the attempts that the deadline leaves room for."""
+    """No process listens there: an outage, after the attempts that the deadline allows."""
     port = config.free_ports(1)[0]
     with pytest.raises(RegistryUnreachable):
         single_flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site, after(1))
@@ -123,7 +123,7 @@ def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> Non
 
 
 def test_eight_at_once_make_one_import(place: Place, store: Store) -> None:
-    """One fetches, seven wait and are given the same image; the layers are fetched once."""
+    """One imports, seven wait and get the same image. The layers are fetched once."""
     layout = build_image(place.base / "popular", {"/etc/popular": "1\n"})
     place.registry.push(layout, "latest", "team/popular:1")
 
@@ -156,7 +156,7 @@ class Sleeper(Oci):
         work: scratch.Scratch,
         deadline: Deadline,
     ) -> str:
-        """Hang."""
+        """Sleep for ever."""
         process.run_alone(
             ["/bin/sh", "-c", "echo half > image.sqsh; /usr/bin/setsid /bin/sleep 300 & sleep 300"],
             deadline=deadline, identity=self.identity, env={}, cwd=work.path,
@@ -165,7 +165,7 @@ class Sleeper(Oci):
 
 
 def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
-    """SIGKILL in the middle: its programs die with it, the next one imports, and no half of anything stays."""
+    """SIGKILL midway: its programs die, too, the next process imports, and nothing partial remains."""
     uid = place.accounts[IMPORT].uid
 
     def hang() -> None:
@@ -187,10 +187,10 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
 
 
 class Leftover(Oci):
-    """An importer that leaves a process behind that would write into the image later."""
+    """An importer that leaves a process behind, which would write into the image later."""
 
     def import_image(self, reference: Reference, digest: str, work: scratch.Scratch, deadline: Deadline) -> str:
-        """Import, and leave a writer that has the result open."""
+        """Import, and leave a process that has the result open for writing."""
         name = super().import_image(reference, digest, work, deadline)
         script = f"(exec 3<>{name}; exec setsid /bin/sh -c 'sleep 300; echo evil >&3') & sleep 0.2"
         process.run_alone(
@@ -201,7 +201,7 @@ class Leftover(Oci):
 
 
 def test_nothing_of_the_importer_survives(place: Place, store: Store) -> None:
-    """A process in a session of its own, with the image open for writing, is dead before the image is taken."""
+    """A process in a session of its own, with the image open, is dead before the image is taken."""
     site = place.site(store.path, importer=partial(Leftover, place.identity(IMPORT), (place.registry.url,)))
     with site.store:
         assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
@@ -209,7 +209,7 @@ def test_nothing_of_the_importer_survives(place: Place, store: Store) -> None:
 
 
 class Accomplice(Oci):
-    """An importer whose account has the result open for writing in a process outside."""
+    """An importer with an outside process that has the result open for writing."""
 
     def import_image(self, reference: Reference, digest: str, work: scratch.Scratch, deadline: Deadline) -> str:
         """Import, and keep the result open, as a process that was handed a descriptor would."""
@@ -219,7 +219,7 @@ class Accomplice(Oci):
 
 
 def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Store) -> None:
-    """A descriptor that outlived the importer's processes keeps its image out of the store.
+    """An image with an open writable descriptor does not reach the store.
 
     See docs/threats.md, row 11.
     """
@@ -235,7 +235,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
 
 
 def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
-    """No room for the image: the store's error, and nothing partial in it."""
+    """No space for the image: a store error, and nothing partial in it."""
     with mounts.tmpfs(place.base / "full", size="512k") as store:
         site = place.site(place.own(store))
         with site.store, pytest.raises(StoreFull):
@@ -245,7 +245,7 @@ def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
 
 
 def test_a_store_above_its_mark_lets_the_unused_go(place: Place) -> None:
-    """On a small file system: the image that no node has used for long makes room, the other one stays."""
+    """On a small file system the least recently used image is evicted; the other one stays."""
     with (
         mounts.tmpfs(place.base / "small", size="8m") as small,
         mounts.squashed(
@@ -272,7 +272,7 @@ def test_a_store_above_its_mark_lets_the_unused_go(place: Place) -> None:
 
 
 def test_a_store_without_inodes_is_full(place: Place) -> None:
-    """No inode for the lock already: the store's error, and no import that could not be published."""
+    """Without an inode even for the lock: a store error, and no import."""
     with mounts.tmpfs(place.base / "inodes", inodes=2) as store:
         site = place.site(place.own(store))
         with site.store, pytest.raises(StoreFull):
@@ -280,7 +280,7 @@ def test_a_store_without_inodes_is_full(place: Place) -> None:
 
 
 def test_a_read_only_store_serves_what_it_has(place: Place) -> None:
-    """What is there is found; what is not there is the store's failure."""
+    """Present images are found; missing ones are a store error."""
     store = place.new_store("read-only")
     site = place.site(store)
     with site.store:
@@ -294,7 +294,7 @@ def test_a_read_only_store_serves_what_it_has(place: Place) -> None:
 
 
 def test_a_damaged_image_is_quarantined_and_imported_again(place: Place, site: Site, store: Store) -> None:
-    """A truncated image in the store is noticed at use; whoever has it open keeps it."""
+    """A truncated image is detected at use. Open descriptors stay valid."""
     first = single_flight.obtain(place.image(), site, after(60))
     os.truncate(store.file(first.path), 4096)
     again = single_flight.obtain(place.image(), site, after(60))
@@ -305,7 +305,7 @@ def test_a_damaged_image_is_quarantined_and_imported_again(place: Place, site: S
 
 
 def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path) -> None:
-    """What mksquashfs writes with its different options is taken, with the padding that it adds or does not."""
+    """Images by mksquashfs with different options pass, with or without padding."""
     tree = tmp_path / "tree"
     tree.mkdir()
     empty = tmp_path / "empty"
@@ -328,7 +328,7 @@ def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path)
 
 
 def test_listing_finds_what_the_superblock_does_not(place: Place, site: Site, store: Store) -> None:
-    """Zeroed inodes under a good superblock pass the cheap depth and fail the next; the good image passes both."""
+    """Zeroed inodes under a good superblock pass the cheap depth and fail the next. The good image passes both."""
     good = store.file(single_flight.obtain(place.image(), site, after(60)).path).read_bytes()
     block = squashfs.parse(good[:96], len(good))
     zeroed = bytearray(good)
@@ -355,7 +355,7 @@ def _lists(fd: int, validator: Identity) -> bool:
 
 
 def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> None:
-    """A waiter whose time is over says who is still importing, where, and for which job."""
+    """A waiter that times out reports who is importing, where, and for which job."""
 
     def hang() -> None:
         site = place.site(
@@ -379,7 +379,7 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
 
 
 def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: Store) -> None:
-    """Eight on the store for a tag, four for a digest, none of which lists a directory, however many images."""
+    """Eight on the store for a tag, four for a digest; none lists a directory, however many images there are."""
     found = single_flight.obtain(place.image(), site, after(60))
     for number in range(500):
         (store.source / "images" / f"{number:064x}.{KIND}.sqsh").touch()

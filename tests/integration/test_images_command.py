@@ -1,4 +1,4 @@
-"""`warmstart images` on a store that refuses root, with a real registry: what each command does, prints, ends with."""
+"""`warmstart images` on a store that refuses root, with a real registry: effects, output and exit statuses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def imported(site: Installation, place: Place) -> Any:  # noqa: ANN401 - JSON
 
 
 def test_import_list_show(site: Installation, place: Place) -> None:
-    """What was imported is listed with its size and where it came from, and shown by reference, digest or name."""
+    """An imported image is listed with size and origin, and shown by reference, digest or name."""
     reference = f"{place.registry.url}/team/tool:1"
     first = imported(site, place)
     assert first["how"] == "imported"
@@ -75,7 +75,7 @@ def test_import_list_show(site: Installation, place: Place) -> None:
 
 
 def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None:
-    """A missing image ends with 1 and the error; a refused registry, or none, with 2."""
+    """A missing image ends with 1 and the error; a forbidden registry, or none, with 2."""
     missing = run(site, "images", "import", f"{place.registry.url}/team/none:1", "--json")
     assert missing.exit_code == 1
     assert '"code": "image-not-found"' in missing.stdout
@@ -86,10 +86,10 @@ def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None
 
 
 def test_verify_reads_every_byte(site: Installation, place: Place, store: Store) -> None:
-    """Whole is 0; one changed byte is 1, and the image is in quarantine with the reason."""
+    """An intact image is 0. One changed byte is 1, and the image is quarantined with the reason."""
     path = store.file(imported(site, place)["path"])
     assert [row["problem"] for row in answer(site, "images", "verify")] == [""]
-    assert "as it was when it was last read" in run(site, "images", "verify").stdout
+    assert "unchanged since it was last read" in run(site, "images", "verify").stdout
     with path.open("r+b") as stream:
         stream.seek(200)
         stream.write(b"damage")
@@ -102,7 +102,7 @@ def test_verify_reads_every_byte(site: Installation, place: Place, store: Store)
 
 
 def test_pin_and_evict(site: Installation, place: Place, store: Store) -> None:
-    """What is in use or pinned stays unless it is forced; without names nothing goes that has room."""
+    """Images in use or pinned stay unless forced. Without names nothing is evicted while there is space."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
     assert answer(site, "images", "evict") == {"evicted": [], "kept": []}
     kept = run(site, "images", "evict", name, "--json")
@@ -119,7 +119,7 @@ def test_pin_and_evict(site: Installation, place: Place, store: Store) -> None:
 
 
 def test_adopt(site: Installation, place: Place, store: Store) -> None:
-    """A launcher's image is taken over from the policy's directory; where there is none, that is said."""
+    """A launcher's image is copied from the policy's directory. If there is none, the error says so."""
     reference = f"{place.registry.url}/team/adopted:1"
     nothing = run(site, "images", "adopt", reference)
     assert (nothing.exit_code, "no directory that has it" in nothing.stderr) == (1, True)
@@ -136,7 +136,7 @@ def test_adopt(site: Installation, place: Place, store: Store) -> None:
 
 
 def test_every_change_is_audited(site: Installation, place: Place) -> None:
-    """Who looks leaves no line; who imports, pins and evicts does."""
+    """Reading writes no event; import, pin and evict do."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
     run(site, "images", "pin", name)
     run(site, "images", "unpin", name)
@@ -148,7 +148,7 @@ def test_every_change_is_audited(site: Installation, place: Place) -> None:
 
 
 def test_maintenance_of_the_store_looks_after_images(site: Installation, place: Place, store: Store) -> None:
-    """`maintain --store` evicts above the watermark, removes what a dead producer left, keeps what is in use."""
+    """`maintain --store` evicts above the watermark, removes files of killed producers, keeps images in use."""
     imported(site, place)
     images = store.source / "images"
     left = images / ".tmp-dead"
@@ -160,7 +160,7 @@ def test_maintenance_of_the_store_looks_after_images(site: Installation, place: 
 
 
 def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, store: Store) -> None:
-    """What verify quarantined is listed with its reason; maintenance removes it when it is old, and says so."""
+    """A quarantined image is listed with its reason; maintenance removes it when it is old, and audits that."""
     path = store.file(imported(site, place)["path"])
     with path.open("r+b") as stream:
         stream.seek(200)
@@ -183,7 +183,7 @@ def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, s
 
 
 def test_root_sees_and_keeps_private_images(site: Installation, place: Place, store: Store) -> None:
-    """They are listed with whose they are, and each is meant by its path where another has its name."""
+    """They are listed with their owner; if two have one name, the path selects one."""
     public = imported(site, place)
     private = store.source / "private"
     (private / "team").mkdir(parents=True)
@@ -207,7 +207,7 @@ def test_root_sees_and_keeps_private_images(site: Installation, place: Place, st
 
 
 def test_a_store_that_is_not_there_is_no_empty_one(place: Place) -> None:
-    """Mostly its file system is not mounted: 2, and not a table without rows."""
+    """Mostly its file system is not mounted: status 2, not an empty table."""
     policy = POLICY.format(
         base=place.base, path=place.base / "no", store=STORE, importer=IMPORT, validator=VALIDATE, registry="a.b"
     )

@@ -1,4 +1,4 @@
-"""The hook `job-container` as Slurm 24.11's CloneNSScript runs it: by hand, with a mount namespace of a job's."""
+"""The hook `job-container`, run by hand as Slurm 24.11's CloneNSScript, in a job's mount namespace."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ JOBS = count(990001)
 
 @pytest.fixture
 def job_id() -> int:
-    """Give the id of a job that no other test has."""
+    """Yield a job id that no other test uses."""
     return next(JOBS)
 
 
 @pytest.fixture
 def namespace(site: Site, job_id: int) -> Iterator[str]:
-    """Give a mount namespace that the job's prolog came before, as job_container makes one; the epilog runs at last."""
+    """Yield a mount namespace as job_container makes it, after the job's prolog. The epilog runs at the end."""
     site.write_policy(constant="namespace")
     assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
     holder = subprocess.Popen(
@@ -42,7 +42,7 @@ def namespace(site: Site, job_id: int) -> Iterator[str]:
 
 
 def run_hook(site: Site, job_id: int, namespace: str, user: str = ALICE) -> list[str]:
-    """Run the hook; whatever happens it ends with 0. Return the reasons that the audit has."""
+    """Run the hook, which always ends with 0. Return the reasons in the audit."""
     done = site.run_hook("job-container", site.variables(job_id, user, SLURM_NS=namespace))
     assert (done.returncode, done.stdout) == (0, "")
     failed = [event["error"] for event in site.events(job_id, "step.failed")]
@@ -51,14 +51,14 @@ def run_hook(site: Site, job_id: int, namespace: str, user: str = ALICE) -> list
 
 
 def mounts(site: Site, namespace: str) -> list[str]:
-    """Return the options of what is mounted at the constant path in the namespace."""
+    """Return the options of mounts at the constant path in the namespace."""
     argv = ["/usr/bin/nsenter", f"--mount={namespace}", "/bin/cat", "/proc/self/mountinfo"]
     lines = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.splitlines()
     return [line.split()[5] for line in lines if line.split()[4] == str(site.constant)]
 
 
 def test_the_job_alone_sees_its_cache_there(site: Site, job_id: int, namespace: str) -> None:
-    """Nosuid and nodev; what is written there is in the job's workspace; running twice changes nothing."""
+    """Nosuid and nodev. Files written there are in the job's workspace. A second run changes nothing."""
     assert [run_hook(site, job_id, namespace), run_hook(site, job_id, namespace)] == [[], []]
     (options,) = mounts(site, namespace)
     assert {"rw", "nosuid", "nodev"} <= set(options.split(","))
@@ -72,7 +72,7 @@ def test_the_job_alone_sees_its_cache_there(site: Site, job_id: int, namespace: 
 
 @pytest.mark.parametrize("case", ["others' parent", "a link", "another user's job"])
 def test_what_only_root_can_change_or_nothing(site: Site, job_id: int, namespace: str, case: str) -> None:
-    """Else root would mount on what a job put there. The job starts all the same."""
+    """Otherwise root would mount on a file of a job. The job starts all the same."""
     reasons = 1
     if case == "others' parent":
         site.cluster.base.chmod(0o777)

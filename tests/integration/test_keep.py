@@ -1,4 +1,4 @@
-"""What jobs ask to keep: TMPDIR stays on the node after them, for a time, and only where the policy says so."""
+"""Kept TMPDIRs: they stay on the node after the job, for a limited time, if the policy allows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_AGO = (1, 1)
 
 
 def maintain(site: Site) -> dict[str, Any]:
-    """Maintain n1 as the timer does; return the events of what it removed."""
+    """Run maintenance of n1 as the timer does. Return the events of what it removed."""
     known = len(site.audit("--event", "orphan.removed"))
     argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
     conf = {"SLURM_CONF": str(site.cluster.base / "etc" / "slurm.conf")}
@@ -34,7 +34,7 @@ def maintain(site: Site) -> dict[str, Any]:
 
 
 def kept(site: Site, output: str) -> Path:
-    """Return the run's directory, after a look at what is in it: the job's, for its user alone, and no cache."""
+    """Return the run's directory after checking that only its user can enter it, and that it has no cache."""
     tmp = Path([line for line in output.splitlines() if line.endswith("/tmp")][-1])
     assert sorted(os.listdir(tmp.parent)) == [".kept", "tmp"]
     assert (tmp.stat().st_uid, tmp.stat().st_mode & 0o777) == (site.cluster.account(ALICE).uid, 0o700)
@@ -44,7 +44,7 @@ def kept(site: Site, output: str) -> Path:
 
 
 def test_a_job_keeps_its_files_for_a_time(site: Site) -> None:
-    """`warmstart maintain` leaves them until the time is over, or until the policy lets no job keep any more."""
+    """`warmstart maintain` keeps them until the time is over, or the policy no longer allows it."""
     site.write_policy(ALLOWED)
     runs = []
     for job_id in [site.cluster.submit(WRITE, ALICE, "--nodelist=n1", KEEP) for _ in range(2)]:
@@ -63,7 +63,7 @@ def test_a_job_keeps_its_files_for_a_time(site: Site) -> None:
 
 
 def test_each_run_of_a_requeued_job_keeps_its_own(site: Site) -> None:
-    """A second run has a directory of its own, and finds nothing of the first in it."""
+    """A second run has a directory of its own, with nothing of the first."""
     site.write_policy(ALLOWED)
     script = f"{WRITE}exec sleep 600\n"
     job_id = site.cluster.submit(script, ALICE, "--nodelist=n1", "--requeue", "--open-mode=append", KEEP)
@@ -86,7 +86,7 @@ def test_each_run_of_a_requeued_job_keeps_its_own(site: Site) -> None:
 
 
 def test_the_oldest_go_first_where_space_is_short(site: Site) -> None:
-    """Before their time, and no more of them than must: the next jobs need the disk."""
+    """Early, and no more than necessary, because the next jobs need the disk."""
     small = site.cluster.base / "small"
     small.mkdir()
     site.write_policy(ALLOWED, workspace=str(small))
@@ -103,7 +103,7 @@ def test_the_oldest_go_first_where_space_is_short(site: Site) -> None:
 
 @pytest.mark.parametrize("rules", [RULES, "rules: []\n"])
 def test_where_no_job_may_the_user_is_told(site: Site, rules: str) -> None:
-    """The job runs, with a workspace that goes with it, whether the rules give it anything else or not."""
+    """The job runs with a temporary workspace, whether or not the rules give it anything."""
     site.write_policy(rules)
     ended = site.finish(site.cluster.submit(WRITE, ALICE, "--nodelist=n1", KEEP))
     assert ended.state == "COMPLETED"

@@ -1,4 +1,4 @@
-"""The main job on real Slurm: one import for all, a warm start on another node, an environment that is the job's."""
+"""The main job on real Slurm: one import for all, a warm start on another node, the job's environment."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SHOW = 'echo "$WARMSTART_CACHE $TMPDIR $NUMBA_CACHE_DIR $TORCHINDUCTOR_CACHE_DIR
 
 @pytest.fixture
 def own_store(site: Site, request: pytest.FixtureRequest) -> Path:
-    """Put an empty store in force for this test alone; return its path."""
+    """Put an empty store in force for this test. Return its path."""
     store = site.new_store(site.cluster.base / f"store-{re.sub(r'[^a-z]+', '-', request.node.name)}")
     site.write_policy(store=str(store))
     return store
 
 
 def completed(site: Site, job_id: int) -> JobResult:
-    """Wait for a job and its epilogs; it has to be COMPLETED."""
+    """Wait for a job and its epilogs. Asserts that it is COMPLETED."""
     ended = site.finish(job_id)
     assert ended.state == "COMPLETED", ended
     return ended
@@ -56,12 +56,12 @@ def seeded(site: Site, job_id: int) -> int:
 
 
 def harvested(site: Site, job_id: int) -> int:
-    """Return how many new entries a job brought back."""
+    """Return how many new entries a job's epilog harvested."""
     return sum(event["entries"] for event in site.events(job_id, "cache.harvested"))
 
 
 def compiled(site: Site, tool: str, user: str, node: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run the tool's sample job; return its id and the tool's own counters."""
+    """Run the tool's sample job. Return its id and the tool's own counters."""
     job_id = site.compile_job(tool, user, node, *arguments)
     return job_id, result(completed(site, job_id).output)
 
@@ -79,7 +79,7 @@ def layers(image: str) -> list[str]:
 def test_four_jobs_of_two_users_share_one_import(
     site: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
-    """One of four hooks on four nodes downloads each blob once; all jobs read the same whole image."""
+    """One of four hooks on four nodes downloads each blob once. All jobs read the same image."""
     image = fresh_image()
     script = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE" && echo "$WARMSTART_IMAGE"\n'
     comment = f"--comment=warmstart: image={image}"
@@ -99,7 +99,7 @@ def test_four_jobs_of_two_users_share_one_import(
 
 @pytest.mark.parametrize("tool", ["numba", "inductor"])
 def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: Path, tool: str) -> None:
-    """The tool's own counters: all misses on n1, all hits on n2; nothing of it reaches ws-bob on n3."""
+    """By the tool's counters: all misses on n1, all hits on n2; ws-bob on n3 gets nothing of it."""
     if tool == "inductor" and os.environ.get("CI") != "true" and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     first, cold = compiled(site, tool, ALICE, "n1")
@@ -119,7 +119,7 @@ def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: 
 
 
 def test_only_a_publisher_reaches_others(site: Site, own_store: Path) -> None:
-    """In site scope ws-bob gets what ws-alice compiled in the partition that the rule names, and nothing else."""
+    """In scope site ws-bob gets only what ws-alice compiled in the rule's partition."""
     site.write_policy(SITE_SCOPE, store=str(own_store))
     private, _ = compiled(site, "numba", ALICE, "n1")
     assert {event["scope"] for event in site.events(private, "cache.harvested")} != {"site"}
@@ -133,7 +133,7 @@ def test_only_a_publisher_reaches_others(site: Site, own_store: Path) -> None:
 
 
 def test_the_environment_of_every_kind_of_step(site: Site) -> None:
-    """The batch script, a step of one task, one of several, and a step of salloc see the same kind of paths."""
+    """The batch script, steps of one and of several tasks, and a step of salloc see the same kind of paths."""
     script = f"#!/bin/sh\n{SHOW}\nsrun --ntasks=1 sh -c '{SHOW}'\nsrun --ntasks=2 sh -c '{SHOW}'\n"
     ended = completed(site, site.cluster.submit(script, ALICE, "--nodelist=n1", "--ntasks=2"))
     lines = ended.output.splitlines()
@@ -148,7 +148,7 @@ def test_the_environment_of_every_kind_of_step(site: Site) -> None:
 
 
 def test_what_the_user_set_stays(site: Site) -> None:
-    """A job that comes with its own TMPDIR and NUMBA_CACHE_DIR keeps them; the rest is warmstart's."""
+    """A job's own TMPDIR and NUMBA_CACHE_DIR win; warmstart sets the rest."""
     home = site.cluster.account(ALICE).home
     own = {"TMPDIR": str(home), "NUMBA_CACHE_DIR": str(home / "numba")}
     ended = completed(site, site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, env=own))
@@ -157,7 +157,7 @@ def test_what_the_user_set_stays(site: Site) -> None:
 
 
 def test_the_directories_are_the_jobs_alone(site: Site) -> None:
-    """They have the job's uid, its gid and 0700; while the job runs, another user can't look into them."""
+    """They have the job's uid, gid and mode 0700; other users cannot enter them."""
     home = site.cluster.account(ALICE).home
     go = home / "go"
     script = (
@@ -179,7 +179,7 @@ def test_the_directories_are_the_jobs_alone(site: Site) -> None:
 
 
 def test_both_nodes_of_a_job_are_prepared_and_the_head_harvests(site: Site, own_store: Path) -> None:
-    """A job of two nodes finds its cache on both; what comes back is the head node's."""
+    """A job of two nodes has its cache on both; only the head node harvests."""
     numba = f"{site.cluster.python} {site.jobs}/numba_job.py"
     script = f"#!/bin/sh\nexec srun --ntasks-per-node=1 sh -c 'test -d $NUMBA_CACHE_DIR && {numba}'\n"
     job_id = site.cluster.submit(script, ALICE, "--nodelist=n1,n2", "--nodes=2")
@@ -193,7 +193,7 @@ def test_both_nodes_of_a_job_are_prepared_and_the_head_harvests(site: Site, own_
 
 
 def test_every_task_of_an_array_has_its_own_workspace(site: Site) -> None:
-    """Four tasks of an array are four jobs: four caches, all gone afterwards."""
+    """Four tasks of an array are four jobs with four caches, all removed afterwards."""
     home = site.cluster.account(BOB).home
     output = f"--output={home}/array-%a.out"
     site.cluster.submit('#!/bin/sh\necho "$WARMSTART_CACHE"\n', BOB, "--array=0-3", output)
@@ -206,7 +206,7 @@ def test_every_task_of_an_array_has_its_own_workspace(site: Site) -> None:
 
 
 def test_both_components_of_a_heterogeneous_job_find_their_own(site: Site) -> None:
-    """Tasks know the leader's job id only; those of the second component still get their node's cache."""
+    """Tasks know only the leader's job id; those of the second component still get their node's cache."""
     script = f"#!/bin/sh\nsrun --het-group=0 sh -c '{SHOW}'\nsrun --het-group=1 sh -c '{SHOW}'\n"
     job_id = site.cluster.submit(script, ALICE, "--nodelist=n1", ":", "--nodelist=n2")
     leader, second = completed(site, job_id).output.splitlines()

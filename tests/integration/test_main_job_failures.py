@@ -1,4 +1,4 @@
-"""Whose fault decides what happens, on real Slurm: jobs are told, and only a broken node drains.
+"""Whose fault decides, on real Slurm: jobs get a message, and only a broken node drains.
 
 That no node is drained and that no job leaves anything behind is checked after every test by `site` itself.
 """
@@ -28,12 +28,12 @@ SHOW = '#!/bin/sh\necho "image=$WARMSTART_IMAGE cache=$WARMSTART_CACHE"\n'
 
 
 def wanting(site: Site, image: str, user: str = ALICE) -> JobResult:
-    """Run a job that asks for an image."""
+    """Run a job that requests an image."""
     return site.finish(site.cluster.submit(SHOW, user, f"--comment=warmstart: image={image}"))
 
 
 def said(job: JobResult) -> list[str]:
-    """Return what warmstart said on the job's own output."""
+    """Return warmstart's lines in the job's output."""
     return [line for line in job.output.splitlines() if line.startswith("warmstart: ")]
 
 
@@ -48,7 +48,7 @@ def said(job: JobResult) -> list[str]:
     ],
 )
 def test_a_wish_that_cannot_be_met(site: Site, comment: str, sentence: str) -> None:
-    """The job fails before its script starts, with one plain sentence and what to do on its own output."""
+    """The job fails before its script starts, with one sentence and a hint in its output."""
     wish = comment.format(registry=site.registry)
     job = site.finish(site.cluster.submit(SHOW, ALICE, f"--comment=warmstart: {wish}"))
     assert (job.state, job.exit_code, job.restarts) == ("FAILED", 1, 0)
@@ -60,7 +60,7 @@ def test_a_wish_that_cannot_be_met(site: Site, comment: str, sentence: str) -> N
 
 
 def test_a_wish_that_cannot_be_met_fails_the_steps_of_salloc(site: Site) -> None:
-    """The allocation opens, its srun prints the sentence and fails."""
+    """The allocation succeeds; its srun prints the sentence and fails."""
     comment = "--comment=warmstart: image=other.example.com/app:1"
     done = site.cluster.run(["salloc", "--quiet", "--nodelist=n2", comment, "srun", "echo", "ran"], BOB)
     assert done.returncode != 0
@@ -80,14 +80,14 @@ def registry_down(registry: Registry, fresh_image: Callable[[], str]) -> Iterato
 
 
 def test_a_registry_that_is_down_refuses_the_job(site: Site, registry_down: str) -> None:
-    """A missing image is a verdict: else every node would import it on its own."""
+    """A missing image is a verdict; otherwise every node would import it on its own."""
     job = wanting(site, registry_down)
     assert job.state == "FAILED"
     assert "its registry does not serve it now" in said(job)[0]
 
 
 def test_a_registry_that_is_down_with_run_without(site: Site, registry_down: str) -> None:
-    """The policy may say that such a job runs without its image; it is told."""
+    """The policy lets the job run without its image, with a notice."""
     site.write_policy(RUN_WITHOUT)
     job = wanting(site, registry_down)
     assert job.state == "COMPLETED"
@@ -96,7 +96,7 @@ def test_a_registry_that_is_down_with_run_without(site: Site, registry_down: str
 
 
 def test_a_store_that_is_not_there(site: Site) -> None:
-    """Its file system is not mounted: the job runs cold and is told once; its epilog minds it not."""
+    """Its file system is not mounted: the job runs cold with one notice, and its epilog ends well."""
     away = site.store.with_name("store-away")
     site.store.rename(away)
     try:
@@ -122,7 +122,7 @@ def frail(site: Site) -> Path:
 
 
 def test_a_read_only_workspace_drains_the_node(site: Site, frail: Path) -> None:
-    """Nothing that a job does makes a file system read-only: the node drains, and sinfo says why."""
+    """No job can make a file system read-only: the node drains, and sinfo has the reason."""
     with mounts.tmpfs(frail / "n4") as disk, mounts.read_only(disk):
         job_id = site.cluster.submit(SHOW, ALICE, "--nodelist=n4")
         wait_until("n4 to drain", lambda: site.cluster.drained() == ["n4"], 60)
@@ -146,7 +146,7 @@ def test_a_read_only_workspace_drains_the_node(site: Site, frail: Path) -> None:
     ids=["space", "inodes"],
 )
 def test_a_disk_that_another_user_filled(site: Site, frail: Path, fill: str, full: dict[str, int | str]) -> None:
-    """While ws-bob's job holds all of the node's disk, ws-alice's runs: an overlay needs no space, only inodes.
+    """While ws-bob's job fills the node's disk, ws-alice's runs: an overlay needs only inodes.
 
     Without those it runs cold and is told.
     """

@@ -1,4 +1,4 @@
-"""Everything can run twice, out of order, or not at all; `site` checks that nothing is left.
+"""Hooks that run twice, out of order, or not at all; `site` checks that nothing remains.
 
 See docs/architecture.md, rule 9.
 """
@@ -28,33 +28,33 @@ SLEEP = '#!/bin/sh\necho "$WARMSTART_CACHE"\nexec sleep 600\n'
 
 
 def hooks_of(site: Site, job_id: int) -> list[tuple[str, str]]:
-    """Return the hooks of a job that have finished, and what came of them."""
+    """Return the finished hooks of a job, with their outcomes."""
     return [(event["hook"], event["outcome"]) for event in site.events(job_id, "hook.finished")]
 
 
 def quiet(done: subprocess.CompletedProcess[str]) -> bool:
-    """Say whether a hook by hand ended well without a word."""
+    """Return whether a hook run by hand ended with 0 and no output."""
     return (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def wishing(image: str) -> str:
-    """Return sbatch's option that asks for an image."""
+    """Return sbatch's option that requests an image."""
     return f"--comment=warmstart: image={image}"
 
 
 def imports(site: Site, node: str) -> list[Path]:
-    """Return the directories of imports that are at work, or were."""
+    """Return the scratch directories of current and former imports."""
     return list((site.workspace / node).glob("import.*"))
 
 
 def test_an_epilog_without_a_prolog_by_hand(site: Site) -> None:
-    """There is nothing to do, and that is normal: no message, status 0."""
+    """It is normal and there is nothing to do: no message, status 0."""
     assert quiet(site.run_hook("epilog", site.variables(910001)))
     assert len(site.events(910001, "run.unknown")) == 1
 
 
 def test_an_epilog_without_a_prolog_in_slurm(site: Site) -> None:
-    """A job that began while warmstart was switched off ends while it is on."""
+    """A job that started while warmstart was off ends while it is on."""
     off = site.etc / "off"
     off.touch()
     try:
@@ -71,7 +71,7 @@ def test_an_epilog_without_a_prolog_in_slurm(site: Site) -> None:
 
 
 def test_a_prolog_that_runs_twice(site: Site) -> None:
-    """The second run supersedes the first: one workspace, one record, and one epilog removes it all."""
+    """The second run supersedes the first: one workspace, one record, and one epilog removes all."""
     variables = site.variables(910002)
     runs = site.workspace / "n1"
     assert quiet(site.run_hook("prolog", variables))
@@ -84,7 +84,7 @@ def test_a_prolog_that_runs_twice(site: Site) -> None:
 
 
 def test_what_killed_writers_left(site: Site) -> None:
-    """Half-written records and views of a killed prolog, as `replace_file` and `view.publish` name them, go, too."""
+    """Partial records and views of a killed prolog are removed, too."""
     variables = site.variables(910004)
     assert quiet(site.run_hook("prolog", variables))
     (run,) = os.listdir(site.workspace / "n1")
@@ -94,7 +94,7 @@ def test_what_killed_writers_left(site: Site) -> None:
 
 
 def test_an_epilog_that_runs_twice_at_once(site: Site) -> None:
-    """Two epilogs of one job at the same time: one harvests and releases, both end well."""
+    """One of two simultaneous epilogs harvests and releases; both end well."""
     variables = site.variables(910003)
     assert quiet(site.run_hook("prolog", variables))
     both = [site.start_hook("epilog", variables) for _ in range(2)]
@@ -106,7 +106,7 @@ def test_an_epilog_that_runs_twice_at_once(site: Site) -> None:
 
 
 def test_a_requeued_job_starts_anew(site: Site) -> None:
-    """Prolog and epilog run for each of two runs; the second finds a workspace of its own."""
+    """Prolog and epilog run for each of two runs; the second has a workspace of its own."""
     job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n1", "--requeue", "--open-mode=append")
     wait_until("the first run", lambda: site.cluster.job(job_id).output.count("\n") == 1, 60)
     site.cluster.requeue(job_id)
@@ -129,7 +129,7 @@ def test_a_requeued_job_starts_anew(site: Site) -> None:
 def test_a_job_that_is_cancelled_during_the_import(
     site: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
-    """The import goes on to its end or fails; nothing half done is left, and the next job has the image."""
+    """The import completes or fails; nothing partial remains, and the next job has the image."""
     image = fresh_image()
     with registry.silent():
         job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n2", wishing(image))
@@ -148,7 +148,7 @@ def test_a_job_that_is_cancelled_during_the_import(
 def test_a_slurmd_that_is_killed_during_a_prolog(
     site: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
-    """Its prolog lives on as an orphan; slurmd comes back, the job is cancelled, its epilog cleans up."""
+    """Its prolog continues as an orphan; slurmd returns, the job is cancelled, its epilog cleans up."""
     image = fresh_image()
     with registry.silent():
         job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n4", wishing(image))
@@ -177,7 +177,7 @@ MOMENTS = {
 
 @pytest.fixture
 def killed(site: Site, request: pytest.FixtureRequest, fresh_image: Callable[[], str]) -> dict[str, str]:
-    """Kill a prolog (SIGKILL, itself alone) at a moment of its import; return its variables."""
+    """Kill only a prolog, by SIGKILL, at a moment of its import. Return its variables."""
     job = next(JOB_IDS)
     variables = site.variables(job, SLURM_JOB_COMMENT=f"warmstart: image={fresh_image()}")
     pattern = MOMENTS[request.param].format(var=site.var, workspace=site.workspace, job=job).lstrip("/")
@@ -190,7 +190,7 @@ def killed(site: Site, request: pytest.FixtureRequest, fresh_image: Callable[[],
 
 @pytest.mark.parametrize("killed", MOMENTS, indirect=True)
 def test_the_prolog_after_a_killed_one(site: Site, killed: dict[str, str]) -> None:
-    """It gets the image; after its epilog there is nothing of either run, and nobody holds the import's lock."""
+    """It gets the image. After its epilog nothing of either run remains, and the import's lock is free."""
     assert quiet(site.run_hook("prolog", killed))
     job_id = int(killed["SLURM_JOB_ID"])
     assert [event["outcome"] for event in site.events(job_id, "hook.finished")] == ["ok"]
@@ -204,7 +204,7 @@ def test_the_prolog_after_a_killed_one(site: Site, killed: dict[str, str]) -> No
 
 @pytest.mark.parametrize("killed", ["the workspace is there", "layers are unpacked"], indirect=True)
 def test_the_epilog_after_a_killed_prolog(site: Site, killed: dict[str, str]) -> None:
-    """Slurm killed a prolog that took too long: the epilog that follows removes all that it had begun."""
+    """Slurm killed a slow prolog: the next epilog removes all that it had started."""
     assert quiet(site.run_hook("epilog", killed))
     assert site.leftovers() == []
     crashes = site.events(int(killed["SLURM_JOB_ID"]), "hook.crashed")

@@ -1,4 +1,4 @@
-"""`warmstart maintain`: the spool, orphans, copies of bundles, and the store's own maintenance; real tools, as root."""
+"""`warmstart maintain`: spool, orphans, copies of bundles, and maintenance of the store. Real tools, as root."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GONE = "slurm_load_jobs error: Invalid job id specified"
 
 
 class Node:
-    """One node of a site, and a controller that knows the jobs it is told."""
+    """One node of a site, with a controller that knows only the jobs added to it."""
 
     def __init__(self, base: Path, more: str = "") -> None:
         (base / "jobs").mkdir()
@@ -59,7 +59,7 @@ class Node:
         self.workspace.mkdir(parents=True)
 
     def knows(self, job_id: int, state: str) -> None:
-        """Let the controller know a job."""
+        """Add a job to those that the controller knows."""
         (self.base / "jobs" / str(job_id)).write_text(f"JobId={job_id} JobState={state} Reason=None\n")
 
     def run_of(self, job_id: int, boot_id: str = BOOT, run_id: str = "0a1b2c3d") -> Record:
@@ -79,23 +79,23 @@ class Node:
         (cache / "x").write_bytes(b"x")
 
     def left(self) -> list[str]:
-        """Return what there is of jobs."""
+        """Return what remains of jobs."""
         places = (self.paths.state, self.paths.view, self.paths.stage, str(self.workspace))
         return sorted(f"{os.path.basename(place)}/{name}" for place in places for name in os.listdir(place))
 
     def maintain(self, status: int = 0) -> None:
-        """Maintain the node."""
+        """Run maintenance of the node."""
         assert self.site.command("maintain", "--node", "n1") == status
 
 
 @pytest.fixture
 def node(base: Path) -> Node:
-    """Give a node whose jobs are all unknown to the controller."""
+    """Yield a node whose controller knows no jobs."""
     return Node(base)
 
 
 def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[str]:
-    """Do what a harvest does when the store takes nothing; return what had to go for it."""
+    """Spool as a harvest does if the store accepts nothing. Return what had to be dropped for it."""
     content = {entry: {f"{entry}.nbi": os.urandom(5000)} for entry in entries}
     stage = Path(tempfile.mkdtemp(dir=node.base))
     fd = node.site.packed(content)
@@ -106,7 +106,7 @@ def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 <
 
 
 def test_the_spool_is_published_under_its_scope(node: Node) -> None:
-    """Twice is no more than once, and nothing stays in the spool."""
+    """A second run publishes nothing more, and the spool is empty."""
     spooled(node, "a")
     spooled(node, "b", scope="site")
     spooled(node, "a")
@@ -119,7 +119,7 @@ def test_the_spool_is_published_under_its_scope(node: Node) -> None:
 
 
 def test_the_spool_has_a_limit_and_the_oldest_goes(node: Node) -> None:
-    """What is dropped is named; a bundle that is larger than all of it does not stay either."""
+    """Dropped bundles are named; one larger than the whole spool is not kept either."""
     spooled(node, "a")
     spooled(node, "b")
     size = sum(path.stat().st_size for path in Path(node.paths.spool).glob("*/bundle.sqsh"))
@@ -130,7 +130,7 @@ def test_the_spool_has_a_limit_and_the_oldest_goes(node: Node) -> None:
 
 
 def test_a_full_store_keeps_the_spool(node: Node) -> None:
-    """What the store does not take stays and is told; the next run, with room, publishes it."""
+    """What the store refuses stays and is reported; the next run, with space, publishes it."""
     with mounts.tmpfs(node.base / "full", size="64k") as small:
         os.chown(small, node.site.owner.uid, node.site.owner.gid)
         (small / "ballast").write_bytes(b"x" * 60_000)
@@ -150,7 +150,7 @@ ENTRY = f"m_{'a' * 40}/m.f-1.py311"
 
 
 def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
-    """Harvest a job's one new entry, which needs no validator here, into a store."""
+    """Harvest a job's one new entry into a store. It needs no validator here."""
     monkeypatch.setattr(step._ProfileHarvest, "_judge", lambda _harvest, _entries_fd, collected: collected)
     record = a_record(
         workspace=str(node.base / "workspace"), publish_scope="user-1-a", seeded={"numba": Seeded("ns", [])}
@@ -169,7 +169,7 @@ def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
 
 
 def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The epilog spools, says so, and leaves nothing in its stage; maintenance publishes it under its own scope."""
+    """The epilog spools, reports it, and empties its stage. Maintenance publishes under the run's scope."""
     outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     assert len(os.listdir(node.paths.spool)) == 1
@@ -181,7 +181,7 @@ def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.M
 
 
 def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of a cache was collected in time, and spooled: the other half is not forgotten for it."""
+    """Half of a cache was collected in time and spooled; the other half is deferred."""
     whole = collect
     monkeypatch.setattr(step, "collect", lambda *args, **rules: whole(*args, **rules)._replace(truncated=OUT_OF_TIME))
     outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
@@ -191,7 +191,7 @@ def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Node, monke
 
 
 def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its disk is that of all jobs' records: the job's entries are lost, and said to be."""
+    """The stage shares its disk with the jobs' records: the entries are lost, and that is reported."""
     monkeypatch.setattr(step, "room", lambda _stage: 0)
     outcome = harvest(node, monkeypatch, str(node.site.store))
     assert [(error.code, str(error)) for error in outcome.degraded] == [
@@ -202,7 +202,7 @@ def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.Monk
 
 
 def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one job's things make of our code must not end the maintenance of the node."""
+    """A bug that one job's files trigger does not end the node's maintenance."""
 
     def crash(*_: object) -> None:
         raise KeyError("some job's entry")
@@ -217,7 +217,7 @@ def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkey
 
 
 def test_a_harvest_of_a_blocked_user_is_not_spooled(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kill switch holds for what jobs bring back, too."""
+    """Blocks apply to harvests, too."""
     node.site.publish(one("other"))
     assert node.site.command("cache", "block", "--user", a_record().user, "--reason", "x") == 0
     outcome = harvest(node, monkeypatch, str(node.site.store))
@@ -227,7 +227,7 @@ def test_a_harvest_of_a_blocked_user_is_not_spooled(node: Node, monkeypatch: pyt
 
 
 def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
-    """Its last step, within seconds; where the store is still away it says why and the bundle stays."""
+    """As its last step, within seconds. If the store is still away it gives the reason, and the bundle stays."""
     spooled(node, "a")
     policy = refresh.current(node.site.installation)[0]
     audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
@@ -245,7 +245,7 @@ def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
 
 
 def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
-    """Bytes that changed on the node's disk, and what a blocked user made, are dropped with a reason."""
+    """Bundles that changed on the node's disk, or of a blocked user, are dropped with a reason."""
     spooled(node, "a")
     (bundle,) = Path(node.paths.spool).glob("*/bundle.sqsh")
     data = bundle.read_bytes()
@@ -264,7 +264,7 @@ def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
 
 
 def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Node) -> None:
-    """A job chooses its entries' names, and so how long the draft is: what is longer than any manifest is dropped."""
+    """Jobs choose entry names, so a draft can be too long for a manifest: it is dropped."""
     spooled(node, "a")
     (draft,) = Path(node.paths.spool).glob("*/draft.json")
     draft.write_bytes(draft.read_bytes() + b" " * manifest.LARGEST)
@@ -275,7 +275,7 @@ def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Node) -> Non
 
 
 def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
-    """The job ended, or the node was started again: record, view and workspace go; whoever lives keeps all."""
+    """After the job's end or a reboot record, view and workspace go. Live jobs keep theirs."""
     node.knows(1, "RUNNING")
     node.knows(2, "COMPLETED")
     node.knows(3, "COMPLETING")
@@ -289,7 +289,7 @@ def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
 
 
 def test_a_silent_controller_means_nothing(node: Node) -> None:
-    """No answer is no proof: all stays, but for what is older than this boot."""
+    """No answer proves nothing: everything stays, except for runs older than this boot."""
     (node.base / "down").touch()
     node.run_of(1)
     node.run_of(2, boot_id="another boot")
@@ -298,7 +298,7 @@ def test_a_silent_controller_means_nothing(node: Node) -> None:
 
 
 def test_a_step_daemon_is_proof_enough(node: Node) -> None:
-    """Whatever the controller says, a job with a daemon on this host is here."""
+    """A job with a step daemon on this host is alive, whatever the controller says."""
     node.run_of(99_999_999)
     argv = ["/bin/sh", "-c", 'exec -a "slurmstepd: [99999999.batch]" sleep 60']
     daemon = subprocess.Popen(["/bin/bash", *argv[1:]])
@@ -315,7 +315,7 @@ def test_a_step_daemon_is_proof_enough(node: Node) -> None:
 
 
 def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
-    """The lock of its state directory is held: nothing of it is touched."""
+    """The lock of its state directory is held, so nothing of it is touched."""
     node.run_of(4)
     before = node.left()
     with records.job_lock(node.paths.state, 4, after(1)):
@@ -324,7 +324,7 @@ def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
 
 
 def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
-    """Stages, views and workspaces without a record; names that are not ours are not looked at."""
+    """Stages, views and workspaces without a record go; foreign names are ignored."""
     record = a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace"))
     node.trees(record)
     node.run_of(9)
@@ -339,7 +339,7 @@ def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
 
 
 def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
-    """A bind mount that a job left keeps its source, whatever becomes of the tree around it."""
+    """The source of a bind mount that a job left is untouched."""
     node.trees(a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace")))
     source = node.base / "precious"
     source.mkdir()
@@ -358,7 +358,7 @@ def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
 
 
 def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> None:
-    """What was not used for longest goes, never what was used within the hour; the store learns of a use each day."""
+    """The least recently used go, none used within the hour. The store records a use each day."""
     node = Node(base, "seed: {keep: 12KiB}")
     now = time.time()
     shas = {}
@@ -386,7 +386,7 @@ def fetch(node: Node, offer: Offer) -> Path:
 
 
 def test_journals_reach_the_log_and_only_one_run_maintains_a_node(node: Node) -> None:
-    """A warm prolog's journal waits for maintenance; a second maintenance run of the node has nothing to do."""
+    """Maintenance flushes a warm prolog's journal. A second run at the same time does nothing."""
     os.makedirs(node.paths.journal, mode=0o700)
     line = {"ts": 1.0, "event": "hook.started", "hook": "prolog", "run_id": "aa", "node": "n1", "job_id": 3}
     Path(node.paths.journal, "prolog-aa-999999.done").write_text(json.dumps(line) + "\n")
@@ -400,7 +400,7 @@ def test_journals_reach_the_log_and_only_one_run_maintains_a_node(node: Node) ->
 
 
 def test_the_off_switch_stops_maintenance(node: Node) -> None:
-    """Switched off at once means that nothing is touched, of the node and of the store."""
+    """Switched off, it touches nothing of the node or the store."""
     node.run_of(4)
     before = node.left()
     off = Path(node.site.installation.off_switch)
@@ -415,7 +415,7 @@ def test_the_off_switch_stops_maintenance(node: Node) -> None:
 
 
 def test_the_store_is_maintained_by_one_host(node: Node) -> None:
-    """What dead publishers left goes after a day, and a second host leaves the store to the first."""
+    """Files of killed publishers go after a day. A second host leaves the store to the first."""
     bundle = node.site.publish(one("a"))
     directory = node.site.directory()
     for name in (".tmp-n9-dead", "20200101T000000.000000Z-0000000000000000.sqsh"):

@@ -1,4 +1,4 @@
-"""`warmstart maintain` beside a real slurmd: what lives is left alone, what its epilog never saw is finished."""
+"""`warmstart maintain` beside a real slurmd: live jobs are left alone, runs without an epilog are finished."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SCONTROL = "/usr/bin/scontrol"
 
 
 def maintain(site: Site, conf: str) -> None:
-    """Maintain n1 with the installed program, which asks this cluster's controller."""
+    """Run the installed program for n1, with this cluster's controller."""
     argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
     done = subprocess.run(argv, env={"SLURM_CONF": conf}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
-    """By its step daemon while it runs; after its end by the controller's word, though its record is still there."""
+    """Alive by its step daemon; over by the controller's answer, though its record is still there."""
     conf = str(site.cluster.base / "etc" / "slurm.conf")
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1")
     site.cluster.wait_for(job_id, {"RUNNING"})

@@ -25,7 +25,7 @@ TESTS = [
 
 @pytest.fixture(scope="module")
 def root(capable_host: None) -> str:
-    """Return the root file system; fail in CI, skip elsewhere, where it can't be had."""
+    """Return the root file system. If it is not available, fail in CI and skip elsewhere."""
     done = subprocess.run([NEWER / "build", sys.prefix], capture_output=True, text=True, check=False, timeout=600)
     if done.returncode != 0:
         unavailable(f"no Slurm 24.11: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
@@ -33,7 +33,7 @@ def root(capable_host: None) -> str:
 
 
 def test_with_slurm_24_11(root: str) -> None:
-    """Each of them passes, none is skipped."""
+    """Each test passes and none is skipped."""
     pytest_there = [".venv/bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     argv = [str(NEWER / "enter"), root, *pytest_there, *(f"tests/integration/{test}" for test in TESTS)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)

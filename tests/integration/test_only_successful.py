@@ -22,13 +22,13 @@ ONLY = "harvest: {only_successful: true}\n" + RULES
 
 @pytest.fixture
 def choosy(site: Site) -> Site:
-    """Give the site, which harvests only what successful jobs made, with an empty store."""
+    """Yield the site with `harvest.only_successful` and an empty store."""
     site.write_policy(ONLY, store=str(site.new_store(site.cluster.base / "store-only")))
     return site
 
 
 def script(number: int, end: str) -> str:
-    """Return a job that makes one new entry and then ends somehow."""
+    """Return a job that makes one new entry and then ends in a given way."""
     ((_, files),) = numba_entries(number).items()
     writes = [
         f"import pathlib; p = pathlib.Path(os.environ['NUMBA_CACHE_DIR'], {name!r}); "
@@ -40,7 +40,7 @@ def script(number: int, end: str) -> str:
 
 
 def run(site: Site, number: int, end: str, act: Callable[[int], object] | None = None, *arguments: str) -> JobResult:
-    """Run such a job, and do something to it once it has made its entry."""
+    """Run such a job, and act on it once it has made its entry."""
     made = site.cluster.account(ALICE).home / "made"
     made.unlink(missing_ok=True)
     job_id = site.cluster.submit(script(number, end), ALICE, "--nodelist=n1", *arguments)
@@ -51,7 +51,7 @@ def run(site: Site, number: int, end: str, act: Callable[[int], object] | None =
 
 
 def test_only_what_ended_well_is_harvested(choosy: Site) -> None:
-    """Status 0 is; another status, a signal and a cancellation are not, though the epilog is told 0 for that."""
+    """Only status 0. Another status, a signal or a cancellation does not count, though the epilog gets 0."""
     cluster = choosy.cluster
     harvested = run(choosy, 1, "srun -n1 false; exit 0")
     failed = {
@@ -76,7 +76,7 @@ def test_only_what_ended_well_is_harvested(choosy: Site) -> None:
 
 
 def test_a_requeued_run_did_not_end_well(choosy: Site) -> None:
-    """Slurm tells neither a status nor a reason; there is no end either."""
+    """Slurm reports no status and no end for it."""
 
     def requeue(job_id: int) -> None:
         choosy.cluster.requeue(job_id)
@@ -88,7 +88,7 @@ def test_a_requeued_run_did_not_end_well(choosy: Site) -> None:
 
 
 def test_without_an_answer_nothing_is_harvested(choosy: Site) -> None:
-    """By hand there is no such job; the epilog goes on, and releases."""
+    """Run by hand, the job is unknown; the epilog continues and releases."""
     variables = choosy.variables(940001)
     assert choosy.run_hook("prolog", variables).returncode == 0
     assert choosy.run_hook("epilog", variables).returncode == 0

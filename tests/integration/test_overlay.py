@@ -1,4 +1,4 @@
-"""What a job can do in a cache that is seeded by an overlay, and that nothing it does reaches the shared copy."""
+"""What a job can do in a cache seeded by an overlay, and that none of it reaches the shared copy."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ WAYS = pytest.mark.parametrize("mapped", [True, False], ids=["id-mapped", "root'
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """Give a node of its own to each test."""
+    """Yield a node of its own for each test."""
     with a_node() as made:
         yield made
 
 
 @pytest.fixture
 def way(mapped: bool, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Have a kernel that can id-map layers, or one that can't."""
+    """Simulate a kernel that can id-map layers, and one that cannot."""
     if not mapped:
 
         def refused(uid: int, gid: int) -> int:
@@ -65,7 +65,7 @@ def write(path: str, data: bytes, mode: str = "wb") -> None:
 
 
 def each(*acts: Callable[[], object]) -> Callable[[], None]:
-    """Return what does one after the other."""
+    """Return an act that runs these acts in turn."""
 
     def act() -> None:
         for one in acts:
@@ -81,7 +81,7 @@ def replace() -> None:
 
 
 def lock() -> None:
-    """Lock a seeded file as tools do with their lock files."""
+    """Lock a seeded file, as tools do with their lock files."""
     with open("file", "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 
@@ -103,7 +103,7 @@ def replace_tree() -> None:
 
 
 def look_mapped() -> None:
-    """Map a seeded file read-only, write to it, and look at the memory again."""
+    """Map a seeded file read-only, write to it, and read the memory again."""
     with open("file", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
         write("file", b"SEEDED", "r+b")
         assert Path("file").read_bytes() == b"SEEDED"
@@ -140,14 +140,14 @@ OPERATIONS: dict[str, Callable[[], object]] = {
 
 
 def table() -> dict[str, list[str]]:
-    """Return what the page says: operation → id-mapped, root's."""
+    """Return the page's table: operation → (id-mapped, root's)."""
     rows = re.findall(r"^\| ([a-z][^|]*?) \| (yes|[A-Z]+) \| (yes|[A-Z]+) \|", PAGE.read_text(), re.MULTILINE)
     return {name: [first, second] for name, first, second in rows}
 
 
 @WAYS
 def test_what_a_job_can_do_is_what_the_page_says(node: Node, way: bool) -> None:
-    """Every operation in a view of its own, against the table of docs/seeding.md; the bundle stays what it was."""
+    """Each operation in a view of its own, against the table of docs/seeding.md. The bundle is unchanged."""
     copy = node.bundle(SEEDED)
     found = {}
     for number, (name, act) in enumerate(OPERATIONS.items()):
@@ -163,7 +163,7 @@ def test_what_a_job_can_do_is_what_the_page_says(node: Node, way: bool) -> None:
 
 @WAYS
 def test_whose_the_files_look(node: Node, way: bool) -> None:
-    """Id-mapped they are the job's own; else root's and anybody's to write, below a directory of the job's alone."""
+    """Id-mapped they are the job's own; else root's, mode 0666, below a directory that only the job can enter."""
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED), hidden=["d/two"])
     uids = run.as_job(lambda: {path: os.stat(path).st_uid for path in (".", "d", "file", "e")})
@@ -177,7 +177,7 @@ def test_whose_the_files_look(node: Node, way: bool) -> None:
 
 @WAYS
 def test_two_jobs_see_nothing_of_each_other(node: Node, way: bool) -> None:
-    """One bundle, mounted once, two jobs: what one removes and writes the other never sees."""
+    """One bundle is mounted once for two jobs; neither sees the other's changes."""
     copy = node.bundle(SEEDED)
     one, two = node.run("1.aaaaaaaa"), node.run("2.bbbbbbbb")
     for run in (one, two):
@@ -189,7 +189,7 @@ def test_two_jobs_see_nothing_of_each_other(node: Node, way: bool) -> None:
 
 
 def test_no_mount_carries_setuid_or_devices(node: Node) -> None:
-    """Bundles hold neither; where one did, the kernel would take no notice: every mount says so.
+    """Bundles contain neither, and every mount would ignore them.
 
     See docs/threats.md, row 5.
     """
@@ -209,7 +209,7 @@ def test_no_mount_carries_setuid_or_devices(node: Node) -> None:
 
 
 def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
-    """The entry comes from the upper bundle; a file that only the lower one has of it is hidden.
+    """The entry comes from the upper bundle; files of it that only the lower has are hidden.
 
     See docs/threats.md, row 8.
     """
@@ -230,7 +230,7 @@ def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.sets(PATHS, min_size=1), min_size=2, max_size=4), st.sampled_from(RULES))
 def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_of: Callable[[str], str]) -> None:
-    """A few of the same, mounted."""
+    """Some of the same cases, mounted."""
     with a_node() as node:
         copies = [node.bundle(dict.fromkeys(paths, b"%d" % n)) for n, paths in enumerate(bundles)]
         found, taken = [], set[str]()
@@ -246,7 +246,7 @@ def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_
 
 
 def test_sixteen_layers_with_long_names(node: Node) -> None:
-    """Fifteen bundles and whiteouts fit into one mount call, however long the workspace's path is."""
+    """Fifteen bundles and whiteouts fit into one mount call, whatever the length of the workspace's path."""
     run = node.run("1.aaaaaaaa")
     long = run.path.parent / ("x" * 200)
     os.rename(run.path, long)
@@ -257,7 +257,7 @@ def test_sixteen_layers_with_long_names(node: Node) -> None:
 
 
 def test_eight_prologs_mount_a_bundle_once(node: Node) -> None:
-    """At the same time on one node: one mounts, all have it; and again after it was unmounted, as by a reboot."""
+    """One of eight simultaneous prologs mounts, all use it; again after an unmount, as by a reboot."""
     copy = node.bundle(SEEDED)
     for _ in range(2):
         children = []
@@ -290,7 +290,7 @@ def loop_devices(copy: Copy) -> list[str]:
 
 
 def test_a_job_keeps_what_maintenance_removes(node: Node) -> None:
-    """The copy is pruned and unmounted under a running job: it goes on reading, and the loop device ends with it."""
+    """The copy is pruned and unmounted under a job, which can still read it. The loop device ends with the job."""
     copy = node.bundle({"big": os.urandom(300_000)})
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
@@ -307,7 +307,7 @@ def test_a_job_keeps_what_maintenance_removes(node: Node) -> None:
 
 
 def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
-    """A mount costs memory of the kernel's, whatever the bundle's size: the copy stays, and the next job mounts it."""
+    """A mount takes kernel memory: the copy stays, and the next job mounts it again."""
     copy = node.bundle({"file": b"seeded"})
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
@@ -325,7 +325,7 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
 
 
 def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
-    """It says that it uses the copy before it asks for the mount; maintenance looks once nobody can ask any more."""
+    """It marks the copy as used before it mounts; maintenance checks that mark last."""
     copy = node.bundle({"file": b"seeded"})
     now = Path(copy.path).stat().st_mtime + 7200
     os.close(node_cache.mounted(node.layers, copy, after(5)))
@@ -341,7 +341,7 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
 
 
 def waits_for(thread: threading.Thread, function: str) -> bool:
-    """Tell whether a thread is in a function."""
+    """Return whether a thread is in a function."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame:
         if frame.f_code.co_name == function:
@@ -351,7 +351,7 @@ def waits_for(thread: threading.Thread, function: str) -> bool:
 
 
 def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
-    """It still has a file open and its directory: the mounts go all the same, and what it does reaches nothing."""
+    """It holds a file and a directory open: the mounts go all the same, and its writes reach nothing."""
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED))
     reader = subprocess.Popen(["/bin/sleep", "60"], cwd=run.cache, user=JOB.uid, group=JOB.gid, extra_groups=[])
@@ -369,7 +369,7 @@ def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
 
 
 def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
-    """As another job's under job_container: removing the mount points releases its copies, and the loop device."""
+    """As under job_container: removing the mount points releases the copies in other namespaces."""
     copy = node.bundle(SEEDED)
     run = node.run("1.aaaaaaaa")
     run.show(copy)
@@ -389,7 +389,7 @@ def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
 
 
 def test_a_container_binds_the_cache_recursively_or_not_at_all(node: Node) -> None:
-    """A user namespace may not uncover what lies below a mount: that is why the enroot hook says rbind."""
+    """A user namespace may not uncover files below a mount, hence rbind in the enroot hook."""
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED))
     target = node.base / "target"
@@ -404,7 +404,7 @@ def test_a_container_binds_the_cache_recursively_or_not_at_all(node: Node) -> No
 
 
 def test_where_the_kernel_has_no_overlay_nothing_is_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller extracts then: the place is as it was."""
+    """The directory is unchanged, and the caller extracts."""
     without_overlays(monkeypatch)
     run = node.run("1.aaaaaaaa")
     with pytest.raises(OverlayUnavailable, match="No such device"):
@@ -415,7 +415,7 @@ def test_where_the_kernel_has_no_overlay_nothing_is_left(node: Node, monkeypatch
 
 
 def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0, most: int = 1000) -> dict[str, set[str]]:
-    """Harvest a view; return what lies in the stage, by entry."""
+    """Harvest a view. Return the contents of the stage, by entry."""
     stage.mkdir(mode=0o700)
     limits = HarvestLimits(1 << 30, most, after(20))
     with (
@@ -453,7 +453,7 @@ def test_only_what_is_new_is_harvested(node: Node, way: bool) -> None:
 
 
 def test_a_harvest_looks_at_new_names_only(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 new entries beside 5,000 seeded ones: the search sees 200 names."""
+    """With 200 new entries beside 5,000 seeded ones the scan sees 200 names."""
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle({f"s{number}.x": b"x" for number in range(5000)}))
     run.as_job(each(*(partial(write, f"n{number}.x", b"y") for number in range(200))))
@@ -463,7 +463,7 @@ def test_a_harvest_looks_at_new_names_only(node: Node, monkeypatch: pytest.Monke
 
 
 def test_no_harvest_while_somebody_writes(node: Node) -> None:
-    """A bounded wait, then nothing; once the writer is gone, all of it, and nobody can write any more."""
+    """A bounded wait, then nothing. Once the writer is gone, all is harvested, and nobody can write any more."""
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED))
     run.as_job(lambda: write("new.1", b"x"))

@@ -1,4 +1,4 @@
-"""Overlays on real Slurm: warm jobs see one, and its mounts are gone with the job, however that ends."""
+"""Overlays on real Slurm: warm jobs see one, and its mounts are gone after the job, however it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT = 'echo "at $NUMBA_CACHE_DIR $$"\n'
 
 @pytest.fixture(scope="module")
 def contained(capable_host: None) -> Iterator[Site]:
-    """Give a site whose jobs each have a mount namespace of their own, as job_container/tmpfs makes it."""
+    """Yield a site whose jobs each have a mount namespace of their own, by job_container/tmpfs."""
     with Cluster(job_container="") as cluster:
         yield Site(cluster)
 
@@ -47,25 +47,25 @@ def backed(site: Site) -> set[str]:
 
 
 def layers(site: Site) -> set[str]:
-    """Return the files that should be shown: those of the nodes' mounted layers."""
+    """Return the files that loop devices should show: the nodes' mounted layers."""
     return {str(path.parents[1] / "bundles" / f"{path.name}.sqsh") for path in site.var.glob("*/layers/*")}
 
 
 @pytest.fixture(scope="module")
 def compiled(installed: Site) -> None:
-    """Have a job compile something, and bring it back."""
+    """Run a job that compiles, and wait for its harvest."""
     installed.write_policy()
     installed.finish(installed.compile_job("numba", ALICE, "n1"))
 
 
 @pytest.fixture
 def warm(compiled: None, site: Site) -> Site:
-    """Give the session's site, with something in the store that the jobs of these tests are seeded with."""
+    """Yield the session's site with something in the store to seed these tests' jobs with."""
     return site
 
 
 def running(site: Site, user: str, node: str, body: str = "exec sleep 600\n") -> tuple[int, Path, int]:
-    """Start a job whose cache is seeded; return its id, the directory of its cache, and its shell's pid."""
+    """Start a seeded job. Return its id, its cache directory and its shell's pid."""
     job_id = site.cluster.submit(f"#!/bin/sh\n{AT}{body}", user, f"--nodelist={node}")
     wait_until("the job", lambda: "at /" in site.cluster.job(job_id).output, 60)
     line = site.cluster.job(job_id).output.partition("at ")[2].splitlines()[0]
@@ -74,7 +74,7 @@ def running(site: Site, user: str, node: str, body: str = "exec sleep 600\n") ->
 
 
 def test_a_warm_job_sees_an_overlay_and_leaves_no_mount(warm: Site) -> None:
-    """All hits, nothing new to bring back; afterwards only the nodes' layers are mounted."""
+    """All hits and nothing new to harvest. Afterwards only the nodes' layers are mounted."""
     site = warm
     job_id = site.compile_job("numba", ALICE, "n2")
     ended = site.finish(job_id)
@@ -89,7 +89,7 @@ def test_a_warm_job_sees_an_overlay_and_leaves_no_mount(warm: Site) -> None:
 
 
 def test_what_a_seeded_job_adds_comes_back(warm: Site) -> None:
-    """A warm job compiles another program, too: only that is harvested, and the next job is seeded with both."""
+    """A warm job compiles another program: only that is harvested, and the next job gets both."""
     site = warm
     both = f"cp {site.jobs}/numba_job.py other.py; for job in {site.jobs}/numba_job.py other.py; do"
     script = f"#!/bin/sh\n{both} {site.cluster.python} $job; done\n"
@@ -106,7 +106,7 @@ def test_what_a_seeded_job_adds_comes_back(warm: Site) -> None:
 
 
 def test_a_cancelled_job_with_open_files(warm: Site) -> None:
-    """It dies writing: its mounts go, and what was complete is harvested or known."""
+    """It is killed while writing: its mounts go, and complete entries are harvested."""
     site = warm
     body = 'exec 9>"$NUMBA_CACHE_DIR/open"\ncd "$NUMBA_CACHE_DIR"\nwhile :; do echo x >&9; done\n'
     job_id, directory, _ = running(site, ALICE, "n2", body)
@@ -118,7 +118,7 @@ def test_a_cancelled_job_with_open_files(warm: Site) -> None:
 
 
 def test_a_process_that_escapes_its_job(warm: Site) -> None:
-    """It writes to the cache: no harvest, the mounts go, nothing drains, and the audit says why."""
+    """It writes to the cache: no harvest, the mounts go, no drain, and the audit has the reason."""
     site = warm
     held = site.cluster.account(ALICE).home / "held"
     escape = f'exec 9>"$NUMBA_CACHE_DIR/held"; echo $$ >{held}; exec sleep 600'
@@ -137,7 +137,7 @@ def test_a_process_that_escapes_its_job(warm: Site) -> None:
 
 
 def test_slurmd_is_killed_between_prolog_and_epilog(warm: Site) -> None:
-    """The mounts are the node's and not slurmd's: the job goes on, and the epilog of the next slurmd removes them."""
+    """The mounts belong to the node: the job continues, and the next slurmd's epilog removes them."""
     site = warm
     job_id, directory, _ = running(site, ALICE, "n3", "sleep 5\nls $NUMBA_CACHE_DIR/*\n")
     site.cluster.kill_slurmd("n3")
@@ -151,7 +151,7 @@ def test_slurmd_is_killed_between_prolog_and_epilog(warm: Site) -> None:
 
 @pytest.mark.parametrize("moment", ["cache", ".seed"])
 def test_a_prolog_killed_while_it_mounts(warm: Site, moment: str) -> None:
-    """Whatever is mounted at that moment, the epilog that follows removes all of it."""
+    """The next epilog removes whatever was mounted."""
     site = warm
     variables = site.variables(910100 + len(moment), node="n2")
     with site.start_hook("prolog", variables) as prolog:
@@ -166,7 +166,7 @@ def test_a_prolog_killed_while_it_mounts(warm: Site, moment: str) -> None:
 
 
 def test_after_a_reboot_nothing_is_mounted(warm: Site) -> None:
-    """The record is of another boot, its mounts are gone: the epilog removes what lies there, and harvests nothing."""
+    """The record is of another boot: the epilog removes the directories and harvests nothing."""
     site = warm
     variables = site.variables(910200, node="n2")
     assert site.run_hook("prolog", variables).returncode == 0
@@ -181,7 +181,7 @@ def test_after_a_reboot_nothing_is_mounted(warm: Site) -> None:
 
 
 def test_at_the_constant_path_it_is_the_same_overlay(warm: Site) -> None:
-    """The SPANK plugin brings the cache there with what is mounted in it: all hits."""
+    """The SPANK plugin binds the cache there with the mounts in it: all hits."""
     site = warm
     spank.need()
     site.write_policy(constant="spank")
@@ -196,7 +196,7 @@ def test_at_the_constant_path_it_is_the_same_overlay(warm: Site) -> None:
 
 
 def test_another_jobs_namespace_holds_no_mount_of_a_job_that_ended(contained: Site) -> None:
-    """Under job_container every job starts with a copy of all mounts; an ended job's go from the others, too."""
+    """Under job_container jobs start with copies of all mounts; an ended job's go there, too."""
     site = contained
     site.finish(site.compile_job("numba", ALICE, "n1"))
     first, directory, pid = running(site, ALICE, "n1")

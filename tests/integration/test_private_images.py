@@ -1,6 +1,6 @@
-"""Private images: the site's credentials fetch them for those they are bound to, and nobody else has anything of it.
+"""Private images: the site's credentials fetch them for those they are bound to, and for nobody else.
 
-The store refuses root's own uid: what is looked at in it is looked at behind it.
+The store refuses root's uid, so tests look into the directory behind it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.registries import PASSWORD
 
 @pytest.fixture(scope="module")
 def private(installed: Site) -> Iterator[str]:
-    """Return HOST:PORT of a registry that demands a user and a password, and has `team/secret:1`."""
+    """Return HOST:PORT of a registry that requires a user and a password, with `team/secret:1`."""
     base = installed.cluster.base
     with registries.private(base) as host:
         layout = build_image(base / "private-image", {"/etc/secret": "secret\n"})
@@ -68,7 +68,7 @@ def team(site: Site, store: Shared, private: str) -> Site:
 
 
 def prepared(site: Site, image: str, user: str, job_id: int) -> dict[str, str]:
-    """Run the prolog of a job that asks for an image; return what its task prolog prints, and `verdict`."""
+    """Run the prolog of a job that requests an image. Return its task prolog's output, and `verdict`."""
     variables = site.variables(job_id, user=user, SLURM_JOB_COMMENT=f"warmstart: image={image}")
     done = site.run_hook("prolog", variables)
     assert done.returncode == 0, done.stderr
@@ -80,12 +80,12 @@ def prepared(site: Site, image: str, user: str, job_id: int) -> dict[str, str]:
 
 
 def read_by(site: Site, user: str, path: str | Path) -> bool:
-    """Tell whether a user can read a file."""
+    """Return whether a user can read a file."""
     return processes.run_as(site.cluster.account(user), ["/usr/bin/head", "-c1", str(path)]).returncode == 0
 
 
 def test_whoever_it_is_bound_to_has_a_copy_of_his_own(team: Site, store: Shared, private: str) -> None:
-    """Fetched once, kept where only the store's owner goes, copied for the job; the next job finds it there."""
+    """Fetched once, kept where only the store's owner reads, copied for each job."""
     image = f"{private}/team/secret:1"
     for job_id, event in ((7001, "image.imported"), (7002, "image.reused")):
         path = Path(prepared(team, image, ALICE, job_id)["WARMSTART_IMAGE"])
@@ -115,7 +115,7 @@ def test_whoever_it_is_bound_to_has_a_copy_of_his_own(team: Site, store: Shared,
 
 
 def test_nobody_else_gets_it_by_tag_or_digest(team: Site, store: Shared, private: str) -> None:
-    """A hit in a scope that the job can't read is a miss, and the site's credentials are not his.
+    """A hit in a scope that the job cannot read is a miss, and the site's credentials are not used for it.
 
     See docs/threats.md, row 10.
     """
@@ -139,7 +139,7 @@ def test_nobody_else_gets_it_by_tag_or_digest(team: Site, store: Shared, private
 
 
 def test_credentials_are_nowhere(team: Site, store: Shared, private: str) -> None:
-    """Not in the audit, the store, the policy's compiled form, nor what is left of the import."""
+    """Neither in the audit, the store, the compiled policy nor the import's leftovers."""
     shown = prepared(team, f"{private}/team/secret:1", ALICE, 7003)
     team.run_hook("epilog", team.variables(7003))
     secret = base64.b64encode(f"carol:{PASSWORD}".encode()).decode()
@@ -150,7 +150,7 @@ def test_credentials_are_nowhere(team: Site, store: Shared, private: str) -> Non
 
 
 def test_a_file_that_others_can_read_is_not_used(team: Site, private: str) -> None:
-    """The job is told in a sentence that says nothing of the file's content."""
+    """The job gets a sentence that does not show the file's contents."""
     (team.etc / "credentials.json").chmod(0o644)
     try:
         verdict = prepared(team, f"{private}/team/secret:1", ALICE, 7003)["verdict"]

@@ -1,4 +1,4 @@
-"""A real extension of torch, built by ninja: what is harvested of it, and when the next job finds it built.
+"""A real extension of torch, built by ninja: what is harvested, and when the next job finds it built.
 
 g++ and ninja are needed beside torch; where torch is missing this fails in CI (CI=true) and is skipped elsewhere.
 """
@@ -29,7 +29,7 @@ Files = dict[str, tuple[bytes, int]]  # content and mtime by name
 
 
 def run_job(cache: Path) -> dict[str, Any]:
-    """Run the job with its cache at `cache`; return the line that it prints."""
+    """Run the job with its cache at `cache`. Return the line that it prints."""
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(cache.parent), **PROFILE.environment(str(cache))}
     done = subprocess.run(
         [sys.executable, str(JOB)], env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -41,7 +41,7 @@ def run_job(cache: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the cache of a job that has built the extension; tests put there what they try."""
+    """Return the cache of a job that built the extension. Tests put their files there."""
     need_module("torch")
     if not shutil.which("ninja"):
         pytest.skip("ninja is not installed")
@@ -53,7 +53,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(cache: Path) -> Files:
-    """Return what the profile takes of that cache."""
+    """Return the files that the profile takes from that cache."""
     directory = cache / PROFILE.subdir
     names = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
     taken = [name for name in names if PROFILE.entry_of(name)]
@@ -61,7 +61,7 @@ def built(cache: Path) -> Files:
 
 
 def restore(cache: Path, files: Files, mtime: Callable[[int], int]) -> None:
-    """Put harvested files where a job's cache is, and nothing else."""
+    """Put only the harvested files where a job's cache is."""
     shutil.rmtree(cache, ignore_errors=True)
     for name, (content, mtime_ns) in files.items():
         path = cache / PROFILE.subdir / name
@@ -71,7 +71,7 @@ def restore(cache: Path, files: Files, mtime: Callable[[int], int]) -> None:
 
 
 def verdict(cache: Path, files: Files) -> str | None:
-    """Return what the judge says of the extension's files."""
+    """Return the judge's verdict on the extension's files."""
     restore(cache, files, int)
     fd = os.open(cache / PROFILE.subdir, os.O_RDONLY)
     try:
@@ -87,7 +87,7 @@ load_inline("inline", "int answer() { return 42; }", no_implicit_headers=True, i
 
 
 def test_a_source_that_was_built_at_a_runs_own_path_is_refused(cache: Path, tmp_path: Path) -> None:
-    """PyTorch writes an inline source into the cache, and ninja's files name it: of one run's path nobody has use."""
+    """PyTorch writes inline sources into the cache, and ninja's files name the run's own path."""
     shown = {}
     for run, name in (("constant", "here"), ("17.0a1b2c3d", "elsewhere")):
         place = tmp_path / run / "cache"
@@ -105,26 +105,26 @@ def test_a_source_that_was_built_at_a_runs_own_path_is_refused(cache: Path, tmp_
 def test_what_is_harvested_is_found_built_at_the_same_path(
     cache: Path, built: Files, mtime: Callable[[int], int]
 ) -> None:
-    """With the mtimes that were harvested, and with the whole seconds that a bundle keeps, ninja has no work to do."""
+    """With harvested mtimes, exact or in whole seconds as in a bundle, ninja has nothing to do."""
     restore(cache, built, mtime)
     assert run_job(cache)["cache_hits"] == 1
 
 
 def test_without_its_mtimes_it_is_built_again(cache: Path, built: Files) -> None:
-    """That is why such a profile is not seeded by a plain copy."""
+    """Hence such a profile is not seeded by a plain copy."""
     restore(cache, built, lambda _: 0)
     assert run_job(cache)["cache_misses"] == 1
 
 
 def test_what_torch_left_is_valid(cache: Path, built: Files) -> None:
-    """The entry of a finished build; the baton of a killed one is no part of it."""
+    """The entry of a finished build. The baton of a killed one is not part of it."""
     names = ("answer.so", "extension_job.o", "build.ninja", ".ninja_log", ".ninja_deps")
     assert {*built} == {f"answer/{name}" for name in names}
     assert verdict(cache, built) is None
 
 
 def test_a_library_that_was_cut_short_is_refused_though_ninja_takes_it(cache: Path, built: Files) -> None:
-    """The trap that the validator is for: ninja has no work to do, and the job loads half a library."""
+    """Ninja has nothing to do, so without the validator the job would load half a library."""
     library, mtime_ns = built["answer/answer.so"]
     dice = random.Random(7)
     for _ in range(20):

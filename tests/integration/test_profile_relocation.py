@@ -1,6 +1,6 @@
 """Triton's entries from one job's cache to another's: harvested, seeded, and naming the second job's path.
 
-Root and squashfs-tools are needed, a cluster is not: the steps run as in a hook, with real uids.
+They need root and squashfs-tools but no cluster: the steps run as in a hook, with real uids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MTIME = 1_700_000_000_000_000_000
 
 @pytest.fixture(autouse=True)
 def capable() -> None:
-    """Skip, or fail in CI, where this can't be tried."""
+    """Skip, or fail in CI, if this machine cannot run these tests."""
     need_root_and_mksquashfs()
 
 
@@ -51,7 +51,7 @@ def a_run(base: Path, run_id: str) -> Context:
 
 
 def seeded(context: Context) -> tuple[Context, Outcome]:
-    """Seed; return the context of the steps that follow."""
+    """Seed. Return the context of the next steps."""
     outcome = seed.run(context, seed.Options(("triton",)))
     return context._replace(record=context.record._replace(**outcome.record)), outcome
 
@@ -78,7 +78,7 @@ def published(base: Path) -> None:
 
 
 def test_a_second_job_finds_its_own_path_in_each_group(base: Path) -> None:
-    """Every file of a seeded group is named below the second job's cache, is there, and is the job's user's."""
+    """Every file of a seeded group is named below the second job's cache, exists, and belongs to its user."""
     published(base)
     context, outcome = seeded(a_run(base, "bbbbbbbb"))
     assert outcome.degraded == []
@@ -92,7 +92,7 @@ def test_a_second_job_finds_its_own_path_in_each_group(base: Path) -> None:
 
 
 def test_what_cannot_be_relocated_is_not_seeded_at_all(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry that names another job's path is worse than none: the profile is cold, by the disk's fault alone."""
+    """An entry with another job's path is worse than none: the profile is cold, for lack of disk space only."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -109,7 +109,7 @@ def test_what_cannot_be_relocated_is_not_seeded_at_all(base: Path, monkeypatch: 
 def test_a_directory_that_the_users_other_job_swaps_is_not_followed(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between extraction and relocation the user may put a link in place: nothing outside is written."""
+    """A link planted between extraction and relocation: nothing outside is written."""
     published(base)
     outside = base / "outside"
     outside.mkdir()

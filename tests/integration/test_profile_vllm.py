@@ -1,7 +1,7 @@
-"""The artifacts that vLLM's compile cache consists of, written by torch itself as vLLM lets it.
+"""Artifacts of vLLM's compile cache, written by torch itself with vLLM's settings.
 
-vLLM needs a GPU; what it keeps is made by torch's standalone compiler, which does not. Where torch is missing this
-fails in CI (CI=true) and is skipped elsewhere.
+vLLM needs a GPU; torch's standalone compiler, which makes the artifacts, does not. Without torch these tests fail in CI
+(CI=true) and are skipped elsewhere.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def verdict(stage: Path, content: bytes) -> str | None:
-    """Return what the judge says of a part with this artifact."""
+    """Return the judge's verdict on a part with this artifact."""
     files = {
         f"{PART}/vllm_compile_cache.py": f"{{(None, 0, 'inductor_standalone'): ('{NAME}', '/c/{NAME}')}}".encode(),
         f"{PART}/{NAME}": content,
@@ -68,7 +68,7 @@ def test_what_torch_wrote_is_valid(artifact: bytes, tmp_path: Path) -> None:
 
 
 def test_every_damage_is_found(artifact: bytes, tmp_path: Path) -> None:
-    """The checksum in front covers all that follows it."""
+    """The checksum at the start covers all that follows."""
     dice = random.Random(3)
     for _ in range(60):
         at = dice.randrange(len(artifact))

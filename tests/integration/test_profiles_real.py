@@ -1,8 +1,8 @@
-"""The tools themselves: what they write is harvested, judged, and hit by another process at another path.
+"""Real tools: their entries are harvested, judged, and hit by another process at another path.
 
-Also the mutation table of docs/profiles.md, on the files that they wrote. No cluster is needed, and no GPU: Triton
-compiles for GPUs that are not there. Where Numba or torch is missing the tests fail in CI (CI=true) and are skipped
-elsewhere; the other tools (`pip install warmstart[tools]`) are tried where they are.
+Also the mutation table of docs/profiles.md, on these entries. The tests need no cluster and no GPU: Triton
+cross-compiles. Without Numba or torch they fail in CI (CI=true) and are skipped elsewhere; other tools (`pip install
+warmstart[tools]`) are tested if installed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Entries = dict[str, list[str]]
 
 
 def run_job(tool: str, cache: Path) -> dict[str, Any]:
-    """Run the tool's job with its cache at `cache`; return the line that it prints."""
+    """Run the tool's job with its cache at `cache`. Return the line that it prints."""
     environment = {"PATH": os.defpath, "HOME": str(cache.parent), "TMPDIR": str(cache.parent)}
     environment |= registry.get(tool).environment(str(cache))
     command = [sys.executable, str(JOBS / f"{tool}_job.py")]
@@ -51,7 +51,7 @@ def run_job(tool: str, cache: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=TOOLS)
 def tool(request: pytest.FixtureRequest) -> str:
-    """Return a tool that is installed here."""
+    """Return an installed tool."""
     name: str = request.param
     if importlib.util.find_spec(NEEDED_MODULE[name]) is None:
         reason = f"{NEEDED_MODULE[name]} is not installed"
@@ -84,7 +84,7 @@ def harvestable(tool: str, directory: Path) -> Entries:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[int]:
-    """Open a directory for the length of a `with`."""
+    """Open a directory during a `with` block."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield fd
@@ -93,7 +93,7 @@ def opened(directory: Path) -> Iterator[int]:
 
 
 def judged(tool: str, directory: Path, entries: Entries) -> dict[str, str | None]:
-    """Judge as the epilog does: in a confined child that can reach the stage's descriptor only."""
+    """Judge as the epilog does, in a confined child that can reach only the stage's descriptor."""
     directory.chmod(0o755)
     nobody = Identity("nobody", 65534, 65534) if os.geteuid() == 0 else Identity("me", os.getuid(), os.getgid())
     with opened(directory) as fd:
@@ -101,21 +101,21 @@ def judged(tool: str, directory: Path, entries: Entries) -> dict[str, str | None
 
 
 def test_every_file_is_harvested_or_known_to_be_none(tool: str, cold: Path) -> None:
-    """What the rule leaves out is the tool's locks, and nothing else: a new kind of file shows up here."""
+    """The rule leaves out only the tool's locks, so a new kind of file fails this test."""
     taken = {name for names in harvestable(tool, cold).values() for name in names}
     left = {path.relative_to(cold).as_posix() for path in cold.rglob("*") if path.is_file()} - taken
     assert {name for name in left if not name.startswith("locks/")} == set()
 
 
 def test_what_the_tool_wrote_is_valid(tool: str, cold: Path) -> None:
-    """Every entry of a cold run is judged complete by a child without rights."""
+    """An unprivileged child judges every entry of a cold run as complete."""
     entries = harvestable(tool, cold)
     assert entries
     assert judged(tool, cold, entries) == dict.fromkeys(entries)
 
 
 def test_valid_entries_alone_are_a_warm_cache_elsewhere(tool: str, cold: Path, tmp_path: Path) -> None:
-    """Only judged files, copied to another path: the tool's own counters show hits and no miss."""
+    """Judged files alone, at another path: the tool's counters show hits and no miss."""
     cache = tmp_path / "elsewhere"
     for names in harvestable(tool, cold).values():
         for name in names:
@@ -130,9 +130,8 @@ def test_valid_entries_alone_are_a_warm_cache_elsewhere(tool: str, cold: Path, t
     assert report["cache_misses"] == 0
 
 
-# The least share of mutations that each check must find. A hash finds all; framing and headers can't see
-# changes inside a payload: SHA-256 from the harvest on is what guards those. A flipped bit in code is found by chance:
-# no least share.
+# The least share of mutations that each check must find. A hash finds all. Framing and headers cannot detect changes
+# inside a payload; from the harvest on SHA-256 guards those. A flipped bit in code is found only by chance.
 LEAST = {
     "numba": {
         "nbi": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.1},
@@ -156,7 +155,7 @@ LEAST = {
 
 
 def kind_of(name: str, content: bytes) -> str:
-    """Return the row of the table that a file counts in."""
+    """Return the row of the table for a file."""
     if name.endswith("-cache"):
         return "zstd" if content.startswith(b"\x28\xb5\x2f\xfd") else "zlib"
     if "/__grp__" in name:
@@ -167,7 +166,7 @@ def kind_of(name: str, content: bytes) -> str:
 
 
 def detects(tool: str, directory: Path, entry: str, names: list[str]) -> bool:
-    """Return whether the profile's validator refuses the entry."""
+    """Return whether the profile's validator rejects the entry."""
     with opened(directory) as fd:
         try:
             registry.get(tool).validate(EntryFiles(fd, entry, names))
@@ -177,7 +176,7 @@ def detects(tool: str, directory: Path, entry: str, names: list[str]) -> bool:
 
 
 def test_damage_is_detected_as_documented(tool: str, cold: Path, tmp_path: Path) -> None:
-    """The mutation table: each real file damaged in four ways, and what share the validator finds."""
+    """The mutation table: each real file damaged in four ways, and the share that the validator finds."""
     dice = random.Random(20)
     found: Counter[tuple[str, str]] = Counter()
     tried: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""pyslurm's released source has the API that warmstart's look-up uses.
+"""The released source of pyslurm has the API that warmstart's look-up uses.
 
 The one release on package indexes is for Slurm 25.11 and can't be built against Debian 12's Slurm, so the names and
 types come from its source archive, fetched as pip fetches it. Nothing of it is kept (it is GPL) and nothing is run.
@@ -19,7 +19,7 @@ from tests.support.fake_pyslurm import API, VERSION
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the files of the source archive by path; skipped where no package index can be reached."""
+    """Return the files of the source archive by path. Skips if no package index can be reached."""
     directory = tmp_path_factory.mktemp("pyslurm")
     options = ["--no-deps", "--no-binary=:all:", "--no-build-isolation", "--quiet", f"--dest={directory}"]
     argv = [sys.executable, "-m", "pip", "download", *options, f"pyslurm=={VERSION}"]
@@ -38,5 +38,5 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize(("path", "line"), [(path, line) for path, lines in API.items() for line in lines])
 def test_the_released_source_has_what_we_use(source: dict[str, str], path: str, line: str) -> None:
-    """Job.load takes an id and returns the first record; `qos` is a text or None; RPCError is an exception."""
+    """Job.load takes an id and returns the first record, `qos` is a str or None, RPCError is an exception."""
     assert re.search(line, source[path], re.MULTILINE), f"{path} has no {line!r}"

@@ -1,4 +1,4 @@
-"""pyxis-importer, called as pyxis calls it: as the job's user, with the job's environment, in and outside of jobs."""
+"""pyxis-importer, called as pyxis does: as the job's user, in the job's environment, inside and outside of jobs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def in_store(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
 
 @pytest.fixture
 def own_places(site: Site) -> Iterator[dict[str, Path]]:
-    """Return what the users have in /var/tmp, removed before and after."""
+    """Return the users' directories in /var/tmp, removed before and after."""
     places = {user: Path(f"/var/tmp/warmstart-images-{site.cluster.account(user).uid}") for user in (ALICE, BOB)}
     for path in places.values():
         shutil.rmtree(path, ignore_errors=True)
@@ -81,7 +81,7 @@ def own_places(site: Site) -> Iterator[dict[str, Path]]:
 
 
 def test_an_image_of_the_store_is_served_as_it_is(site: Site, in_store: str) -> None:
-    """What the prolog put there is found by every way to write it, readable for the user, with nothing imported."""
+    """Each spelling of the reference finds the prolog's image, readable for the user; nothing is imported."""
     registry, _, name = in_store.partition("/")
     before = stored(site)
     path = got(as_pyxis(site, "get", f"docker://{in_store}"))
@@ -97,7 +97,7 @@ def test_an_image_of_the_store_is_served_as_it_is(site: Site, in_store: str) -> 
 
 
 def test_no_variable_is_believed(site: Site, in_store: str, tmp_path: Path) -> None:
-    """Variables that name other policies, stores, modules and programs change nothing."""
+    """Variables that name other policies, stores, modules or programs change nothing."""
     marker = tmp_path / "ran"
     tmp_path.chmod(0o777)
     for name in ("json.py", "sitecustomize.py", "usercustomize.py"):
@@ -127,7 +127,7 @@ def test_no_variable_is_believed(site: Site, in_store: str, tmp_path: Path) -> N
 
 
 def test_a_broken_policy_and_a_cold_one(site: Site, in_store: str) -> None:
-    """The last good policy serves a user as it serves the hooks, and where there is none his own import does."""
+    """The last good policy serves users as it serves hooks; without one the user's own import works."""
     path = got(as_pyxis(site, "get", f"docker://{in_store}"))
     (site.etc / "policy.yaml").write_text("version: nonsense\n")
     assert got(as_pyxis(site, "get", f"docker://{in_store}")) == path
@@ -142,11 +142,11 @@ def test_a_broken_policy_and_a_cold_one(site: Site, in_store: str) -> None:
 def test_what_the_store_lacks_is_the_jobs_own(
     site: Site, in_store: str, registry: Registry, fresh_image: Callable[[], str], own_places: Mapping[str, Path]
 ) -> None:
-    """Imported as the user into his job's workspace, once for all its steps; the store gets nothing of it."""
+    """Imported as the user into the job's workspace, once for all its steps; not into the store."""
     other, before = fresh_image(), stored(site)
     first = as_pyxis(site, "get", f"docker://{other}")
     path = Path(got(first))
-    assert "not served by this cluster's store" in first.stderr
+    assert "not in this cluster's store" in first.stderr
     tmp = path.parent.parent
     assert (path.parent.name, tmp.name, tmp.parent.parent) == ("warmstart-images", "tmp", site.workspace / "n1")
     assert path.owner() == ALICE
@@ -166,7 +166,7 @@ def test_what_the_store_lacks_is_the_jobs_own(
 
 
 def test_an_image_that_a_step_is_served_is_marked(site: Site, in_store: str) -> None:
-    """Maintenance makes a mark of what the step noted. Without a mark that holds, the step gets a copy of its own."""
+    """Maintenance turns the step's note into a mark. Without a valid mark the step gets a copy."""
     path = Path(got(as_pyxis(site, "get", f"docker://{in_store}")))
     name = path.name.removesuffix(".sqsh")
     used = site.store / "images" / "used" / name
@@ -188,7 +188,7 @@ def test_an_image_that_a_step_is_served_is_marked(site: Site, in_store: str) -> 
 
 
 def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, fresh_image: Callable[[], str]) -> None:
-    """It is over before maintenance has looked."""
+    """The job is over before maintenance runs."""
     image = fresh_image()
     variables = site.variables(7007, SLURM_JOB_COMMENT=f"warmstart: image={image}")
     assert site.run_hook("prolog", variables).returncode == 0
@@ -204,7 +204,7 @@ def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, fresh_image: Calla
 def test_a_job_without_a_workspace_has_a_place_too(
     site: Site, own_places: Mapping[str, Path], fresh_image: Callable[[], str]
 ) -> None:
-    """Below /var/tmp, for the step alone; `release` removes it, and a second time finds nothing to do."""
+    """Below /var/tmp, for the step alone. `release` removes it, and a second one finds nothing to do."""
     image = fresh_image()
     path = Path(got(as_pyxis(site, "get", f"docker://{image}", SLURM_JOB_ID="7009")))
     assert (path.parent, path.name.partition(".")[0]) == (own_places[ALICE], "7009")
@@ -219,7 +219,7 @@ def test_a_job_without_a_workspace_has_a_place_too(
 def test_a_place_that_somebody_else_has_taken_is_refused(
     site: Site, own_places: Mapping[str, Path], fresh_image: Callable[[], str], tmp_path: Path
 ) -> None:
-    """Bob made alice's directory, or a link there: she is told, and nothing of hers is written into it."""
+    """Bob made alice's directory, or a link there: she gets an error, and nothing is written into it."""
     bob = site.cluster.account(BOB)
     image = fresh_image()
     own_places[ALICE].mkdir(mode=0o777)
@@ -245,7 +245,7 @@ def test_a_place_that_somebody_else_has_taken_is_refused(
     ],
 )
 def test_says_in_a_sentence_what_it_refuses(site: Site, uri: str, words: str) -> None:
-    """Pyxis shows a failed importer's stderr: one sentence and what to do, no traceback, nothing on stdout."""
+    """Stderr, which pyxis shows, has one sentence and a hint, no traceback; stdout is empty."""
     done = as_pyxis(site, "get", uri)
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
@@ -253,7 +253,7 @@ def test_says_in_a_sentence_what_it_refuses(site: Site, uri: str, words: str) ->
 
 
 def test_a_wrong_call_is_told_how(site: Site) -> None:
-    """What pyxis never does ends with 2."""
+    """Usage errors end with 2."""
     for arguments in ((), ("get",), ("get", "a", "b"), ("release", "x"), ("put", "x")):
         done = as_pyxis(site, *arguments)
         assert (done.returncode, done.stdout) == (2, "")
@@ -263,7 +263,7 @@ def test_a_wrong_call_is_told_how(site: Site) -> None:
 def test_an_image_that_does_not_exist_is_the_users_mistake(
     site: Site, own_places: Mapping[str, Path], registry: Registry
 ) -> None:
-    """The importer's own error reaches the user, and nothing is left."""
+    """The importer's own error reaches the user, and nothing remains."""
     done = as_pyxis(site, "get", f"docker://{registry.url}/test/nope:1", SLURM_JOB_ID="7009")
     assert (done.returncode, done.stdout) == (1, "")
     assert "does not exist" in done.stderr
@@ -273,7 +273,7 @@ def test_an_image_that_does_not_exist_is_the_users_mistake(
 def test_switched_off_it_is_no_more_than_pyxis_itself(
     site: Site, in_store: str, own_places: Mapping[str, Path]
 ) -> None:
-    """With the file `off` nothing of the store is used, and jobs with images still run."""
+    """With the file `off` the store is not used, and jobs with images still run."""
     (site.etc / "off").touch()
     try:
         done = as_pyxis(site, "get", f"docker://{in_store}", SLURM_JOB_ID="7009")
@@ -286,7 +286,7 @@ def test_switched_off_it_is_no_more_than_pyxis_itself(
 
 
 def test_in_a_real_job(site: Site, fresh_image: Callable[[], str]) -> None:
-    """In a batch job that named one image at submission and meets another in a step; nothing is left afterwards."""
+    """In a batch job that names one image at submission and another in a step. Nothing remains afterwards."""
     named, other = fresh_image(), fresh_image()
     importer = site.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer"
     script = f"""#!/bin/sh

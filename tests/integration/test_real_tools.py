@@ -1,4 +1,4 @@
-"""Real tools on real Slurm: cold on one node as one user, warm on another as another user, by the tools' own counters.
+"""Real tools on real Slurm: cold on one node as one user, warm on another as another, by the tools' own counters.
 
 The numbers of the table in docs/profiles.md are those of such a run (`pytest -s` prints its rows).
 """
@@ -45,13 +45,13 @@ def plugged(site_for_module: Site) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def site_for_module(installed: Site) -> Iterator[Site]:
-    """Return the session's site; what this module changes of its policy is undone."""
+    """Return the session's site. Changes to its policy are undone after the module."""
     yield installed
     installed.write_policy()
 
 
 def ran(site: Site, tool: str, user: str, node: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run the tool's job to its end; return its id and the line that it printed."""
+    """Run the tool's job to its end. Return its id and the line that it printed."""
     job_id = site.compile_job(JOBS[tool], user, node, *arguments)
     ended = site.finish(job_id)
     assert ended.state == "COMPLETED", ended
@@ -59,7 +59,7 @@ def ran(site: Site, tool: str, user: str, node: str, *arguments: str) -> tuple[i
 
 
 def entries(site: Site, job_id: int, event: str) -> int:
-    """Return how many entries a job was seeded with, or brought back."""
+    """Return how many entries a job was seeded with, or how many were harvested."""
     return sum(found["entries"] for found in site.events(job_id, event))
 
 
@@ -68,7 +68,7 @@ def entries(site: Site, job_id: int, event: str) -> int:
     [("numba", ALICE, BOB), ("inductor", BOB, ALICE), ("jax", ALICE, BOB), ("torch-extensions", BOB, ALICE)],
 )
 def test_cold_on_one_node_warm_on_another(plugged: Site, tool: str, publisher: str, reader: str) -> None:
-    """All misses for the publisher on n1, all hits for another user on n2, who brings nothing new back."""
+    """All misses for the publisher on n1; all hits for another user on n2, with nothing new to harvest."""
     need_module(MODULES[tool])
     store = plugged.new_store(plugged.cluster.base / f"store-real-{tool}")
     plugged.write_policy(RULES.format(tool=tool, publisher=publisher), constant="spank", store=str(store))

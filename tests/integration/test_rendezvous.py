@@ -1,4 +1,4 @@
-"""One address and port for all nodes of a job, on real Slurm: never two live jobs', never a foreign listener's."""
+"""One address and port for all nodes of a job, on real Slurm: never shared by live jobs or a foreign listener."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SLEEP = '#!/bin/sh\necho "$MASTER_ADDR:$MASTER_PORT"\nexec sleep 600\n'
 
 
 def allow(site: Site, **changes: object) -> None:
-    """Put a policy in force that gives jobs a rendezvous and nothing else."""
+    """Write a policy that gives jobs a rendezvous and nothing else."""
     fields = {"low": LOW, "high": HIGH, "shared": "true", "wait": "20s", "required": "false", **changes}
     paths = {key: str(fields[key]) for key in ("workspace",) if key in fields}
     site.write_policy(rules=MEET.format(**fields), **paths)
@@ -48,7 +48,7 @@ def allow(site: Site, **changes: object) -> None:
 
 @pytest.fixture
 def meeting(site: Site) -> Iterator[Site]:
-    """Give the site under such a policy; afterwards nothing is reserved and nothing announced."""
+    """Yield the site with such a policy. Afterwards nothing is reserved or announced."""
     allow(site)
     yield site
     site.cluster.wait_idle()
@@ -56,32 +56,32 @@ def meeting(site: Site) -> Iterator[Site]:
 
 
 def reserved(site: Site) -> list[str]:
-    """Return the host's ledger."""
+    """Return the host's port reservations."""
     return names(site.var / "ports")
 
 
 def announced(site: Site) -> list[str]:
-    """Return the store's answers."""
+    """Return the announcements in the store."""
     return names(site.store / "rendezvous")
 
 
 def names(directory: Path) -> list[str]:
-    """Return what lies in a directory that may not be there."""
+    """Return the names in a directory, [] if it does not exist."""
     return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
 
 def lines(output: str) -> list[str]:
-    """Return what tasks printed of themselves, without their numbers."""
+    """Return the tasks' output lines without task numbers."""
     return sorted(line.partition(" ")[2] for line in output.splitlines() if line[:1].isdigit())
 
 
 def codes(site: Site, job_id: int) -> list[tuple[str, str]]:
-    """Return (node, code) of what failed for a job."""
+    """Return (node, code) of a job's errors."""
     return [(event["node"], event["error"]["code"]) for event in site.events(job_id, "step.failed")]
 
 
 def test_all_tasks_of_a_job_see_the_same(meeting: Site) -> None:
-    """Batch step and srun tasks on three nodes; the further ports that the job asked for."""
+    """Batch step and srun tasks on three nodes, with the further ports that the job requested."""
     script = f"#!/bin/sh\n{SHOW}\nsrun --ntasks-per-node=2 sh -c '{SHOW}'\n"
     job = meeting.cluster.wait(
         meeting.cluster.submit(script, ALICE, "--nodes=3", "--ntasks-per-node=2", "--comment=warmstart: ports=2")
@@ -105,7 +105,7 @@ def test_steps_of_salloc_see_it(meeting: Site) -> None:
 
 
 def test_components_of_a_heterogeneous_job_meet_at_the_leader(meeting: Site) -> None:
-    """Two jobs for Slurm, one address and port for both, released by the leader's epilog."""
+    """One address and port for both components, released by the leader's epilog."""
     components = "#SBATCH --nodelist=n1\n#SBATCH hetjob\n#SBATCH --nodelist=n3,n4\n"
     script = f"#!/bin/sh\n{components}srun --het-group=0,1 sh -c '{SHOW}'\n"
     job_id = meeting.cluster.submit(script, ALICE)
@@ -118,7 +118,7 @@ def test_components_of_a_heterogeneous_job_meet_at_the_leader(meeting: Site) -> 
 
 
 def test_a_job_of_one_node_has_none_unless_it_asks(meeting: Site) -> None:
-    """And with one, what its user set stays."""
+    """If it requests one, the user's own values still win."""
     script = f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n"
     run = meeting.cluster
     quiet = run.wait(run.submit(script, ALICE, "--nodelist=n2"))
@@ -135,7 +135,7 @@ def test_a_job_of_one_node_has_none_unless_it_asks(meeting: Site) -> None:
 
 @pytest.fixture
 def foreign() -> Iterator[set[int]]:
-    """Give ports of the range that programs of this host listen on."""
+    """Yield ports of the range on which other programs of this host listen."""
     with ExitStack() as stack:
         listening = range(LOW, HIGH + 1, 4)
         for port in listening:
@@ -144,7 +144,7 @@ def foreign() -> Iterator[set[int]]:
 
 
 def overlap(site: Site, count: int) -> tuple[list[dict[str, Any]], int]:
-    """Run so many overlapping 2-node jobs; return their events and how many of them failed."""
+    """Run that many overlapping 2-node jobs. Return their events and the number of failures."""
     options = ("--nodes=2", "--ntasks=2", f"--array=1-{count}", "--time=5")
     array = site.cluster.submit(BIND, ALICE, *options)
     wait_until("the jobs' end", lambda: _over(site), 5.0 * count)
@@ -160,7 +160,7 @@ def _over(site: Site) -> bool:
 
 
 def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
-    """Return (port, when) of every port that was given to a job before the one that had it gave it back."""
+    """Return (port, time) of every port that a job got before its holder released it."""
     history: dict[int, list[tuple[str, str]]] = {}
     for event in events:
         if event["event"] != "rendezvous.joined":
@@ -175,7 +175,7 @@ def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
 
 
 def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign: set[int]) -> None:
-    """Overlapping jobs on four nodes of one host; each binds its port, and each is given back."""
+    """Overlapping jobs on four nodes of one host; each binds its port and releases it."""
     known = len(meeting.audit("--event", "rendezvous.reserved"))
     events, failed = overlap(meeting, OVERLAPPING)
     given = [event for event in events if event["event"] == "rendezvous.reserved"][known:]
@@ -189,7 +189,7 @@ def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign
 
 
 def test_a_requeued_job_meets_anew(meeting: Site) -> None:
-    """Its first run's port is given back, its second run tries others."""
+    """The first run's port is released; the second run tries others."""
     cluster = meeting.cluster
     job_id = cluster.submit(SLEEP, ALICE, "--nodes=2", "--requeue", "--open-mode=append")
     wait_until("the first run", lambda: cluster.job(job_id).output.count("\n") == 1, 60)
@@ -211,7 +211,7 @@ def test_a_requeued_job_meets_anew(meeting: Site) -> None:
 
 
 def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
-    """Its prolog fails on a read-only disk: the head has its port, and the other way round there is a deadline."""
+    """Its prolog fails on a read-only disk: the head has its port. In the reverse case a deadline ends the wait."""
     apart = meeting.cluster.base / "apart"
     apart.mkdir()
     allow(meeting, wait="1s", workspace=apart)
@@ -230,7 +230,7 @@ def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
 
 
 def test_on_slurm_a_node_that_failed_is_in_nobodys_record(meeting: Site) -> None:
-    """Its prolog drains it, Slurm takes the job back; the others' prologs end, and the next job has its port."""
+    """It drains, Slurm requeues the job, the other prologs end, and the next job gets its port."""
     cluster, apart = meeting.cluster, meeting.cluster.base / "far"
     apart.mkdir()
     allow(meeting, wait="1s", workspace=apart)
@@ -265,7 +265,7 @@ def test_on_slurm_a_node_that_failed_is_in_nobodys_record(meeting: Site) -> None
 
 
 def test_components_of_a_job_never_share_a_node(meeting: Site) -> None:
-    """Or their tasks, which all know the leader's id alone, would find one view for two records."""
+    """Otherwise their tasks, which know only the leader's id, would find one view for two records."""
     refused = meeting.cluster.run(["sbatch", "--nodelist=n2", "--wrap=true", ":", "--nodelist=n2"], ALICE, stdin="")
     assert "Invalid node name" in refused.stderr
     job_id = meeting.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--ntasks=1", ":", "--ntasks=1")
@@ -277,7 +277,7 @@ def test_components_of_a_job_never_share_a_node(meeting: Site) -> None:
 
 
 def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:
-    """Its record says nothing of the port, or is gone: the epilog frees it all the same."""
+    """Its record has no port, or is gone: the epilog releases the port all the same."""
     variables = meeting.variables(920003, SLURM_JOB_COMMENT="warmstart: ports=3")
     assert meeting.run_hook("prolog", variables).returncode == 0
     assert len(reserved(meeting)) == 4
@@ -292,7 +292,7 @@ def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:
 
 @pytest.mark.parametrize("required", ["true", "false"])
 def test_a_shared_head_node_has_no_port(meeting: Site, required: str) -> None:
-    """Without `shared_nodes` the job is told why, and runs without or not at all."""
+    """Without `shared_nodes` the job gets a notice, and runs without a rendezvous or not at all."""
     allow(meeting, shared="false", required=required)
     script = f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n"
     options = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1")
@@ -303,7 +303,7 @@ def test_a_shared_head_node_has_no_port(meeting: Site, required: str) -> None:
 
 
 def test_without_the_store_nobody_has_a_port(meeting: Site) -> None:
-    """The head can't tell and the others can't find: all do without, told so, and the port is given back."""
+    """The head cannot announce it: all nodes run without, with a notice, and the port is released."""
     store = meeting.store.rename(meeting.store.with_name("away"))
     try:
         job = meeting.cluster.wait(meeting.cluster.submit(f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n", ALICE, "--nodes=2"))

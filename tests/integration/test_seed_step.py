@@ -1,4 +1,4 @@
-"""The step `seed` with real mounts: which bundles a job sees, whose its cache is, and what happens without overlays."""
+"""The step `seed` with real mounts: which bundles a job sees, who owns its cache, and extraction without overlays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Content = Mapping[str, bytes]
 
 @pytest.fixture
 def root(base: Path) -> Path:
-    """Give a directory that every uid can enter, with a place for a store."""
+    """Yield a directory that every uid can enter, with a place for a store."""
     (base / "store").mkdir()
     return base
 
@@ -82,14 +82,14 @@ def a_run(root: Path, run_id: str, profile: str = "numba", **policy: object) -> 
 
 
 def seeded(context: Context, profile: str = "numba") -> tuple[dict[str, bytes], Outcome]:
-    """Seed; return what the job finds, and what the step says."""
+    """Seed. Return what the job finds, and the step's messages."""
     outcome = seed.run(context, seed.Options((profile,)))
     top = Path(context.record.run_directory) / "cache" / registry.get(profile).subdir
     return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}, outcome
 
 
 def emitted(context: Context, event: str) -> list[dict[str, Any]]:
-    """Return what the journal has of an event."""
+    """Return the journal's events with this name."""
     lines = [line for file in Path(context.paths.journal).iterdir() for line in file.read_text().splitlines()]
     return [found for found in map(json.loads, lines) if found.get("event") == event]
 
@@ -98,7 +98,7 @@ def emitted(context: Context, event: str) -> list[dict[str, Any]]:
 def test_of_each_entry_one_bundle_and_nothing_blocked(
     root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool
 ) -> None:
-    """The older bundle's files of the entry that both have; a blocked one's of neither; either way of seeding."""
+    """A shared entry comes from the older bundle, a blocked one from neither, however they are seeded."""
     published(root, {"m/k": {"m/k.nbi": b"old", "m/k.1": b"old"}, "bad": {"bad.nbi": b"bad"}})
     published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}, "bad": {"bad.2": b"bad"}})
     blocklist.block(f"{root}/store", Block(profile="numba", entry="bad", reason="reason", by="admin"), "n1-test")
@@ -119,7 +119,7 @@ def test_of_each_entry_one_bundle_and_nothing_blocked(
 def test_what_is_extracted_has_its_times_and_private_modes(
     root: Path, monkeypatch: pytest.MonkeyPatch, profile: str, overlays: bool
 ) -> None:
-    """To the nanosecond, for ninja; private modes, all of it the job's: without overlays, or because the tool asks."""
+    """Times to the nanosecond, for ninja. Private modes; all files belong to the job."""
     published(root, {"e": {"e/f.so": b"x", "e/d/g.o": b"y"}}, profile)
     if not overlays:
         without_overlays(monkeypatch)
@@ -136,7 +136,7 @@ def test_what_is_extracted_has_its_times_and_private_modes(
 
 @pytest.mark.parametrize("overlays", [True, False])
 def test_an_index_that_names_what_a_bundle_lacks(root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool) -> None:
-    """Damaged by a disk, or by whoever can write the store: the profile stays cold, and the hook goes on."""
+    """Damaged by a disk, or by a writer of the store: the profile stays cold, and the hook continues."""
     published(root, {"k": {"k.nbi": b"k"}, "l": {"l.nbi": b"l"}})
     published(root, {"k": {"k.nbi": b"other"}, "n": {"n.nbi": b"n"}})
     (path,) = (root / "store").rglob("index.json")
@@ -151,7 +151,7 @@ def test_an_index_that_names_what_a_bundle_lacks(root: Path, monkeypatch: pytest
 
 
 def test_a_bundle_over_the_budget_leaves_its_entries_cold(root: Path) -> None:
-    """The older bundle is not fetched: what the younger has of its entries is not taken in its place."""
+    """The older bundle is not fetched, and the younger one does not replace its entries."""
     published(root, {"k": {"k.nbi": os.urandom(100_000)}})
     published(root, {"k": {"k.nbi": b"other"}, "n": {"n.nbi": b"n"}})
     rules = a_policy(root).seed._replace(max_fetch=50_000)
@@ -163,7 +163,7 @@ def test_a_bundle_over_the_budget_leaves_its_entries_cold(root: Path) -> None:
 
 
 def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
-    """Fifteen and whiteouts are what a view has; the audit names the others."""
+    """A view has at most fifteen bundles and whiteouts; the audit names the others."""
     made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}}).bundle for n in range(17)]
     context = a_run(root, "aaaaaaaa")
     found, _ = seeded(context)
@@ -173,7 +173,7 @@ def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
 
 
 def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process of the user can reach a mount point before its mount; then all of it is the job's.
+    """No user process can reach a mount point before its mount; then the job owns all of it.
 
     See docs/threats.md, row 4.
     """
@@ -194,7 +194,7 @@ def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.M
 
 
 def test_a_crash_of_seeding_still_gives_the_cache_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug must not leave a job with a cache that it can't enter."""
+    """A bug must not leave a cache that the job cannot enter."""
     context = a_run(root, "aaaaaaaa")
     monkeypatch.setattr(seed, "_offered", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -203,7 +203,7 @@ def test_a_crash_of_seeding_still_gives_the_cache_away(root: Path, monkeypatch: 
 
 
 def test_a_cache_that_cannot_be_given_away_is_not_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's quota is used up: the job runs without a cache, and is told."""
+    """The user's quota is used up: the job runs without a cache, with a notice."""
     context = a_run(root, "aaaaaaaa")
 
     def over_quota(fd: int, uid: int, gid: int) -> None:
@@ -216,7 +216,7 @@ def test_a_cache_that_cannot_be_given_away_is_not_named(root: Path, monkeypatch:
 
 
 def test_a_release_that_is_repeated_or_comes_alone(root: Path) -> None:
-    """All mounts go at the first; a second finds nothing, and one after a reboot only directories."""
+    """The first removes all mounts; a second finds nothing, and one after a reboot only directories."""
     published(root, {"k": {"k.nbi": b"k"}})
     context = a_run(root, "aaaaaaaa")
     seeded(context)
@@ -229,7 +229,7 @@ def test_a_release_that_is_repeated_or_comes_alone(root: Path) -> None:
 
 
 def test_a_deferred_harvest_keeps_its_view(root: Path) -> None:
-    """The epilog had no time: the view stays mounted, the job's new file in it, until maintenance is done with it."""
+    """Without time in the epilog the view stays mounted until maintenance has harvested it."""
     published(root, {"k": {"k.nbi": b"k"}})
     context = a_run(root, "aaaaaaaa")
     seeded(context)

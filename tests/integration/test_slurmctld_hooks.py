@@ -1,4 +1,4 @@
-"""prolog-slurmctld and epilog-slurmctld under a real slurmctld, as SlurmUser; and specs that nobody should believe.
+"""prolog-slurmctld and epilog-slurmctld under a real slurmctld, as SlurmUser; and forged specs.
 
 Slurm 22.05 without slurmdbd has no QOS: a stand-in for scontrol tells one. Everything else is Slurm's own.
 """
@@ -40,7 +40,7 @@ echo "$*" >>{asked}
 
 
 class Hooks:
-    """The site with both hooks on, and what they leave on the controller."""
+    """The site with both hooks enabled, and their files on the controller."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -51,7 +51,7 @@ class Hooks:
         self.asked = self._own(site.cluster.base / "asked", 0o755) / "log"
 
     def write_policy(self, more: str = "", deadline: str = "20s", script: str = TELLS) -> None:
-        """Put a policy in force; `script` is the stand-in for scontrol."""
+        """Write a policy. `script` is the stand-in for scontrol."""
         conf = self.site.cluster.environment["SLURM_CONF"]
         text = script.format(asked=self.asked, scontrol="/usr/bin/scontrol")
         self.scontrol.write_text(f"#!/bin/sh\n{text}")
@@ -62,14 +62,14 @@ class Hooks:
         policy.write_text(policy.read_text().replace("\npaths:\n", f"\npaths:\n  scontrol: {self.scontrol}\n", 1))
 
     def run(self, *arguments: str, script: str = SHOW, user: str = ALICE) -> str:
-        """Run a job to its end, epilog-slurmctld included; returns its output."""
+        """Run a job until epilog-slurmctld has ended. Return its output."""
         ended = self.site.finish(self.site.cluster.submit(script, user, *arguments))
         assert (ended.state, ended.restarts) == ("COMPLETED", 0), ended
         wait_until("epilog-slurmctld", lambda: os.listdir(self.specs) == [], 30)
         return ended.output
 
     def audit(self, event: str) -> list[dict[str, Any]]:
-        """Return events of the controller's own, in the order in which they were moved."""
+        """Return events of the controller's own log, in order."""
         log = self.own / "audit.jsonl"
         lines = log.read_text().splitlines() if log.exists() else []
         return [line for line in map(json.loads, lines) if line["event"] == event]
@@ -83,7 +83,7 @@ class Hooks:
 
 @pytest.fixture(scope="module")
 def switched_on(installed: Site) -> Iterator[Hooks]:
-    """Uncomment the two lines in what admins include, as docs/slurmctld-hooks.md says; take them back at the end."""
+    """Uncomment the two lines of the include file, as docs/slurmctld-hooks.md says, and restore it at the end."""
     conf = installed.cluster.base / "etc" / "warmstart.conf"
     text = conf.read_text()
     conf.write_text(re.sub(r"^#((Prolog|Epilog)Slurmctld=)", r"\1", text, flags=re.MULTILINE))
@@ -103,7 +103,7 @@ def hooks(site: Site, switched_on: Hooks) -> Hooks:
 
 
 def test_rules_see_what_only_the_controller_knows(hooks: Hooks) -> None:
-    """The name of a job, with a blank in it, and no look-up, because no rule needs one."""
+    """A job name with a blank; no look-up, because no rule needs one."""
     show_spec = f"{SHOW}cat {hooks.specs}/*.json\n"
     lines = hooks.run("--job-name=nightly build", script=show_spec).splitlines()
     assert lines[0] == "named=yes array= fast= qos="
@@ -117,7 +117,7 @@ def test_rules_see_what_only_the_controller_knows(hooks: Hooks) -> None:
 
 
 def test_rules_see_the_constraint(hooks: Hooks) -> None:
-    """Every prolog is told it by slurmd; the feature must be a node's, or Slurm takes no such job."""
+    """Slurmd passes it to every prolog. A node must have the feature, or Slurm rejects the job."""
     cluster = hooks.site.cluster
     cluster.admin("scontrol", "update", "nodename=n3", "availablefeatures=fast", "activefeatures=fast")
     try:
@@ -127,7 +127,7 @@ def test_rules_see_the_constraint(hooks: Hooks) -> None:
 
 
 def test_each_task_of_an_array_and_each_component_has_its_own_spec(hooks: Hooks) -> None:
-    """Each is asked for by a name that shows nobody else; the tasks of an array match `array`."""
+    """Each is looked up by an exact name. Tasks of the array match `array`."""
     hooks.write_policy(QOS)
     home = hooks.site.cluster.account(BOB).home
     script = f"{SHOW}sleep 1\n"
@@ -148,7 +148,7 @@ def test_each_task_of_an_array_and_each_component_has_its_own_spec(hooks: Hooks)
 
 
 def test_a_users_own_text_is_no_qos(hooks: Hooks) -> None:
-    """A job name that holds a QOS makes the answer doubtful: the rule grants nothing."""
+    """A job name that contains a QOS makes the answer ambiguous: the rule grants nothing."""
     hooks.write_policy(QOS)
     assert hooks.run("--job-name=nightly QOS=high") == "named=yes array= fast= qos=\n"
     assert "exactly one QOS" in hooks.audit("spec.failed")[-1]["error"]["reason"]
@@ -162,20 +162,20 @@ def test_a_users_own_text_is_no_qos(hooks: Hooks) -> None:
     ],
 )
 def test_a_controller_that_does_not_answer_costs_the_qos_alone(hooks: Hooks, script: str, reason: str) -> None:
-    """The job starts at the deadline, once, with all that needs no answer."""
+    """The job starts at the deadline, once, with everything else."""
     hooks.write_policy(QOS, deadline="1s", script=script)
     assert hooks.run("--job-name=nightly") == "named=yes array= fast= qos=\n"
     assert reason in hooks.audit("spec.failed")[-1]["error"]["reason"]
 
 
 def test_a_hook_that_is_killed_leaves_a_whole_spec(hooks: Hooks) -> None:
-    """Slurm takes a signal death for success: the job starts, and finds what was written before."""
+    """Slurm treats death by a signal as success: the job starts, and finds the spec written before."""
     hooks.write_policy(QOS, script="kill -9 $PPID\n")
     assert hooks.run("--job-name=nightly") == "named=yes array= fast= qos=\n"
 
 
 def test_a_hook_that_can_write_nothing_holds_no_job_up(hooks: Hooks) -> None:
-    """No directory for specs: the job runs without what needs one, once, and both sides say so."""
+    """Without a directory for specs the job runs without them, once, and both audits have the reason."""
     hooks.specs.chmod(0o777)
     try:
         ended = hooks.site.finish(hooks.site.cluster.submit(SHOW, ALICE, "--job-name=nightly"))
@@ -226,7 +226,7 @@ def linked(path: Path) -> None:
 def test_a_forged_or_replayed_spec_grants_nothing(
     hooks: Hooks, changes: dict[str, object], spoil: Callable[[Path], None] | None, reason: str
 ) -> None:
-    """Another owner's, a link, another job's, an older run's: ignored and audited; the good one is believed."""
+    """Another owner's, a link, another job's, an older run's: ignored and audited. The good one is used."""
     hooks.write_policy(QOS)
     site, job_id = hooks.site, next(JOB_IDS)
     variables = site.variables(job_id, SLURM_CLUSTER_NAME="c1", SLURM_JOB_RESTART_COUNT="1")

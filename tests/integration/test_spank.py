@@ -1,4 +1,4 @@
-"""The SPANK plugin: its task callbacks as root under memory checkers, its options on a real cluster."""
+"""The SPANK plugin: its task callbacks as root under memory checkers, and its options on a real cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALGRIND = (
 
 
 class Node(NamedTuple):
-    """What the plugin finds on a node: state, workspace, the constant path; and the program that calls it."""
+    """The plugin's surroundings on a node: state, workspace and constant path; and the program that calls it."""
 
     base: Path
     command: tuple[str, ...]
@@ -43,7 +43,7 @@ class Node(NamedTuple):
         return self.base / "constant"
 
     def make_cache(self, run: str, uid: int) -> Path:
-        """Make the cache of a run, the job's own, with a marker in it."""
+        """Make a run's cache that belongs to the job, with a marker in it."""
         cache = self.base / "workspace" / "n1" / run / "cache"
         cache.mkdir(parents=True)
         (cache / "marker").write_text(f"{uid}\n")
@@ -53,7 +53,7 @@ class Node(NamedTuple):
         return cache
 
     def write_view(self, *lines: object, job: int = 7, uid: int = JOB) -> Path:
-        """Write what the prolog renders, or what the view's owner made of it."""
+        """Write the view that the prolog renders, or that its owner forged."""
         directory = self.base / "state" / "n1" / "view" / str(job)
         directory.mkdir(parents=True)
         (directory / "environment").write_text("".join(f"{line}\n" for line in lines))
@@ -62,7 +62,7 @@ class Node(NamedTuple):
         return directory / "environment"
 
     def task(self, **environment: str) -> list[str]:
-        """Start a task of job 7; return what the harness says of it, without what the checker said."""
+        """Run a task of job 7. Return the harness's output without the checker's."""
         done = self.start(**environment)
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout.splitlines()
@@ -80,7 +80,7 @@ class Node(NamedTuple):
 
 @pytest.fixture(scope="module")
 def harnesses(capable_host: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...]]:
-    """Build the plugin for each checker; skip, or fail in CI, where that can't be."""
+    """Build the plugin for each checker. Skip, or fail in CI, if that fails."""
     spank.need()
     if not shutil.which("valgrind"):
         unavailable("no valgrind")
@@ -93,7 +93,7 @@ def harnesses(capable_host: None, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.fixture(params=["sanitizers", "valgrind"])
 def node(request: pytest.FixtureRequest, harnesses: dict[str, tuple[str, ...]]) -> Iterator[Node]:
-    """Give a node whose directories are root's, and which the job's uid can reach."""
+    """Yield a node whose directories belong to root and can be entered by the job's uid."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-spank-", dir="/var/tmp"))
     base.chmod(0o755)
     yield Node(base, harnesses[request.param])
@@ -116,7 +116,7 @@ def mounts(node: Node, lines: list[str]) -> list[str]:
 
 
 def test_the_cache_is_at_the_constant_path(node: Node) -> None:
-    """One mount, nosuid and nodev, in the task alone; the variables say so, and the job reads its own cache there."""
+    """One mount, nosuid and nodev, only in the task. The variables name it, and the job reads its own cache there."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     node.write_view(*view_of(node, cache))
     lines = node.task()
@@ -128,7 +128,7 @@ def test_the_cache_is_at_the_constant_path(node: Node) -> None:
 
 
 def test_what_is_mounted_in_the_cache_comes_along(node: Node) -> None:
-    """The overlays of seeded profiles are: the job finds them at the constant path, nosuid and nodev as they were."""
+    """The overlays of seeded profiles are at the constant path, too, still nosuid and nodev."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     (cache / "numba").mkdir()
     seeded = node.base / "seeded"
@@ -147,7 +147,7 @@ def test_what_is_mounted_in_the_cache_comes_along(node: Node) -> None:
 
 
 def test_what_the_user_set_stays(node: Node) -> None:
-    """But not a path into a cache or workspace, which was inherited, and not what is warmstart's own."""
+    """Except for inherited paths into a cache or workspace, and for warmstart's own variables."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     node.write_view(*view_of(node, cache), "STALE=ours", "LONG=ours", "!OVERRIDDEN=ours")
     stale = f"{node.base}/workspace/n1/6.00000000/cache"
@@ -159,7 +159,7 @@ def test_what_the_user_set_stays(node: Node) -> None:
 
 
 def test_another_jobs_rendezvous_is_not_the_users(node: Node) -> None:
-    """It was inherited by a job that was submitted from inside; what the user set himself stays."""
+    """It was inherited from the submitting job; values that the user set win."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     ours = ["MASTER_ADDR=n1", "MASTER_PORT=20001", "!WARMSTART_RENDEZVOUS=7:n1:20001"]
     view = node.write_view(*view_of(node, cache), *ours)
@@ -173,7 +173,7 @@ def test_another_jobs_rendezvous_is_not_the_users(node: Node) -> None:
 
 
 def test_without_a_mount_the_jobs_own_path_is_used(node: Node) -> None:
-    """Something that is not root's lies where the constant path should be: the task starts all the same."""
+    """The constant path is not root's: the task starts all the same."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     node.write_view(*view_of(node, cache))
     node.constant.mkdir()
@@ -184,7 +184,7 @@ def test_without_a_mount_the_jobs_own_path_is_used(node: Node) -> None:
 
 
 def test_a_job_without_a_view_is_left_alone(node: Node) -> None:
-    """No mount, no variable, no word."""
+    """No mount, no variable, no message."""
     said = ("info:", "error:", "/proc/", "WARMSTART_", "NUMBA_")
     assert not [line for line in node.task() if line.startswith(said)]
     assert not node.constant.exists()
@@ -208,7 +208,7 @@ def test_a_job_without_a_view_is_left_alone(node: Node) -> None:
     ],
 )
 def test_a_forged_view_reaches_nothing_of_others(node: Node, claim: str) -> None:
-    """The view's owner can name any path: only a cache that is his own is ever mounted."""
+    """A view can name any path, but only a cache of its owner is mounted."""
     node.make_cache("7.0a1b2c3d", JOB)
     foreign = node.make_cache("8.0a1b2c3d", OTHER)
     linked = node.base / "workspace" / "n1" / "9.0a1b2c3d"
@@ -246,7 +246,7 @@ def _huge(path: Path) -> None:
 @ONCE
 @pytest.mark.parametrize("change", [_fifo, _link, _foreign, _huge])
 def test_a_view_that_is_no_view_is_not_read(node: Node, change: Callable[[Path], None]) -> None:
-    """A FIFO does not hang the task, a link is not followed, another's file is not believed."""
+    """A FIFO does not hang the task, a link is not followed, another user's file is not trusted."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     change(node.write_view(*view_of(node, cache)))
     lines = node.task()
@@ -256,7 +256,7 @@ def test_a_view_that_is_no_view_is_not_read(node: Node, change: Callable[[Path],
 
 
 def test_a_verdict_ends_the_task_with_its_reason(node: Node) -> None:
-    """Before anything else of the job runs, wherever there is no task prolog to say so."""
+    """Before any code of the job runs, on nodes without a task prolog."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     view = node.write_view(*view_of(node, cache))
     reason = "warmstart: refused\nwarmstart: ask your admin\n"
@@ -277,7 +277,7 @@ def test_a_verdict_ends_the_task_with_its_reason(node: Node) -> None:
 @ONCE
 @pytest.mark.parametrize("change", [_fifo, _link, _foreign, _huge])
 def test_a_verdict_that_is_none_is_not_read(node: Node, change: Callable[[Path], None]) -> None:
-    """The task starts as if there were none."""
+    """The task starts as without one."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     view = node.write_view(*view_of(node, cache))
     verdict = view.with_name("verdict")
@@ -291,7 +291,7 @@ def test_a_verdict_that_is_none_is_not_read(node: Node, change: Callable[[Path],
     "content", [b"", b"\n\n\n", b"/w", b"/w\n/c\n", b"\0" * 99, b"/w\n/c\n/x\nA\n=b\n1=c\n!=d\nB=1"]
 )
 def test_odd_views_are_read_to_their_end(node: Node, content: bytes) -> None:
-    """Whatever its bytes are: at most whole variables come of it, and nothing is mounted."""
+    """Arbitrary bytes yield at most whole variables, and no mount."""
     node.write_view().write_bytes(content)
     lines = node.task()
     assert mounts(node, lines) == []
@@ -299,7 +299,7 @@ def test_odd_views_are_read_to_their_end(node: Node, content: bytes) -> None:
 
 
 def test_the_leaders_id_names_the_view_of_a_component(node: Node) -> None:
-    """In a heterogeneous job only the environment has that id; another user's view is not read by it."""
+    """Only the environment has that id in a heterogeneous job. Another user's view is not read."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     node.write_view(*view_of(node, cache), job=6)
     assert len(mounts(node, node.task(SLURM_JOB_ID="6"))) == 1
@@ -313,7 +313,7 @@ def test_the_leaders_id_names_the_view_of_a_component(node: Node) -> None:
 
 @pytest.fixture
 def plugin(site: Site) -> Iterator[None]:
-    """Load the plugin into the site's cluster; skip where it can't be built."""
+    """Load the plugin into the site's cluster. Skip if it cannot be built."""
     if spank.missing():
         pytest.skip(spank.missing())
     with spank.loaded(site):
@@ -327,18 +327,18 @@ NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
 def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: str) -> None:
-    """Help texts, and a sentence instead of a job."""
+    """Help texts, and an error instead of a job."""
     shown = site.cluster.run([command, "--help"], ALICE).stdout
     assert all(option in shown for option in ("--warm-image=REF", "--warm-profile=NAMES", "--warm-keep", "--no-warm"))
     what = "--wrap=true" if command == "sbatch" else "/bin/true"
     done = site.cluster.run([command, "--warm-profile=numba;id", what], ALICE)
     assert done.returncode != 0
-    assert "the value of --warm-profile holds a character that it may not hold; write NAME or NAME,NAME" in done.stderr
+    assert "the value of --warm-profile contains an invalid character; use NAME or NAME,NAME" in done.stderr
 
 
 @pytest.mark.usefixtures("plugin")
 def test_options_reach_the_prolog(site: Site) -> None:
-    """A profile beside the rules' own, nothing at all, and an image that the policy refuses, as a verdict."""
+    """A profile besides the rules' own, --no-warm, and a refused image, which is a verdict."""
     site.write_policy(NUMBA)
     wishes = ("", "--warm-profile=inductor", "--no-warm", "--warm-image=other.example.com/a:1")
     jobs = [site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, *filter(None, [wish])) for wish in wishes]
@@ -354,7 +354,7 @@ def test_options_reach_the_prolog(site: Site) -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_a_verdict_where_no_task_prolog_runs(site: Site) -> None:
-    """Batch script and srun tasks end with the reason on their output; the node is fine, and the next job runs."""
+    """Batch script and srun tasks end with the reason in their output. The node stays up for the next job."""
     program = site.cluster.prefix / "libexec" / "warmstart" / "task-prolog"
     text = program.read_text()
     program.write_text("#!/bin/sh\n")
@@ -374,7 +374,7 @@ def test_a_verdict_where_no_task_prolog_runs(site: Site) -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_a_job_from_a_host_without_the_plugin(site: Site) -> None:
-    """Its commands do not know the options; the job runs and has its cache at the constant path."""
+    """That host lacks the options; the job runs and has its cache at the constant path."""
     site.write_policy(constant="spank")
     etc = site.cluster.base / "etc"
     (etc / "without.conf").write_text("")

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def squashed(site: Site, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Put a store in force that nobody but its owner can look at; return what it shows, where root may look."""
+    """Put a store in force that only its owner can read. Return its directory where root may read."""
     with site.squashed_store(request.node.name) as (store, source):
         site.write_policy(store=str(store))
         yield source
 
 
 def test_an_image_is_imported_once_and_found(site: Site, squashed: Path, fresh_image: Callable[[], str]) -> None:
-    """ws-alice's job on n1 imports it, ws-bob's on n2 finds it; both are told the same path in the store."""
+    """ws-alice's job on n1 imports it, ws-bob's on n2 finds it; both get the same path."""
     comment = f"--comment=warmstart: image={fresh_image()}"
     script = '#!/bin/sh\necho "$WARMSTART_IMAGE"\n'
     jobs = [

@@ -23,13 +23,13 @@ NODES = ("n1", "n2", "n3", "n4")
 
 @pytest.fixture
 def nodes(base: Path) -> list[LateNode]:
-    """Give four nodes of one site."""
+    """Yield four nodes of one site."""
     first = LateNode(base)
     return [first, *(LateNode(base, name=name, site=first.site) for name in NODES[1:])]
 
 
 def harvest_at_once(nodes: list[LateNode], number: int) -> None:
-    """Let each node's epilog harvest the round's shared entry, with content of its own, and one that only it has."""
+    """Let each node's epilog harvest the shared entry, each with other contents, and one entry of its own."""
     start, go = os.pipe()
     pids = []
     for place, node in enumerate(nodes):
@@ -54,7 +54,7 @@ def harvest_at_once(nodes: list[LateNode], number: int) -> None:
 
 
 def test_every_reader_sees_each_entry_once_and_whole(nodes: list[LateNode]) -> None:
-    """Whoever was first has the entry, with all of its files; what was seen once stays as it was."""
+    """The first publisher has the whole entry, and readers see it unchanged from then on."""
     site = nodes[0].site
     last: dict[str, str] = {}
     for number in range(1, ROUNDS + 1):
@@ -70,7 +70,7 @@ def test_every_reader_sees_each_entry_once_and_whole(nodes: list[LateNode]) -> N
 
 
 def assert_of_one_maker(node: LateNode, entry: str, bundle: str) -> None:
-    """Check that all files of an entry are those of one of the jobs that made it."""
+    """Check that all files of an entry come from one of the jobs that made it."""
     found = manifest.decode(bundle, (node.site.directory() / f"{bundle}.json").read_bytes())
     number = int(entry.rpartition("-")[2].partition(".")[0])
     salts = (b"",) if number > 5000 else (b"job 0", b"job 1")

@@ -1,4 +1,4 @@
-"""`make uninstall`: the programs go, and no mount stays; the policy and the state are the site's."""
+"""`make uninstall` removes programs and mounts; policy and state stay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT = ("etc/warmstart/policy.yaml", "var/lib/warmstart/policy.json", "var/lib/w
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Iterator[Path]:
-    """Return a prefix as an installation leaves it that has served a job: one copy of a bundle is mounted."""
+    """Return a prefix as an installation leaves it after a job: one copy of a bundle is mounted."""
     for name in (*PROGRAMS, *KEPT, "bin/another", "lib/another"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,13 +35,13 @@ def prefix(tmp_path: Path) -> Iterator[Path]:
 
 
 def uninstall(prefix: Path) -> str:
-    """Run `make uninstall`; return what it said."""
+    """Run `make uninstall`. Return its output."""
     command = ["/usr/bin/make", "-s", "uninstall", f"PREFIX={prefix}"]
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
 
 
 def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:
-    """What other software has under the prefix stays, as do policy and state; the second time nothing is left to do."""
+    """Other software, policy and state stay. A second run does nothing."""
     said = uninstall(prefix)
     assert [name for name in PROGRAMS if (prefix / name).exists()] == []
     assert all((prefix / name).exists() for name in (*KEPT, "bin/another", "lib/another"))

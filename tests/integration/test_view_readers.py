@@ -22,7 +22,7 @@ Read = Callable[[dict[str, str]], dict[str, str]]
 
 @pytest.fixture(scope="module")
 def base(capable_host: None) -> Iterator[Path]:
-    """Give a directory of root's with a run's cache in it."""
+    """Yield a directory of root's with a run's cache in it."""
     path = Path(tempfile.mkdtemp(prefix="ws-readers-", dir="/var/tmp"))
     path.chmod(0o755)
     cache = path / "workspace" / NODE / "7.0a1b2c3d" / "cache"
@@ -34,7 +34,7 @@ def base(capable_host: None) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def readers(base: Path) -> dict[str, Read]:
-    """Give the three: each returns the environment of a task of job 7 that would have had the one that it is given."""
+    """Yield the three; each maps the environment of a task of job 7 to the one that it gets."""
     spank.need()
     scripts = {}
     for name in ("libexec/task-prolog", "enroot/40-warmstart.sh"):
@@ -86,12 +86,12 @@ def write_view(base: Path, *lines: str) -> None:
 
 
 def task(**environment: str) -> dict[str, str]:
-    """Return the environment of a task, and what the checkers of memory need."""
+    """Return the environment of a task, with what the memory checkers need."""
     return {"SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "7", "ASAN_OPTIONS": "detect_leaks=0", **environment}
 
 
 def agreed(readers: dict[str, Read], environment: dict[str, str], names: list[str]) -> dict[str, str]:
-    """Return what all three make of some names; fails where they differ."""
+    """Return the values of some variables, on which all three readers must agree."""
     found = {who: {name: seen[name] for name in names if name in seen} for who, seen in
              ((who, read(environment)) for who, read in readers.items())}  # fmt: skip
     first, *others = found.values()
@@ -100,7 +100,7 @@ def agreed(readers: dict[str, Read], environment: dict[str, str], names: list[st
 
 
 def test_whose_rendezvous_it_is(base: Path, readers: dict[str, Read]) -> None:
-    """Own, the user's, or that of the job that this one was submitted from: every combination of what is inherited."""
+    """Own, the user's, or inherited from the submitting job, in every combination."""
     rendezvous = ("", "7:n9:29999", "6:n9:29999", "77:n9:29999", "6:n8:29999", "n9:29999")
     own = {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}
     for mark in (None, "", "!"):
@@ -117,7 +117,7 @@ def test_whose_rendezvous_it_is(base: Path, readers: dict[str, Read]) -> None:
 
 
 def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> None:
-    """What the user set stays, but for what is forced and what leads into a cache or a workspace."""
+    """The user's values win, unless they are forced or point into a cache or workspace."""
     write_view(base, "A=ours", "!B=ours")
     inherited = [f"{base}/workspace/n1/6.00000000/tmp", f"{base}/constant/numba", f"{base}/constant", ""]
     users = ["mine", f"{base}/constantly", f"{base}/workspace", f"{base}/workspaces"]

@@ -1,4 +1,4 @@
-"""An export whose bundles unpack to more than a disk holds: what takes it in stops, and its disk is not filled."""
+"""Exports whose bundles unpack to more than a disk holds: the import stops before the disk is full."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOMB = 4 * DISK  # of one byte: a few kilobytes in a squashfs
 
 
 class Carried:
-    """An export of one bundle, and a cluster with a small disk to take it in."""
+    """An export of one bundle, and a cluster with a small disk that imports it."""
 
     def __init__(self, base: Path) -> None:
         for name in ("h", "t"):
@@ -38,7 +38,7 @@ class Carried:
         self.there = MaintenanceSite(base / "t")
 
     def change(self, act: Callable[[Path, dict[str, Any]], None]) -> None:
-        """Change the bundle's tree and its manifest, and make all hashes right again."""
+        """Change the bundle's tree and its manifest, and correct all hashes."""
         folder = self.out / DAEMON / "numba" / "ns"
         path, manifest = (folder / f"{self.bundle}{suffix}" for suffix in (".sqsh", ".json"))
         tree, text = self.base / "tree", json.loads(manifest.read_text())
@@ -55,7 +55,7 @@ class Carried:
         (self.out / "SHA256SUMS").write_text("".join(lines))
 
     def problem(self) -> str:
-        """Take it in; return what was wrong. Nothing of it stays."""
+        """Import it. Return the error. Asserts that nothing remains."""
         (row,) = self.there.json("cache", "import", str(self.out))
         assert (row["entries"], self.there.seen(DAEMON)) == (0, {})
         used = os.statvfs(self.there.base)
@@ -65,7 +65,7 @@ class Carried:
 
 @pytest.fixture
 def carried(base: Path) -> Carried:
-    """Give an export, and a directory that other uids can pass through."""
+    """Yield an export, and a directory that other uids can traverse."""
     return Carried(base)
 
 
@@ -77,21 +77,21 @@ def pad(path: Path) -> None:
 
 
 def first(text: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the path of a manifest's first file, and what the manifest says of it."""
+    """Return the path of a manifest's first file, with its record."""
     files = next(iter(text["entries"].values()))["files"]
     path, file = next(iter(files.items()))
     return path, file
 
 
 def test_a_file_that_nobody_named(carried: Carried) -> None:
-    """It is larger than any file of the manifest: unpacking stops there, long before the disk is full."""
+    """It is larger than any file of the manifest: unpacking stops long before the disk is full."""
     carried.change(lambda tree, _: pad(tree / "more"))
     assert "No space" not in carried.problem()
 
 
 @pytest.mark.parametrize("hole", [False, True])
 def test_a_file_larger_than_its_manifest_says(carried: Carried, hole: bool) -> None:
-    """With bytes, or as a hole, which takes no space until root copies it."""
+    """With bytes, or with a hole, which takes space only when root copies it."""
 
     def grow(tree: Path, text: dict[str, Any]) -> None:
         path = tree / first(text)[0]
@@ -108,7 +108,7 @@ def test_a_file_larger_than_its_manifest_says(carried: Carried, hole: bool) -> N
 
 
 def test_a_manifest_that_says_how_much_it_is(carried: Carried) -> None:
-    """Every hash is right: it is refused before a byte of it is unpacked."""
+    """All hashes are right; the bundle is refused before it is unpacked."""
 
     def declare(tree: Path, text: dict[str, Any]) -> None:
         path, file = first(text)
@@ -120,7 +120,7 @@ def test_a_manifest_that_says_how_much_it_is(carried: Carried) -> None:
 
 
 def test_a_disk_that_fills_up_meanwhile(carried: Carried, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many files, each no larger than one that is named: the disk is looked at while they are unpacked."""
+    """Many files, none larger than a listed one: free space is checked while unpacking."""
 
     def add(tree: Path, _: dict[str, Any]) -> None:
         for number in range(100):

@@ -1,7 +1,7 @@
-"""Users who attack the overlays that their jobs are seeded by, as a real uid (docs/threats.md, rows 4, 5, 8, 13).
+"""Users who attack their jobs' overlays, as a real uid (docs/threats.md, rows 4, 5, 8, 13).
 
-What has to hold for each: nothing outside the run's own directory is read or changed, the shared copy least of all;
-what is honest in the same cache is harvested; and the mounts go.
+For each attack: nothing outside the run's own directory is read or changed, in particular not the shared copy; honest
+entries of the same cache are harvested; and the mounts go.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HONEST = {"honest/a": b"a", "honest/b": b"b"}
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """Give a node of its own to each test, with something of root's that no user may read."""
+    """Yield a node of its own for each test, with a file of root's that no user may read."""
     with a_node() as made:
         secret = made.base / "secret"
         secret.write_bytes(SECRET)
@@ -48,7 +48,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def copy(node: Node) -> Iterator[Copy]:
-    """Give a bundle on the node; afterwards it is what it was."""
+    """Yield a bundle on the node, and check afterwards that it is unchanged."""
     made = node.bundle(SEEDED)
     before = Path(made.path).read_bytes()
     yield made
@@ -72,7 +72,7 @@ def run(node: Node, copy: Copy) -> Run:
 
 
 def harvested(run: Run) -> Collected:
-    """Harvest as root; every file of a stage is root's, plain, and none is the secret."""
+    """Harvest as root. Asserts that every staged file is a regular file of root's, and none is the secret."""
     stage = run.node.base / "stage"
     stage.mkdir(mode=0o700)
     with (
@@ -93,14 +93,14 @@ def harvested(run: Run) -> Collected:
 
 
 def gone(run: Run) -> bool:
-    """Take the run down; tell whether no mount of it and no file is left."""
+    """Take the run down. Return whether no mount and no file of it remains."""
     run.take_down()
     return not run.path.exists() and str(run.path) not in Path("/proc/self/mountinfo").read_text()
 
 
 @contextmanager
 def at_work(act: Callable[[], object], cwd: Path) -> Iterator[subprocess.Popen[bytes] | int]:
-    """Have another job of the same user do something over and over."""
+    """Run another job of the same user that repeats an act."""
     pid = os.fork()
     if not pid:
         try:
@@ -120,7 +120,7 @@ def at_work(act: Callable[[], object], cwd: Path) -> Iterator[subprocess.Popen[b
 
 
 def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -> None:
-    """While twenty runs are prepared it tries to put links in place of every cache: each view is where it belongs."""
+    """During twenty preparations it tries to replace every cache by a link: each view is in its place."""
     elsewhere = node.base / "elsewhere"
     elsewhere.mkdir()
     os.chown(elsewhere, JOB.uid, JOB.gid)
@@ -146,7 +146,7 @@ def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -
 
 
 def test_a_job_covers_its_own_view(run: Run, node: Node) -> None:
-    """It mounts something over its cache and in it, as FUSE lets it: the harvest reads what is below; all mounts go."""
+    """It mounts over its cache and in it, with FUSE: the harvest reads what is below, and all mounts go."""
     evil = node.base / "evil"
     evil.mkdir()
     (evil / "planted").write_bytes(b"planted")
@@ -159,7 +159,7 @@ def test_a_job_covers_its_own_view(run: Run, node: Node) -> None:
 
 
 def test_links_pipes_and_devices(run: Run, node: Node) -> None:
-    """Whatever kind of file: what is not a regular file of the job's with one link is turned away."""
+    """Everything but a regular file of the job's with one link is rejected."""
 
     def plant() -> None:
         os.symlink(node.base / "secret", "link")
@@ -180,7 +180,7 @@ def test_links_pipes_and_devices(run: Run, node: Node) -> None:
 
 
 def test_no_whiteouts_devices_or_overlay_attributes_of_the_jobs_own(run: Run) -> None:
-    """The kernel refuses what would act on the layers, and what it allows has no meaning here."""
+    """The kernel refuses what would affect the layers; what it allows has no effect."""
     refused = {
         "whiteout": lambda: os.mknod("k/w", stat.S_IFCHR, os.makedev(0, 0)),
         "device": lambda: os.mknod("null", stat.S_IFCHR | 0o666, os.makedev(1, 3)),
@@ -206,7 +206,7 @@ def test_no_whiteouts_devices_or_overlay_attributes_of_the_jobs_own(run: Run) ->
 
 
 def test_setuid_neither_works_nor_travels(run: Run) -> None:
-    """A setuid file that a job makes is the job's own; it comes into the stage without the bit."""
+    """A job's setuid file runs as the job itself, and is staged without the bit."""
     run.as_job(lambda: os.chmod("honest/a", 0o6755))
     assert stat.S_IMODE((run.cache / "honest/a").stat().st_mode) == 0o6755
     harvested(run)
@@ -214,7 +214,7 @@ def test_setuid_neither_works_nor_travels(run: Run) -> None:
 
 
 def test_a_process_that_writes_all_the_time(run: Run) -> None:
-    """Either nothing is harvested, or the view stood still: no file of it is half of one and half of another."""
+    """Either nothing is harvested, or the view was frozen: no file mixes two states."""
     sizes = (1000, 2000, 3000)
 
     def act() -> None:

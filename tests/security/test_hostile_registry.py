@@ -1,6 +1,6 @@
-"""What a registry can do to a node that imports from it, each of which fails (docs/threats.md, rows 11, 12 and 15).
+"""Attacks of a registry on a node that imports from it, each of which fails (docs/threats.md, rows 11, 12, 15).
 
-Layers that expand to more than an import may take; redirects to the node itself, its links, its site.
+Layers that expand beyond an import's caps, and redirects to the node itself, its links and its site.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOWHERE = Reach()
 
 
 class Bombs(NamedTuple):
-    """Images of a few kilobytes that expand to much."""
+    """Small images that expand to much."""
 
     size: Reference
     files: Reference
@@ -90,7 +90,7 @@ def _pushed(place: Place, name: str, fill: Callable[[Path], object]) -> Referenc
 
 
 def importer(place: Place, kind: str, identity: Identity, registry: str, reach: Reach = NOWHERE) -> Importer:
-    """Return one of both importers, for a registry without TLS."""
+    """Return each importer in turn, for a registry without TLS."""
     if kind == "oci":
         return Oci(identity, (registry,), reach=reach)
     return Enroot(identity, (registry,), str(place.base / "enroot" / "enroot"), reach=reach)
@@ -106,7 +106,7 @@ def site(place: Place, request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 def nothing_left(place: Place, site: Site) -> None:
-    """Assert that an import left no file, mount, loop device or process on the node, and no image."""
+    """Assert that an import left no file, mount, loop device or process on the node, and no image in the store."""
     assert place.left_in_scratch() == []
     assert str(place.base) not in Path("/proc/self/mountinfo").read_text()
     processes.wait_until("the loop devices", lambda: str(place.base) not in _loops(), 10)
@@ -116,7 +116,7 @@ def nothing_left(place: Place, site: Site) -> None:
 
 
 def at_work(place: Place, name: str) -> list[int]:
-    """Return an account's processes of this test."""
+    """Return an account's processes that belong to this test."""
     return processes_of(place.accounts[name].uid, place.base)
 
 
@@ -126,7 +126,7 @@ def _loops() -> str:
 
 @pytest.fixture(params=["file system", "measured"])
 def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Tell whether this test is on a node without loop devices."""
+    """Return whether this test simulates a node without loop devices."""
     if request.param == "measured":
         monkeypatch.setattr(scratch, "mount_loop_filesystem", lambda *_: False)
     return bool(request.param == "measured")
@@ -137,14 +137,14 @@ def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_bomb_ends_at_its_caps(
     place: Place, site: Site, bombs: Bombs, kind: str, bomb: str, *, measured: bool
 ) -> None:
-    """A layer of a few kilobytes fills neither the disk nor its inodes; it is the user's matter, remembered for all."""
+    """A small layer fills neither disk nor inodes; it is the user's fault, and remembered for all."""
     with slow(place, measured):
         _meets_its_caps(place, site, getattr(bombs, bomb), kind)
 
 
 @contextmanager
 def slow(place: Place, wanted: bool) -> Iterator[None]:
-    """Have enroot take its time once it has unpacked the layers: what comes and goes between two looks is not seen."""
+    """Slow enroot down after it has unpacked the layers, because files may come and go between two checks."""
     pause = place.base / "enroot" / "pause"
     if wanted:
         pause.touch()
@@ -165,7 +165,7 @@ def _meets_its_caps(place: Place, site: Site, reference: Reference, kind: str) -
 
 
 def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs) -> None:
-    """The same image under the usual caps is an image like others."""
+    """Under the usual caps the same image is imported."""
     roomy = site._replace(rules=RULES)
     assert single_flight.obtain(bombs.files, roomy, after(60)).how == "imported"
     assert place.left_in_scratch() == []
@@ -174,7 +174,7 @@ def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs) -> None:
 @pytest.mark.parametrize("bomb", Bombs._fields)
 @pytest.mark.parametrize("kind", IMPORTERS)
 def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: str, bomb: str) -> None:
-    """He could fill his disk himself, but no registry does it for him."""
+    """Users could fill their own disk, but no registry does it for them."""
     account = place.accounts[ALICE]
     me = Identity(ALICE, account.uid, account.gid)
     os.chown(account.home, account.uid, account.gid)
@@ -195,7 +195,7 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
 
 
 def test_a_full_disk_below_the_scratch_is_not_the_images_fault(place: Place, site: Site, bombs: Bombs) -> None:
-    """The disk under the import's file system fills up: nothing broken is published, and no node is drained for it."""
+    """The disk below the import's file system fills up: nothing broken is published, and no node drains."""
     small = place.base / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "none", str(small)], check=True)
@@ -222,7 +222,7 @@ ELSEWHERE = ("http://{own}:{port}/", METADATA, "https://169.254.169.254/")
 @pytest.mark.parametrize("goal", [*LOOPBACK, *ELSEWHERE])
 @pytest.mark.parametrize("kind", IMPORTERS)
 def test_a_redirect_into_the_site_leads_nowhere(place: Place, site: Site, kind: str, goal: str, tmp_path: Path) -> None:
-    """The node's own services, its site's and a cloud's metadata are never asked, whoever follows the redirect."""
+    """The node's own services, the site's, and a cloud's metadata get no request, whoever follows the redirect."""
     seen = tmp_path / "seen"
     refusal = RegistryUnreachable if kind == "oci" and goal in LOOPBACK else RedirectRefused
     with stub(f"seen={seen}") as port, stub(f"to={goal.format(port=port, own=own_address())}") as evil:
@@ -236,7 +236,7 @@ def test_a_redirect_into_the_site_leads_nowhere(place: Place, site: Site, kind: 
 
 @pytest.mark.parametrize("kind", IMPORTERS)
 def test_a_host_that_the_policy_names_is_reached(place: Place, site: Site, kind: str, tmp_path: Path) -> None:
-    """The same redirect to the site's own storage, which images.hosts names, is followed."""
+    """A redirect to the site's own storage, which images.hosts lists, is followed."""
     seen = tmp_path / "seen"
     own = own_address()
     with stub(f"seen={seen}") as port, stub(f"to=http://{own}:{port}/moved") as registry_port:
@@ -248,7 +248,7 @@ def test_a_host_that_the_policy_names_is_reached(place: Place, site: Site, kind:
 
 
 def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Site, tmp_path: Path) -> None:
-    """At an address that only the policy makes one where an import may go: the registry's own."""
+    """At an address that is allowed only because it is the registry's own."""
     certificate = tmp_path / "certificate.pem"
     argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=registry"]
     subprocess.run([*argv, "-keyout", certificate, "-out", tmp_path / "c"], check=True, capture_output=True)
@@ -261,7 +261,7 @@ def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Sit
 
 
 def test_an_import_sees_no_network_but_its_egress(place: Place) -> None:
-    """What takes over skopeo finds an empty loopback, no way to an address, and no other process."""
+    """A compromised skopeo finds an empty loopback, no route to any address, and no other process."""
     from warmstart.images.importers import base
 
     with stub("seen=/dev/null") as port:

@@ -1,7 +1,7 @@
 """Jobs that attack the harvest, as a real uid that owns its cache (docs/threats.md, rows 5, 7, 13).
 
-What has to hold for each: no byte from outside the tree arrives in the stage, nothing outside is changed, the
-time is bounded, and what is honest in the same tree is harvested.
+For each attack: no byte from outside the tree is staged, nothing outside is changed, the time is bounded, and honest
+entries of the same tree are harvested.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ HONEST = {f"honest/e{number}.x": b"honest %d" % number for number in range(5)}
 
 
 def entry_of(path: str) -> str | None:
-    """Take everything for an entry of its own, which gives an attack the most to aim at."""
+    """Treat each file as an entry of its own, which gives an attack the most targets."""
     return path
 
 
 class Attack(NamedTuple):
-    """A job's tree, root's stage, and something of root's outside of both."""
+    """A job's tree, root's stage, and a file of root's outside of both."""
 
     tree: Path
     stage: Path
@@ -57,13 +57,13 @@ class Attack(NamedTuple):
             )  # fmt: skip
 
     def honest(self) -> None:
-        """Put something into the tree that is worth a harvest."""
+        """Put a valid file into the tree."""
         for name, content in HONEST.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(content)
 
     def check(self, found: Collected) -> None:
-        """Check what holds after every attack."""
+        """Check what must hold after every attack."""
         assert {name: found.entries.get(name, {}).keys() for name in HONEST} == {n: {n} for n in HONEST}
         listed = {path for files in found.entries.values() for path in files}
         for directory, _, names in os.walk(self.stage):
@@ -80,7 +80,7 @@ class Attack(NamedTuple):
 
 @pytest.fixture
 def attack() -> Iterator[Attack]:
-    """Give a tree of the job's below a directory of root's, outside of any private directory."""
+    """Yield a tree of the job's below a directory of root's, outside of private directories."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-hostile-", dir="/var/tmp"))
     base.chmod(0o711)
     paths = Attack(base / "tree", base / "stage", base / "secret")
@@ -97,7 +97,7 @@ def attack() -> Iterator[Attack]:
 
 @contextmanager
 def as_job(tree: Path, act: Callable[[], object], *, forever: bool = False) -> Iterator[None]:
-    """Run `act` as the job in its tree: to its end before the `with`, or `forever` during it."""
+    """Run `act` as the job in its tree: to its end before the `with` block, or `forever` during it."""
     pid = os.fork()
     if not pid:
         _be_the_job(tree, act, forever)
@@ -145,7 +145,7 @@ def test_links_at_every_depth(attack: Attack) -> None:
 
 
 def test_hard_links(attack: Attack) -> None:
-    """A second name of a file is turned away, and so is a file of another owner whose other name is gone."""
+    """A second name of a file is rejected, and so is another owner's file whose other name is gone."""
     foreign = attack.tree / "foreign"
     os.link(attack.secret, foreign)
     with as_job(attack.tree, lambda: os.link("honest/e0.x", "second")):
@@ -164,7 +164,7 @@ def test_hard_links(attack: Attack) -> None:
 
 
 def test_fifos_sockets_devices_and_setuid(attack: Attack) -> None:
-    """What is no file is not opened, what has odd modes arrives without them."""
+    """Special files are not opened; odd modes are dropped."""
 
     def plant() -> None:
         os.mkfifo("fifo.x")
@@ -183,7 +183,7 @@ def test_fifos_sockets_devices_and_setuid(attack: Attack) -> None:
 
 
 def test_a_lease_does_not_make_root_wait(attack: Attack) -> None:
-    """The owner of a file may hold a write lease, which an ordinary open waits for up to 45 s."""
+    """A file's owner may hold a write lease, for which an ordinary open waits up to 45 s."""
     import fcntl
 
     ready = attack.tree / "ready"
@@ -206,7 +206,7 @@ def test_a_lease_does_not_make_root_wait(attack: Attack) -> None:
 
 
 def wait_for(path: Path) -> None:
-    """Wait until the job has got so far."""
+    """Wait until the job has signalled."""
     deadline = after(10)
     while not path.exists():
         assert not deadline.expired()
@@ -222,7 +222,7 @@ def test_a_file_of_one_tebibyte(attack: Attack) -> None:
 
 
 def test_twenty_thousand_tiny_files(attack: Attack) -> None:
-    """The scan stops at its limit; directories that it saw whole are harvested."""
+    """The scan stops at its limit; directories scanned completely are harvested."""
 
     def plant() -> None:
         os.mkdir("zz")
@@ -236,7 +236,7 @@ def test_twenty_thousand_tiny_files(attack: Attack) -> None:
 
 
 def test_a_tree_four_thousand_deep(attack: Attack) -> None:
-    """Nobody follows it down."""
+    """The scan does not follow it down."""
 
     def plant() -> None:
         for _ in range(4000):
@@ -251,7 +251,7 @@ def test_a_tree_four_thousand_deep(attack: Attack) -> None:
 
 
 def test_names_that_are_not_text(attack: Attack) -> None:
-    """A newline, an escape, no UTF-8, a comment of unsquashfs: none arrives, and the audit can print all."""
+    """A newline, an escape, invalid UTF-8, a comment for unsquashfs: none is staged, and the audit can print all."""
     names = [b"a\nb", b"\x1b]0;x\x07", b"\xff\xfe", b"#comment", b" blank", b"back\\slash", b"x" * 255, b"-e"]
 
     def plant() -> None:
@@ -308,7 +308,7 @@ def test_a_file_that_is_swapped_for_links_and_fifos(attack: Attack) -> None:
 
 
 def harvest_again_and_again(attack: Attack, name: str, content: bytes, seconds: float = 1.5) -> set[str]:
-    """Harvest for a while during an attack; return how `name` fared."""
+    """Harvest repeatedly during an attack. Return the outcomes for `name`."""
     outcomes = set()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -323,7 +323,7 @@ def harvest_again_and_again(attack: Attack, name: str, content: bytes, seconds: 
 
 
 def test_a_process_that_keeps_writing(attack: Attack) -> None:
-    """A growing file is cut at the size that it had and left out, in bounded time."""
+    """A growing file is cut at its initial size and left out, in bounded time."""
 
     def write() -> None:
         with suppress(FileNotFoundError), open("grows", "ab", buffering=0) as file:
@@ -366,7 +366,7 @@ def test_something_mounted_in_the_tree(attack: Attack) -> None:
 
 
 def test_something_mounted_on_the_cache_itself(attack: Attack) -> None:
-    """The job's user may mount a FUSE file system on any directory that is its own."""
+    """The job's user may mount a FUSE file system on any directory that the user owns."""
     outside = attack.secret.parent / "outside"
     outside.mkdir()
     (outside / "f").write_bytes(b"mounted")

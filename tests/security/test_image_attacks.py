@@ -1,9 +1,9 @@
-"""Attacks on the image store, each of which fails. Row 11's others: test_images.py.
+"""Attacks on the image store, each of which fails. Row 11 has more in test_images.py.
 
 See docs/threats.md, rows 2, 11, 15, 16.
 
-The store and the launchers' directory lie on one file system, which refuses root's own uid. What others do there is
-done behind it, where the test may.
+The store and the launchers' directory are on one file system, which refuses root's uid. The test makes other users'
+changes in the directory behind it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def place(capable_host: None) -> Iterator[Place]:
 
 @pytest.fixture
 def shared(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """Return a file system that refuses every uid but the store owner's, with two directories of his."""
+    """Return a file system that refuses all uids but the store owner's, with two directories of that owner."""
     with place.squashed(request.node.name, coherent=True) as made:
         for name in ("store", "launchers"):
             place.own(made.source / name).chmod(0o755)
@@ -49,13 +49,13 @@ def shared(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def launchers(shared: Store) -> Path:
-    """Return the directory of launchers' images, where the test may look."""
+    """Return the directory of launchers' images, in the test's view."""
     return shared.source / "launchers"
 
 
 @pytest.fixture
 def site(place: Place, shared: Store) -> Iterator[Site]:
-    """Return node n1's view of an empty store, with a policy that adopts from and locks beside the launchers'."""
+    """Return node n1's view of an empty store; the policy adopts from the launchers' directory and locks there."""
     importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"))
     names = str(shared.path / "launchers")
     adopt = (Adopt(names, (place.accounts[STORE].uid,)),)
@@ -78,7 +78,7 @@ def left(place: Place, launchers: Path, owner: str) -> Path:
 
 
 def held(place: Place, lock: Path, how: str) -> subprocess.Popen[bytes]:
-    """Have a process hold a lock that it opened for reading; the only uid that the file system serves is its."""
+    """Run a process that holds a lock, opened for reading, as the only uid that the file system serves."""
     account = place.accounts[STORE]
     argv = ["sh", "-c", f'exec 9<"$0"; flock {how} 9; echo; exec sleep 60', str(lock)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, user=account.uid, group=account.gid)
@@ -89,12 +89,12 @@ def held(place: Place, lock: Path, how: str) -> subprocess.Popen[bytes]:
 
 
 def is_good(image: Obtained, place: Place, shared: Store) -> bool:
-    """Tell whether the store has the registry's image, and not what somebody left."""
+    """Return whether the store has the registry's image and not a planted one."""
     return shared.file(image.path).read_bytes() == (place.base / "ready.sqsh").read_bytes()
 
 
 def test_a_strangers_image_is_nobodys_image(place: Place, shared: Store, launchers: Path, site: Site) -> None:
-    """Row 2 of docs/threats.md: a user's file under a popular image's name is not adopted, and it is said why."""
+    """Row 2 of docs/threats.md: a user's file with a popular image's name is not adopted, with a reason."""
     launchers.chmod(0o1777)
     left(place, launchers, ALICE)
     found = single_flight.obtain(place.image(NAME), site, after(30))
@@ -105,7 +105,7 @@ def test_a_strangers_image_is_nobodys_image(place: Place, shared: Store, launche
 def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(
     place: Place, shared: Store, launchers: Path, site: Site
 ) -> None:
-    """Row 2 of docs/threats.md: where others can write, they can put a trusted owner's other file under this name."""
+    """Row 2 of docs/threats.md: who can write there could rename another file of the trusted owner."""
     launchers.chmod(0o777)
     left(place, launchers, STORE)
     found = single_flight.obtain(place.image(NAME), site, after(30))
@@ -115,7 +115,7 @@ def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(
 def test_an_adopted_image_is_a_copy_and_answers_no_digest(
     place: Place, shared: Store, launchers: Path, site: Site
 ) -> None:
-    """Its owner can't rewrite what was taken over, and a digest reference is imported from the registry.
+    """Its owner cannot change the copy, and a reference by digest is imported from the registry.
 
     See docs/threats.md, row 2.
     """
@@ -140,7 +140,7 @@ def test_a_half_image_is_not_adopted(place: Place, shared: Store, launchers: Pat
 
 
 def test_an_old_image_waits_for_a_person(place: Place, launchers: Path, site: Site) -> None:
-    """What is older than a tag may be is not adopted by a job; an admin may."""
+    """Jobs do not adopt an image older than `images.tag_ttl`; an admin can."""
     os.utime(left(place, launchers, STORE), (time.time() - 100_000,) * 2)
     assert single_flight.obtain(place.image(NAME), site, after(30)).how == "imported"
     assert producer.adopt_now(place.image(NAME), site, after(30)).how == "adopted"
@@ -149,7 +149,7 @@ def test_an_old_image_waits_for_a_person(place: Place, launchers: Path, site: Si
 
 
 def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, site: Site) -> None:
-    """`team/popular` and `team_popular` are one file to launchers: what a user asked for gets no name there."""
+    """Launchers name `team/popular` and `team_popular` alike: a user's request gets no name there."""
     reference = place.image("team/popular_1:x")
     alices = site._replace(charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))
     assert single_flight.obtain(reference, alices, after(30)).how == "imported"
@@ -160,7 +160,7 @@ def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory", "held", "held for reading"])
 def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: Path, site: Site, kind: str) -> None:
-    """A FIFO, a link, a directory, somebody who never lets go: the import goes on without it, and says so.
+    """A FIFO, a link, a directory, a lock never released: the import continues without it and reports it.
 
     See docs/threats.md, row 16.
     """
@@ -188,7 +188,7 @@ def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: P
 
 
 def test_a_users_quota_is_that_users_matter(place: Place, site: Site) -> None:
-    """Over its quota a user is refused; the next user, who wants the same image, is not told the refusal.
+    """Over quota a user is refused; the next user of the same image does not get that refusal.
 
     See docs/threats.md, row 15.
     """
@@ -203,7 +203,7 @@ def test_a_users_quota_is_that_users_matter(place: Place, site: Site) -> None:
 
 
 def test_a_mount_of_an_image_outlives_its_quarantine(place: Place, shared: Store, site: Site) -> None:
-    """An image in use is never removed under a job: quarantine is a rename, and the mount goes on reading."""
+    """An image in use is never removed under a job: quarantine is a rename, and the mount stays readable."""
     found = single_flight.obtain(place.image(NAME), site, after(30))
     target = place.base / "mounted"
     target.mkdir()

@@ -1,4 +1,4 @@
-"""What a job can see and break of warmstart's own, on real Slurm (docs/threats.md, rows 4, 13, 17).
+"""What a job can read and break of warmstart's own files, on real Slurm (docs/threats.md, rows 4, 13, 17).
 
 That no node is drained and that nothing is left of the jobs is checked after every test by `site` itself.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def running(site: Site, user: str, body: str = "") -> Iterator[tuple[int, Path]]:
-    """Have a job on n1 that did `body` and waits; give its id and its workspace; it ends afterwards."""
+    """Run a job on n1 that executes `body` and waits. Yield its id and workspace; end it afterwards."""
     go = site.cluster.account(user).home / f"go-{time.time_ns()}"
     script = f'#!/bin/sh\n{body}\necho "at $WARMSTART_CACHE"\nwhile [ ! -e {go} ]; do sleep 0.1; done\n'
     job_id = site.cluster.submit(script, user, "--nodelist=n1")
@@ -40,14 +40,14 @@ def running(site: Site, user: str, body: str = "") -> Iterator[tuple[int, Path]]
 
 
 def done(site: Site, body: str) -> tuple[JobResult, Path]:
-    """Run a job of ws-alice on n1; return it and where its workspace was."""
+    """Run a job of ws-alice on n1. Return it and the path of its workspace."""
     job = site.finish(site.cluster.submit(f'#!/bin/sh\n{body}\necho "at $WARMSTART_CACHE"\n', ALICE, "--nodelist=n1"))
     assert job.state == "COMPLETED", job
     return job, Path(job.output.rpartition("at ")[2].strip()).parent
 
 
 def test_a_job_that_names_another_users_job(site: Site) -> None:
-    """The task prolog reads the view of the job that its environment names: its owner's only.
+    """The task prolog reads the view named in the environment, but only if its owner is the user.
 
     See docs/threats.md, row 17.
     """
@@ -65,7 +65,7 @@ def test_a_job_that_names_another_users_job(site: Site) -> None:
 
 
 def test_what_root_keeps_is_roots(site: Site) -> None:
-    """Records, stages, bundles and journals can't be listed by users, not even by name; nor can views be."""
+    """Users cannot list records, stages, bundles, journals or views, not even by name."""
     site.finish(site.compile_job("numba", ALICE, "n1"))
     site.finish(site.compile_job("numba", ALICE, "n1"))  # seeded: now there are local bundles, too
     with running(site, ALICE) as (job_id, _):
@@ -79,7 +79,7 @@ def test_what_root_keeps_is_roots(site: Site) -> None:
 
 
 def precious(site: Site) -> Path:
-    """Return a directory of ws-alice with a file in it that an epilog must not touch."""
+    """Return a directory of ws-alice with a file that an epilog must not touch."""
     alice = site.cluster.account(ALICE)
     path = alice.home / f"precious-{time.time_ns()}"
     path.mkdir()
@@ -102,7 +102,7 @@ def precious(site: Site) -> Path:
     ids=["link", "links", "moved", "no-permission", "no-permission-at-all", "odd-files"],
 )
 def test_a_job_that_leaves_its_cache_in_another_shape(site: Site, attack: str) -> None:
-    """The epilog ends well, follows nothing, and the workspace goes (docs/threats.md, rows 4, 13)."""
+    """The epilog ends well, follows no link, and removes the workspace (docs/threats.md, rows 4, 13)."""
     target = precious(site)
     job, workspace = done(site, attack.format(target=target))
     assert (target / "file").read_text() == "mine\n"
@@ -113,13 +113,13 @@ def test_a_job_that_leaves_its_cache_in_another_shape(site: Site, attack: str) -
 
 
 def test_a_job_cannot_move_what_is_roots(site: Site) -> None:
-    """The run's own directory is root's: a job can't put a link in the place of its whole cache."""
+    """The run's directory belongs to root, so a job cannot replace its whole cache by a link."""
     job, _ = done(site, 'mv "$WARMSTART_CACHE" "$TMPDIR/away" || echo kept; rm -rf "$WARMSTART_CACHE" || echo kept')
     assert job.output.count("kept\n") == 2
 
 
 def test_a_mount_in_the_workspace(site: Site) -> None:
-    """A FUSE mount of the user's in its TMPDIR: the epilog detaches it, enters nothing, and the workspace goes."""
+    """The user's FUSE mount in TMPDIR: the epilog detaches it without entering it, and removes the workspace."""
     target = precious(site)
     alice = site.cluster.account(ALICE)
     with running(site, ALICE) as (job_id, workspace):

@@ -1,4 +1,4 @@
-"""What tests share: sample values, stand-ins, and places with real accounts and mounts.
+"""Shared by tests: sample values, stand-ins, and sites with real accounts and mounts.
 
 A real cluster is in `tests.cluster`.
 """

@@ -1,4 +1,4 @@
-"""A store and bundles that unit and integration tests share; what is inside a bundle does not matter here."""
+"""A store and bundles for unit and integration tests in which the bundles' content does not matter."""
 
 import os
 from pathlib import Path

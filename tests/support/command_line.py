@@ -38,7 +38,7 @@ def installed(root: Path, policy: str = POLICY) -> Installation:
 
 
 def run(installation: Installation, *arguments: str) -> Result:
-    """Run `warmstart ARGUMENTS…`; a bug is raised."""
+    """Run `warmstart ARGUMENTS…`. A bug is raised."""
     result = CliRunner().invoke(cli, arguments, obj=installation, prog_name="warmstart")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -51,7 +51,7 @@ class Job:
 
 
 def install(libraries: Path, qos: str | None, broken: str = "") -> None:
-    """Install it as `pip install --target` does; `broken` is code at its end."""
+    """Install it as `pip install --target` does, with the code `broken` appended."""
     package = libraries / "pyslurm"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(_SOURCE.format(qos=qos, broken=broken))

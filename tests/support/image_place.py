@@ -31,13 +31,13 @@ KIND = f"{os.uname().machine}.oci1"
 
 
 class Store(NamedTuple):
-    """A store that refuses every uid but its owner's, root's own included: what root squash does."""
+    """A store that refuses all uids but its owner's, including root, as root squash does."""
 
     path: Path  # as hooks are told
     source: Path  # the same files, where a test may look and do harm
 
     def file(self, path: str | Path) -> Path:
-        """Return where the test finds what a hook calls `path`."""
+        """Return the path in the test's view of a path in the hook's view."""
         return self.source / Path(path).relative_to(self.path)
 
 
@@ -60,14 +60,14 @@ class Place(NamedTuple):
 
     @contextmanager
     def squashed(self, name: str, *, coherent: bool = False) -> Iterator[Store]:
-        """Give an empty store that root can't enter; named after a test. `coherent`: see `mounts.squashed`."""
+        """Yield an empty store that root cannot enter, named after a test. `coherent`: see `mounts.squashed`."""
         name = re.sub(r"\W+", "-", name).strip("-")
         source = self.new_store(f"{name}-source")
         with mounts.squashed(self.base, source, self.base / name, self.accounts[STORE], coherent=coherent) as path:
             yield Store(path, source)
 
     def own(self, path: Path) -> Path:
-        """Make a directory that is the store owner's."""
+        """Make a directory that belongs to the store's owner."""
         path.mkdir(exist_ok=True)
         os.chown(path, self.accounts[STORE].uid, self.accounts[STORE].gid)
         return path
@@ -81,7 +81,7 @@ class Place(NamedTuple):
         job_id: int = 7,
         **changes: Any,  # noqa: ANN401 - fields of Site
     ) -> Site:
-        """Return a node's view of a store; its worker has not been started yet."""
+        """Return a node's view of a store. Its worker is not started yet."""
         made = Site(
             store=ImageStoreClient.of(self.identity(STORE), str(store)),
             importer=partial(Oci, self.identity(IMPORT), (self.registry.url,)),
@@ -105,7 +105,7 @@ class Place(NamedTuple):
 
 @contextmanager
 def opened_place() -> Iterator[Place]:
-    """Give a registry with `team/tool:1`, accounts and a directory; all gone afterwards."""
+    """Yield a registry with `team/tool:1`, accounts and a directory, and remove them afterwards."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-images-", dir="/var/tmp"))
     base.chmod(0o755)
     (base / "log").mkdir()
@@ -124,7 +124,7 @@ def opened_place() -> Iterator[Place]:
 
 
 def _hide(layout: Path, directory: Path) -> None:
-    """Add a program to the image that its owner can't read, as RHEL's sudo."""
+    """Add a program to the image that its owner cannot read, as RHEL's sudo."""
     directory.mkdir()
     program = directory / "sudo"
     program.write_text("#!/bin/sh\n")
@@ -134,13 +134,13 @@ def _hide(layout: Path, directory: Path) -> None:
 
 
 def files(store: Path) -> list[str]:
-    """Return all files of a store but its locks, sorted."""
+    """Return all files of a store except locks, sorted."""
     found = (str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
     return sorted(name for name in found if not name.endswith(".lock"))
 
 
 def in_child(function: Callable[[], object]) -> tuple[int, int]:
-    """Run a function in a forked child; returns its pid and a descriptor that gives its result as JSON."""
+    """Run a function in a forked child. Return its pid and a descriptor from which its result can be read as JSON."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -153,7 +153,7 @@ def in_child(function: Callable[[], object]) -> tuple[int, int]:
 
 
 def result(child: tuple[int, int]) -> Any:  # noqa: ANN401 - whatever the function returned
-    """Return what a child's function returned, None if it did not."""
+    """Return the result of a child's function, None if it did not return."""
     pid, reader = child
     with os.fdopen(reader, "rb") as stream:
         data = stream.read()
@@ -164,7 +164,7 @@ def result(child: tuple[int, int]) -> Any:  # noqa: ANN401 - whatever the functi
 def processes_of(uid: int, base: Path) -> list[int]:
     """Return the pids of an account's processes that work below `base`, zombies left out.
 
-    Not all of the account's: other tests may run beside this one.
+    Other processes of the account may belong to tests that run at the same time.
     """
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -179,7 +179,7 @@ def processes_of(uid: int, base: Path) -> list[int]:
 
 
 class Ready(NamedTuple):
-    """An importer that takes its time, and leaves a squashfs that was made before."""
+    """An importer that sleeps, then copies a squashfs made before."""
 
     identity: Identity
     image: str  # path of the squashfs, readable for all
@@ -188,7 +188,7 @@ class Ready(NamedTuple):
     name: str = "ready"
 
     def resolve(self, reference: Reference, work: Scratch, deadline: Deadline) -> str:  # noqa: ARG002
-        """Return a digest that stands for the reference."""
+        """Return a fixed digest for the reference."""
         return f"sha256:{hashlib.sha256(reference.canonical().encode()).hexdigest()}"
 
     def import_image(self, reference: Reference, digest: str, work: Scratch, deadline: Deadline) -> str:  # noqa: ARG002
@@ -215,6 +215,6 @@ def squashfs(path: Path, size: int, options: tuple[str, ...] = ()) -> Path:
 
 
 def leftovers(store: Path) -> list[str]:
-    """Return what dead or careless producers left in a store: temps, and words about producers."""
+    """Return what killed or careless producers left in a store: temporary files and notes of producers."""
     found = (str(path.relative_to(store)) for path in store.rglob("*"))
     return sorted(name for name in found if ".tmp-" in name or name.endswith(".producer") or "/.evicted" in name)

@@ -1,4 +1,4 @@
-"""Stand-ins for what a single flight needs of its surroundings: a worker in this process, an importer of nothing."""
+"""Stand-ins for the surroundings of a single flight: a worker in this process, and an importer that is never called."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ R = TypeVar("R")
 
 
 class InlineWorker:
-    """Calls the functions right here; `calls` are their names."""
+    """Calls the functions in this process. `calls` has their names."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
     def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call it; arguments and result pass through JSON and are checked, as a real worker's are."""
+        """Call the function. Arguments and result pass through JSON and are checked, as a real worker's are."""
         assert isinstance(deadline, Deadline)
         self.calls.append(function.__name__)
         sent, named = json.loads(json.dumps([args, kwargs]))
@@ -56,11 +56,11 @@ class InlineWorker:
         return result
 
     def close(self) -> None:
-        """Close nothing."""
+        """Do nothing."""
 
 
 class NoImporter:
-    """An importer that nothing may ask."""
+    """An importer that must not be called."""
 
     name = "none"
     identity = NOBODY

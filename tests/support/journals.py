@@ -19,7 +19,7 @@ NO_PROCESS = 2**31 - 1  # above every pid_max
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
-    """Return the log's lines; every one of them must be a JSON object."""
+    """Return the log's lines, each of which must be a JSON object."""
     text = log.read_bytes()
     assert not text or text.endswith(b"\n")
     found = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
@@ -28,14 +28,14 @@ def lines(log: Path) -> list[dict[str, Any]]:
 
 
 def finished(directory: str, **fields: object) -> None:
-    """Leave the journal of a hook that imported an image and finished."""
+    """Write the journal of a hook that imported an image and finished."""
     journal = Journal(directory, FIELDS)
     journal.bind(step="image").emit(events.IMAGE_IMPORTED, outcome="changed", duration_ms=12.5, **fields)
     journal.finish(outcome="ok")
 
 
 def left(directory: str, content: bytes, name: str = f"prolog-0a1b2c3d-{NO_PROCESS}.open") -> Path:
-    """Leave a journal file with any content."""
+    """Write a journal file with any content."""
     os.makedirs(directory, exist_ok=True)
     path = Path(directory, name)
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""What the tests of profiles share; the fixtures are in tests/unit/profiles/conftest.py."""
+"""Helpers shared by the tests of profiles; the fixtures are in tests/unit/profiles/conftest.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of a site with runs whose epilogs have no time for a harvest: no Slurm, but root."""
+"""A node of a site with runs whose epilogs have no time for a harvest. No Slurm, but needs root."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class LateNode:
-    """A node of a site with runs whose epilogs have no time at all, unless they are given some."""
+    """A node of a site whose epilogs have no time, unless a test gives them some."""
 
     def __init__(self, base: Path, more: str = "", name: str = "n1", site: MaintenanceSite | None = None) -> None:
         scontrol = base / "scontrol"  # without a record what a run has is an orphan
@@ -40,7 +40,7 @@ class LateNode:
         self.workspace.mkdir(parents=True)
 
     def run_of(self, number: int, boot_id: str = BOOT, entries: Entries | None = None) -> Record:
-        """Make a run with new entries, by default one, and its record."""
+        """Make a run with its record and new entries, by default one."""
         record = a_record(
             job_id=number,
             view_id=number,
@@ -60,7 +60,7 @@ class LateNode:
         return record
 
     def epilog(self, record: Record, budget: float = 0.0) -> list[str]:
-        """Do the steps of an epilog; return the codes of what failed beside the rest."""
+        """Run the steps of an epilog. Return the codes of its non-fatal errors."""
         policy = refresh.current(self.site.installation)[0]
         audit = Journal(self.paths.journal, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
         locked = records.job_lock(self.paths.state, record.job_id, after(1))
@@ -78,7 +78,7 @@ class LateNode:
         return [item.name for item in deferred.deferred_harvests(self.paths.deferred)]
 
     def left(self) -> list[str]:
-        """Return the runs' directories, and what there is of jobs' state."""
+        """Return the runs' directories and the contents of the jobs' state."""
         return sorted([*os.listdir(self.workspace), *os.listdir(self.paths.state), *os.listdir(self.paths.stage)])
 
     def maintain(self, status: int = 0) -> None:
@@ -86,5 +86,5 @@ class LateNode:
         assert self.site.command("maintain", "--node", "n1") == status
 
     def dropped(self) -> dict[str, str]:
-        """Return which runs were dropped, and why."""
+        """Return which runs were dropped, with the reason."""
         return {event["run"]: event["reason"] for event in self.site.events("harvest.dropped")}

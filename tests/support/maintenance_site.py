@@ -1,4 +1,4 @@
-"""A store with real bundles and an installation in this process, for tests of maintenance: no Slurm, but root."""
+"""A store with real bundles and an installation in this process, for tests of maintenance. No Slurm, but needs root."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Content = Mapping[str, bytes]
 
 
 class MaintenanceSite:
-    """An installation below `base`, whose store is daemon's."""
+    """An installation below `base`, whose store belongs to the account daemon."""
 
     def __init__(self, base: Path, more: str = "", scontrol: str = "/usr/bin/scontrol") -> None:
-        """`more` are keys of the policy beside the paths and accounts."""
+        """`more` are keys of the policy besides the paths and accounts."""
         self.base = base
         self.owner = Identity("daemon", *pwd.getpwnam("daemon")[2:4])
         self.store = base / "store"
@@ -51,11 +51,11 @@ class MaintenanceSite:
         return StoreClient(self.owner, str(self.store), "n1-test")
 
     def command(self, *arguments: str) -> int:
-        """Run the command line; return its exit status."""
+        """Run the command line. Return its exit status."""
         return run(self.installation, *arguments).exit_code
 
     def json(self, *arguments: str) -> Any:  # noqa: ANN401 - JSON
-        """Run the command line with --json; return what it printed."""
+        """Run the command line with --json. Return the value that it printed."""
         return answer(self.installation, *arguments)
 
     def events(self, event: str) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ class MaintenanceSite:
         return Path(self.namespace(scope).path)
 
     def draft(self, entries: Mapping[str, Content], user: str = "a", uid: int = 1) -> Draft:
-        """Return what a manifest of these entries is made of."""
+        """Return the draft of a manifest with these entries."""
         files = {
             entry: {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
             for entry, content in entries.items()
@@ -83,7 +83,7 @@ class MaintenanceSite:
         return Draft(Producer(7, user, uid, "n1", "c"), {"cpu": "x"}, files)
 
     def packed(self, entries: Mapping[str, Content]) -> int:
-        """Pack entries into a real bundle; return its descriptor."""
+        """Pack entries into a real bundle. Return its descriptor."""
         self._bundles += 1
         stage = self.base / f"stage-{self._bundles}"
         for content in entries.values():
@@ -94,7 +94,7 @@ class MaintenanceSite:
         return pack(str(stage), f"{stage}.sqsh", after(20))
 
     def publish(self, entries: Mapping[str, Content], *, scope: str = "user-1-a", user: str = "a", uid: int = 1) -> str:
-        """Publish a real bundle; return its id."""
+        """Publish a real bundle. Return its id."""
         fd = self.packed(entries)
         try:
             with self.client() as client:
@@ -104,12 +104,12 @@ class MaintenanceSite:
         return str(made.bundle)
 
     def offers(self, *scopes: str) -> list[Offer]:
-        """Return what a job of these scopes is offered."""
+        """Return what a job with these scopes is offered."""
         with self.client() as client:
             return client.offers(list(scopes or ("user-1-a",)), "numba", "ns", after(20)).offers
 
     def seen(self, *scopes: str) -> dict[str, str]:
-        """Return the bundle that each offered entry comes from; no entry twice, every bundle whole."""
+        """Return each offered entry's bundle. Checks that no entry is offered twice and every bundle is whole."""
         found: dict[str, str] = {}
         for offer in self.offers(*scopes):
             fd = os.memfd_create("copy")
@@ -127,5 +127,5 @@ class MaintenanceSite:
 
 
 def one(entry: str, data: bytes = b"x") -> dict[str, dict[str, bytes]]:
-    """Return an entry of one file."""
+    """Return an entry with one file."""
     return {entry: {f"{entry}.nbi": data}}

@@ -1,4 +1,4 @@
-"""Four ways in which files get damaged, for the tables of docs/profiles.md."""
+"""Four ways to damage files, for the tables of docs/profiles.md."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ def truncated(content: bytes, dice: random.Random) -> bytes:
 
 
 def zero_tailed(content: bytes, dice: random.Random) -> bytes:
-    """Keep the length, lose the end: what a crash of a file system leaves."""
+    """Keep the length but zero the end, as a crash of a file system does."""
     length = dice.randrange(1, len(content))
     return content[:-length] + bytes(length)
 
 
 def zero_paged(content: bytes, dice: random.Random) -> bytes:
-    """Lose one page."""
+    """Zero one page."""
     at = dice.randrange((len(content) + PAGE - 1) // PAGE) * PAGE
     length = min(PAGE, len(content) - at)
     return content[:at] + bytes(length) + content[at + length :]
 
 
 def bit_flipped(content: bytes, dice: random.Random) -> bytes:
-    """Change one bit."""
+    """Flip one bit."""
     at = dice.randrange(len(content))
     return content[:at] + bytes([content[at] ^ 1 << dice.randrange(8)]) + content[at + 1 :]
 

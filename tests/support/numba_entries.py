@@ -1,4 +1,4 @@
-"""Entries as Numba writes them, tiny: valid for the validator, made in a moment."""
+"""Tiny entries in Numba's format that pass the validator and are quick to make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = f"src_{DIGEST}"
 
 
 def numba_entry(number: int, salt: bytes = b"", folder: str = FOLDER) -> tuple[str, dict[str, bytes]]:
-    """Return the name of one function's entry and its files; `salt` makes the content differ, not the name."""
+    """Return the name and files of one function's entry. `salt` changes the content, not the name."""
     name = f"m.f-{number}.py311"
     index = pickle.dumps("0.68.1", -1) + pickle.dumps(("stamp", {("array",): f"{name}.1.nbc"}), -1)
     data = pickle.dumps((b"key" + salt, {"name": "f"}, relocatable(b"\x90" * 64)), -1)

@@ -1,4 +1,4 @@
-"""A node's bundles and the runs of jobs that see them, with real mounts and a real uid; no store, no Slurm."""
+"""A node's bundles and the runs of jobs that see them, with real mounts and a real uid. No store, no Slurm."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ MTIME_NS = 1_700_000_000_500_000_000
 
 
 class Node(NamedTuple):
-    """A node's directories below `base`, which every uid can enter and nobody list."""
+    """A node's directories below `base`, which every uid can enter but not list."""
 
     base: Path
 
     @property
     def layers(self) -> str:
-        """Where its bundles are mounted."""
+        """Directory where the node's bundles are mounted."""
         return str(self.base / "layers")
 
     def bundle(self, content: Mapping[str, bytes]) -> Copy:
-        """Pack a bundle as a harvest does, and have it on the node."""
+        """Pack a bundle as a harvest does and copy it to the node."""
         stage = Path(tempfile.mkdtemp(dir=self.base))
         for path, data in content.items():
             (stage / path).parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class Node(NamedTuple):
         return Copy(str(directory), sha256, 0)
 
     def run(self, name: str) -> Run:
-        """Make a run's directory, with a cache that still is root's."""
+        """Make a run's directory, with a cache that still belongs to root."""
         path = self.base / "workspace" / name
         path.parent.mkdir(mode=0o755, exist_ok=True)
         path.mkdir(mode=0o711)
@@ -82,11 +82,11 @@ class Run(NamedTuple):
 
     @property
     def cache(self) -> Path:
-        """What the job has."""
+        """The run's cache directory."""
         return self.path / "cache" / SUBDIR
 
     def show(self, *copies: Copy, hidden: Sequence[str] = ()) -> bool:
-        """Mount a view of bundles and give the cache to the job; return whether it is id-mapped."""
+        """Mount an overlay of bundles and give the cache to the job. Return whether it is id-mapped."""
         roots = [node_cache.mounted(self.node.layers, copy, after(10)) for copy in copies]
         with opened_dir(str(self.path)) as fd:
             mapped = overlay.build(fd, SUBDIR, roots, hidden, JOB)
@@ -97,7 +97,7 @@ class Run(NamedTuple):
         return mapped
 
     def as_job(self, act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever JSON it returns
-        """Run `act` as the job, in its cache; return what it returns."""
+        """Run `act` as the job, in its cache. Return its result."""
         read, write = os.pipe()
         pid = os.fork()
         if not pid:
@@ -111,7 +111,7 @@ class Run(NamedTuple):
         return answer["value"]
 
     def take_down(self) -> list[str]:
-        """Unmount and remove it as the epilog does; return what was still used."""
+        """Unmount and remove it as the epilog does. Return what was still in use."""
         with opened_dir(str(self.path)) as fd:
             used = overlay.take_down(fd)
         with opened_dir(str(self.path.parent)) as parent:
@@ -137,7 +137,7 @@ def content(top: Path) -> dict[str, bytes]:
 
 
 def tried(act: Callable[[], object]) -> str:
-    """Return "yes", or the name of the error."""
+    """Return "yes", or the name of the error that `act` raised."""
     try:
         act()
     except OSError as error:
@@ -146,7 +146,7 @@ def tried(act: Callable[[], object]) -> str:
 
 
 def without_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a kernel without overlays."""
+    """Simulate a kernel without overlays."""
     real = linux.mount
 
     def refused(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -159,7 +159,7 @@ def without_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def a_node() -> Iterator[Node]:
-    """Give a node; whatever is mounted on it is gone afterwards."""
+    """Yield a node, and unmount everything on it afterwards."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-overlay-", dir="/var/tmp"))
     base.chmod(0o711)
     try:

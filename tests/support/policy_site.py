@@ -1,4 +1,4 @@
-"""A site's configuration directory that the loader believes, whoever runs the tests."""
+"""A site's configuration directory that the loader trusts, whoever runs the tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROFILES = ("inductor", "numba")
 
 
 def find_user(name: str) -> Identity | None:
-    """Return one of this site's accounts; the group has the user's number."""
+    """Return one of this site's accounts. Its gid equals its uid."""
     uid = ACCOUNTS.get(name)
     return None if uid is None else Identity(name, uid, uid)
 
@@ -65,7 +65,7 @@ class Site:
 
 
 def refusals(site: Site, text: str) -> list[str]:
-    """Return the problems of a text as LINE:COLUMN: PROBLEM."""
+    """Return the problems of a policy as LINE:COLUMN: PROBLEM."""
     site.write(text)
     with pytest.raises(PolicyInvalid) as caught:
         site.compiled()

@@ -6,7 +6,7 @@ import os
 
 
 def drop_to(uid: int, gid: int) -> None:
-    """Take this uid and gid, with no other groups."""
+    """Change to this uid and gid, with no other groups."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

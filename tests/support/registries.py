@@ -1,4 +1,4 @@
-"""Registries that a test needs besides the session's: one that fails in a given way, one that demands a password."""
+"""Further registries for tests: one that fails in a given way, and one that requires a password."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HTPASSWD = "carol:$2y$05$abcdefghijklmnopqrstuutXu9KzOt.1yBoZUeFWoT/914/JfszCO\n
 
 @contextmanager
 def stub(how: str, *certificate: str) -> Iterator[int]:
-    """Give the port of a server that answers everything in one way, with TLS if there is a certificate."""
+    """Yield the port of a server that answers every request in one way, with TLS if there is a certificate."""
     port = config.free_ports(1)[0]
     server = subprocess.Popen([sys.executable, stub_registry.__file__, str(port), how, *certificate])
     try:
@@ -33,7 +33,7 @@ def stub(how: str, *certificate: str) -> Iterator[int]:
 
 @contextmanager
 def private(base: Path) -> Iterator[str]:
-    """Give HOST:PORT of an empty registry below `base` that demands a user and a password."""
+    """Yield HOST:PORT of an empty registry below `base` that requires a user and a password."""
     port = config.free_ports(1)[0]
     home = base / "private-registry"
     (home / "data").mkdir(parents=True)
@@ -54,7 +54,7 @@ def private(base: Path) -> Iterator[str]:
 
 
 def push_private(registry: str, source: str, name: str) -> None:
-    """Copy an image into a private registry; `source` as skopeo calls it, `name` with its tag."""
+    """Copy an image into a private registry. `source` is skopeo's name for it, `name` includes its tag."""
     subprocess.run(
         ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--dest-tls-verify=false",
          f"--dest-creds={USER}:{PASSWORD}", source, f"docker://{registry}/{name}"],

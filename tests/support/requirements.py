@@ -1,4 +1,4 @@
-"""What a test needs of the machine. Where that is missing it is skipped; in CI, where nobody sees a skip, it fails."""
+"""Requirements of tests. If one is missing the test is skipped; in CI, where skips go unnoticed, it fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def unavailable(reason: str) -> NoReturn:
-    """Skip the test; fail it in CI."""
+    """Skip the test, or fail it in CI."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)

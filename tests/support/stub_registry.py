@@ -1,8 +1,8 @@
-"""A registry that answers everything in one way, for failures that a real one does not make on demand.
+"""A registry that answers every request in one way, for failures that a real one does not produce on demand.
 
 Run as a program: `stub_registry.py PORT HOW [CERTIFICATE]`, with TLS if there is one, where HOW is a status, `slow`
 (takes a request and never answers), `html` (200 and an error page), `cut` (promises more bytes than it sends), `to=URL`
-(a redirect for all but /v2/), or `seen=FILE` (writes down what it is asked). The last one, and TLS, are on every
+(a redirect for all but /v2/), or `seen=FILE` (logs the requests). The last one, and TLS, are on every
 address of the host.
 """
 
@@ -17,7 +17,7 @@ PAGE = b"<html><body>come back later</body></html>"
 
 
 def handler(how: str) -> type[BaseHTTPRequestHandler]:
-    """Return a handler of all requests."""
+    """Return a request handler."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -51,7 +51,7 @@ def handler(how: str) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler
 

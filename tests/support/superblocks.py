@@ -1,4 +1,4 @@
-"""A whole squashfs superblock, made of its fields, for tests that need a file that passes as an image."""
+"""Build a squashfs superblock from its fields, for tests that need a file that passes as an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let a process vanish at its n-th system call of those that change or read a store."""
+"""Make a process vanish at its n-th system call of those that change or read a store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ WHENS = pytest.mark.parametrize("when", ["before", "after"])
 
 
 def vanishes(act: Callable[[], object], call: int, when: str) -> bool:
-    """Run `act` in a process that vanishes `before` or `after` its n-th call; tell whether it came to that.
+    """Run `act` in a process that vanishes `before` or `after` its n-th call; return whether it got that far.
 
-    A process that ends before with an error ends the test: what is left to do would never be reached.
+    If the process fails before that call, the test fails, because later calls would never be reached.
     """
     pid = os.fork()
     if not pid:
@@ -33,7 +33,7 @@ def vanishes(act: Callable[[], object], call: int, when: str) -> bool:
 
 
 def count_down(calls: int, when: str, swept: Sequence[str] = SWEPT) -> None:
-    """Let this process vanish `before` or `after` its n-th call of these functions of `os`."""
+    """Make this process vanish `before` or `after` its n-th call of these functions of `os`."""
     left = calls
 
     def vanishing(real: Callable[..., Any]) -> Callable[..., Any]:

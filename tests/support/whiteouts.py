@@ -1,4 +1,4 @@
-"""Bundles as sets of paths, profiles' rules, and what an overlay of the former shows."""
+"""Bundles as sets of paths, profiles' rules, and the contents of an overlay of such bundles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def grouped(paths: set[str], entry_of: Callable[[str], str]) -> dict[str, list[s
 
 
 def merged(bundles: list[tuple[int, set[str]]], hidden: list[str]) -> dict[str, int]:
-    """Return what an overlay shows: path → bundle, the topmost first; nothing at or below a whiteout or a file."""
+    """Return what an overlay shows, path → bundle. The topmost wins; nothing is below a whiteout or a file."""
     folders = {folder for path in hidden for folder in above(path)}
     covered = {*hidden}
     found: dict[str, int] = {}
@@ -39,6 +39,6 @@ def merged(bundles: list[tuple[int, set[str]]], hidden: list[str]) -> dict[str, 
 
 
 def above(path: str) -> set[str]:
-    """Return the directories that a path lies in."""
+    """Return the directories above a path."""
     parts = path.split("/")
     return {"/".join(parts[:depth]) for depth in range(1, len(parts))}

@@ -1,1 +1,1 @@
-"""What Slurm and people start; only these modules decide an exit status."""
+"""Entry points: Slurm's hooks, pyxis's importer, the command line. Only these modules decide an exit status."""

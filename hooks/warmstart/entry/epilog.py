@@ -1,7 +1,7 @@
-"""Slurm's Epilog: bring back what the job compiled, then remove what the prolog made.
+"""Slurm's Epilog: harvest the job's caches, then remove what the prolog made. Runs as root.
 
-Reads only the record (docs/architecture.md, rule 8). Without one no prolog ran, or an epilog did already: there is
-nothing to do, and that is normal (reference: slurm.conf(5), Epilog).
+Besides the job's id it trusts only the record (docs/architecture.md, rule 8). Without a record there is nothing to do:
+no prolog ran, or an earlier epilog finished. Both are normal (slurm.conf(5), Epilog).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS_FOR_LOCK = 10.0
 
 
 def main(prefix: str) -> int:
-    """Run the epilog of the job that the environment describes; return the exit status."""
+    """Run the epilog of the job in the environment. Return the exit status."""
     return run_hook("epilog", prefix, _finish)
 
 
@@ -43,11 +43,11 @@ def _finish(hook: Hook) -> None:
 
 
 def _free_ports(hook: Hook) -> None:
-    """Release the ports of a prolog that undid everything else, its record included."""
+    """Release ports that a prolog reserved before it undid everything else, including the record."""
     from warmstart.host.ports import held_by
 
     if not held_by(hook.paths.ports, hook.job.node, hook.job.id):
         return
-    from warmstart import run_end  # slow to import: an epilog without a record seldom comes here
+    from warmstart import run_end  # slow to import, and an epilog without a record rarely has ports
 
     run_end.release_ports(hook.paths, hook.job.node, hook.job.id, hook.audit)

@@ -1,6 +1,6 @@
-"""Slurm's EpilogSlurmctld: remove the job's spec, and move what both hooks have audited into their log.
+"""Slurm's EpilogSlurmctld: remove the job's spec and move both hooks' journals into the audit log. Runs as SlurmUser.
 
-It runs at the same time as the nodes' epilogs, which do not read the spec. If it never runs, the spec just expires.
+It runs at the same time as the nodes' epilogs, which do not read the spec. If it never runs, the spec expires.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from warmstart.paths import Controller
 
 
 def main(prefix: str) -> int:
-    """Run the hook for the job that the environment describes."""
+    """Run the hook for the job in the environment; always 0."""
     status = run_hook("epilog-slurmctld", prefix, _remove)
     _move_journals(Controller(prefix))
     return status
@@ -28,5 +28,5 @@ def _move_journals(installation: Controller) -> None:
         from warmstart.audit.sink import flush
 
         flush(installation.journal, installation.audit)
-    except WarmstartError as error:  # they stay, for the next one
+    except WarmstartError as error:  # the journals stay for the next run
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it

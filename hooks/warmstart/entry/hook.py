@@ -1,4 +1,4 @@
-"""What prolog, epilog and `job-container` share: start, audit, and the exit status, which is decided only here.
+"""Frame of the node's hooks (prolog, epilog, `job-container`): start-up, audit and exit status. Runs as root.
 
 | what happened             | exit status | node   |
 |---------------------------|-------------|--------|
@@ -42,11 +42,11 @@ class Hook(NamedTuple):
     store: StoreClient
 
     def context(self, record: Record, seconds: float) -> Context:
-        """Return the context of the steps."""
+        """Return the context for the steps, with a deadline in `seconds`."""
         return Context(self.policy, self.paths, record, self.audit, after(seconds), self.store)
 
     def earlier_record(self) -> Record | None:
-        """Return the record that an earlier hook of the job left; a damaged one is audited and forgotten."""
+        """Return the record that an earlier hook of the job saved, or None. Audits and removes a damaged one."""
         try:
             return records.load(self.paths.state, self.job.id)
         except records.RecordUnreadable as error:
@@ -55,12 +55,12 @@ class Hook(NamedTuple):
             return None
 
     def close(self) -> None:
-        """End the process of the store's owner."""
+        """End the worker process of the store's owner."""
         self.store.close()
 
 
 def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
-    """Run `work` and return the exit status; never raises, and a bug never drains a node."""
+    """Run `work` for the job in the environment. Return the exit status; never raises."""
     try:
         os.umask(0o022)
         installation = Installation(prefix)
@@ -92,7 +92,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     status = DRAINS if isinstance(failure, NodeError) else 0
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
-    # Importing structlog costs more than a warm prolog: a job starts first, its epilog or maintenance moves the lines.
+    # Importing structlog costs more than a warm prolog, so a prolog leaves its lines to the epilog or to maintenance.
     if failure or name == "epilog":
         _move_journals(installation, paths)
     return status
@@ -147,7 +147,7 @@ def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeEr
 
 
 def _move_journals(installation: Installation, paths: NodePaths) -> None:
-    """Move finished journals into the audit log; those that can't be moved stay, for the next hook."""
+    """Move finished journals into the audit log. After an error they stay for the next hook."""
     try:
         from warmstart.audit.sink import flush
         from warmstart.policy.compiled import read
@@ -162,6 +162,6 @@ def _move_journals(installation: Installation, paths: NodePaths) -> None:
 
 
 def _traceback() -> str:
-    import traceback  # slow to import, and a warm prolog has none
+    import traceback  # slow to import, and needed only after a bug
 
     return traceback.format_exc()

@@ -1,6 +1,7 @@
-"""Slurm's Prolog: prepare the job on this node.
+"""Slurm's Prolog: prepare the job on this node, as root.
 
-Exit status: 1 drains the node, and only a `NodeError` may do that; everything else is 0 (docs/architecture.md, rule 2).
+Exit status 1 drains the node and is reserved for `NodeError`; everything else ends with 0 (docs/architecture.md,
+rule 2).
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from warmstart.record import Record
 from warmstart.runner import run_prolog
 from warmstart.slurm.nodes import first
 
-# For everything that has no budget of its own in the policy. Together with images.wait (4m) and seed.fetch_budget
-# (10s) it stays below the PrologEpilogTimeout that packaging/slurm sets.
+# Budget for all work that has none in the policy. Together with images.wait (4m) and seed.fetch_budget (10s) it is
+# below the PrologEpilogTimeout that packaging/slurm sets.
 SECONDS_BESIDES = 20.0
 SECONDS_FOR_LOCK = 5.0
 
 
 def main(prefix: str) -> int:
-    """Run the prolog of the job that the environment describes; return the exit status."""
+    """Run the prolog of the job in the environment. Return the exit status."""
     return run_hook("prolog", prefix, _prepare)
 
 
@@ -70,7 +71,7 @@ def _run(hook: Hook, record: Record) -> None:
 
 
 def _with_job_spec(hook: Hook) -> Hook:
-    """Add what the controller wrote down of the job, where a rule (or an old slurmd) needs it."""
+    """Add the attributes of the job's spec, if a rule needs them or slurmd did not pass the comment."""
     job, keys = hook.job, hook.policy.slurmctld
     if keys is None or (job.comment_known and all(getattr(job, name) is not None for name in keys.attributes)):
         return hook
@@ -79,7 +80,7 @@ def _with_job_spec(hook: Hook) -> Hook:
     try:
         path = spec.path_of(keys.spec_directory, job.cluster, job.id)
         job = spec.informed(job, path, hook.store.read_job_spec(path, keys.user.uid, after(keys.deadline)))
-    except StoreError as error:  # rules that need it grant nothing
+    except StoreError as error:  # rules that need the spec grant nothing
         hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
         return hook
     return hook._replace(job=job)
@@ -108,7 +109,7 @@ def _record(hook: Hook) -> Record:
 
 
 def _supersede(hook: Hook) -> None:
-    """Remove what an earlier run of this job left: it was requeued, or its epilog never came."""
+    """Remove what an earlier run of this job left: the job was requeued, or its epilog never ran."""
     earlier = hook.earlier_record()
     if earlier is None:
         return
@@ -120,7 +121,7 @@ def _supersede(hook: Hook) -> None:
 
 def _publish_verdict(hook: Hook, record: Record, error: UserError) -> None:
     """Publish the verdict in the view, where the job's task prolog reads it."""
-    workspace, meeting = hook.policy.paths.workspace, _so_far(hook, record).meeting
+    workspace, meeting = hook.policy.paths.workspace, _latest(hook, record).meeting
     record = record._replace(verdict=str(error), workspace=workspace, meeting=meeting)
     records.save(hook.paths.state, record)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
@@ -128,19 +129,19 @@ def _publish_verdict(hook: Hook, record: Record, error: UserError) -> None:
 
 
 def _refuse_for_bug(hook: Hook, record: Record) -> None:
-    reason = "an internal error; this cluster's policy lets no job run then"
-    records.save(hook.paths.state, record._replace(verdict=reason))  # else the epilog would leave the view
+    reason = "an internal error in warmstart; this site's policy fails the job in that case (on_error.bug)"
+    records.save(hook.paths.state, record._replace(verdict=reason))  # without a record the epilog leaves the view
     view.publish(hook.paths.view, record, {"verdict": f"warmstart: {reason}\n"})
 
 
 def _undo(hook: Hook, record: Record) -> None:
-    """Leave nothing half-applied: the job finds either all of its preparation or none."""
+    """Undo all steps, so that the job finds either all of its preparation or none."""
     from warmstart import run_end
 
-    made = _so_far(hook, record)._replace(workspace=hook.policy.paths.workspace)
+    made = _latest(hook, record)._replace(workspace=hook.policy.paths.workspace)
     run_end.undo(run_end.Ending(hook.policy, hook.paths, made, hook.audit, hook.store))
 
 
-def _so_far(hook: Hook, record: Record) -> Record:
-    """Return the record as the steps that were done left it."""
+def _latest(hook: Hook, record: Record) -> Record:
+    """Return the record as the last finished step saved it; `record` if none did."""
     return hook.earlier_record() or record

@@ -1,6 +1,7 @@
-"""Slurm's PrologSlurmctld: write the job's spec, which tells nodes what slurmd does not. Always ends with 0.
+"""Slurm's PrologSlurmctld: write the job's spec, the attributes that slurmd does not pass to a prolog.
 
-It has ended before any prolog of the job starts on a node (reference: slurm.conf(5), PrologSlurmctld).
+Runs as SlurmUser and always ends with 0. Slurm starts no prolog of the job before it has ended (slurm.conf(5),
+PrologSlurmctld).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(prefix: str) -> int:
-    """Run the hook for the job that the environment describes."""
+    """Run the hook for the job in the environment; always 0."""
     return run_hook("prolog-slurmctld", prefix, _write)
 
 
@@ -26,7 +27,7 @@ def _write(run: ControllerRun) -> None:
     started = time.monotonic()
     written = controller.spec_of(run.job, os.environ)
     source = "nobody" if written.qos is None else "slurm"
-    # First without the look-up: if that takes too long or we are killed, nodes have all the rest.
+    # Publish before the look-up: if that times out or this process is killed, nodes have everything but the QOS.
     run.slurm.publish_spec(run.path, written, run.deadline)
     if written.qos is None and "qos" in run.keys.attributes:
         from warmstart.slurm import commands

@@ -1,9 +1,9 @@
-"""pyxis's importer: `get URI` prints the path of a squashfs, `release` gives up what `get` made.
+"""pyxis's importer: `get URI` prints the path of a squashfs, `release` removes what `get` made.
 
-Runs as the job's user, in the job's environment. It reads root's policy and the store, and believes nothing else:
-variables only say which of the user's own files to use (the job's workspace, enroot credentials). What the store
-lacks is imported as the user (images/user_import.py). Protocol: pyxis 0.23 and later,
-importers/README.md: one line on stdout; stderr reaches the user only on failure; `release` may come twice.
+Runs as the job's user, in the job's environment. It trusts root's policy and the store only: variables merely select
+which of the user's own files to use (the job's workspace, enroot credentials). Images that the store lacks are imported
+as the user (images/user_import.py). Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr
+reaches the user only on failure; `release` may be called twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warmstart.policy.compiled import Images, Keep, Policy
 from warmstart.policy.current import current_policy
 
 IMPORT_S = 3600.0
-# What pyxis itself would do: anything, by what is installed; of the policy's limits the usual ones.
+# As pyxis itself imports: from any registry, with whichever importer is installed. Limits are the policy's defaults.
 WITHOUT_POLICY = Images(
     importer="auto",
     registries=(),
@@ -46,14 +46,14 @@ _LOGIN = re.compile(r"docker://([A-Za-z0-9._$-]{1,128})@(?=[^@]*#)")
 
 
 class ImportRequest(NamedTuple):
-    """A URI's fields; `login` is the user name in enroot's `USER@REGISTRY#…`, "" mostly."""
+    """A parsed URI; `login` is the user name in enroot's `USER@REGISTRY#…`, "" if there is none."""
 
     reference: Reference
     login: str
 
 
 def main(prefix: str, arguments: list[str]) -> int:
-    """Do what pyxis asks for; return the exit status."""
+    """Run `get` or `release`. Return the exit status."""
     os.umask(0o077)
     try:
         match arguments:
@@ -73,36 +73,36 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 
 def get(installation: Installation, uri: str) -> str:
-    """Return the path of the image: the store's if it has it, else the user's own, imported now."""
+    """Return the path of the image: the store's if it has one, else a copy of the user's own, imported now."""
     request, policy = parse_request(uri), _policy(installation)
     found = ""
     if policy is not None:
         check_allowed(request.reference, policy.images.registries)
-        # With a user name, the user wants what his own credentials show him, not what all may see.
+        # A user name asks for what that user's own credentials give access to, not for the image that all may read.
         found = "" if request.login else _from_store(installation, request.reference, policy)
     found = found or user_import.handed_over(_job_tmp(installation), request.reference)
     return found or _import(installation, request, policy)
 
 
 def parse_request(uri: str) -> ImportRequest:
-    """Parse what the user gave to --container-image; pyxis puts `docker://` in front of it."""
+    """Parse the value of --container-image, which pyxis prefixes with `docker://`."""
     login = match.group(1) if (match := _LOGIN.match(uri)) else ""
     return ImportRequest(parse(f"docker://{uri[match.end() :]}" if match else uri), login)
 
 
 def _policy(installation: Installation) -> Policy | None:
-    """Return the current policy; None without one or switched off: then this does what pyxis itself would do."""
+    """Return the current policy. None if there is none or warmstart is off: import as pyxis itself would."""
     if installation.is_off:
         return None
     try:
         return current_policy(installation).policy
     except PolicyError as error:
-        _say(f"without a policy ({error})")
+        _say(f"continuing without a policy ({error})")
         return None
 
 
 def _from_store(installation: Installation, reference: Reference, policy: Policy) -> str:
-    """Return the path of the store's image, or of a copy if it may be evicted; "" if there is none."""
+    """Return the path of the store's image, or of a copy if the image may be evicted; "" if the store has none."""
     path = in_store(reference, policy)
     if not path:
         return ""
@@ -112,24 +112,24 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
             usage_notes.note(job_tmp, name)
         if usage_notes.is_held(policy.paths.store, name, policy.images.keep.lease):
             return path
-    _say(f"{reference.canonical()} was not used on this cluster for long; copying it for you alone")
+    _say(f"{reference.canonical()} was not used recently and may be evicted; copying it for you alone")
     return user_import.copied(reference, _directory(installation, policy.images), path, after(IMPORT_S))
 
 
 def in_store(reference: Reference, policy: Policy) -> str:
-    """Return the path of the store's image, "" if there is none; without a lock, as the user."""
+    """Return the path of the store's image, "" if there is none. Reads the store as the user, without a lock."""
     query = query_by_rules(reference, policy.images, recipe(policy.images.importer))
     try:
         found = layout.find(policy.paths.store, query.key, reference.digest, query.kind, query.times)
     except OSError as error:
-        _say(f"the image store does not answer: {error.strerror}")
+        _say(f"cannot read the image store: {error.strerror}")
         return ""
     return found.path if found is not None and not found.invalid else ""
 
 
 def _import(installation: Installation, request: ImportRequest, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
-    _say(f"{request.reference.canonical()} is not served by this cluster's store; importing it for you alone")
+    _say(f"{request.reference.canonical()} is not in this cluster's store; importing it for you alone")
     rules = policy.images if policy else WITHOUT_POLICY
     importer = choose(rules, Identity(f"uid {uid}", uid, gid))
     directory = _directory(installation, rules)
@@ -141,13 +141,13 @@ def _directory(installation: Installation, rules: Images) -> user_import.UserImp
 
 
 def _step() -> str:
-    """Return JOB.STEP; a user who forges it only mixes up his own files."""
+    """Return JOB.STEP. A user who forges it affects only files of their own."""
     parts = (os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", ""))
     return ".".join(part if part.isascii() and part.isdecimal() else "none" for part in parts)
 
 
 def _job_tmp(installation: Installation) -> str:
-    """Return the TMPDIR in the job's workspace, "" if it has none; from the view, which only the job's user reads."""
+    """Return the TMPDIR in the job's workspace, "" if it has none. Read from the job's own view."""
     job = _step().partition(".")[0]
     try:
         nodes = sorted(os.listdir(installation.var))  # SLURMD_NODENAME may still be the batch host's

@@ -1,8 +1,8 @@
-"""What slurmctld's two hooks share: they run as SlurmUser on the controller, and always end with 0.
+"""Frame of slurmctld's two hooks. They run as SlurmUser on the controller and always end with 0.
 
 A PrologSlurmctld that fails requeues its job, again and again without limit; one that dies of a signal counts as
-successful (reference: prep_slurmctld.c, seen on 22.05). So no error becomes an exit status, and a spec that a node sees
-is whole even if a hook is killed.
+successful (prep_slurmctld.c, seen on 22.05). So no error becomes an exit status, and a node never sees a partial spec,
+even if a hook is killed.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class ControllerRun(NamedTuple):
 
 
 def run_hook(name: str, prefix: str, work: Callable[[ControllerRun], None]) -> int:
-    """Run `work` for the job that the environment describes; always 0."""
+    """Run `work` for the job in the environment; always 0."""
     try:
         os.umask(0o022)
         installation = Controller(prefix)
         if not installation.is_off:
-            host = os.uname().nodename.partition(".")[0]  # Slurm names no node here
+            host = os.uname().nodename.partition(".")[0]  # Slurm sets no SLURMD_NODENAME for these hooks
             job = from_environment({**os.environ, "SLURMD_NODENAME": host})
             _audited(name, installation, job, work)
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it
-    except Exception:  # noqa: BLE001 - a failure requeues the job for ever
+    except Exception:  # noqa: BLE001 - a failure would requeue the job for ever
         print(_traceback(), file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it
     return 0
 

@@ -1,4 +1,4 @@
-"""prolog-slurmctld and epilog-slurmctld as slurmctld starts them: whatever happens, they end with 0."""
+"""prolog-slurmctld and epilog-slurmctld as slurmctld starts them: they always end with 0."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SLURM = {
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a prefix with a policy, a directory of specs, and Slurm's variables of a job around it."""
+    """Return a prefix with a policy and a directory of specs; Slurm's variables of a job are set."""
     (tmp_path / "specs").mkdir(mode=0o755)
     Path(Controller(str(tmp_path)).own).mkdir(parents=True)
     write_policy(tmp_path)
@@ -72,7 +72,7 @@ def answer(root: Path, script: str) -> None:
 
 
 def told(root: Path) -> dict[str, object]:
-    """Return what the job's spec says."""
+    """Return the contents of the job's spec."""
     content: dict[str, object] = json.loads((root / "specs" / "c1.7.json").read_text())
     return content
 
@@ -85,7 +85,7 @@ def audited(root: Path) -> list[dict[str, object]]:
 
 
 def test_a_job_s_spec_comes_and_goes(root: Path) -> None:
-    """Written before the job starts, removed after it; both hooks are in the controller's own audit log."""
+    """Written before the job starts, removed after it, and audited by both hooks in the controller's own log."""
     assert prolog_slurmctld.main(str(root)) == 0
     assert (told(root)["job_name"], told(root)["qos"]) == ("nightly", None)
     assert epilog_slurmctld.main(str(root)) == 0
@@ -102,14 +102,14 @@ def test_a_job_s_spec_comes_and_goes(root: Path) -> None:
 
 
 def test_an_epilog_without_a_prolog_or_a_second_one_is_fine(root: Path) -> None:
-    """Slurm runs both of them when and as often as it likes."""
+    """Slurm runs either of them any number of times."""
     assert [hook(str(root)) for hook in (epilog_slurmctld.main,) * 2] == [0, 0]
     assert [hook(str(root)) for hook in (prolog_slurmctld.main,) * 2] == [0, 0]
     assert told(root)["job_id"] == 7
 
 
 def test_the_controller_is_asked_only_where_a_rule_needs_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a rule on the QOS, unless Slurm (25.11) has told it."""
+    """For a rule on the QOS, unless Slurm (25.11) passed it."""
     write_policy(root, match="qos")
     answer(root, "echo 'JobId=7 JobName=nightly'; echo '   Account=a QOS=high'")
     prolog_slurmctld.main(str(root))
@@ -122,7 +122,7 @@ def test_the_controller_is_asked_only_where_a_rule_needs_it(root: Path, monkeypa
 
 
 def test_a_look_up_that_fails_costs_the_qos_alone(root: Path) -> None:
-    """The nodes still have job name and array, and the audit has the reason."""
+    """The nodes still get job name and array, and the audit has the reason."""
     write_policy(root, match="qos")
     answer(root, "echo 'Unable to contact slurm controller' >&2; exit 1")
     assert prolog_slurmctld.main(str(root)) == 0
@@ -132,7 +132,7 @@ def test_a_look_up_that_fails_costs_the_qos_alone(root: Path) -> None:
 
 
 def test_the_spec_is_there_before_the_controller_is_asked(root: Path) -> None:
-    """Whoever dies in the look-up leaves a whole spec behind."""
+    """A hook killed in the look-up leaves a whole spec."""
     write_policy(root, match="qos")
     answer(root, f"cp {root}/specs/c1.7.json {root}/seen; exit 1")
     prolog_slurmctld.main(str(root))
@@ -140,7 +140,7 @@ def test_the_spec_is_there_before_the_controller_is_asked(root: Path) -> None:
 
 
 def broken_policy(root: Path) -> None:
-    """Make the policy unreadable for a parser."""
+    """Write a policy that does not parse."""
     Path(Controller(str(root)).policy).write_text("version: 2\n")
 
 
@@ -162,7 +162,7 @@ def test_what_is_wrong_is_audited_and_no_status(root: Path, spoil: Callable[[Pat
 def test_without_slurms_variables_or_with_the_switch_off_nothing_happens(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By hand and by mistake: still 0."""
+    """Started by hand or by mistake they end with 0, too."""
     Path(Controller(str(root)).off_switch).touch()
     assert prolog_slurmctld.main(str(root)) == 0
     Path(Controller(str(root)).off_switch).unlink()
@@ -172,7 +172,7 @@ def test_without_slurms_variables_or_with_the_switch_off_nothing_happens(
 
 
 def test_no_directory_of_its_own_is_no_reason_to_fail(root: Path) -> None:
-    """Without it the policy is compiled each time, and the audit goes to Slurm's log."""
+    """The policy is then compiled each time, and Slurm's log gets the audit."""
     own = Path(Controller(str(root)).own)
     own.rmdir()
     own.parent.chmod(0o555)
@@ -184,7 +184,7 @@ def test_no_directory_of_its_own_is_no_reason_to_fail(root: Path) -> None:
 
 
 def test_a_bug_is_audited_and_no_status(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even a bug requeues a job."""
+    """A bug does not requeue a job either."""
 
     def bug(*_: object) -> None:
         raise ZeroDivisionError("division by zero")

@@ -1,4 +1,4 @@
-"""`warmstart`, the command line; each subcommand has a module of its own."""
+"""`warmstart`, the command line, with one module per subcommand. Runs as the user who calls it, mostly root."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from warmstart.policy.compiled import VERSION
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="warmstart")
 def cli() -> None:
-    """Warm starts for Slurm jobs: what jobs get, what they got, and by which policy.
+    """Warm starts for Slurm jobs: show what jobs get and why, and maintain caches, images and policy.
 
-    Exit statuses are documented by every subcommand; 2 always means wrong usage or nothing to read.
+    The help of each subcommand lists its exit statuses; 2 always means that nothing was done.
     """
 
 
@@ -32,5 +32,5 @@ for command in (transfer.export_command, transfer.import_command):
 
 
 def main(prefix: str) -> None:
-    """Run the command line of the installation under `prefix`; ends the process with its exit status."""
+    """Run the command line of the installation under `prefix`. Ends the process with its exit status."""
     cli.main(prog_name="warmstart", obj=Installation(prefix))

@@ -1,4 +1,4 @@
-"""`warmstart audit`: what happened to a job, on a node, or of one kind, from the audit log."""
+"""`warmstart audit`: query the audit log by job, node, event, user and time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_DETAIL = 160
 
 
 def _since(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Return a line's `ts` for a duration before now, or for a moment in UTC."""
+    """Parse --since, a duration before now or a date in UTC, into the form of a line's `ts`."""
     if value is None:
         return None
     try:
@@ -33,15 +33,15 @@ def _since(_context: click.Context, _param: click.Parameter, value: str | None) 
         moment = datetime.fromisoformat(value.removesuffix("Z"))
         return timestamp(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
     except (ValueError, OverflowError):
-        raise click.BadParameter("write 30m, 2h, 7d, 2026-01-31 or 2026-01-31T09:30 (UTC)") from None
+        raise click.BadParameter("use 30m, 2h, 7d, 2026-01-31 or 2026-01-31T09:30 (UTC)") from None
 
 
 @click.command()
-@click.option("--job", type=click.IntRange(min=1), help="Only this job id.")
-@click.option("--node", help="Only this node.")
-@click.option("--event", help="Only this event, noun or glob: image.imported, image, '*.failed'.")
-@click.option("--user", help="Only this user, by name or uid.")
-@click.option("--since", metavar="AGO|DATE", callback=_since, help="Only what is newer: 2h, 7d, or a date in UTC.")
+@click.option("--job", type=click.IntRange(min=1), help="Show only events of this job id.")
+@click.option("--node", help="Show only events of this node.")
+@click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*.failed'.")
+@click.option("--user", help="Show only events of this user's jobs, by name or uid.")
+@click.option("--since", metavar="AGO|DATE", callback=_since, help="Show only newer events: 2h, 7d, or a date in UTC.")
 @click.option("--file", type=click.Path(dir_okay=False), help="Read this log instead of the policy's.")
 @json_option
 @click.pass_obj
@@ -56,12 +56,12 @@ def audit(
     file: str | None,
     as_json: bool,
 ) -> None:
-    """Show audit events: of a job, a node, a kind.
+    """Show the audit events that match all options.
 
-    Reads the audit log that the policy names with its rotated files and, as root, the events of this host's
-    nodes that are not in it yet. With --json every event is one line, as docs/audit.md describes it.
+    Reads the policy's audit log with its rotated files and, as root, the events of this host's nodes that are not in
+    the log yet. With --json each event is one line, as docs/audit.md describes it.
 
-    Exit status: 0 events were found; 1 none matches; 2 wrong usage, or the log cannot be read.
+    Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or the log cannot be read.
     """
     where = LineFilter(job, node, event, user, since)
     log = AuditLog(file) if file else AuditLog(_path(installation), _journal_dirs(installation))
@@ -70,9 +70,9 @@ def audit(
     except FileNotFoundError as error:
         fail(error, "" if file else "no hook has moved its events into this log yet")
     except OSError as error:
-        fail(error, "the audit log is readable for root and its group")
+        fail(error, "only root and the log's group can read the audit log")
     if log.broken:
-        warn(f"{log.broken} unreadable lines passed over")
+        warn(f"skipped {log.broken} unreadable lines")
     if not found:
         raise click.exceptions.Exit(NOTHING)
 
@@ -81,7 +81,7 @@ def _path(installation: Installation) -> str:
     try:
         return current_policy(installation).policy.paths.audit
     except PolicyError as error:
-        fail(error, "the policy names the audit log; or name it yourself: --file PATH")
+        fail(error, "the policy sets the path of the audit log; give one yourself with --file PATH")
 
 
 def _journal_dirs(installation: Installation) -> list[str]:
@@ -116,7 +116,7 @@ def _row(line: Line) -> tuple[object, ...]:
 
 
 def _detail(line: Line) -> str:
-    """Return the reason, if the line has one; else its fields that have no column of their own."""
+    """Return the line's reason, or, if it has none, the fields that have no column of their own."""
     found = line.get("error")
     error: Line = found if isinstance(found, dict) else {}
     reasons = [str(error[key]) for key in ("reason", "hint") if error.get(key)]

@@ -1,4 +1,4 @@
-"""`warmstart cache block`, `unblock` and `blocked`: the kill switch, for the next job everywhere."""
+"""`warmstart cache block`, `unblock` and `blocked`: withdraw cache entries from all future jobs at once. Root only."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from warmstart.store.blocklist import Block
 
 
 @click.command()
-@click.option("--user", default="", help="A user, by name or uid: all that this user's jobs made, in every scope.")
+@click.option(
+    "--user", default="", help="Block a user, by name or uid: all entries of this user's jobs, in every scope."
+)
 @click.option("--profile", default="", help="The profile of --namespace or --entry.")
-@click.option("--namespace", default="", help="A namespace of the profile, in every scope.")
-@click.option("--entry", default="", help="An entry of the profile, in every namespace and scope.")
-@click.option("--reason", required=True, help="For the audit and for `blocked`.")
+@click.option("--namespace", default="", help="Block a namespace of the profile, in every scope.")
+@click.option("--entry", default="", help="Block an entry of the profile, in every namespace and scope.")
+@click.option("--reason", required=True, help="The reason, for the audit log and for `blocked`.")
 @click.pass_obj
 def block(installation: Installation, /, reason: str, **what: str) -> None:
-    """Block a user, a namespace or an entry: nobody's next job is given it, nothing of it is published.
+    """Block a user, a namespace or an entry: no later job is seeded with it, and none of it is published.
 
-    Exit status: 0 blocked; 1 it was before; 2 wrong usage, or not root, or the store fails.
+    Exit status: 0 blocked; 1 it was blocked before; 2 wrong usage, or not root, or the store fails.
     """
     target = _checked(what, reason)
     with admin_session(installation) as session:
@@ -35,16 +37,16 @@ def block(installation: Installation, /, reason: str, **what: str) -> None:
 
 
 @click.command()
-@click.option("--user", default="", help="As it was blocked.")
-@click.option("--profile", default="", help="As it was blocked.")
-@click.option("--namespace", default="", help="As it was blocked.")
-@click.option("--entry", default="", help="As it was blocked.")
-@click.option("--all", "everything", is_flag=True, help="All blocks, also where the list can't be read.")
+@click.option("--user", default="", help="The user, as given to `block`.")
+@click.option("--profile", default="", help="The profile, as given to `block`.")
+@click.option("--namespace", default="", help="The namespace, as given to `block`.")
+@click.option("--entry", default="", help="The entry, as given to `block`.")
+@click.option("--all", "everything", is_flag=True, help="Remove all blocks, even if the list cannot be read.")
 @click.pass_obj
 def unblock(installation: Installation, /, everything: bool, **what: str) -> None:
-    """Take a block back.
+    """Remove a block.
 
-    Exit status: 0 taken back; 1 there was none; 2 wrong usage, or not root, or the store fails.
+    Exit status: 0 removed; 1 there was no such block; 2 wrong usage, or not root, or the store fails.
     """
     target = Block() if everything else _checked(what, "")
     with admin_session(installation) as session:
@@ -52,7 +54,7 @@ def unblock(installation: Installation, /, everything: bool, **what: str) -> Non
         there = session.store.unblock_all(deadline) if everything else session.store.unblock(target, deadline)
         shown = {} if everything else dict(zip(Block._fields, target.what, strict=False))
         session.audit.emit(events.CACHE_UNBLOCKED, block=shown, by=administrator())
-    say("taken back" if there else "it was not blocked")
+    say("unblocked" if there else "it was not blocked")
     if not there:
         raise click.exceptions.Exit(NO)
 
@@ -61,9 +63,9 @@ def unblock(installation: Installation, /, everything: bool, **what: str) -> Non
 @json_option
 @click.pass_obj
 def blocked(installation: Installation, as_json: bool) -> None:
-    """List what is blocked, why, by whom, and since when.
+    """List all blocks, with reason, author and time.
 
-    Exit status: 0 something is; 1 nothing is; 2 not root, or the store fails.
+    Exit status: 0 there are blocks; 1 there are none; 2 not root, or the store fails.
     """
     with admin_session(installation) as session:
         found = session.store.blocked(session.store_deadline())
@@ -76,7 +78,7 @@ def blocked(installation: Installation, as_json: bool) -> None:
 
 
 def _checked(what: dict[str, str], reason: str) -> Block:
-    """Return the block that the options describe; they must name exactly one thing."""
+    """Return the block that the options describe. Raises `UsageError` unless they name exactly one thing."""
     target = Block(what["user"], what["profile"], what["namespace"], what["entry"])
     kinds = [bool(target.user), bool(target.namespace), bool(target.entry)]
     if kinds.count(True) != 1 or bool(target.profile) == bool(target.user):

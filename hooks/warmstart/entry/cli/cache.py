@@ -1,7 +1,7 @@
-"""`warmstart cache`: what the store holds, whether it is whole, and what an administrator does about it.
+"""`warmstart cache`: list, verify, compact, clean and promote the bundles in the store.
 
-Root only: nobody but the store's owner can read or write the store, and root's `StoreClient` runs as that owner.
-Every change is audited.
+Root only: only the store's owner can read or write the store, and root's `StoreClient` runs as that owner. Every change
+is audited.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ from warmstart.store.manifest import Manifest
 NO = 1
 COLUMNS = ("scope", "profile", "namespace", "bundle", "entries", "size", "user", "last used (UTC)")
 _FILTERS = (
-    click.option("--scope", help="Only this scope: user-UID-NAME, account-NAME, site."),
-    click.option("--profile", help="Only this profile."),
-    click.option("--namespace", help="Only this namespace."),
+    click.option("--scope", help="Only bundles of this scope: user-UID-NAME, account-NAME, site."),
+    click.option("--profile", help="Only bundles of this profile."),
+    click.option("--namespace", help="Only bundles of this namespace."),
 )
 
 AnyBundle = TypeVar("AnyBundle", Bundle, Item)
 
 
 def filter_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a `NamespaceFilter`."""
+    """Add the options of a `NamespaceFilter` to a command."""
     for option in reversed(_FILTERS):
         command = option(command)
     return command
 
 
 class NamespaceFilter(NamedTuple):
-    """The bundles and namespaces that a command is for, by its options; None is all."""
+    """Filter of bundles and namespaces by the command's options; None matches all."""
 
     scope: str | None
     profile: str | None
     namespace: str | None
 
     def matches(self, item: Bundle | Item | Namespace) -> bool:
-        """Tell whether a bundle, one of an export, or a namespace is meant."""
+        """Return whether a bundle, a bundle in an export, or a namespace passes the filter."""
         namespace = item.name if isinstance(item, Namespace) else item.namespace
         values = (item.scope, item.profile, namespace)
         return all(only in (None, value) for only, value in zip(self, values, strict=True))
 
     def select(self, items: Iterable[AnyBundle], bundles: Collection[str]) -> list[AnyBundle]:
-        """Return the bundles that match, all of them or those with these ids."""
+        """Return the bundles that pass the filter; if `bundles` is not empty, only those ids."""
         return [item for item in items if self.matches(item) and (not bundles or item.bundle in bundles)]
 
 
 @contextmanager
 def store_maintenance(installation: Installation) -> Iterator[tuple[MaintenanceSession, StoreMaintenance]]:
-    """Open a session and lock the store for maintenance; on an error print it and exit with status 2."""
+    """Open a session and lock the store for maintenance. Prints an error and exits with status 2."""
     with admin_session(installation) as session:
         yield session, StoreMaintenance(session)
 
 
 @contextmanager
 def admin_session(installation: Installation) -> Iterator[MaintenanceSession]:
-    """Open a session, as root only; on an error print it and exit with status 2."""
+    """Open a session, which needs root. Prints an error and exits with status 2."""
     try:
         with maintenance_session(installation, "cache") as session:
             yield session
@@ -83,7 +83,7 @@ def admin_session(installation: Installation) -> Iterator[MaintenanceSession]:
 
 @click.group()
 def cache() -> None:
-    """Look at the caches in the store, verify and clean them, block what must not be used."""
+    """List, verify, clean and block the caches in the store, and copy them to other clusters. For root."""
 
 
 @cache.command()
@@ -91,9 +91,9 @@ def cache() -> None:
 @json_option
 @click.pass_obj
 def ls(installation: Installation, /, as_json: bool, **options: str | None) -> None:
-    """List the bundles, the last used at the end.
+    """List bundles, the most recently used last.
 
-    Exit status: 0 there are some; 1 there are none; 2 not root, or no policy, or the store fails.
+    Exit status: 0 there are bundles; 1 there are none; 2 not root, or no policy, or the store fails.
     """
     only = NamespaceFilter(**options)
     with admin_session(installation) as session:
@@ -112,7 +112,7 @@ def ls(installation: Installation, /, as_json: bool, **options: str | None) -> N
 @json_option
 @click.pass_obj
 def show(installation: Installation, bundle: str, as_json: bool) -> None:
-    """Show what a bundle's manifest says: who made it, of what, its entries; of declared files the checksums, too.
+    """Show a bundle's manifest: its producer, facts and entries, and the checksums of declared files.
 
     Exit status: 0 shown; 1 no such bundle; 2 not root, or the store fails.
     """
@@ -133,7 +133,7 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
             for entry, files in found.entries.items()
         ],
     )
-    if found.profile == FILES:  # as `sha256sum --check` takes them
+    if found.profile == FILES:  # in the format of `sha256sum --check`
         for files in found.entries.values():
             for path, file in files.items():
                 click.echo(f"{file.sha256}  {path}")
@@ -145,11 +145,11 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: bool, **options: str | None) -> None:
-    """Read bundles whole and compare every file with its SHA-256; all bundles, or those that are named.
+    """Read bundles (default: all) and compare every file with its SHA-256.
 
-    What is damaged is quarantined at once; no job is given it any more.
+    A damaged bundle is quarantined at once, and no job is seeded with it any more.
 
-    Exit status: 0 all are whole; 1 some were damaged, or could not be read; 2 not root, or the store is at work.
+    Exit status: 0 all are intact; 1 a bundle is damaged, missing or cannot be read; 2 not root, or the store is busy.
     """
     only = NamespaceFilter(**options)
     with store_maintenance(installation) as (_, work):
@@ -160,20 +160,22 @@ def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: boo
         show_json({**report._asdict(), "damaged": damaged})
     else:
         show_table(("damaged bundle", "problem"), damaged.items()) if damaged else None
-        say(f"{report.verified} verified, {len(damaged)} damaged, {report.failed} not readable now")
+        say(f"{report.verified} verified, {len(damaged)} damaged, {report.failed} could not be read")
     if damaged or report.failed or len(chosen) < len(bundles):
         raise click.exceptions.Exit(NO)
 
 
 @cache.command()
 @filter_options
-@click.option("--fewest", type=click.IntRange(min=2), default=2, show_default=True, help="Bundles worth the work.")
+@click.option(
+    "--fewest", type=click.IntRange(min=2), default=2, show_default=True, help="The fewest bundles worth merging."
+)
 @json_option
 @click.pass_obj
 def compact(installation: Installation, /, fewest: int, as_json: bool, **options: str | None) -> None:
-    """Make one bundle of each user's bundles in each namespace; the old ones stay for an hour.
+    """Merge each user's bundles in each namespace into one. The old ones stay for an hour.
 
-    Exit status: 0 done; 2 not root, or the store fails or is at work.
+    Exit status: 0 done; 2 not root, or the store fails or is busy.
     """
     only = NamespaceFilter(**options)
     with store_maintenance(installation) as (_, work):
@@ -187,9 +189,9 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
 @json_option
 @click.pass_obj
 def gc(installation: Installation, as_json: bool) -> None:
-    """Remove what dead publishers left, what was replaced, and what the policy's maintenance section says.
+    """Remove files of publishers that died, replaced bundles, and bundles that the policy lets expire.
 
-    Exit status: 0 done; 2 not root, or the store fails or is at work.
+    Exit status: 0 done; 2 not root, or the store fails or is busy.
     """
     with store_maintenance(installation) as (_, work):
         for where in work.namespaces():
@@ -203,9 +205,9 @@ def gc(installation: Installation, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def reindex(installation: Installation, /, as_json: bool, **options: str | None) -> None:
-    """Make the indexes again from the bundles' manifests alone.
+    """Rebuild the indexes from the bundles' manifests alone.
 
-    Exit status: 0 done; 1 there are manifests that can't be used; 2 not root, or the store fails or is at work.
+    Exit status: 0 done; 1 some manifests cannot be used; 2 not root, or the store fails or is busy.
     """
     only = NamespaceFilter(**options)
     with store_maintenance(installation) as (session, work):
@@ -223,18 +225,18 @@ def reindex(installation: Installation, /, as_json: bool, **options: str | None)
 @cache.command("promote")
 @click.argument("bundle")
 @click.argument("entries", nargs=-1, metavar="[ENTRY]...")
-@click.option("--to", "scope", required=True, help="A more trusted scope: account-NAME or site.")
+@click.option("--to", "scope", required=True, help="The more trusted scope: account-NAME or site.")
 @json_option
 @click.pass_obj
 def promote_command(
     installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, as_json: bool
 ) -> None:
-    """Copy entries of a bundle, all by default, into a more trusted scope.
+    """Copy entries of a bundle (default: all) into a more trusted scope.
 
-    Every job that reads that scope will run them: look at who made them (`show`) first. They stay in their
-    own scope, too, and keep the name of the user whose job made them.
+    Every job that reads that scope will run them, so check first who made them (`show`). They also stay in their own
+    scope, and keep the name of the user whose job made them.
 
-    Exit status: 0 published; 1 that scope has them all; 2 refused, or not root, or the store fails or is at work.
+    Exit status: 0 published; 1 that scope has them all; 2 refused, or not root, or the store fails or is busy.
     """
     with store_maintenance(installation) as (session, work):
         found = _find(work.bundles(), bundle)
@@ -256,7 +258,7 @@ def promote_command(
     if as_json:
         show_json(made._asdict())
     else:
-        say(f"published as {made.bundle}" if made.bundle else f"{scope} has them all")
+        say(f"published as {made.bundle}" if made.bundle else f"nothing to do: {scope} has all of these entries")
     if not made.bundle:
         raise click.exceptions.Exit(NO)
 
@@ -299,10 +301,10 @@ def _size(size: int) -> str:
 
 
 def when(at: float) -> str:
-    """Return a time in UTC for people."""
+    """Format a time (seconds since the epoch) in UTC."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))
 
 
 def administrator() -> str:
-    """Return who runs the command: sudo's user, else root. From the environment: for people to read, not to trust."""
+    """Return who runs the command: sudo's user, else root. Informative only, because it comes from the environment."""
     return os.environ.get("SUDO_USER") or "root"

@@ -1,4 +1,4 @@
-"""The image store for the command line: used as its owner by root, else as the user who runs the command."""
+"""The image store for the command line. Root uses it as its owner; other users read it as themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from warmstart.policy.current import current_policy, hint_for
 
 NOT_DONE = 1
 LISTING_S = 60.0
-SHORTEST = 6  # letters of a name that may stand for the whole
+SHORTEST = 6  # characters of a name's prefix
 
 
 class Store(NamedTuple):
@@ -37,13 +37,13 @@ class Store(NamedTuple):
     images: ImageStoreClient
     audit: Journal | None  # None if the store is only read
 
-    def tell(self, event: Event, **fields: object) -> None:
+    def emit(self, event: Event, **fields: object) -> None:
         """Audit a change."""
-        assert self.audit is not None, "only root changes anything"
+        assert self.audit is not None, "the store was opened for reading"
         self.audit.emit(event, **fields)
 
     def inventory(self) -> list[ImageEntry]:
-        """Return all images, the least recently used first; for root those of private stores, too."""
+        """Return all images, least recently used first; for root also those of private stores."""
         lease = self.policy.images.keep.lease
         found = [
             entry._replace(private=name)
@@ -53,7 +53,7 @@ class Store(NamedTuple):
         return sorted(found, key=lambda entry: entry.last_use)
 
     def quarantined(self) -> list[QuarantinedImage]:
-        """Return all that lies in quarantine, the oldest first."""
+        """Return all quarantined images, oldest first; for root also those of private stores."""
         found = [
             entry._replace(private=name)
             for name, store in self._stores()
@@ -62,23 +62,23 @@ class Store(NamedTuple):
         return sorted(found, key=lambda entry: entry.at)
 
     def _stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
-        """Yield the shared store (with "") and the stores of private images with their names."""
+        """Yield (name, client) of the shared store, whose name is "", and of the stores of private images."""
         yield "", self.images
-        # Nobody but its owner may look into the stores of private images, nor know their names.
+        # Only the owner may list the stores of private images.
         for path in self.images.stores(after(LISTING_S)) if os.geteuid() == 0 else ():
             if path != self.images.path:
                 yield os.path.basename(path), self.images.at(path)
 
-    def the(self, image: str) -> ImageEntry:
-        """Return the image of a reference, digest, path, or the beginning of a name; exits with 1 unless it is one."""
-        found = [entry for entry in self.inventory() if _is_meant(entry, image)]
+    def find(self, image: str) -> ImageEntry:
+        """Return the image with a reference, digest, path or name prefix. Exits with 1 unless exactly one matches."""
+        found = [entry for entry in self.inventory() if _matches(entry, image)]
         if len(found) != 1:
-            warn(f"{image}: {'no such image' if not found else 'more than one; write more of its name, or its path'}")
+            warn(f"{image}: {'no such image' if not found else 'more than one image; give a longer name, or its path'}")
             raise click.exceptions.Exit(NOT_DONE)
         return found[0]
 
     def reference(self, text: str) -> Reference:
-        """Return a reference that the policy allows; exits with 2 for any other."""
+        """Parse a reference. Exits with 2 if it is invalid, or the policy does not allow it."""
         try:
             reference = parse(text)
             check_allowed(reference, self.policy.images.registries)
@@ -87,14 +87,14 @@ class Store(NamedTuple):
         return reference
 
     def site(self) -> Site:
-        """Return the site that a prolog on this host would have, in nobody's quota."""
+        """Return the site as a prolog on this host has it, except that no user's quota is charged."""
         requester = Requester(_node(), f"cli{os.getpid()}", 0)
         return Site.of(self.policy, self.images, self.installation.node(requester.node).uses, requester)
 
 
 @contextmanager
 def opened(installation: Installation) -> Iterator[Store]:
-    """Give the store for reading; an error ends the command with status 2."""
+    """Open the store for reading. Prints an error and exits with status 2."""
     try:
         policy = current_policy(installation).policy
     except PolicyError as error:
@@ -109,7 +109,7 @@ def opened(installation: Installation) -> Iterator[Store]:
 
 @contextmanager
 def changed(installation: Installation) -> Iterator[Store]:
-    """Give the store for changing it, which is audited; an error ends the command with status 2."""
+    """Open the store for audited changes, which need root. Prints an error and exits with status 2."""
     try:
         with maintenance_session(installation, "images", _node()) as session:
             images = ImageStoreClient(session.store.worker, session.policy.paths.store)
@@ -122,7 +122,7 @@ def _node() -> str:
     return os.uname().nodename.partition(".")[0]
 
 
-def _is_meant(entry: ImageEntry, text: str) -> bool:
+def _matches(entry: ImageEntry, text: str) -> bool:
     if text == entry.path or (len(text) >= SHORTEST and entry.name.startswith(text)):
         return True
     try:

@@ -1,4 +1,4 @@
-"""`warmstart images`: what the image store has, and the few things that people do to it."""
+"""`warmstart images`: list, show, import, adopt, verify, pin and evict images in the image store."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from warmstart.steps.image import tell
 
 IMPORT_S = 6 * 3600.0
 HASHING_S = 6 * 3600.0
-OWNER = "people"
+OWNER = "people"  # of pins and of verifications, in place of a run
 COLUMNS = ("image", "reference", "size", "importer", "last use (UTC)", "nodes", "kept", "private")
 QUARANTINE_COLUMNS = ("name", "reference", "size", "since (UTC)", "reason", "private")
 
 
 class Verified(NamedTuple):
-    """The result of reading an image."""
+    """The result of verifying an image."""
 
     name: str
-    problem: str  # "" for a whole image
+    problem: str  # "" if the image is intact
     how: str
 
 
-def _shared(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the installation, and the option --json."""
+def _common(command: Callable[..., None]) -> Callable[..., None]:
+    """Pass the installation to a command, and add the option --json."""
     return json_option(click.pass_obj(command))
 
 
 @click.group()
 def images() -> None:
-    """Show and keep the image store: list, verify, import, pin, evict."""
+    """List, verify, import, pin and evict the images in the store."""
 
 
 @images.command(name="list")
-@click.option("--quarantined", is_flag=True, help="Show the damaged images, which are quarantined, instead. For root.")
-@_shared
+@click.option("--quarantined", is_flag=True, help="List the quarantined images, which are damaged, instead. For root.")
+@_common
 def list_images(installation: Installation, quarantined: bool, as_json: bool) -> None:
-    """List all images, the one that was used least recently first; for root those of private stores, too.
+    """List all images, least recently used first; for root also those of private stores.
 
-    Exit status: 0; 2 wrong usage, or the store cannot be read.
+    Exit status: 0 listed; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
         damaged = store.quarantined() if quarantined else []
@@ -73,14 +73,14 @@ def list_images(installation: Installation, quarantined: bool, as_json: bool) ->
 
 @images.command()
 @click.argument("image")
-@_shared
+@_common
 def show(installation: Installation, image: str, as_json: bool) -> None:
-    """Show all that is known of one image: a reference, a digest, its path, or the beginning of its name.
+    """Show everything known about one image, given by reference, digest, path, or the beginning of its name.
 
-    Exit status: 0; 1 there is none, or more than one; 2 wrong usage, or the store cannot be read.
+    Exit status: 0 shown; 1 there is no such image, or more than one; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
-        found = store.the(image)._asdict()
+        found = store.find(image)._asdict()
     if as_json:
         show_json(found)
     else:
@@ -90,41 +90,41 @@ def show(installation: Installation, image: str, as_json: bool) -> None:
 
 @images.command(name="import")
 @click.argument("reference")
-@_shared
+@_common
 def import_image(installation: Installation, reference: str, as_json: bool) -> None:
-    """Have an image in the store, importing it if it is not there; as a job's prolog does. For root.
+    """Import an image into the store, unless it is there already, as a job's prolog does. For root.
 
-    Exit status: 0 it is there; 1 it cannot be had; 2 wrong usage.
+    Exit status: 0 the image is in the store; 1 the import failed; 2 wrong usage.
     """
     _obtain(installation, reference, "importing", single_flight.obtain, as_json)
 
 
 @images.command()
 @click.argument("reference")
-@_shared
+@_common
 def adopt(installation: Installation, reference: str, as_json: bool) -> None:
-    """Take over the image that another launcher left for REFERENCE in one of the policy's directories. For root.
+    """Copy the image that another launcher left for REFERENCE in one of the policy's directories. For root.
 
-    However old it is; jobs take over only what is no older than images.tag_ttl.
+    The image may be of any age, whereas jobs adopt only images no older than images.tag_ttl.
 
-    Exit status: 0 it is in the store; 1 there is nothing that may be taken; 2 wrong usage.
+    Exit status: 0 the image is in the store; 1 no image may be adopted; 2 wrong usage.
     """
     _obtain(installation, reference, "adopting", producer.adopt_now, as_json)
 
 
 @images.command()
 @click.argument("image", nargs=-1)
-@click.option("--again", is_flag=True, help="Read also what has not changed since it was last read.")
-@_shared
+@click.option("--again", is_flag=True, help="Also read images that have not changed since they were last read.")
+@_common
 def verify(installation: Installation, image: tuple[str, ...], again: bool, as_json: bool) -> None:
-    """Read every byte of images (default: all) and compare with what was published. For root.
+    """Read every byte of images (default: all) and compare it with what was published. For root.
 
-    A damaged image is moved to the store's quarantine; the next job that wants it imports it again.
+    A damaged image is moved to the store's quarantine; the next job that needs it imports it again.
 
-    Exit status: 0 all are whole; 1 at least one was not; 2 wrong usage.
+    Exit status: 0 all are intact; 1 at least one is damaged; 2 wrong usage.
     """
     with changed(installation) as store:
-        chosen = [store.the(name) for name in image] or store.inventory()
+        chosen = [store.find(name) for name in image] or store.inventory()
         results = [_verify(store, entry, again) for entry in progress(chosen, "reading", quiet=as_json)]
     if as_json:
         show_json([row._asdict() for row in results])
@@ -138,14 +138,14 @@ def verify(installation: Installation, image: tuple[str, ...], again: bool, as_j
 @click.argument("image")
 @click.pass_obj
 def pin(installation: Installation, image: str) -> None:
-    """Keep an image whatever happens. For root.
+    """Pin an image, so that it is never evicted. For root.
 
-    Exit status: 0; 1 there is no such image; 2 wrong usage.
+    Exit status: 0 pinned; 1 there is no such image; 2 wrong usage.
     """
     with changed(installation) as store:
-        entry = store.the(image)
+        entry = store.find(image)
         store.images.at(entry.store).pin(entry.name, OWNER, after(LISTING_S))
-        store.tell(events.IMAGE_PINNED, name=entry.name)
+        store.emit(events.IMAGE_PINNED, name=entry.name)
     say(f"{entry.name}: pinned")
 
 
@@ -153,35 +153,35 @@ def pin(installation: Installation, image: str) -> None:
 @click.argument("image")
 @click.pass_obj
 def unpin(installation: Installation, image: str) -> None:
-    """Let a pinned image go when its time comes. For root.
+    """Unpin an image, so that it can be evicted again. For root.
 
-    Exit status: 0; 1 there is no such image, or it was not pinned; 2 wrong usage.
+    Exit status: 0 unpinned; 1 there is no such image, or it was not pinned; 2 wrong usage.
     """
     with changed(installation) as store:
-        entry = store.the(image)
+        entry = store.find(image)
         done = store.images.at(entry.store).unpin(entry.name, after(LISTING_S))
         if done:
-            store.tell(events.IMAGE_UNPINNED, name=entry.name)
-    say(f"{entry.name}: {'not pinned any more' if done else 'was not pinned'}")
+            store.emit(events.IMAGE_UNPINNED, name=entry.name)
+    say(f"{entry.name}: {'unpinned' if done else 'was not pinned'}")
     if not done:
         raise click.exceptions.Exit(NOT_DONE)
 
 
 @images.command()
 @click.argument("image", nargs=-1)
-@click.option("--force", is_flag=True, help="Also what is pinned, or may be used by a live job.")
-@_shared
+@click.option("--force", is_flag=True, help="Also evict images that are pinned, or that a running job may use.")
+@_common
 def evict(installation: Installation, image: tuple[str, ...], force: bool, as_json: bool) -> None:
-    """Remove images; without a name, what the policy's watermarks say has to go now. For root.
+    """Evict images; without a name, the least recently used ones, down to the policy's watermarks. For root.
 
-    Exit status: 0; 1 at least one that was named is protected, or there is too little room; 2 wrong usage.
+    Exit status: 0 done; 1 a named image is protected, or there is still too little room; 2 wrong usage.
     """
     with changed(installation) as store:
         rules = store.policy.images
         if not image:
             gone, protected = store.images.make_room(0, rules, NOBODY, after(LISTING_S)), list[str]()
         else:
-            chosen = [store.the(name) for name in image]
+            chosen = [store.find(name) for name in image]
             done = [
                 entry
                 for entry in chosen
@@ -190,7 +190,7 @@ def evict(installation: Installation, image: tuple[str, ...], force: bool, as_js
             gone = [entry.name for entry in done]
             protected = [entry.name for entry in chosen if entry not in done]
         for name in gone:
-            store.tell(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
+            store.emit(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
     if as_json:
         show_json({"evicted": gone, "kept": protected})
     else:
@@ -202,7 +202,7 @@ def evict(installation: Installation, image: tuple[str, ...], force: bool, as_js
 
 @contextmanager
 def _errors_shown(as_json: bool) -> Iterator[None]:
-    """Show an error of an import, and exit with status 1."""
+    """Print an error of an import and exit with status 1."""
     try:
         yield
     except WarmstartError as error:
@@ -239,9 +239,9 @@ def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
     found = images.check_bytes(name, OWNER, after(HASHING_S), again=again)
     if found.problem:
         images.quarantine(name, found.problem, after(LISTING_S), inode=found.inode)
-        store.tell(events.IMAGE_QUARANTINED, image=name, digest="", reason=found.problem)
+        store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=found.problem)
         return Verified(name, found.problem, "quarantined")
-    return Verified(name, "", "whole, as it was when it was last read" if found.remembered else "whole")
+    return Verified(name, "", "intact, unchanged since it was last read" if found.remembered else "intact")
 
 
 def _row(entry: ImageEntry) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""`warmstart maintain`: the maintenance that a timer starts on every node, and on one host for the store."""
+"""`warmstart maintain`: maintenance of this host's nodes or of the store, started by timers. Root only."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ NODE_COLUMNS = ("node", "spool published", "runs finished", "harvests", "orphans
 
 
 @click.command("maintain")
-@click.option("--node", "only", metavar="NAME", help="Only this node of this host; all that have had hooks by default.")
-@click.option("--store", "of_store", is_flag=True, help="Maintain the store instead: on one host of the cluster.")
+@click.option("--node", "only", metavar="NAME", help="Only this node of this host; default: all that have run hooks.")
+@click.option(
+    "--store", "of_store", is_flag=True, help="Maintain the store instead; run it on one host of the cluster."
+)
 @json_option
 @click.pass_obj
 def maintain(installation: Installation, only: str | None, of_store: bool, as_json: bool) -> None:
-    """Do this host's maintenance once, as root, at idle priority.
+    """Run this host's maintenance once, as root, at idle priority.
 
-    Of each node: moves journals into the audit log, publishes what the store did not take before, finishes
-    deferred harvests, finishes and removes what jobs that are over left, and prunes copies of bundles.
+    On each node: moves journals into the audit log, publishes spooled bundles, finishes deferred harvests and runs
+    without an epilog, removes leftovers of jobs that are over, and prunes copies of bundles.
 
-    With --store: removes what dead publishers left, makes one bundle of many, removes what the policy's
-    maintenance section says, verifies a thirtieth of all bundles, and evicts images down to images.keep.
+    With --store: removes files of publishers that died, merges bundles, removes bundles that the policy lets expire,
+    verifies a thirtieth of all bundles, and evicts images down to images.keep.
 
-    Does nothing while the file `off` lies beside the policy.
+    Does nothing while the file `off` exists beside the policy.
 
-    Exit status: 0 all done; 1 a part failed, or another maintenance run is at work; 2 not root, or no policy.
+    Exit status: 0 all done; 1 a part failed, or another maintenance run is active; 2 not root, or no policy.
     """
     if installation.is_off:
         warn(f"switched off by {installation.off_switch}")

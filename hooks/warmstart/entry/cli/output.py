@@ -1,7 +1,7 @@
 """Output of the command line: tables for people, `--json` for programs, errors on stderr.
 
-Everything shown passes `visible`: names, comments and messages come from users and registries, and a
-terminal obeys what it is sent (docs/threats.md, row 20).
+All text passes `visible`, because names, comments and messages come from users and registries, and terminals execute
+control characters (docs/threats.md, row 20).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warmstart.audit.line import visible
 from warmstart.errors import WarmstartError
 
 UNUSABLE = 2  # also click's status for a wrong command line
-WIDE = 200  # columns, where the output is no terminal
+WIDE = 200  # columns, if the output is not a terminal
 
 _T = TypeVar("_T")
 
@@ -31,12 +31,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 
 def say(text: str, style: str = "") -> None:
-    """Print one paragraph."""
+    """Print a paragraph on stdout."""
     _console().print(Text(visible(text, keep="\n"), style))
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table; None is an empty cell."""
+    """Print a table on stdout. None is an empty cell."""
     table = Table(box=SIMPLE_HEAD, title=Text(title, "bold") if title else None, title_justify="left", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -46,13 +46,13 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
 
 def progress(things: Sequence[_T], what: str, *, quiet: bool) -> Iterable[_T]:
-    """Iterate over things, with a progress bar on stderr if that is a terminal."""
+    """Iterate over `things`, with a progress bar on stderr if that is a terminal."""
     return track(things, f"{what}…", console=Console(stderr=True), transient=True, disable=quiet or not _is_watched())
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show a spinner on stderr, if that is a terminal, for the length of a `with`."""
+    """Show a spinner on stderr during a `with` block, if stderr is a terminal."""
     if not _is_watched():
         yield
         return
@@ -66,12 +66,12 @@ def show_json(value: object) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a remark on stderr."""
+    """Print a message on stderr."""
     click.echo(f"warmstart: {visible(text, keep=chr(10))}", err=True)
 
 
 def fail(error: WarmstartError | OSError, hint: str = "") -> NoReturn:
-    """Print what is wrong and what to do; exit with status 2."""
+    """Print an error and its hint on stderr. Exits with status 2."""
     problem = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
     warn(problem)
     if hint:

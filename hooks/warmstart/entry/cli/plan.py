@@ -1,7 +1,7 @@
-"""`warmstart plan`: what a given job would get and why, rule by rule. Read only.
+"""`warmstart plan`: preview what a job would get, rule by rule, and why. Runs as any user and changes nothing.
 
 Each part calls the functions that a prolog calls (`plan`, `policy.match`, `images.reference`), so a preview cannot
-differ from what a hook does with the same job. It looks at neither the store nor a registry.
+differ from what a hook does for the same job. It queries neither the store nor a registry.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from warmstart.request import NOTHING, Request
 
 REFUSED = 1
 SHOWN = ("partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
-NO_JOB = 1  # any id: the preview looks up no job
-CACHE = "$WARMSTART_CACHE"  # the job's own; its path is known only when the job has a run id
+NO_JOB = 1  # any id will do: the preview looks up no job
+CACHE = "$WARMSTART_CACHE"  # stands for the job's cache, whose path depends on the run id
 NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
 
 
-class Described(TypedDict):
-    """The job, as the options describe it."""
+class JobShown(TypedDict):
+    """The job as the options describe it."""
 
     user: str
     uid: int
@@ -49,7 +49,7 @@ class Described(TypedDict):
 
 
 class RuleShown(TypedDict):
-    """One rule, and whether it applies."""
+    """A rule, and whether and why it matches."""
 
     name: str
     place: str
@@ -63,16 +63,16 @@ ProfileShown = TypedDict("ProfileShown", {"name": str, "from": str, "variables":
 
 
 class Scopes(TypedDict):
-    """The scopes that a job reads, the most trusted first, and the one that it publishes to."""
+    """The scopes that a job reads, most trusted first, and the one that it publishes to."""
 
     read: list[str]
     publish: str
 
 
 class Preview(TypedDict):
-    """What a job would get; `warmstart plan --json` prints it."""
+    """What a job would get, as `warmstart plan --json` prints it."""
 
-    job: Described
+    job: JobShown
     nothing_because: str
     verdict: Fields | None
     rules: list[RuleShown]
@@ -89,16 +89,16 @@ class Preview(TypedDict):
 
 
 @click.command()
-@click.option("--user", help="Whose job; you by default.")
-@click.option("--partition", default="", help="The job's partition; without one no rule on partitions matches.")
+@click.option("--user", help="The job's user; default: you.")
+@click.option("--partition", default="", help="The job's partition; without it no rule on partitions matches.")
 @click.option("--account", default="", help="The job's account.")
 @click.option("--qos", default="", help="The job's QOS.")
 @click.option("--job-name", default="", help="The job's name.")
 @click.option("--array", default="", help="JOBID_TASKID, for a task of an array.")
-@click.option("--constraint", default="", help="What the job gives to --constraint.")
-@click.option("--node", help="The node that it runs on; this one by default.")
+@click.option("--constraint", default="", help="The job's value of --constraint.")
+@click.option("--node", help="The node that the job runs on; default: this host.")
 @click.option("--comment", default="", help='The job\'s comment, e.g. "warmstart: image=… profiles=…".')
-@click.option("--image", default="", help="What the job gives to --container-image.")
+@click.option("--image", default="", help="The job's value of --container-image.")
 @json_option
 @click.pass_obj
 def plan(
@@ -118,8 +118,8 @@ def plan(
 ) -> None:
     """Show what a job would get, rule by rule, and why.
 
-    Describe the job by options. Nothing is written, imported or looked up in the store; groups are those of the
-    user on this node. Any user who can read the policy's files may ask.
+    The options describe the job. Its groups are those of the user on this node. Writes nothing, imports nothing, and
+    does not read the store. Works for any user who can read the policy's files.
 
     Exit status: 0 the job would run; 1 it would be refused; 2 wrong usage, or no policy can be read.
     """
@@ -152,7 +152,7 @@ def _owned_by(user: str | None) -> Job:
 
 
 def preview(policy: Policy, job: Job) -> Preview:
-    """Return rules, images, profiles, scopes, environment, limits and steps for the job."""
+    """Return what the job would get: rules, images, profiles, scopes, environment, limits and steps."""
     matches = matching(policy, job, partial(planning.groups, job))
     grant = combine(policy, matches, job)
     requested, invalid = _requested(job, grant)
@@ -205,7 +205,7 @@ def _requested(job: Job, grant: Grant) -> tuple[Request, UserError | None]:
 
 
 def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[dict[str, list[str]], UserError | None]:
-    """Return the names of the steps per hook, and the verdict that would take their place."""
+    """Return the names of the steps per hook, or none and the verdict if the job would be refused."""
     try:
         prolog = [step.name for step in planning.prolog(policy, job, grant, requested)]
     except UserError as error:
@@ -226,7 +226,7 @@ def _record(job: Job) -> Record:
 
 
 def _images(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[ImageShown]:
-    """Return every image, the job's own first, and why it is refused if it is."""
+    """Return every image, the job's own first, with the reason if it is refused."""
     return [
         *(_image(policy, job, text, "job") for text in requested.images),
         *(_image(policy, job, text, "policy") for text in grant.images),
@@ -250,7 +250,7 @@ def _profiles(policy: Policy, grant: Grant, requested: Request) -> list[ProfileS
     try:
         names = planning.profiles(policy, grant, requested)
     except UserError:
-        names = grant.profiles  # what the job asks for is the verdict
+        names = grant.profiles  # the job's own request is refused
     return [
         {
             "name": name,
@@ -265,7 +265,7 @@ def _left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
     try:
         return planning.left_out(policy, grant, requested)
     except UserError:
-        return []  # what the job asks for is the verdict
+        return []  # the job's own request is refused
 
 
 def _origin(policy: CurrentPolicy) -> dict[str, object]:
@@ -284,41 +284,41 @@ def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
     rules = [
         (rule["name"], "yes" if rule["matched"] else "no", rule["reason"], rule["place"]) for rule in found["rules"]
     ]
-    show_table(("rule", "applies", "because", "place"), rules)
+    show_table(("rule", "applies", "reason", "defined at"), rules)
     if found["nothing_because"]:
         say(f"warmstart does nothing for this job: {found['nothing_because']}", "bold")
     elif found["verdict"]:
         say(f"The job would be refused: {found['verdict']['reason']}\n{found['verdict']['hint']}", "bold red")
     elif not found["steps"]["prolog"]:
-        say("No rule gives this job anything, and it asks for nothing.", "bold")
+        say("No rule gives this job anything, and it requests nothing.", "bold")
     _print_parts(found)
 
 
 def _print_parts(found: Preview) -> None:
     if found["images"]:
         rows = [(row["image"], row["from"], row["private"], row["reason"] or "allowed") for row in found["images"]]
-        show_table(("image", "wanted by", "private", "verdict"), rows)
+        show_table(("image", "from", "private", "verdict"), rows)
     if found["profiles"]:
         profiles = [
             (row["name"], row["from"], " ".join(f"{key}={value}" for key, value in row["variables"].items()))
             for row in found["profiles"]
         ]
-        show_table(("profile", "wanted by", "variables"), profiles)
+        show_table(("profile", "from", "variables"), profiles)
     if found["left_out"]:
-        say(f"Left out, for this node has no constant path (policy: constant_path): {', '.join(found['left_out'])}")
+        say(f"Left out, because they need a constant path (policy: constant_path): {', '.join(found['left_out'])}")
     if found["rendezvous"]:
         rule = found["rendezvous"]
-        where = "also on shared nodes" if rule["shared_nodes"] else "on a first node that is the job's alone"
-        say(f"Jobs of several nodes get MASTER_ADDR and MASTER_PORT ({rule['low']}-{rule['high']}), {where}.")
+        where = "also on shared nodes" if rule["shared_nodes"] else "if the first node is exclusive to the job"
+        say(f"Multi-node jobs get MASTER_ADDR and MASTER_PORT ({rule['low']}-{rule['high']}), {where}.")
     if found["environment"]:
         show_table(("variable", "value set by the policy"), list(found["environment"].items()))
     if found["keep"]:
-        say(f"The job's TMPDIR stays on its nodes for {found['keep']} s after it.")
+        say(f"The job's TMPDIR stays on its nodes for {found['keep']} s after the job.")
     if found["override"]:
-        say(f"The user can't override: {', '.join(found['override'])}")
+        say(f"The user cannot override: {', '.join(found['override'])}")
     if found["steps"]["prolog"]:
         scopes = found["scopes"]
-        say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'nothing'}")
+        say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'no scope'}")
         limits = [f"{key} {value}" for key, value in found["limits"].items()]
         say(f"Limits (seconds, bytes, entries): {', '.join(limits)}")
         for hook, steps in found["steps"].items():

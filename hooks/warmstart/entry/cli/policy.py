@@ -1,4 +1,4 @@
-"""`warmstart policy`: check a policy before it is installed, and show the one in force."""
+"""`warmstart policy`: check a policy file before it is installed, and show the policy in force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Json = dict[str, object]
 
 @click.group()
 def policy() -> None:
-    """Check the site's policy, or show the one in force."""
+    """Check a policy file, or show the policy in force."""
 
 
 @policy.command()
@@ -28,10 +28,10 @@ def policy() -> None:
 @json_option
 @click.pass_obj
 def check(installation: Installation, file: str | None, as_json: bool) -> None:
-    """Check a policy file with the conf.d beside it; the installed one by default.
+    """Check a policy file (default: the installed one) with the conf.d beside it.
 
-    Prints every problem as FILE:LINE:COLUMN: what is wrong. Your own files are believed, besides root's.
-    Users and groups are looked up on this node.
+    Prints every problem as FILE:LINE:COLUMN: PROBLEM. The files may belong to you instead of root. Users and groups
+    are looked up on this node.
 
     Exit status: 0 the policy is good; 1 it is not; 2 wrong usage.
     """
@@ -59,7 +59,7 @@ def check(installation: Installation, file: str | None, as_json: bool) -> None:
 def show(installation: Installation, as_json: bool) -> None:
     """Show the policy in force, since when, and whether the files have changed since.
 
-    Only root can read what the hooks compiled; for others the files are compiled here, which gives the same.
+    Only root can read the form that hooks compiled; for other users the files are compiled here, with the same result.
 
     Exit status: 0 the files are in force; 1 they were changed and are rejected; 2 there is no policy.
     """
@@ -105,7 +105,7 @@ def _state(found: CurrentPolicy, since: str | None) -> str:
     if found.problem:
         return f"in force since {since}; the files were changed and are rejected"
     if found.changed:
-        return "changed; the next hook takes it into force"
+        return "changed; the next hook puts it into force"
     return f"in force since {since}" if since else "the hooks compile it when they need it"
 
 
@@ -118,7 +118,7 @@ def _compiled_at(path: str) -> str | None:
 
 
 def _values(policy: Policy) -> Json:
-    """Return everything but the rules, in the policy's own shape."""
+    """Return everything but the rules, with the keys of the policy's YAML."""
     accounts = {key: getattr(policy, key).name for key in ("store_user", "import_user", "validate_user")}
     sections = ("paths", "images", "seed", "harvest", "maintenance", "limits", "trust", "on_error")
     return {
@@ -136,7 +136,7 @@ def _profile(profile: DefinedProfile) -> Json:
 
 
 def _plain(value: object) -> object:
-    """Return a section with all that is in it as mappings and lists."""
+    """Convert a section's NamedTuples and tuples into dicts and lists, recursively."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
@@ -148,7 +148,7 @@ def _slurmctld(policy: Policy) -> Json | None:
 
 
 def _rule(rule: Rule) -> Json:
-    """Return one rule as the site wrote it; globs without their compiled form."""
+    """Return a rule as the site wrote it, with globs instead of their compiled form."""
     match = {condition.attribute: [pattern.glob for pattern in condition.patterns] for condition in rule.match}
     publishers = [user.name for user in rule.publishers]
     return {**rule._asdict(), "match": match, "publishers": publishers}

@@ -1,4 +1,4 @@
-"""`warmstart cache export` and `import`: bundles for, and from, another cluster."""
+"""`warmstart cache export` and `import`: copy bundles to and from another cluster. Root only."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ COLUMNS = ("scope", "profile", "namespace", "bundle", "published", "known", "rej
 
 
 class _Row(NamedTuple):
-    """What became of one bundle of an export, as `import` shows it."""
+    """The result of importing one bundle."""
 
     scope: str
     profile: str
     namespace: str
-    source: str  # its id in the export
-    bundle: str | None  # its id here
+    source: str  # the bundle's id in the export
+    bundle: str | None  # its id in this store; None if nothing was published
     entries: int
     known: int
     rejected: dict[str, str]
@@ -54,10 +54,10 @@ class _Row(NamedTuple):
 def export_command(
     installation: Installation, /, target: str, bundles: tuple[str, ...], as_json: bool, **options: str | None
 ) -> None:
-    """Write bundles into a directory, or one tar file, for another cluster; all bundles, or those that are named.
+    """Export bundles (default: all) into a directory or a tar file, for another cluster.
 
-    A directory that has some of them already is completed. What is in an export is as private as the caches are:
-    keep it where only root can read it.
+    Bundles that a directory has already are not written again. An export is as private as the caches in it: keep it
+    where only root can read it.
 
     Exit status: 0 done; 1 nothing to export, or a bundle could not be read; 2 not root, or refused.
     """
@@ -83,20 +83,21 @@ def export_command(
 @click.argument("source", metavar="DIRECTORY|FILE.tar")
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
 @filter_options
-@click.option("--to", help="The scope to publish in; without it users' own, where the cluster has that user and uid.")
-@click.option("--to-namespace", help="The namespace to publish in, for bundles of one profile and namespace.")
+@click.option("--to", help="Publish in this scope; default: the user's own, if this cluster has that user and uid.")
+@click.option("--to-namespace", help="Publish in this namespace; the bundles must be of one profile and namespace.")
 @json_option
 @click.pass_obj
 def import_command(
     installation: Installation, /, source: str, bundles: tuple[str, ...], as_json: bool, **options: str | None
 ) -> None:
-    """Publish the bundles of an export: all, or those that are named or that the options hold.
+    """Import bundles of an export (default: all).
 
-    Every job that reads the scope will run what is in them: know where the export is from. Each bundle is compared
-    with the export's list, its entries are validated again and packed anew. Entries that are here already stay.
+    Every job that reads the scope will run the imported entries, so make sure that you trust the export's origin.
+    Each bundle is compared with the export's list; its entries are validated again and packed anew. Entries that the
+    store has already stay as they are.
 
-    Exit status: 0 all is here now; 1 some was damaged, refused or not valid; 2 not root, no export, or the store
-    fails or is at work.
+    Exit status: 0 the store has all of them; 1 some were damaged, refused or not valid; 2 not root, no export, or the
+    store fails or is busy.
     """
     to, to_namespace = options.pop("to"), options.pop("to_namespace")
     only = NamespaceFilter(**options)
@@ -124,12 +125,12 @@ def import_command(
 
 
 def _export(session: MaintenanceSession, writer: transfer.Writer, bundle: Bundle) -> bool:
-    """Add one bundle and its manifest; False where the store does not give it."""
+    """Add one bundle and its manifest to the export. Return False, after a warning, if it cannot be read."""
     where = session.namespace(bundle)
     name = Item(*where[1:], bundle.bundle).path
     ensure_dir(session.paths.maintenance, 0o700)
     with opened_dir(session.paths.maintenance) as folder:
-        # Without a name, so that nothing is left if this process dies.
+        # A file without a name leaves nothing behind if this process dies.
         fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         session.store.fetch(where, bundle.bundle, bundle.sha256, bundle.size, session.bundle_deadline(), into=fd)
@@ -149,7 +150,7 @@ def _export(session: MaintenanceSession, writer: transfer.Writer, bundle: Bundle
 
 def _check_one(chosen: list[Item], to_namespace: str | None) -> None:
     if to_namespace and len({(item.profile, item.namespace) for item in chosen}) > 1:
-        raise click.UsageError("--to-namespace is for one profile and namespace: give --profile and --namespace, too")
+        raise click.UsageError("--to-namespace takes bundles of one profile and namespace: add --profile, --namespace")
 
 
 def _audit(session: MaintenanceSession, item: Item, where: Namespace, received: Received) -> None:

@@ -1,1 +1,1 @@
-"""`warmstart doctor`, one module for each group of checks; nothing here changes what it looks at."""
+"""Checks of `warmstart doctor`, one module per group. They change nothing of what they check."""

@@ -1,6 +1,6 @@
-"""What a job's tasks see: the task prolog with pyxis, the SPANK plugin, job_container/tmpfs.
+"""Checks of what a job's tasks see: the task prolog with pyxis, the SPANK plugin, job_container/tmpfs.
 
-pyxis runs the task prolog inside the container; where the file is not there, every task fails
+pyxis runs the task prolog inside the container; if the file is missing there, every task fails
 (docs/enroot-and-pyxis.md, packaging/enroot/README.md).
 """
 
@@ -20,12 +20,12 @@ ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
 PLUGIN = "warmstart.so"
 PYXIS = "spank_pyxis.so"
-# Where Slurm's packages keep their plugins; an installation elsewhere sets PluginDir.
+# Plugin directories of Slurm's packages; an installation elsewhere sets PluginDir.
 PLUGIN_DIRS = ("/usr/lib64/slurm", "/usr/lib/slurm", "/usr/lib/*/slurm-wlm", "/usr/lib/*/slurm", "/usr/local/lib/slurm")
 
 
 class Tasks(NamedTuple):
-    """slurm.conf, the plugins in their order, and enroot's directory of settings."""
+    """slurm.conf, the SPANK plugins in order, and enroot's configuration directory."""
 
     slurm: Slurm
     plugins: tuple[Plugin, ...]
@@ -33,46 +33,47 @@ class Tasks(NamedTuple):
 
     @property
     def spank(self) -> Plugin | None:
-        """Our plugin, if it is loaded."""
+        """The plugin of warmstart, None if it is not loaded."""
         return next((plugin for plugin in self.plugins if plugin.name == PLUGIN), None)
 
     @property
     def pyxis(self) -> Plugin | None:
-        """Pyxis, if it is loaded."""
+        """The plugin of pyxis, None if it is not loaded."""
         return next((plugin for plugin in self.plugins if plugin.name == PYXIS), None)
 
     @property
     def enroot_hook(self) -> bool:
-        """Whether containers run our hook."""
+        """Whether enroot runs warmstart's hook in containers."""
         return os.access(f"{self.enroot}/hooks.d/{HOOK}", os.X_OK)
 
 
 def tasks(slurm: Slurm, enroot: str = ENROOT) -> Tasks:
-    """Return what the checks look at."""
+    """Return the subject of these checks."""
     path = slurm.conf.last("PlugStackConfig") or slurm.conf.sibling("plugstack.conf")
     return Tasks(slurm, tuple(slurm_conf.plugins(path)), enroot)
 
 
 def task_prolog(seen: Tasks) -> Iterator[Finding]:
-    """Without it bare jobs get no environment and see no verdict; a missing file fails every task."""
+    """Check TaskProlog: without it bare jobs get no environment and no verdict; a missing file fails every task."""
     ours, value = seen.slurm.hook("task-prolog"), seen.slurm.conf.last("TaskProlog")
     if value != ours and os.path.realpath(value or "/") != os.path.realpath(ours):
         if not value and seen.enroot_hook and seen.pyxis:
             found = (
-                "TaskProlog is not set: containers have the enroot hook; bare steps get no environment without SPANK"
+                "TaskProlog is not set: containers use the enroot hook; bare steps get an environment only from SPANK"
             )
             yield Finding(OK if seen.spank else ADVICE, found, "" if seen.spank else "load the SPANK plugin")
         else:
-            yield Finding(WRONG, f"TaskProlog is {value or 'not set'}: jobs get no environment", f"TaskProlog={ours}")
+            found = f"TaskProlog is {value or 'not set'}: jobs get no environment"
+            yield Finding(WRONG, found, f"set TaskProlog={ours}")
     elif not os.path.isfile(ours) or os.stat(ours).st_mode & 0o005 != 0o005:
-        found = f"{ours} is missing, or users can't execute it: every task of every job fails"
-        yield Finding(CRITICAL, found, "make install")
+        found = f"{ours} is missing, or users cannot execute it: every task of every job fails"
+        yield Finding(CRITICAL, found, "run make install")
     else:
         yield Finding(OK, f"TaskProlog is {ours}")
 
 
 def pyxis(seen: Tasks) -> Iterator[Finding]:
-    """Find the task prolog and warmstart's state inside of containers, or TaskProlog unset."""
+    """Check that containers have the task prolog and warmstart's state, or that TaskProlog is unset; and the hook."""
     libexec = os.path.dirname(seen.slurm.hook("task-prolog"))
     missing = [path for path in (libexec, seen.slurm.installation.var) if not _is_mounted(seen.enroot, path)]
     if seen.pyxis is None:
@@ -81,20 +82,20 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
         found = (
             f"pyxis runs TaskProlog inside of containers, where {' and '.join(missing)} is missing: every task fails"
         )
-        change = "bind them by /etc/enroot/mounts.d (packaging/enroot), or leave TaskProlog out and use the enroot hook"
+        change = "bind them in /etc/enroot/mounts.d (packaging/enroot), or unset TaskProlog and use the enroot hook"
         yield Finding(CRITICAL, found, change)
     elif not seen.slurm.conf.last("TaskProlog") and not seen.enroot_hook:
-        found = f"neither TaskProlog nor {seen.enroot}/hooks.d/{HOOK}: containers get no environment and no cache"
+        found = f"neither TaskProlog nor {seen.enroot}/hooks.d/{HOOK} is set up: containers get no environment or cache"
         yield Finding(WRONG, found, f"install {HOOK} there (packaging/enroot)")
     elif not seen.enroot_hook:
-        found = f"{seen.enroot}/hooks.d/{HOOK} is missing: containers do not see the job's cache"
+        found = f"{seen.enroot}/hooks.d/{HOOK} is missing: containers cannot see the job's cache"
         yield Finding(WRONG, found, f"install {HOOK} there (packaging/enroot)")
     else:
-        yield Finding(OK, "containers have what they need")
+        yield Finding(OK, "containers get the job's environment and cache")
 
 
 def spank(seen: Tasks) -> Iterator[Finding]:
-    """Find the plugin, where it is loaded, on the node, before pyxis, and fit for the policy; it is optional."""
+    """Check the optional plugin: if loaded, it is on the node, listed before pyxis, and agrees with the policy."""
     plugin, policy = seen.spank, seen.slurm.policy
     if plugin is None:
         yield Finding(OK, "the SPANK plugin is not loaded (it is optional)")
@@ -103,7 +104,7 @@ def spank(seen: Tasks) -> Iterator[Finding]:
     if not _is_there(plugin, seen.slurm.conf.last("PluginDir")):
         bad.append(f"{plugin.path} is not on this node")
     if seen.pyxis and seen.plugins.index(seen.pyxis) < seen.plugins.index(plugin):
-        bad.append("pyxis stands before it, and the step's variables win over the container's")
+        bad.append("pyxis is listed before it, so the step's variables override the container's")
     for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
         has = plugin.argument(key) or default
         if policy is not None and has != getattr(policy.paths, key):
@@ -115,7 +116,7 @@ def spank(seen: Tasks) -> Iterator[Finding]:
 
 
 def job_container(seen: Tasks) -> Iterator[Finding]:
-    """Find what BasePath and Dirs hide from jobs; a BasePath below /tmp is fatal to slurmd 22.05."""
+    """Check what BasePath and Dirs hide from jobs. A BasePath below /tmp is a fatal error in slurmd 22.05."""
     if "tmpfs" not in seen.slurm.conf.last("JobContainerType"):
         yield Finding(OK, "job_container/tmpfs is not used")
         return
@@ -126,21 +127,19 @@ def job_container(seen: Tasks) -> Iterator[Finding]:
     ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
     if policy and policy.constant_path in ("spank", "namespace"):
         ours.append(policy.paths.cache)
-    bad = [f"BasePath {base} lies below /tmp or /dev/shm" for base in bases if _hides(HIDDEN, base)]
-    bad += [
-        f"{path} lies below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if _hides((place,), path)
-    ]
+    bad = [f"BasePath {base} is below /tmp or /dev/shm" for base in bases if _hides(HIDDEN, base)]
+    bad += [f"{path} is below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if _hides((place,), path)]
     if not bases:
-        found = f"JobContainerType is tmpfs, and {seen.slurm.conf.sibling('job_container.conf')} names no BasePath"
+        found = f"JobContainerType is tmpfs, but {seen.slurm.conf.sibling('job_container.conf')} sets no BasePath"
         yield Finding(UNKNOWN, found)
     elif bad:
-        yield Finding(WRONG, "; ".join(bad), "move it: jobs can't see what lies there")
+        yield Finding(WRONG, "; ".join(bad), "move it: jobs cannot see files there")
     else:
-        yield Finding(OK, "job_container/tmpfs hides nothing that jobs need")
+        yield Finding(OK, "job_container/tmpfs hides no directory that jobs need")
 
 
 def namespaces(seen: Tasks) -> list[dict[str, str]]:
-    """Return the lines of job_container.conf, keys in lower case; none where job_container/tmpfs is not used."""
+    """Return the lines of job_container.conf, keys in lower case; [] if job_container/tmpfs is not used."""
     if "tmpfs" not in seen.slurm.conf.last("JobContainerType"):
         return []
     return slurm_conf.containers(seen.slurm.conf.sibling("job_container.conf"))
@@ -154,7 +153,7 @@ def _is_there(plugin: Plugin, plugin_dirs: str) -> bool:
 
 
 def _is_mounted(enroot: str, path: str) -> bool:
-    """Tell whether enroot's own mounts bring a directory into every container, at the same place."""
+    """Return whether enroot's mounts.d binds a directory into every container at the same path."""
     for name in glob.glob(f"{glob.escape(enroot)}/mounts.d/*.fstab"):
         with open(name, encoding="utf-8", errors="replace") as file:
             rows = [line.split() for line in file if not line.lstrip().startswith("#")]

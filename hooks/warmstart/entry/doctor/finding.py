@@ -1,7 +1,7 @@
-"""What a check says, and how the checks of a group are run.
+"""Findings, and the function that runs a group of checks.
 
-A check is a function of its group's subject that yields findings. What it could not find out is `unknown`,
-never a guess: a hang of the store is `wrong`, a directory that a user may not read is not.
+A check is a function that takes its group's subject and yields findings. What it cannot determine is `unknown`, never
+a guess: a store that hangs is `wrong`; a directory that the caller may not read is `unknown`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Subject = TypeVar("_Subject")
 
 
 class Finding(NamedTuple):
-    """One sentence of what was found, and one of what to change; "" where nothing is to be."""
+    """What was found and what to change, a sentence each; `change` is "" if there is nothing to do."""
 
     status: str
     found: str
@@ -37,12 +37,12 @@ class Result(NamedTuple):
 
 
 def run(checks: Mapping[str, Callable[[_Subject], Iterable[Finding]]], subject: _Subject) -> list[Result]:
-    """Run a group's checks; one that fails itself is `unknown`, one that gets no answer is `wrong`."""
+    """Run a group's checks. A check that raises is `unknown`; one whose worker does not answer is `wrong`."""
     return [Result(name, *finding) for name, check in checks.items() for finding in _findings(check, subject)]
 
 
-def undone(checks: Iterable[str], why: str, change: str) -> list[Result]:
-    """Return a group's checks as not done."""
+def not_run(checks: Iterable[str], why: str, change: str) -> list[Result]:
+    """Return `unknown` for checks that cannot run."""
     return [Result(name, UNKNOWN, why, change) for name in checks]
 
 

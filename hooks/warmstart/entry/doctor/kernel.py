@@ -1,7 +1,8 @@
-"""This node's kernel, and what else decides which way things go: each is tried, and the attempt leaves nothing.
+"""Checks of kernel features and programs that decide how warmstart works on this node. They try the real operations.
 
-A process with a mount namespace of its own does what a prolog does, in a directory of the workspaces' parent. When it
-ends the namespace goes, with all its mounts and loop devices; if doctor is killed, its next run removes the directory.
+A process in a mount namespace of its own does what a prolog does, in a directory of the workspaces' parent. When it
+ends, the kernel removes the namespace with its mounts and loop devices. If doctor is killed, its next run removes the
+directory.
 """
 
 from __future__ import annotations
@@ -29,71 +30,73 @@ from warmstart.slurm import commands
 PREFIX = ".doctor-"
 SECONDS = 20.0
 SAMPLE = Caps(size=1 << 20, files=16)
-MAP = "its files look like the job's own"
-NO_MAP = "this kernel can't map ids there, so its files look like root's, 0666 (docs/seeding.md)"
-LOAD = "load overlay, squashfs and loop (/dev/loop-control)"
+MAP = "seeded files appear as the job's own"
+NO_MAP = "this kernel cannot map ids there, so seeded files appear as root's, mode 0666 (docs/seeding.md)"
+LOAD = "load the modules overlay, squashfs and loop (/dev/loop-control)"
 _Answer = TypeVar("_Answer")
 
 
 class _Shown(NamedTuple):
-    """Why the sample job sees no bundle, "" if it does, and whether its ids are mapped."""
+    """Why the sample job sees no bundle ("" if it does), and whether ids are mapped."""
 
     problem: str
     mapped: bool
 
 
 def seeding(node: Node) -> Iterator[Finding]:
-    """Seed a job that there is not: one bundle, mounted, below one overlay."""
-    if hindered := _hindered(node):
-        yield hindered
+    """Seed a sample job: mount one bundle and build one overlay on it."""
+    if obstacle := _obstacle(node):
+        yield obstacle
         return
-    shown = _tried(node, _show)
+    shown = _try(node, _show)
     if shown.problem:
-        found = f"no overlay of bundles ({shown.problem}): they are extracted, so jobs begin later"
+        found = f"cannot show bundles through an overlay ({shown.problem}): they are extracted, so jobs start later"
         yield Finding(ADVICE, found, LOAD)
     else:
         yield Finding(OK, f"jobs see bundles through an overlay; {MAP if shown.mapped else NO_MAP}")
 
 
 def image_limits(node: Node) -> Iterator[Finding]:
-    """Make a file system of its own, as an import gets one that bounds what an image's layers expand to."""
-    if hindered := _hindered(node):
-        yield hindered
-    elif _tried(node, _make):
-        yield Finding(OK, "images.max_size and images.max_files are held by a file system for each import")
+    """Make a loop file system as imports do, to bound the size of an image's unpacked layers."""
+    if obstacle := _obstacle(node):
+        yield obstacle
+    elif _try(node, _make):
+        yield Finding(OK, "images.max_size and images.max_files are enforced by a file system for each import")
     else:
-        found = "no file system for each import: images.max_size and images.max_files are only looked after"
-        yield Finding(ADVICE, found, f"{scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)")
+        found = "no file system for each import: images.max_size and images.max_files are only checked once a second"
+        change = f"provide {scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)"
+        yield Finding(ADVICE, found, change)
 
 
 def job_ends(node: Node) -> Iterator[Finding]:
-    """Look for what tells epilogs whether a job ended well: the policy, or what a job asks for, makes that matter."""
+    """Check for squeue, from which epilogs learn how a job ended. The policy or a job's request can require success."""
     policy = node.policy
     squeue = commands.squeue(policy.paths.scontrol)
     if os.access(squeue, os.X_OK):
-        yield Finding(OK, f"{squeue} tells epilogs how a job ended, where that matters")
+        yield Finding(OK, f"epilogs can query how a job ended ({squeue})")
         return
     given = {profile for rule in policy.rules for profile in rule.profiles}
     careful = [name for name in registry.names(policy.profiles) if registry.get(name, policy.profiles).after_success]
     whose = "any profile" if policy.harvest.only_successful else ", ".join(careful)
     found = f"{squeue} is missing: no job counts as successful, so nothing of {whose} is harvested"
-    status = WRONG if policy.harvest.only_successful or not given.isdisjoint(careful) else ADVICE  # jobs may ask
-    yield Finding(status, found, "install Slurm's client commands, or correct paths.scontrol, beside which it lies")
+    # Advice even if no rule gives such a profile: jobs may request one.
+    status = WRONG if policy.harvest.only_successful or not given.isdisjoint(careful) else ADVICE
+    yield Finding(status, found, "install Slurm's client commands, or correct paths.scontrol (same directory)")
 
 
-def _hindered(node: Node) -> Finding | None:
-    """Return why nothing can be mounted in the workspaces' parent, if so."""
+def _obstacle(node: Node) -> Finding | None:
+    """Return a finding if nothing can be tried in the workspaces' parent, else None."""
     parent = node.policy.paths.workspace
     if not os.path.isdir(parent):
-        return Finding(UNKNOWN, f"{parent} is not there yet", "run a job first")
+        return Finding(UNKNOWN, f"{parent} does not exist yet", "run a job first")
     found = os.stat(parent)
     if os.geteuid() != 0 or weakness(found):
-        return Finding(UNKNOWN, "not tried: only root does, in a directory of root's", AS_ROOT)
+        return Finding(UNKNOWN, "not tried: it takes root, and a directory that only root can change", AS_ROOT)
     return None
 
 
-def _tried(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
-    """Call `trial` with a new directory, its parent and its name, as root in a process of its own."""
+def _try(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
+    """Call `trial(parent, name)` for a new directory, as root in a process of its own."""
     parent = node.policy.paths.workspace
     with _trial_directory(parent) as name, Worker(ROOT) as worker:
         return worker.run(after(SECONDS), trial, parent, name)
@@ -101,7 +104,7 @@ def _tried(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
 
 @contextmanager
 def _trial_directory(parent: str) -> Iterator[str]:
-    """Give the name of a new directory; what a doctor left that was killed goes, too."""
+    """Make a directory for a `with` block and yield its name. Removes those of doctors that were killed."""
     with opened_dir(parent) as fd:
         for left in os.listdir(fd):
             if left.startswith(PREFIX) and not os.path.exists(f"/proc/{left.removeprefix(PREFIX)}"):

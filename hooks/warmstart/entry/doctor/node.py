@@ -1,4 +1,4 @@
-"""This node: accounts, warmstart's own directories, the workspace, programs, and what waits to be done."""
+"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and pending journals and bundles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROGRAMS = (
     process.NSENTER,
     process.SETPRIV,
 )
-WAITING_S = 3600.0  # a timer and every epilog bring journals and spools away
+WAITING_S = 3600.0  # a timer and every epilog flush journals and spools
 PROBE = ".doctor"
 
 
@@ -53,7 +53,7 @@ class Node(NamedTuple):
 
 
 def accounts(node: Node) -> Iterator[Finding]:
-    """Three accounts, with an own uid each, no rights of their own, and the ids that the policy was compiled with."""
+    """Check the three accounts: distinct unprivileged uids, the same as when the policy was compiled."""
     bad, seen = [], set()
     for key in ACCOUNTS:
         account = getattr(node.policy, key)
@@ -64,99 +64,93 @@ def accounts(node: Node) -> Iterator[Finding]:
             continue
         groups = {_group(gid) for gid in os.getgrouplist(found.pw_name, found.pw_gid)}
         if (found.pw_uid, found.pw_gid) != (account.uid, account.gid):
-            bad.append(
-                f"{account.name} is {found.pw_uid}:{found.pw_gid}, hooks take it for {account.uid}:{account.gid}"
-            )
+            bad.append(f"{account.name} is {found.pw_uid}:{found.pw_gid}, but hooks use {account.uid}:{account.gid}")
         if found.pw_uid == 0 or groups & POWERFUL:
             bad.append(f"{account.name} is privileged (uid {found.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
         if found.pw_uid in seen:
-            bad.append(f"{account.name} shares its uid, {found.pw_uid}")
+            bad.append(f"{account.name} shares uid {found.pw_uid} with another of the three")
         seen.add(found.pw_uid)
     if bad:
-        yield Finding(WRONG, "; ".join(bad), "make three unprivileged system accounts, the same on every node")
+        yield Finding(WRONG, "; ".join(bad), "create three unprivileged system accounts, the same on every node")
     else:
         yield Finding(OK, "store_user, import_user and validate_user are three unprivileged accounts")
 
 
 def state(node: Node) -> Iterator[Finding]:
-    """Root believes what lies in warmstart's own directory."""
-    yield from _roots_own(node.installation.var, CRITICAL, "hooks make it")
+    """Check that only root can change warmstart's state, because root trusts its contents."""
+    yield from _owned_by_root(node.installation.var, CRITICAL, "hooks create it")
 
 
 def workspace(node: Node) -> Iterator[Finding]:
-    """See that the workspaces' parent is root's: nobody else can rename what is in it."""
-    yield from _roots_own(node.policy.paths.workspace, WRONG, "the first prolog makes it")
+    """Check that only root can rename entries of the workspaces' parent."""
+    yield from _owned_by_root(node.policy.paths.workspace, WRONG, "the first prolog creates it")
 
 
 def tmpdir(node: Node) -> Iterator[Finding]:
-    """See that a path in TMPDIR fits into a Unix socket's address; jobs keep their own TMPDIR where it would not."""
+    """Check that a path in TMPDIR fits into a Unix socket's address. If not, jobs keep their own TMPDIR."""
     names = [os.path.basename(paths.root) for paths in node.nodes()] or [os.uname().nodename.partition(".")[0]]
     most = longest_node_name(node.policy.paths.workspace)
     longer = [name for name in names if len(name) > most]
     if longer:
-        found = f"jobs on {', '.join(longer)} keep their own TMPDIR: programs could not bind sockets in the workspace"
+        found = f"jobs on {', '.join(longer)} keep their own TMPDIR: paths in the workspace are too long for sockets"
         change = f"make paths.workspace {max(map(len, longer)) - most} bytes shorter"
         yield Finding(WRONG, found, change)
     else:
-        yield Finding(OK, f"TMPDIR has room for sockets (nodes' names: at most {most} bytes)")
+        yield Finding(OK, f"paths in TMPDIR are short enough for sockets (node names: at most {most} bytes)")
 
 
 def file_system(node: Node) -> Iterator[Finding]:
-    """Find workspaces on a local disk: a job that hangs on a server hangs its epilog."""
+    """Check that workspaces are on a local disk: a job that hangs on a file server would hang its epilog."""
     kind, mount_point = _mount(_existing(node.policy.paths.workspace))
     if kind in SHARED or kind.startswith("fuse"):
-        found = f"the workspace is on {kind} ({mount_point}), which is no local file system"
-        yield Finding(WRONG, found, "paths.workspace on a local disk")
+        found = f"the workspace is on {kind} ({mount_point}), which is not a local file system"
+        yield Finding(WRONG, found, "put paths.workspace on a local disk")
     elif kind in ("tmpfs", "ramfs"):
-        yield Finding(
-            ADVICE, f"the workspace is on {kind} ({mount_point}): it takes memory", "paths.workspace on a local disk"
-        )
+        found = f"the workspace is on {kind} ({mount_point}), which uses memory"
+        yield Finding(ADVICE, found, "put paths.workspace on a local disk")
     else:
         yield Finding(OK, f"the workspace is on {kind} ({mount_point})")
 
 
 def leases(node: Node) -> Iterator[Finding]:
-    """Take a lease: with one, the copy of an image begins only when nobody can write it (fcntl(2))."""
+    """Take a lease: with one, copying an image starts only when nobody has it open for writing (fcntl(2))."""
     path = node.policy.paths.workspace
     if not os.path.isdir(path):
-        yield Finding(UNKNOWN, f"{path} is not there yet", "run a job first")
+        yield Finding(UNKNOWN, f"{path} does not exist yet", "run a job first")
     elif os.geteuid() != 0 or os.stat(path).st_uid != 0:
-        yield Finding(UNKNOWN, "not tried: only root does, in a directory of root's", AS_ROOT)
+        yield Finding(UNKNOWN, "not tried: it takes root, and a directory that root owns", AS_ROOT)
     elif problem := _lease_problem(path):
-        yield Finding(
-            WRONG, f"no leases (F_SETLEASE) in {path}: {problem}", "use a local file system (ext4, xfs, btrfs)"
-        )
+        found = f"leases (F_SETLEASE) do not work in {path}: {problem}"
+        yield Finding(WRONG, found, "use a local file system (ext4, xfs, btrfs)")
     else:
         yield Finding(OK, f"leases work in {path}")
 
 
 def space(node: Node) -> Iterator[Finding]:
-    """Look for room: a job whose workspace can't be made runs cold."""
+    """Check for free space and inodes: a job whose workspace cannot be made runs cold."""
     path = _existing(node.policy.paths.workspace)
     seen = os.statvfs(path)
     free = 100 * seen.f_bavail / max(seen.f_blocks, 1)
     inodes = 100 * seen.f_favail / seen.f_files if seen.f_files else 100.0  # btrfs has no such limit
     words = f"{free:.0f}% of the bytes and {inodes:.0f}% of the inodes are free where workspaces are"
     if min(free, inodes) < LEAST_FREE:
-        yield Finding(WRONG, words, "who filled it? give warmstart a file system of its own")
+        yield Finding(WRONG, words, "free space, or give paths.workspace a file system of its own")
     else:
         yield Finding(OK, words)
 
 
 def limits(node: Node) -> Iterator[Finding]:
-    """Nothing limits a workspace's size: what a job fills up, others lack."""
+    """Check which file system a job can fill: a workspace has no size limit."""
     kind, mount_point = _mount(_existing(node.policy.paths.workspace))
     if mount_point == "/":
         found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
         yield Finding(ADVICE, found, "give paths.workspace a file system of its own, or quotas")
     else:
-        yield Finding(
-            OK, f"workspaces have no size limit of their own; they can fill {mount_point} ({kind}) and no more"
-        )
+        yield Finding(OK, f"workspaces have no size limit; a job can fill only {mount_point} ({kind})")
 
 
 def tools(node: Node) -> Iterator[Finding]:
-    """Look for the programs that hooks start, by absolute path."""
+    """Check for the programs that hooks run by absolute path."""
     programs = [*PROGRAMS, *_importers(node.policy.images.importer)]
     missing = [program for program in programs if not os.access(program, os.X_OK)]
     if missing:
@@ -167,7 +161,7 @@ def tools(node: Node) -> Iterator[Finding]:
 
 
 def journals(node: Node) -> Iterator[Finding]:
-    """Events wait in journals until an epilog or maintenance moves them into the audit log."""
+    """Check for journals that no epilog or maintenance has moved into the audit log."""
     left = []
     for paths in node.nodes():
         if os.path.isdir(paths.journal):
@@ -177,13 +171,14 @@ def journals(node: Node) -> Iterator[Finding]:
     words = f"{len(left)} journals wait for the audit log"
     if age > WAITING_S:
         found = f"{words}, the oldest for {age / 3600:.1f} h"
-        yield Finding(WRONG, found, "is warmstart-maintain.timer on, paths.audit writable? try `warmstart maintain`")
+        change = "enable warmstart-maintain.timer and check that paths.audit is writable; run `warmstart maintain`"
+        yield Finding(WRONG, found, change)
     else:
         yield Finding(OK, words)
 
 
 def spool(node: Node) -> Iterator[Finding]:
-    """Bundles that the store did not take wait here."""
+    """Check for spooled bundles, which the store did not accept."""
     count, total, oldest = 0, 0, time.time()
     for paths in node.nodes():
         for directory, _, names in os.walk(paths.spool, onerror=_unless_missing):
@@ -194,13 +189,16 @@ def spool(node: Node) -> Iterator[Finding]:
     words = f"{count} bundles ({format_size(total)}) wait for the store"
     if time.time() - oldest > WAITING_S:
         found_words = f"{words}, the oldest for {(time.time() - oldest) / 3600:.1f} h"
-        yield Finding(WRONG, found_words, "does the store take writes? is warmstart-maintain.timer on?")
+        yield Finding(WRONG, found_words, "check that the store is writable; enable warmstart-maintain.timer")
     else:
         yield Finding(OK, words)
 
 
-def _roots_own(path: str, status: str, otherwise: str) -> Iterator[Finding]:
-    """Look at a directory and all above: owned by root, writable for root alone, or sticky above it."""
+def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
+    """Check a directory and all above it: owned by root and writable only by root, or sticky.
+
+    If a directory is not, the finding has `status`; if `path` does not exist, it adds `otherwise`.
+    """
     bad, directory = [], _existing(path)
     there = directory == path
     while True:
@@ -211,10 +209,10 @@ def _roots_own(path: str, status: str, otherwise: str) -> Iterator[Finding]:
             break
         directory = os.path.dirname(directory)
     if bad:
-        change = "let it be a directory of root's, and writable for root alone, or sticky"
+        change = "make root the owner, and let only root write (or set the sticky bit)"
         yield Finding(status, f"others than root can change {', '.join(bad)}", change)
     else:
-        yield Finding(OK, f"{path} is root's" if there else f"{path} is not there yet; {otherwise}")
+        yield Finding(OK, f"only root can change {path}" if there else f"{path} does not exist yet; {otherwise}")
 
 
 def _existing(path: str) -> str:
@@ -224,7 +222,7 @@ def _existing(path: str) -> str:
 
 
 def _mount(path: str) -> tuple[str, str]:
-    """Return the type and the mount point of the file system that a path is on (proc(5), mounts)."""
+    """Return the type and mount point of a path's file system (proc(5), mounts)."""
     real, best = os.path.realpath(path), ("unknown", "")
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
@@ -235,7 +233,7 @@ def _mount(path: str) -> tuple[str, str]:
 
 
 def _lease_problem(path: str) -> str:
-    """Take a lease on a file of our own in a directory of root's; return why it failed, or ""."""
+    """Take a lease on a new file in a directory that root owns. Return why it failed, or ""."""
     with opened_dir(path) as fd:
         name = f"{PROBE}-{os.getpid()}"
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=fd))

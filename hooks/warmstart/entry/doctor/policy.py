@@ -1,7 +1,4 @@
-"""The policy: whether it is the one that the site wrote, and who else could have written it.
-
-See docs/threats.md, row 19.
-"""
+"""Checks of the policy: the site's files are in force, and only root can change them (docs/threats.md, row 19)."""
 
 from __future__ import annotations
 
@@ -18,27 +15,27 @@ from warmstart.policy.invalid import PolicyUntrusted
 
 
 def current(installation: Installation) -> Iterator[Finding]:
-    """Look for a broken edit: it leaves the last good policy in force, and a right that was taken away given."""
+    """Check for a broken edit: it leaves the last good policy in force, with rights that the edit meant to withdraw."""
     try:
         found = current_policy(installation)
     except PolicyError as error:
-        yield Finding(CRITICAL, f"there is no policy in force: {_line(error)}", error.hint)
+        yield Finding(CRITICAL, f"no policy is in force: {_line(error)}", error.hint)
         return
     if found.problem:
         yield Finding(
             CRITICAL,
-            f"the last good policy is in force ({found.origin}), for the files were changed and are refused: "
+            f"the last good policy is in force ({found.origin}); the files were changed and are rejected: "
             f"{_line(found.problem)}",
-            "mend what `warmstart policy check` tells",
+            "fix what `warmstart policy check` reports",
         )
     elif found.changed:
-        yield Finding(OK, "the files were changed; the next hook takes them into force")
+        yield Finding(OK, "the files were changed; the next hook puts them into force")
     else:
         yield Finding(OK, f"in force from {found.origin}")
 
 
 def files(installation: Installation) -> Iterator[Finding]:
-    """Whoever can write the policy, its conf.d or a directory above them is root on this node."""
+    """Check who can write the policy, its conf.d and the directories above: they could become root on this node."""
     try:
         texts = source.read(installation.policy, ROOT_ALONE)
     except PolicyUntrusted as error:
@@ -51,27 +48,29 @@ def files(installation: Installation) -> Iterator[Finding]:
 
 
 def compiled_form(installation: Installation) -> Iterator[Finding]:
-    """Hooks read the compiled form each time; one that they can't believe costs every job a compilation."""
+    """Check the compiled form that hooks read. If they cannot trust it, every job costs a compilation."""
     path = installation.compiled_policy
     if not os.path.lexists(path):
         yield Finding(
-            ADVICE, f"{path} is not there yet", "the next hook makes it; is the directory root's and writable?"
+            ADVICE,
+            f"{path} does not exist yet",
+            "the next hook writes it; if not, check the directory's owner and mode",
         )
     elif not os.access(path, os.R_OK):
-        yield Finding(UNKNOWN, f"{path}: not readable for you", AS_ROOT)
+        yield Finding(UNKNOWN, f"{path}: you cannot read it", AS_ROOT)
     elif compiled.read(path) is None:
-        change = "remove it; the next hook makes it anew"
-        yield Finding(WRONG, f"{path} is damaged, of another version, or could be changed by others than root", change)
+        change = "remove it; the next hook compiles it again"
+        yield Finding(WRONG, f"{path} is damaged, of another version, or others than root can change it", change)
     else:
-        yield Finding(OK, f"{path} is whole")
+        yield Finding(OK, f"{path} is intact")
 
 
 def switch(installation: Installation) -> Iterator[Finding]:
-    """Look for the file `off`, which is easily forgotten."""
+    """Check for the file `off`, which is easily forgotten."""
     if installation.is_off:
-        yield Finding(ADVICE, f"{installation.off_switch} is there: hooks do nothing", "remove it to go on")
+        yield Finding(ADVICE, f"{installation.off_switch} exists: hooks do nothing", "remove it to enable the hooks")
     else:
-        yield Finding(OK, "hooks are on")
+        yield Finding(OK, "hooks are enabled")
 
 
 def _line(error: PolicyError) -> str:

@@ -1,6 +1,6 @@
-"""What `doctor` tries as the store's owner, in a directory of its own in the store that it removes again.
+"""Probes of the store's file system, run as the store's owner in a temporary directory of the store.
 
-Every function runs in a worker, and may hang as long as the file system does.
+Every function runs in a worker, and hangs if the file system hangs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from warmstart.host import files
 from warmstart.host.files import opened_dir
 
 PREFIX = ".doctor-"
-DEAD_AFTER = 3600.0  # seconds; older ones are of a doctor that was killed
+DEAD_AFTER = 3600.0  # seconds; a doctor that was killed left older directories
 NAMES = ("lock", "link", "clock")
 _held: list[int] = []  # keeps the lock until the process ends
 
 
 class Owned(NamedTuple):
-    """Whose a directory is, and its mode."""
+    """A directory's owner and mode."""
 
     uid: int
     mode: int
 
 
 class Look(NamedTuple):
-    """Whose the store is, its mode, and the file system's size and free space in bytes."""
+    """The store's owner and mode, and its file system's size and free space in bytes."""
 
     uid: int
     mode: int
@@ -38,7 +38,7 @@ class Look(NamedTuple):
 
 
 def look(path: str) -> Look:
-    """Look at the store."""
+    """Return the store's owner, mode and space."""
     with opened_dir(path) as fd:
         status, space = os.fstat(fd), os.fstatvfs(fd)
     return Look(
@@ -50,13 +50,13 @@ def look(path: str) -> Look:
 
 
 def whose(path: str) -> Owned:
-    """Return a directory's owner and mode, without a need to read it."""
+    """Return a directory's owner and mode. Needs no permission to read the directory."""
     status = os.stat(path, follow_symlinks=False)
     return Owned(status.st_uid, stat.S_IMODE(status.st_mode))
 
 
 def make_directory(store: str, name: str) -> str:
-    """Make the probe's directory (0700) and return its path; removes what dead ones left."""
+    """Make the probe's directory (0700) and return its path. Removes those of doctors that were killed."""
     with opened_dir(store) as fd:
         for other in os.listdir(fd):
             if other.startswith(PREFIX) and time.time() - os.stat(other, dir_fd=fd).st_mtime > DEAD_AFTER:
@@ -66,7 +66,7 @@ def make_directory(store: str, name: str) -> str:
 
 
 def remove_directory(directory: str) -> None:
-    """Remove the directory and what the probes left in it."""
+    """Remove the probe's directory with its files."""
     for name in NAMES:
         with suppress(FileNotFoundError):
             os.unlink(f"{directory}/{name}")
@@ -75,15 +75,15 @@ def remove_directory(directory: str) -> None:
 
 
 def hold_lock(directory: str) -> None:
-    """Take the lock and keep it until this process ends; `OSError` where there are no locks."""
+    """Take the lock and hold it until this process ends. Raises `OSError` if flock(2) does not work there."""
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if not files.try_flock(fd):
-        raise OSError(errno.EAGAIN, "somebody else holds the lock of a new file")
+        raise OSError(errno.EAGAIN, "another process holds the lock of a new file")
     _held.append(fd)
 
 
 def lock_is_free(directory: str) -> bool:
-    """Tell whether the lock, which another process holds, could be taken all the same."""
+    """Return whether this process can take the lock although another holds it."""
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return files.try_flock(fd)
@@ -92,13 +92,13 @@ def lock_is_free(directory: str) -> bool:
 
 
 def link(directory: str) -> int:
-    """Link a name to the lock's file and return the file's count of links; `OSError` where that can't be done."""
+    """Make a hard link to the lock file and return its link count. Raises `OSError` if that fails."""
     os.link(f"{directory}/lock", f"{directory}/link")
     return os.stat(f"{directory}/link").st_nlink
 
 
 def clock_ahead(directory: str) -> float:
-    """Return by how many seconds the store's clock is ahead of ours, at least; negative: behind."""
+    """Return by at least how many seconds the store's clock is ahead of this node's; negative if it is behind."""
     before = time.time()
     fd = os.open(f"{directory}/clock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -111,7 +111,7 @@ def clock_ahead(directory: str) -> float:
 
 
 def can_list(directory: str) -> bool:
-    """Tell whether this process may read the private directory of the store's owner."""
+    """Return whether this process can list the private directory of the store's owner."""
     try:
         os.listdir(directory)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""slurm.conf: the hooks are this installation's, and Slurm gives them the time that the policy counts on.
+"""Checks of slurm.conf: it runs this installation's hooks, with timeouts that fit the policy's budgets.
 
 Facts: packaging/slurm/README.md, slurm.conf(5). Defaults are those of Slurm 22.05 and later.
 """
@@ -22,11 +22,11 @@ SLURMD_TIMEOUT = 300
 BATCH_START_TIMEOUT = 10
 LARGEST_SCRIPT = 1 << 20
 HIDDEN = ("/tmp", "/dev/shm")
-NO_POLICY = Finding(UNKNOWN, "the policy's budgets are not known", "mend the policy first")
+NO_POLICY = Finding(UNKNOWN, "the hooks' budgets are unknown without a policy", "fix the policy first")
 
 
 class Slurm(NamedTuple):
-    """slurm.conf, and the installation and policy that it should fit."""
+    """slurm.conf, and the installation and policy that it must match."""
 
     conf: SlurmConf
     installation: Installation
@@ -44,17 +44,16 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
         globs = [value for value in values if _is_glob(value)]
         empty = [value for value in globs if not glob.glob(value)]
         if empty:
-            yield Finding(CRITICAL, f"{key}={empty[0]} matches nothing: that drains the node", f"{key}={ours}")
+            found = f"{key}={empty[0]} matches no file, which drains the node"
+            yield Finding(CRITICAL, found, f"set {key}={ours}")
         elif not any(is_ours(script, ours) for script in scripts):
             is_now = ", ".join(values) or "not set"
-            yield Finding(WRONG, f"{key} is {is_now}, and does not run {ours}: {cost}", f"{key}={ours}")
+            yield Finding(WRONG, f"{key} is {is_now} and does not run {ours}: {cost}", f"set {key}={ours}")
         elif not os.access(ours, os.X_OK):
-            yield Finding(CRITICAL, f"{key}: {ours} is missing, or can't be executed", "make install")
+            yield Finding(CRITICAL, f"{key}: {ours} is missing or not executable", "run make install")
         elif globs:
-            found = (
-                f"{key}={globs[0]} runs in reverse order, stops at the first failure, and drains the node when empty"
-            )
-            yield Finding(ADVICE, found, "name one script that runs both, yours first")
+            found = f"{key}={globs[0]} runs in reverse order, stops at the first failure, and drains the node if empty"
+            yield Finding(ADVICE, found, "use one script that runs yours first, then warmstart's")
         else:
             yield Finding(OK, f"{key} runs {ours}")
 
@@ -62,36 +61,34 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
 
 
 def hook_places(slurm: Slurm) -> Iterator[Finding]:
-    """Under job_container/tmpfs a job sees no /tmp or /dev/shm of the node; and anybody can take a name there."""
+    """Check that no hook is below /tmp or /dev/shm: job_container/tmpfs hides them, and any user can write there."""
     values = [value for key in ("Prolog", "Epilog", "TaskProlog") for value in slurm.conf.all(key)]
     bad = [value for value in values if _is_below(value, HIDDEN)]
     if bad:
-        found = f"{', '.join(bad)}: jobs can't see it under job_container/tmpfs, and others may put it there"
+        found = f"{', '.join(bad)}: hidden from jobs by job_container/tmpfs, and any user could create it"
         yield Finding(WRONG, found, "install under another prefix")
     else:
-        yield Finding(OK, "no hook lies below /tmp or /dev/shm")
+        yield Finding(OK, "no hook is below /tmp or /dev/shm")
 
 
 def flags(slurm: Slurm) -> Iterator[Finding]:
-    """When the prolog runs, and who waits for it."""
+    """Check PrologFlags: when the prolog runs, and what waits for it."""
     words = slurm.conf.words("PrologFlags")
     missing = [word for word in ("Alloc", "DeferBatch") if word.lower() not in words]
     if missing:
         found = (
             f"PrologFlags lacks {' and '.join(missing)}: steps that reach a node still in its prolog fail after 20 s"
         )
-        yield Finding(WRONG, found, "PrologFlags=Alloc,DeferBatch (and your others)")
+        yield Finding(WRONG, found, "set PrologFlags=Alloc,DeferBatch (and your other flags)")
     if "nohold" in words:
-        yield Finding(
-            WRONG, "PrologFlags has NoHold: interactive steps start before the prolog is done", "leave it out"
-        )
+        yield Finding(WRONG, "PrologFlags has NoHold: interactive steps start before the prolog ends", "remove it")
     if "runinjob" in words:
         found = (
-            "PrologFlags has RunInJob, which was not tried with warmstart: mounts of the prolog may not reach the job"
+            "PrologFlags has RunInJob, which is not tested with warmstart: mounts of the prolog may not reach the job"
         )
-        yield Finding(WRONG, found, "leave it out")
+        yield Finding(WRONG, found, "remove it")
     if "serial" in words:
-        yield Finding(ADVICE, "PrologFlags has Serial: jobs of a node wait for each other's images", "leave it out")
+        yield Finding(ADVICE, "PrologFlags has Serial: jobs on a node wait for each other's images", "remove it")
     if not missing and not words & {"nohold", "runinjob", "serial"}:
         yield Finding(OK, f"PrologFlags={slurm.conf.last('PrologFlags')}")
 
@@ -104,14 +101,15 @@ def _fits(hook: str, budget: Callable[[Policy], float], keys: str) -> Callable[[
         limit, needed = _limit(slurm.conf, hook), budget(slurm.policy)
         longest = slurm.conf.seconds("SlurmdTimeout", SLURMD_TIMEOUT) or float("inf")  # 0: never set DOWN
         if limit is None:
-            found = f"{hook}s have no timeout: a hung file system holds the node for ever"
-            yield Finding(WRONG, found, f"PrologEpilogTimeout above {needed:.0f} and below {longest:.0f}")
+            found = f"{hook}s have no timeout: a hung file system blocks the node for ever"
+            yield Finding(WRONG, found, f"set PrologEpilogTimeout above {needed:.0f} and below {longest:.0f}")
         elif limit <= needed:
-            found = f"Slurm kills a {hook} after {limit} s, before its budget of {needed:.0f} s ({keys}) ends"
-            yield Finding(WRONG, found, f"PrologEpilogTimeout above {needed:.0f}, or smaller budgets in the policy")
+            found = f"Slurm kills the {hook} after {limit} s; its budget is {needed:.0f} s ({keys})"
+            change = f"set PrologEpilogTimeout above {needed:.0f}, or reduce the policy's budgets"
+            yield Finding(WRONG, found, change)
         elif limit >= longest:
             found = f"a {hook} may take {limit} s, SlurmdTimeout is {longest:.0f}: a reconfigure may set the node DOWN"
-            yield Finding(WRONG, found, "PrologEpilogTimeout below SlurmdTimeout")
+            yield Finding(WRONG, found, "set PrologEpilogTimeout below SlurmdTimeout")
         else:
             yield Finding(OK, f"{needed:.0f} s ({keys}) < {limit} s < SlurmdTimeout")
 
@@ -119,30 +117,29 @@ def _fits(hook: str, budget: Callable[[Policy], float], keys: str) -> Callable[[
 
 
 def batch_start(slurm: Slurm) -> Iterator[Finding]:
-    """Compare with the prolog's limit: what is in its prolog for longer slurmctld takes for lost, and requeues."""
+    """Check BatchStartTimeout against the prolog's timeout: slurmctld requeues jobs whose prolog takes longer."""
     start, limit = slurm.conf.seconds("BatchStartTimeout", BATCH_START_TIMEOUT), _limit(slurm.conf, "prolog")
     if limit is None:
-        yield Finding(
-            WRONG, "the prolog has no timeout, so no BatchStartTimeout is long enough", "PrologEpilogTimeout=280"
-        )
+        found = "the prolog has no timeout, so no BatchStartTimeout is long enough"
+        yield Finding(WRONG, found, "set PrologEpilogTimeout=280")
     elif start <= limit:
-        found = f"BatchStartTimeout is {start} s, a prolog may take {limit}: a reconfigure meanwhile requeues its job"
-        yield Finding(WRONG, found, f"BatchStartTimeout above {limit}")
+        found = f"BatchStartTimeout is {start} s, a prolog may take {limit} s: a reconfigure meanwhile requeues its job"
+        yield Finding(WRONG, found, f"set BatchStartTimeout above {limit}")
     else:
-        yield Finding(OK, f"BatchStartTimeout is {start} s, the prolog's limit {limit}")
+        yield Finding(OK, f"BatchStartTimeout is {start} s, the prolog's timeout is {limit} s")
 
 
 def nohold(slurm: Slurm) -> Iterator[Finding]:
-    """With it, one job whose prolog always fails drains node after node."""
+    """Check for nohold_on_prolog_fail: with it, one job whose prolog always fails drains node after node."""
     if "nohold_on_prolog_fail" in slurm.conf.words("SchedulerParameters"):
         found = "SchedulerParameters has nohold_on_prolog_fail: one bad job drains node after node"
-        yield Finding(WRONG, found, "leave it out")
+        yield Finding(WRONG, found, "remove it")
     else:
         yield Finding(OK, "jobs are held when their prolog fails")
 
 
 def _limit(conf: SlurmConf, hook: str) -> int | None:
-    """Return a hook's timeout in seconds; None: none. 25.05 and later have one for each hook, too."""
+    """Return a hook's timeout in seconds, None if it has none. Slurm 25.05 and later also have one per hook."""
     for key in (f"{hook}Timeout", "PrologEpilogTimeout"):
         if 0 < (seconds := conf.seconds(key, 0)) < 65534:  # INFINITE and NO_VAL of 16 bits
             return seconds
@@ -158,7 +155,7 @@ def _is_below(path: str, directories: tuple[str, ...]) -> bool:
 
 
 def is_ours(script: str, ours: str) -> bool:
-    """Tell whether a script is our hook, or a wrapper of the site's that names it."""
+    """Return whether a script is the hook `ours`, or a wrapper that names it."""
     if os.path.realpath(script) == os.path.realpath(ours):
         return True
     try:

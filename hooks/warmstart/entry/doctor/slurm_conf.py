@@ -1,7 +1,7 @@
-r"""slurm.conf, plugstack.conf and job_container.conf as text: no Slurm command, no running daemon needed.
+r"""Parser of slurm.conf, plugstack.conf and job_container.conf. Needs no Slurm command and no running daemon.
 
-Slurm's rules: keys in any case, `#` to the end of the line unless escaped, `\` continues a line, `include`
-relative to slurm.conf's directory; the last value of a key counts, except that hooks may stand in several lines.
+Slurm's rules: keys are case-insensitive, `#` starts a comment unless escaped, `\` continues a line, `include` is
+relative to slurm.conf's directory, and the last value of a key counts, except that each hook may have several lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 DEEPEST = 8
 LARGEST = 4 << 20  # characters
-PLACES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")  # the second: configless
+PLACES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")  # the second in configless mode
 _PAIR = re.compile(r"""([^\s=]+)\s*=\s*("[^"]*"|'[^']*'|\S*)""")
 
 
@@ -25,15 +25,15 @@ class SlurmConf(NamedTuple):
     values: dict[str, list[str]]
 
     def last(self, key: str, default: str = "") -> str:
-        """Return the value that counts."""
+        """Return the key's last value, which is the one that counts."""
         return (self.values.get(key.lower()) or [default])[-1]
 
     def all(self, key: str) -> list[str]:
-        """Return the values of a key that may stand in several lines."""
+        """Return the values of a key that may have several lines."""
         return [value for value in self.values.get(key.lower(), []) if value]
 
     def seconds(self, key: str, default: int) -> int:
-        """Return a number of seconds; `default` where there is none."""
+        """Return the key's value in seconds, `default` if it is no number."""
         value = self.last(key)
         return int(value) if value.isdigit() else default
 
@@ -42,7 +42,7 @@ class SlurmConf(NamedTuple):
         return {word.strip().lower() for word in self.last(key).split(",") if word.strip()}
 
     def sibling(self, name: str) -> str:
-        """Return the path of another of Slurm's files."""
+        """Return the path of another file in the same directory."""
         return os.path.join(os.path.dirname(self.path), name)
 
 
@@ -58,19 +58,19 @@ class Plugin(NamedTuple):
         return os.path.basename(self.path)
 
     def argument(self, key: str) -> str:
-        """Return the value of KEY=VALUE, or ""."""
+        """Return the value of the last KEY=VALUE argument, or ""."""
         found = [text.partition("=")[2] for text in self.arguments if text.startswith(f"{key}=")]
         return found[-1] if found else ""
 
 
 def find(path: str | None) -> str:
-    """Return the path of slurm.conf: the given one, that of the environment, or one of Slurm's defaults."""
+    """Return the path of slurm.conf: `path`, else $SLURM_CONF, else one of Slurm's default paths."""
     given = path or os.environ.get("SLURM_CONF")
     return given or next((known for known in PLACES if os.path.exists(known)), PLACES[0])
 
 
 def read(path: str) -> SlurmConf:
-    """Return the file with all that it includes; `OSError` where one of them can't be read."""
+    """Parse the file and everything that it includes. Raises `OSError` if one of them cannot be read."""
     values: dict[str, list[str]] = {}
     for line in _lines(path, os.path.dirname(path), 0):
         for key, value in _PAIR.findall(line):
@@ -79,12 +79,12 @@ def read(path: str) -> SlurmConf:
 
 
 def plugins(path: str) -> list[Plugin]:
-    """Return plugstack.conf's plugins in order; none where there is no such file."""
+    """Return plugstack.conf's plugins in order, [] if there is no such file."""
     return list(_plugins(path, 0)) if os.path.exists(path) else []
 
 
 def containers(path: str) -> list[dict[str, str]]:
-    """Return the lines of job_container.conf, keys in lower case; none where there is no such file."""
+    """Return the lines of job_container.conf, keys in lower case, [] if there is no such file."""
     if not os.path.exists(path):
         return []
     lines = _lines(path, os.path.dirname(path), 0)
@@ -92,7 +92,7 @@ def containers(path: str) -> list[dict[str, str]]:
 
 
 def mount_points() -> list[str]:
-    """Return where something is mounted on this host, as this process sees it (proc(5), mountinfo)."""
+    """Return the mount points in this process's mount namespace (proc(5), mountinfo)."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         return [line.split()[4].encode("latin-1", "replace").decode("unicode_escape") for line in file]
 
@@ -110,7 +110,7 @@ def _plugins(path: str, depth: int) -> Iterator[Plugin]:
 
 
 def _lines(path: str, base: str, depth: int) -> Iterator[str]:
-    """Yield lines with `include` replaced by what it names."""
+    """Yield lines, with each `include` replaced by the lines of that file."""
     for line in _joined(path):
         word, _, rest = line.partition(" ")
         if word.lower() == "include" and rest and depth < DEEPEST:
@@ -120,7 +120,7 @@ def _lines(path: str, base: str, depth: int) -> Iterator[str]:
 
 
 def _joined(path: str) -> Iterator[str]:
-    """Yield lines without comments, continued ones joined, empty ones left out."""
+    """Yield non-empty lines without comments, with continued lines joined."""
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(LARGEST)
     for line in text.replace("\\\n", "").splitlines():

@@ -1,15 +1,14 @@
-"""Maintenance of one node: what its hooks left for later, and what hooks that died left (docs/maintenance.md).
+"""Maintenance of one node: work that its hooks deferred, and leftovers of hooks that died (docs/maintenance.md).
 
-One run per node at a time; the lock is the node's own directory. A part that fails does not keep the others from
-being done.
+One run per node at a time; the lock is the node's own directory. If a part fails, the other parts still run.
 
-Orphans: a job that is gone is finished as its epilog would have done it, or removed. Whether it is gone is judged by
-its own record, this boot's id, the step daemons and the controller (`slurm.commands`), never by user or pattern. Every
-removal is by descriptor and ends at a mount. The job's state directory is locked meanwhile, so that no hook of the job
-is at work.
+Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The run's record, this
+boot's id, the step daemons and the controller (`slurm.commands`) decide whether the job is over, never its user or a
+pattern. Every removal is by descriptor and ends at a mount. It holds the lock of the job's state directory, so no hook
+of the job runs at the same time.
 
-Deferred harvests are finished at idle priority. Maintenance may die at any step: the next run subtracts what is
-published, and a deferred harvest is forgotten only when nothing of it is left on the node.
+Deferred harvests run at idle priority. Maintenance may be killed at any point: the next run skips entries that are
+published, and the record of a deferred harvest goes only when nothing of the harvest is left on the node.
 """
 
 from __future__ import annotations
@@ -54,20 +53,20 @@ from warmstart.steps.contract import Context
 IONICE = "/usr/bin/ionice"
 SPOOL_SECONDS = 600.0
 RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
-MOST_QUESTIONS = 200  # to the controller, for one node
+MOST_QUERIES = 200  # to the controller, for one node
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
 
 
 class MaintenanceFailed(ResourceError):
-    """A part of maintenance failed on this node's disk."""
+    """A part of maintenance failed, mostly on this node's disk."""
 
     code = "maintenance-failed"
     template = "{part}: {problem}"
-    hint = "read the reason; the next run goes on"
+    hint = "read the reason; the next run tries again"
 
 
 class Report(NamedTuple):
-    """What was done on one node."""
+    """Counts of what maintenance did on one node."""
 
     node: str
     spooled: int = 0  # bundles that left the spool
@@ -75,26 +74,29 @@ class Report(NamedTuple):
     harvested: int = 0  # deferred harvests that were finished
     removed: int = 0  # orphans: stages, workspaces and views
     pruned: int = 0  # bytes of bundle copies
-    noted: int = 0  # uses written to the store: of bundles, and of images that steps got without a hook
-    failed: tuple[str, ...] = ()
+    noted: int = 0  # uses recorded in the store: of bundles, and of images that steps got without a hook
+    failed: tuple[str, ...] = ()  # messages of the errors
 
 
 class DeferredOutcome(NamedTuple):
-    """What became of the deferred harvests."""
+    """Result of finishing the deferred harvests."""
 
-    runs: int  # that nothing is left of
-    failures: list[WarmstartError]  # of profiles, and of whole runs; all are audited
+    runs: int  # finished, or dropped; nothing of them is left on the node
+    failures: list[WarmstartError]  # of single profiles and of whole runs; all are audited
 
 
 def be_idle() -> None:
-    """Give this process the idle I/O class and a low priority, where the kernel lets it."""
+    """Give this process a low priority and, if the kernel allows it, the idle I/O class."""
     os.nice(10)
     with suppress(WarmstartError):
         process.run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(5))
 
 
 def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:
-    """Do all maintenance of one node; `MaintenanceBusy`, and what `maintenance_session` raises."""
+    """Do all maintenance of one node. `slurm_conf` is the path of slurm.conf, "" for Slurm's default.
+
+    Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `maintenance_session`.
+    """
     with (
         _node_lock(installation.node(node).root, node),
         maintenance_session(installation, "maintain", node) as session,
@@ -114,7 +116,10 @@ def _node_lock(directory: str, node: str) -> Iterator[None]:
 
 
 def _job_is_over(session: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
-    """Return what tells whether a job is over for sure; after one question without an answer it asks no more."""
+    """Return a predicate that is true for jobs that are certainly over.
+
+    It caches the controller's answers, and sends no more queries after one that failed.
+    """
     daemons = commands.with_daemons()
     answers: dict[int, bool | None] = {}
 
@@ -122,15 +127,15 @@ def _job_is_over(session: MaintenanceSession, slurm_conf: str) -> Callable[[int]
         if job_id in daemons:
             return False
         if job_id not in answers:
-            silent = None in answers.values() or len(answers) >= MOST_QUESTIONS
-            answers[job_id] = None if silent else commands.is_over(session.policy.paths.scontrol, job_id, slurm_conf)
+            give_up = None in answers.values() or len(answers) >= MOST_QUERIES
+            answers[job_id] = None if give_up else commands.is_over(session.policy.paths.scontrol, job_id, slurm_conf)
         return answers[job_id] is True
 
     return is_over
 
 
 class _NodeMaintenance:
-    """The parts of one node's maintenance, each with its own errors."""
+    """The parts of one node's maintenance. An error in one does not stop the others."""
 
     def __init__(self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str) -> None:
         self._session = session
@@ -139,7 +144,7 @@ class _NodeMaintenance:
         self._failed: list[str] = []
 
     def all(self) -> Report:
-        """Do every part."""
+        """Run every part."""
         orphans = self._orphans
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
@@ -160,10 +165,10 @@ class _NodeMaintenance:
             failure = error
         except OSError as error:
             failure = MaintenanceFailed(part=name, problem=error.strerror or str(error))
-        except Exception:  # noqa: BLE001 - a bug met in one job's things keeps nothing else from being done
+        except Exception:  # noqa: BLE001 - a bug that one job's files trigger does not stop the other parts
             self._session.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
             failure = MaintenanceFailed(
-                part=name, problem="a bug in warmstart; its traceback is in the audit, `hook.crashed`"
+                part=name, problem="a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
             )
         self._failed.append(str(failure))
         self._session.failed("maintenance", failure)
@@ -211,12 +216,12 @@ class _NodeMaintenance:
 
 
 class Orphans:
-    """What jobs left on one node that are over: runs without an epilog, and trees that no record names."""
+    """Leftovers of jobs that are over: runs without an epilog, and trees without a record."""
 
     def __init__(
         self, session: MaintenanceSession, boot_id: str, is_over: Callable[[int], bool], slurm_conf: str
     ) -> None:
-        """`is_over` tells whether a job has left this cluster for sure."""
+        """`is_over` is true only for jobs that are certainly over."""
         self._session = session
         self._boot_id = boot_id
         self._is_over = is_over
@@ -225,14 +230,14 @@ class Orphans:
         self.removed = 0  # trees
 
     def finish_runs(self) -> None:
-        """Harvest and release the runs whose epilog never came, or was killed."""
+        """Harvest and release the runs whose epilog never ran, or was killed."""
         for name in names_in(self._session.paths.state):
             if name.isdigit():
                 with suppress(JobBusy):
                     self._finish_run(int(name))
 
     def remove_trees(self) -> None:
-        """Remove stages, workspaces and views that no record names."""
+        """Remove stages, workspaces and views without a record."""
         self._remove_stages()
         self._remove_workspaces()
         self._remove_views()
@@ -253,7 +258,7 @@ class Orphans:
             self.finished += 1
 
     def _may_be_finished(self, job_id: int) -> bool:
-        """Look without the lock, so that hooks of a job that runs do not wait for it."""
+        """Check without the lock, so that the hooks of a running job do not wait for it."""
         try:
             record = records.load(self._session.paths.state, job_id)
         except RecordUnreadable:
@@ -264,7 +269,7 @@ class Orphans:
         return record.boot_id != self._boot_id or self._is_over(job_id)
 
     def _record(self, job_id: int) -> Record | None:
-        """Return the record; a damaged one of a job that is over is audited and forgotten."""
+        """Return the record, or None. Audits and removes a damaged one; its job is over."""
         try:
             return records.load(self._session.paths.state, job_id)
         except RecordUnreadable as error:
@@ -281,7 +286,9 @@ class Orphans:
     def _remove_workspaces(self) -> None:
         directory = os.path.join(self._session.policy.paths.workspace, self._session.node)
         matches = [match for name in names_in(directory) if (match := _RUN.fullmatch(name))]
-        for match in sorted(matches, key=lambda match: int(match["job"])):  # where space is short, the oldest go first
+        for match in sorted(
+            matches, key=lambda match: int(match["job"])
+        ):  # oldest first: kept TMPDIRs go when space is short
             self._end(Orphan("workspace", directory, match["run"], int(match["job"]), match["run"]))
 
     def _end(self, orphan: Orphan) -> None:
@@ -301,7 +308,7 @@ class Orphans:
                     self.removed += 1
 
     def _view_ids(self) -> set[int]:
-        """Return the ids under which jobs that have a record find their views."""
+        """Return the view ids of all jobs that have a record."""
         found = set()
         for name in names_in(self._session.paths.state):
             with suppress(RecordUnreadable):
@@ -319,7 +326,7 @@ class Orphans:
 
 
 def finish_deferred(session: MaintenanceSession, boot_id: str) -> DeferredOutcome:
-    """Finish the deferred harvests, the oldest first; one that fails does not keep the others from being done."""
+    """Finish the deferred harvests, oldest first. If one fails, the others still run."""
     runs, failures = 0, list[WarmstartError]()
     with deferred.exclusive(session.paths.deferred) as locked:
         for item in deferred.deferred_harvests(session.paths.deferred) if locked else []:
@@ -332,7 +339,7 @@ def finish_deferred(session: MaintenanceSession, boot_id: str) -> DeferredOutcom
 
 
 def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str, failures: list[WarmstartError]) -> bool:
-    """Harvest one run and remove it; False where there is more to do. Adds its errors to `failures`."""
+    """Harvest one run and remove it. Return False if profiles remain to be done. Adds errors to `failures`."""
     drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
     record = item.record
     if record is None:
@@ -352,7 +359,7 @@ def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str, fa
 
 
 def _harvest(session: MaintenanceSession, record: Record, audit: Journal, failures: list[WarmstartError]) -> list[str]:
-    """Return the profiles that are not done yet."""
+    """Harvest one run. Return the profiles that remain to be done."""
     rules = session.policy.harvest
     options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)
     audit = audit.bind(step=harvest.NAME)

@@ -1,6 +1,6 @@
-"""A session: what maintenance and an administrator's changes need, namely root, the current policy and a journal.
+"""Session of maintenance or of a command that changes something: root, the current policy, a journal, a store client.
 
-Its events go the way of a hook's: into a journal of this host, and from there into the audit log.
+Its events take the same way as a hook's: into a journal on this host, and from there into the audit log.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 
-STORE_SECONDS = 60.0  # for one question to the store
+STORE_SECONDS = 60.0  # for one operation on the store
 BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle
 
 
 class NotRoot(UserError):
-    """Only root changes what warmstart keeps."""
+    """The command needs root."""
 
     code = "not-root"
     template = "this needs root: {what}"
-    hint = "run it as root: sudo"
+    hint = "run it with sudo"
 
 
 class MaintenanceBusy(ResourceError):
-    """Another run of maintenance has the lock of the node, or of the store."""
+    """Another maintenance run holds the lock of the node, or of the store."""
 
     code = "maintenance-busy"
-    template = "another maintenance run is at work: {what}"
-    hint = "nothing; it does the same"
+    template = "another maintenance run is active {what}"
+    hint = "wait for it; it does the same work"
 
 
 class MaintenanceSession(NamedTuple):
-    """One run of maintenance, of a node or of the store, or of a command that changes something."""
+    """One run of maintenance or of a command that changes something."""
 
     policy: Policy
     paths: NodePaths
@@ -59,15 +59,15 @@ class MaintenanceSession(NamedTuple):
 
     @property
     def repack_settings(self) -> RepackSettings:
-        """Where bundles are unpacked, and who judges what is in them."""
+        """Settings for unpacking bundles and validating their entries."""
         return RepackSettings(self.paths.maintenance, self.store, self.policy.validate_user)
 
     def namespace(self, item: Bundle | Item) -> Namespace:
-        """Return the namespace in this store of a bundle, or of one in an export."""
+        """Return the namespace in this store of a bundle, or of a bundle in an export."""
         return Namespace(self.policy.paths.store, item.scope, item.profile, item.namespace)
 
     def store_deadline(self) -> Deadline:
-        """Return the deadline for one question to the store."""
+        """Return the deadline for one operation on the store."""
         return after(STORE_SECONDS)
 
     def bundle_deadline(self) -> Deadline:
@@ -75,23 +75,23 @@ class MaintenanceSession(NamedTuple):
         return after(BUNDLE_SECONDS)
 
     def failed(self, step: str, error: WarmstartError) -> None:
-        """Audit an error that leaves the rest to be done."""
+        """Audit an error after which the run continues."""
         self.audit.emit(events.STEP_FAILED, step=step, error=error.as_audit())
 
 
 @contextmanager
 def maintenance_session(installation: Installation, hook: str, node: str = "") -> Iterator[MaintenanceSession]:
-    """Open a session for the length of a `with`; its journal is moved into the audit log at the end.
+    """Open a session for a `with` block; at its end the journal is moved into the audit log.
 
     Args:
-        installation: The installation that is maintained.
-        hook: The command's name, as events show it in `hook`.
-        node: The node whose directory the session's journal lies in; this host by default.
+        installation: The installation to work on.
+        hook: The command's name, for the field `hook` of its events.
+        node: The node whose state directory gets the journal; this host by default.
 
     Raises:
-        NotRoot: Another user called it.
+        NotRoot: The caller is not root.
         PolicyError: There is no usable policy.
-        StateUnusable, StateFull: The node's state directory can't be written.
+        StateUnusable, StateFull: The node's state directory cannot be written.
     """
     if os.geteuid() != 0:
         raise NotRoot(what=f"warmstart {hook}")

@@ -1,7 +1,7 @@
 """Maintenance of the store: sweep, compaction, garbage collection, scrub. One host at a time (docs/maintenance.md).
 
-Root decides and audits; whatever touches the store runs as its owner (`StoreClient`). A namespace that fails is audited
-and left, the others are done.
+Root decides and audits; every access to the store runs as its owner (`StoreClient`). If a namespace fails, the error is
+audited and the other namespaces are still done.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ REPLACED = "replaced by a compacted bundle"
 
 
 class StoreReport(NamedTuple):
-    """What was done in the store."""
+    """Counts of what maintenance did in the store."""
 
-    swept: int = 0  # left by dead publishers
-    compacted: int = 0  # new bundles, each made of several
+    swept: int = 0  # files of publishers that died
+    compacted: int = 0  # new bundles, each merged from several
     removed: int = 0  # bundles
-    verified: int = 0
-    quarantined: int = 0
+    verified: int = 0  # bundles
+    quarantined: int = 0  # bundles
     evicted: int = 0  # images
-    discarded: int = 0  # images that were in quarantine
-    failed: int = 0
+    discarded: int = 0  # images in quarantine
+    failed: int = 0  # errors
 
 
 class StoreMaintenance:
-    """The store's maintenance, under its lock."""
+    """Maintenance of the store, under the store's maintenance lock."""
 
     def __init__(self, session: MaintenanceSession) -> None:
-        """`MaintenanceBusy` where another host has the lock; it is held until the session ends."""
+        """Take the lock and hold it until the session ends. Raises `MaintenanceBusy` if another host holds it."""
         self._session = session
         self.report = StoreReport()
         if not session.store.lock(session.store_deadline()):
-            raise MaintenanceBusy(what="on the store, from this or another host")
+            raise MaintenanceBusy(what="on the store, on this or another host")
 
     def namespaces(self) -> list[Namespace]:
         """Return the store's namespaces."""
@@ -57,7 +57,7 @@ class StoreMaintenance:
         return self._session.store.survey(self._session.store_deadline())
 
     def sweep(self, where: Namespace) -> None:
-        """Remove what dead publishers left, and bundles that were replaced long enough ago."""
+        """Remove files of publishers that died, and replaced bundles after their grace period."""
         session, now = self._session, time.time()
         swept = session.store.sweep(where, now, session.store_deadline())
         if swept:
@@ -66,14 +66,14 @@ class StoreMaintenance:
         self._count(swept=len(swept))
 
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
-        """Make one bundle of many, of at most half of what a node fetches: no job would be seeded with a larger one."""
+        """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
         session = self._session
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
             self._compact(where, merger)
 
     def collect_garbage(self) -> None:
-        """Remove what the policy says has to go."""
+        """Remove the bundles that the policy's `maintenance` section lets expire."""
         going: dict[tuple[Namespace, str], list[str]] = {}
         for bundle, reason in maintenance.expired(self.bundles(), self._session.policy.maintenance, time.time()):
             going.setdefault((self._session.namespace(bundle), reason), []).append(bundle.bundle)
@@ -81,7 +81,7 @@ class StoreMaintenance:
             self._remove(where, names, reason)
 
     def scrub(self, bundles: Iterable[Bundle]) -> dict[str, str]:
-        """Verify bundles and quarantine the damaged ones; return what is wrong with them."""
+        """Verify bundles and quarantine the damaged ones. Return their problems by bundle id."""
         damaged = {}
         for bundle in bundles:
             where = self._session.namespace(bundle)
@@ -99,7 +99,7 @@ class StoreMaintenance:
         return damaged
 
     def all(self) -> StoreReport:
-        """Do all of it, of the scrub the part that is due today."""
+        """Run every part; scrub only the bundles that are due today."""
         self._sweep_top()
         for where in self.namespaces():
             try:
@@ -114,7 +114,7 @@ class StoreMaintenance:
         return self.report
 
     def evict_images(self) -> None:
-        """Bring images below the policy's watermarks, and remove what dead producers left."""
+        """Evict images down to the policy's watermarks, and remove files of producers that died."""
         for store in self._image_stores():
             try:
                 gone = store.make_room(0, self._session.policy.images, NOBODY, self._session.store_deadline())
@@ -126,7 +126,7 @@ class StoreMaintenance:
             self._count(evicted=len(gone))
 
     def empty_quarantines(self) -> None:
-        """Remove damaged images that nobody has looked at for long, or that are too many."""
+        """Remove quarantined images that are too old or too many."""
         lease = self._session.policy.images.keep.lease
         for store in self._image_stores():
             try:
@@ -155,7 +155,7 @@ class StoreMaintenance:
         except BundleDamaged as error:
             self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
             return
-        except PublishBlocked:  # its user is blocked: the bundles stay as they are
+        except PublishBlocked:  # the bundles' user is blocked: leave them as they are
             return
         if made.bundle:
             entries = sum(map(len, merger.entries.values()))
@@ -167,15 +167,15 @@ class StoreMaintenance:
     def _remove(self, where: Namespace, names: list[str], reason: str) -> None:
         removed = self._session.store.remove(where, names, self._session.store_deadline()) if names else []
         for bundle in removed:
-            self._tell(events.BUNDLE_REMOVED, where, bundle, reason)
+            self._audit(events.BUNDLE_REMOVED, where, bundle, reason)
         self._count(removed=len(removed))
 
     def _quarantine(self, where: Namespace, bundle: str, problem: str) -> None:
         if self._session.store.quarantine(where, bundle, self._session.store_deadline()):
-            self._tell(events.BUNDLE_QUARANTINED, where, bundle, problem)
+            self._audit(events.BUNDLE_QUARANTINED, where, bundle, problem)
             self._count(quarantined=1)
 
-    def _tell(self, event: events.Event, where: Namespace, bundle: str, reason: str) -> None:
+    def _audit(self, event: events.Event, where: Namespace, bundle: str, reason: str) -> None:
         self._session.audit.emit(event, **labels(where), bundle=bundle, reason=reason)
 
     def _failed(self, error: WarmstartError) -> None:

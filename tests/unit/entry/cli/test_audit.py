@@ -1,4 +1,4 @@
-"""`warmstart audit` shows what happened, to people and to programs."""
+"""`warmstart audit`: its table, its JSON, its filters and its messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nowhere(tmp_path: Path) -> Installation:
 
 
 def test_a_table_tells_when_where_what_and_why(nowhere: Installation, log: str) -> None:
-    """Every event is a row; an error shows its reason and hint, and no control character."""
+    """Every event is a row. An error shows its reason and hint, and no control character."""
     result = run(nowhere, "audit", "--file", log)
     assert result.exit_code == 0
     first, second = [line for line in result.stdout.splitlines() if "2026-" in line]
@@ -50,7 +50,7 @@ def test_a_table_tells_when_where_what_and_why(nowhere: Installation, log: str) 
 
 
 def test_json_gives_the_lines_of_the_log(nowhere: Installation, log: str) -> None:
-    """One line per event, as in the log but for escapes."""
+    """One line per event, as in the log except for escapes."""
     result = run(nowhere, "audit", "--file", log, "--job", "7", "--json")
     assert [json.loads(line) for line in result.stdout.splitlines()] == LINES[:1]
 
@@ -64,7 +64,7 @@ def test_json_gives_the_lines_of_the_log(nowhere: Installation, log: str) -> Non
 def test_nothing_found_is_status_1(
     nowhere: Installation, log: str, arguments: tuple[str, ...], form: tuple[str, ...]
 ) -> None:
-    """A script can ask whether something happened."""
+    """A script can test whether something happened."""
     result = run(nowhere, "audit", "--file", log, *arguments, *form)
     assert result.exit_code == 1
     assert "2026-" not in result.stdout
@@ -72,7 +72,7 @@ def test_nothing_found_is_status_1(
 
 @pytest.mark.parametrize("since", ["2026-01-02", "2026-01-02T00:00Z", "2026-01-02 00:00+00:00", "99999d"])
 def test_since_takes_dates_in_utc_and_durations(nowhere: Installation, log: str, since: str) -> None:
-    """The moment itself is included."""
+    """The given time is included."""
     result = run(nowhere, "audit", "--file", log, "--since", since, "--event", "step")
     assert result.exit_code == 0
 
@@ -83,21 +83,21 @@ def test_since_takes_dates_in_utc_and_durations(nowhere: Installation, log: str,
      ("--file", "/nonexistent")],
 )  # fmt: skip
 def test_wrong_usage_is_status_2(nowhere: Installation, log: str, arguments: tuple[str, ...]) -> None:
-    """What cannot be understood or read is told apart from what was not found."""
+    """An error in usage or reading differs from no match."""
     result = run(nowhere, "audit", "--file", log, *arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
 
 
 def test_without_a_policy_it_says_how_to_go_on(nowhere: Installation) -> None:
-    """The policy names the log; where there is none, --file does."""
+    """The policy sets the log's path; without one, --file does."""
     result = run(nowhere, "audit")
     assert result.exit_code == 2
     assert "--file PATH" in result.stderr
 
 
 def test_events_that_wait_are_shown_with_the_policys_log(tmp_path: Path) -> None:
-    """Straight after a job, before any flush, its events are there."""
+    """Events are shown right after a job, before any flush."""
     installation = installed(tmp_path, POLICY.replace("/var/log/w/audit.jsonl", "/nonexistent/audit.jsonl"))
     os.makedirs(installation.node("n1").root)
     journal = Journal(installation.node("n1").journal, {"hook": "prolog", "run_id": "ab", "job_id": 7})
@@ -116,7 +116,7 @@ def test_a_policy_whose_log_is_missing_says_so(tmp_path: Path) -> None:
 
 
 def test_unreadable_lines_are_mentioned(nowhere: Installation, log: str) -> None:
-    """Nobody takes a damaged log for a whole one."""
+    """A damaged log is not mistaken for a complete one."""
     with open(log, "ab") as file:
         file.write(b"torn\n")
-    assert "1 unreadable lines" in run(nowhere, "audit", "--file", log).stderr
+    assert "skipped 1 unreadable lines" in run(nowhere, "audit", "--file", log).stderr

@@ -1,4 +1,4 @@
-"""`warmstart plan` shows what a prolog would decide, and touches nothing."""
+"""`warmstart plan`: it shows what a prolog would decide, and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def site(tmp_path: Path) -> Installation:
 
 
 def test_rules_say_whether_they_apply_and_why(site: Installation) -> None:
-    """Every rule is there, with its place in the file."""
+    """Every rule is shown, with its position in the file."""
     rules = answer(site, *NOBODY, "--partition", "cpu")["rules"]
     assert [(rule["name"], rule["matched"]) for rule in rules] == [("everyone", True), ("gpu", False)]
     assert rules[1]["reason"] == "partition 'cpu' is not 'gpu*'"
@@ -49,7 +49,7 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
 
 
 def test_a_private_image_is_said_to_be_one(tmp_path: Path) -> None:
-    """For whom the policy binds it to, and for nobody else."""
+    """Only for those whom the policy binds it to."""
     bound = """images:
   registries: [reg.example.com]
   credentials:
@@ -65,7 +65,7 @@ def test_a_private_image_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 def test_people_see_the_same_in_tables(site: Installation) -> None:
-    """The text names rules, images, variables, scopes and steps."""
+    """The text has rules, images, variables, scopes and steps."""
     result = run(site, *NOBODY, "--partition", "gpu1")
     assert result.exit_code == 0
     for text in ("partition 'gpu1' matches 'gpu*'", "reg.example.com/base/app:1", "NUMBA_CACHE_DIR", "EAGER",
@@ -74,7 +74,7 @@ def test_people_see_the_same_in_tables(site: Installation) -> None:
 
 
 def test_a_job_can_be_described_by_what_only_the_controller_knows(tmp_path: Path) -> None:
-    """QOS, job name, array and constraint are options, and those that are not given the job has not."""
+    """QOS, job name, array and constraint are options; without them the job has none."""
     rule = "  - {name: nightly, match: {job_name: night*, qos: hi, array: '*', constraint: a100}}\n"
     site = installed(tmp_path, f"{POLICY}{rule}slurmctld: {{spec_directory: /shared/specs, user: daemon}}\n")
     options = ("--qos", "hi", "--job-name", "nightly", "--array", "7_1", "--constraint", "a100")
@@ -84,7 +84,7 @@ def test_a_job_can_be_described_by_what_only_the_controller_knows(tmp_path: Path
 
 
 def test_what_a_job_may_keep_and_not_set(tmp_path: Path) -> None:
-    """Only where the policy lets jobs, and this one asks; and the variables that are not its user's."""
+    """TMPDIR is kept only if policy and job agree; variables that the user cannot set are listed."""
     rule = "  - {name: forced, override: [NUMBA_CACHE_DIR, CUDA_MODULE_LOADING]}\n"
     site = installed(tmp_path, f"{POLICY}{rule}limits: {{keep: 1h}}\n")
     asking = (*NOBODY, "--comment", "warmstart: keep")
@@ -117,14 +117,14 @@ def test_a_refused_job_is_status_1_with_the_sentence_it_would_get(
 
 
 def test_escapes_in_a_comment_do_not_reach_the_terminal(site: Installation) -> None:
-    """What a user wrote is shown, not obeyed."""
+    """Control characters of a user's text are shown as escapes."""
     result = run(site, *NOBODY, "--comment", "\x1b[2Jhello\n")
     assert r"\x1b[2Jhello" in result.stdout
     assert "\x1b" not in result.output
 
 
 def test_a_job_of_a_system_account_gets_nothing_and_is_told_why(site: Installation) -> None:
-    """limits.min_uid is a reason like any other."""
+    """limits.min_uid is shown as the reason."""
     result = run(site, "plan", "--user", "root", "--image", "evil.example.com/app")
     assert result.exit_code == 0
     assert "does nothing for this job: uid 0 is below limits.min_uid" in result.stdout
@@ -139,21 +139,21 @@ def test_a_job_that_no_rule_gives_anything(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written(site: Installation) -> None:
-    """Neither the compiled policy nor any directory appears."""
+    """No compiled policy and no directory appears."""
     before = sorted(os.walk(site.prefix))
     run(site, *NOBODY, "--partition", "gpu1", "--image", "reg.example.com/mine")
     assert sorted(os.walk(site.prefix)) == before
 
 
 def test_a_broken_policy_and_an_unknown_user_are_status_2(tmp_path: Path) -> None:
-    """No answer is better than one from a policy that is not there."""
+    """There is no preview without a policy."""
     site = installed(tmp_path, "version: 2\n")
     assert run(site, *NOBODY).exit_code == 2
     assert run(installed(tmp_path), "plan", "--user", "no-such-user").exit_code == 2
 
 
 def test_the_off_switch_is_mentioned(site: Installation) -> None:
-    """A plan that no hook follows says so."""
+    """The plan says that no hook follows it."""
     Path(site.off_switch).touch()
     assert "switched off" in run(site, *NOBODY).stderr
     assert answer(site, *NOBODY)["off"] is True
@@ -162,7 +162,7 @@ def test_the_off_switch_is_mentioned(site: Installation) -> None:
 def test_a_policy_that_a_user_may_not_read_is_said_to_be_one(
     site: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The advice to a user is another than to root."""
+    """Users get another hint than root."""
     Path(site.policy).unlink()
     assert "write a policy" in run(site, *NOBODY).stderr
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
@@ -181,7 +181,7 @@ TRAIN = ("plan", "--user", "nobody", "--partition", "train")
 
 
 def test_the_rule_is_shown_where_it_applies(tmp_path: Path) -> None:
-    """With its range and its limits; nothing on another partition."""
+    """With its range and limits, and only on its partition."""
     site = installed(tmp_path, POLICY + RULE)
     assert answer(site, *TRAIN)["rendezvous"] == {
         "low": 20000, "high": 29999, "per_job": 2, "per_user": 64, "shared_nodes": False, "wait": 20, "required": False,
@@ -191,7 +191,7 @@ def test_the_rule_is_shown_where_it_applies(tmp_path: Path) -> None:
 
 
 def test_a_job_that_asks_is_told_what_it_gets(tmp_path: Path) -> None:
-    """The step, or the verdict with the number that it may have."""
+    """The step, or the verdict with the number of ports allowed."""
     site = installed(tmp_path, POLICY + RULE)
     asking = answer(site, *TRAIN, "--comment", "warmstart: ports=2")
     assert "rendezvous" in asking["steps"]["prolog"]

@@ -1,4 +1,4 @@
-"""`warmstart policy` checks a policy and shows the one in force."""
+"""`warmstart policy check` and `show`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def broken(site: Installation) -> None:
 
 
 def test_check_counts_the_rules_of_a_good_policy(site: Installation) -> None:
-    """One word and a number, for a person and for a script."""
+    """One word and a number, easy to read and to parse."""
     result = run(site, "policy", "check")
     assert (result.exit_code, result.stdout.strip()) == (0, "ok: 2 rules")
     assert answer(site, "policy", "check") == {"file": site.policy, "ok": True, "rules": 2}
 
 
 def test_check_tells_every_problem_with_its_place(site: Installation) -> None:
-    """A broken draft is status 1, each problem on a line of its own."""
+    """A broken draft is status 1, with each problem on a line of its own."""
     broken(site)
     result = run(site, "policy", "check")
     assert result.exit_code == 1
@@ -44,7 +44,7 @@ def test_check_tells_every_problem_with_its_place(site: Installation) -> None:
 
 
 def test_check_takes_a_draft_anywhere(tmp_path: Path, site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file beside one's shell, by its relative path."""
+    """A file in the working directory, by its relative path."""
     (tmp_path / "draft.yaml").write_text(POLICY)
     monkeypatch.chdir(tmp_path)
     assert run(site, "policy", "check", "draft.yaml").exit_code == 0
@@ -52,7 +52,7 @@ def test_check_takes_a_draft_anywhere(tmp_path: Path, site: Installation, monkey
 
 
 def test_show_tells_values_and_rules_in_force(site: Installation) -> None:
-    """Keys as the site writes them, with defaults filled in."""
+    """Keys as in the policy's YAML, with defaults filled in."""
     result = run(site, "policy", "show")
     assert result.exit_code == 0
     assert "in force since 20" in result.stdout
@@ -65,7 +65,7 @@ def test_show_tells_values_and_rules_in_force(site: Installation) -> None:
 
 
 def test_show_has_the_sites_own_profiles(tmp_path: Path) -> None:
-    """As the site wrote them, with `files`, which every policy has."""
+    """As the site wrote them, and `files`, which every policy has."""
     own = 'profiles: {mytool: {variables: {MYTOOL: "{dir}"}, entries: ["v1/*/"]}}\n'
     found = answer(installed(tmp_path / "own", POLICY + own), "policy", "show")["policy"]["profiles"]
     assert {*found} == {"mytool", "files"}
@@ -86,29 +86,29 @@ def test_show_tells_that_an_edit_was_rejected(site: Installation) -> None:
 
 
 def test_show_tells_that_an_edit_waits_for_the_next_hook(site: Installation) -> None:
-    """A good edit is shown as what it will be."""
+    """A good edit is shown as the policy to come."""
     Path(site.policy).write_text(POLICY.replace("/shared/w", "/shared/other"))
     result = run(site, "policy", "show")
     assert result.exit_code == 0
-    assert "the next hook takes it into force" in result.stdout
+    assert "the next hook puts it into force" in result.stdout
     assert "/shared/other" in result.stdout
 
 
 def test_show_works_before_any_hook_ran(tmp_path: Path) -> None:
-    """And it leaves compiling to the hooks."""
+    """It leaves compiling to the hooks."""
     site = installed(tmp_path)
     assert "the hooks compile it" in run(site, "policy", "show").stdout
     assert not Path(site.var).exists()
 
 
 def test_show_without_any_policy_is_status_2(tmp_path: Path) -> None:
-    """Nothing is shown as if it were in force."""
+    """Nothing is shown as in force."""
     result = run(Installation(str(tmp_path)), "policy", "show")
     assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_show_mentions_the_off_switch(site: Installation) -> None:
-    """A policy that no hook follows is said to be one."""
+    """The output says that no hook follows the policy."""
     Path(site.off_switch).touch()
     assert "switched off" in run(site, "policy", "show").stderr
 

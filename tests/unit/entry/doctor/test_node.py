@@ -1,4 +1,4 @@
-"""`warmstart doctor` on the policy and the node, and the command around all checks."""
+"""`warmstart doctor`: checks of the policy and the node, and the command itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """Return an installation with a compiled policy; who runs the tests stands for root."""
+    """Return an installation with a compiled policy. The user who runs the tests stands for root."""
     monkeypatch.setattr(site_policy, "ROOT_ALONE", frozenset({0, os.getuid()}))
     installation = installed(tmp_path / "prefix")
     current(installation)
@@ -63,7 +63,7 @@ def test_a_good_policy(site: Installation) -> None:
 
 
 def test_a_broken_edit_is_critical_and_says_why(site: Installation) -> None:
-    """The last good policy is in force, with rights that were perhaps taken away."""
+    """The last good policy is in force, perhaps with withdrawn rights."""
     Path(site.policy).write_text(POLICY.replace("registries", "registeries"))
     found = next(result for result in run_checks(site_policy.CHECKS, site) if result.check == "policy.in-force")
     assert found.status == "critical"
@@ -72,7 +72,7 @@ def test_a_broken_edit_is_critical_and_says_why(site: Installation) -> None:
 
 
 def test_no_policy_is_critical(tmp_path: Path) -> None:
-    """And nothing is said of a node or a store that nobody named."""
+    """Without a policy the node and the store are not checked."""
     site = Installation(str(tmp_path))
     found = {result.check: result.status for result in doctor.examine(site, "/dev/null")}
     assert found["policy.in-force"] == "critical"
@@ -80,7 +80,7 @@ def test_no_policy_is_critical(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_others_can_write(site: Installation) -> None:
-    """The file, or its directory: both are root by path."""
+    """The file or its directory: either makes them root."""
     Path(site.policy).chmod(0o666)
     assert policy_statuses(site)["policy.files"] == "critical"
     Path(site.policy).chmod(0o644)
@@ -89,7 +89,7 @@ def test_a_policy_that_others_can_write(site: Installation) -> None:
 
 
 def test_a_compiled_form_that_is_damaged_or_missing(site: Installation) -> None:
-    """Every hook would compile again."""
+    """Every hook would have to compile."""
     Path(site.compiled_policy).write_text("{")
     assert policy_statuses(site)["policy.compiled"] == "wrong"
     Path(site.compiled_policy).unlink()
@@ -97,13 +97,13 @@ def test_a_compiled_form_that_is_damaged_or_missing(site: Installation) -> None:
 
 
 def test_the_switch(site: Installation) -> None:
-    """A forgotten `off` is told."""
+    """A forgotten `off` is reported."""
     Path(site.off_switch).touch()
     assert policy_statuses(site)["policy.off"] == "advice"
 
 
 def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They exist, are three, have the uids that hooks use, and no rights."""
+    """Three accounts that exist, have the uids that hooks use, and no privileges."""
     people = {name: (number, number) for number, name in enumerate(("w", "i", "v"), 900)}
     groups = {"w": [900]}
     monkeypatch.setattr(pwd, "getpwnam", lambda n: SimpleNamespace(pw_name=n, pw_uid=people[n][0], pw_gid=people[n][1]))
@@ -117,20 +117,20 @@ def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     people["i"] = (900, 900)
     found = one(node.accounts, subject)
     assert found.status == "wrong"
-    assert "shares its uid" in found.found
-    assert "hooks take it for 901:901" in found.found
+    assert "shares uid" in found.found
+    assert "hooks use 901:901" in found.found
     del people["v"]
     assert "does not exist" in one(node.accounts, subject).found
 
 
 def test_directories_that_must_be_roots(tmp_path: Path) -> None:
-    """A mode or an owner that lets others in is told; so is one above."""
-    (good,) = node._roots_own("/etc", "wrong", "x")
+    """A mode or an owner that lets others in is reported, also in a parent."""
+    (good,) = node._owned_by_root("/etc", "wrong", "x")
     assert good.status == "ok"
     place = tmp_path / "a" / "b"
     place.mkdir(parents=True)
     place.parent.chmod(0o777)
-    (bad,) = node._roots_own(str(place), "critical", "x")
+    (bad,) = node._owned_by_root(str(place), "critical", "x")
     assert (bad.status, f"{place.parent} (uid" in bad.found) == ("critical", True)
 
 
@@ -147,7 +147,7 @@ def test_directories_that_must_be_roots(tmp_path: Path) -> None:
 def test_where_workspaces_are(
     here: Node, monkeypatch: pytest.MonkeyPatch, *, kind: str, place: str, file_system: str, limits: str
 ) -> None:
-    """On a local disk, and better one of its own."""
+    """On a local disk, preferably a file system of their own."""
     monkeypatch.setattr(node, "_mount", lambda _: (kind, place))
     assert (one(node.file_system, here).status, one(node.limits, here).status) == (file_system, limits)
 
@@ -158,7 +158,7 @@ def test_the_mount_of_a_path() -> None:
 
 
 def test_tmpdir_has_room_for_sockets(here: Node) -> None:
-    """With each of this host's nodes' names; there is none yet, so it is the host's own."""
+    """Checked for each node name of this host; without a node yet, for the host's name."""
     long = here.policy._replace(paths=here.policy.paths._replace(workspace="/" + "w" * 40))
     for name in ("n1", "n" * 5):
         os.makedirs(f"{here.installation.var}/{name}/state")
@@ -170,7 +170,7 @@ def test_tmpdir_has_room_for_sockets(here: Node) -> None:
 
 
 def test_leases(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tried on a file of our own, which goes away again."""
+    """Tried on a new file, which is removed again."""
     path = here.policy.paths.workspace
     assert node._lease_problem(path) == ""
     real = fcntl.fcntl
@@ -186,7 +186,7 @@ def test_leases(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_leases_are_tried_by_root_alone(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user is told that he can't."""
+    """For a user the check is unknown."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert one(node.leases, here).status == "unknown"
 
@@ -200,7 +200,7 @@ def test_room_for_workspaces(here: Node, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing is named; what is there says its version."""
+    """Missing programs are listed; others show their version."""
     monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh",))
     monkeypatch.setattr(node, "_importers", lambda _: ["/bin/true"])
     monkeypatch.setattr(node, "_version", lambda program: f"{program} 1")
@@ -211,7 +211,7 @@ def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_importers_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the policy, and for `auto` by what is installed."""
+    """According to the policy, and for `auto` to what is installed."""
     assert node._importers("enroot") == ["/usr/bin/enroot"]
     assert node._importers("oci") == ["/usr/bin/skopeo", "/usr/bin/umoci"]
     monkeypatch.setattr(choice, "ENROOT", "/bin/sh")
@@ -219,7 +219,7 @@ def test_the_importers_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_journals_and_spools_that_wait(here: Node) -> None:
-    """Young ones are usual; old ones say that nobody comes for them."""
+    """Recent ones are normal; old ones are reported."""
     place = here.installation.node("n1")
     for directory in (place.state, place.journal, f"{place.spool}/1.2.3.numba"):
         os.makedirs(directory)
@@ -236,7 +236,7 @@ def test_journals_and_spools_that_wait(here: Node) -> None:
 
 
 def test_how_jobs_ended_matters_where_the_policy_says_so(here: Node, tmp_path: Path) -> None:
-    """A rule's profile, or all of them, or only what a job may ask for: then squeue should lie beside scontrol."""
+    """The status depends on whether a rule, the policy or only a job's request needs squeue."""
     policy = here.policy._replace(paths=here.policy.paths._replace(scontrol=str(tmp_path / "scontrol")))
     found = one(kernel.job_ends, here._replace(policy=policy))
     assert (found.status, "cuda-computecache, files" in found.found) == ("advice", True)
@@ -250,16 +250,16 @@ def test_how_jobs_ended_matters_where_the_policy_says_so(here: Node, tmp_path: P
 
 
 def test_mounts_are_tried_by_root_in_a_directory_of_roots(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody else could exchange what is mounted on."""
+    """Others could otherwise replace the mount point."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for check in (kernel.seeding, kernel.image_limits):
         assert one(check, here).status == "unknown"
     absent = here._replace(policy=here.policy._replace(paths=here.policy.paths._replace(workspace="/no/such")))
-    assert one(kernel.seeding, absent).found == "/no/such is not there yet"
+    assert one(kernel.seeding, absent).found == "/no/such does not exist yet"
 
 
 def test_a_check_that_fails_itself_is_unknown() -> None:
-    """Never a crash, and never ok; a hang is wrong."""
+    """It neither crashes nor is ok; a hang is wrong."""
 
     def denied(_: None) -> list[Finding]:
         raise PermissionError(13, "Permission denied", "/x")
@@ -276,7 +276,7 @@ def test_a_check_that_fails_itself_is_unknown() -> None:
 
 
 def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first check says so, the others are not tried."""
+    """The first check reports it; the others are not tried."""
 
     def hangs(_: object) -> None:
         raise WorkerSilent(function="f", identity="w", problem="no answer")
@@ -285,22 +285,22 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     monkeypatch.setattr(store, "opened", hangs)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(doctor, "NODE", {})
-    found = {r.check: r.status for r in doctor._of_the_policy(site, policy)}
+    found = {r.check: r.status for r in doctor._node_and_store(site, policy)}
     assert found.pop("store.reachable") == "wrong"
     assert (set(found.values()), len(found)) == ({"unknown"}, len(store.CHECKS) - 1)
 
 
 def test_what_a_user_cannot_do_is_said(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is root's to look at."""
+    """Only root can check the store."""
     policy = current_policy(site).policy
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    found = {r.check: (r.status, r.change) for r in doctor._of_the_policy(site, policy)}
+    found = {r.check: (r.status, r.change) for r in doctor._node_and_store(site, policy)}
     assert found["store.owner"] == ("unknown", "run it as root")
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("advice", 0), ("unknown", 0), ("wrong", 1), ("critical", 1)])
 def test_exit_statuses(site: Installation, monkeypatch: pytest.MonkeyPatch, status: str, code: int) -> None:
-    """Scripts go by it, people by the table."""
+    """Scripts use the status, people the table."""
     monkeypatch.setattr(doctor, "examine", lambda *_: [Result("a.b", status, "found this", "do that")])
     shown = run(site, "doctor")
     assert (shown.exit_code, "found this" in shown.stdout, "do that" in shown.stdout) == (code, True, True)
@@ -309,7 +309,7 @@ def test_exit_statuses(site: Installation, monkeypatch: pytest.MonkeyPatch, stat
 
 
 def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
-    """A wrong name is wrong usage; no file at all leaves its checks undone."""
+    """A wrong path is wrong usage; without any file its checks are unknown."""
     assert run(site, "doctor", "--slurm-conf", "/no/such").exit_code == 2
     found = doctor._slurm(site, None, "/no/such")
     assert {result.status for result in found} == {"unknown"}
@@ -317,7 +317,7 @@ def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
 
 
 def test_the_documentation_has_every_check() -> None:
-    """And none that does not exist."""
+    """And no other."""
     groups = (
         site_policy.CHECKS,
         doctor.NODE,

@@ -1,4 +1,4 @@
-"""`warmstart doctor` on slurm.conf and what stands beside it: each check on a good file and on bad ones."""
+"""`warmstart doctor` on slurm.conf and the files beside it: each check on a good file and on bad ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> Installation:
 
 @pytest.fixture
 def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
-    """Return a function that gives the statuses of all checks for a slurm.conf with an edit, and plugins."""
+    """Return a function that returns the statuses of all checks for an edited slurm.conf and plugins."""
     monkeypatch.setattr(slurm, "HIDDEN", ("/nowhere",))  # pytest's own directory is below /tmp
     monkeypatch.setattr(containers, "HIDDEN", ("/nowhere",))
     libexec = f"{site.prefix}/libexec/warmstart"
@@ -65,7 +65,7 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def bad(found: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return what is not simply ok."""
+    """Return the checks that are not just ok."""
     return {name: statuses for name, statuses in found.items() if statuses != ["ok"]}
 
 
@@ -98,12 +98,12 @@ def test_a_good_file_has_nothing_to_change(check: Check) -> None:
     ],
 )
 def test_each_bad_setting_is_told(check: Check, old: str, new: str, name: str, status: str) -> None:
-    """The check that is meant says how bad it is."""
+    """The check for it reports how bad it is."""
     assert status in check(old, new)[name]
 
 
 def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:
-    """Sites have prologs of their own, too."""
+    """Sites also have prologs of their own."""
     wrapper = tmp_path / "mine"
     wrapper.write_text(f"#!/bin/sh\n{site.prefix}/libexec/warmstart/prolog\n")
     assert check('"@/prolog"', str(wrapper))["slurm.prolog"] == ["ok"]
@@ -119,7 +119,7 @@ def test_hooks_that_are_not_there(check: Check, site: Installation) -> None:
 
 
 def test_without_a_policy_budgets_are_unknown(check: Check) -> None:
-    """Never a guess."""
+    """They are not guessed."""
     found = check(policy=False)
     names = ("slurm.prolog-timeout", "slurm.epilog-timeout", "slurm.constant-path")
     assert [found[name] for name in names] == [["unknown"]] * 3
@@ -127,7 +127,7 @@ def test_without_a_policy_budgets_are_unknown(check: Check) -> None:
 
 
 def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: Path) -> None:
-    """Containers need both directories mounted, and the hook; else every task fails."""
+    """Containers need both directories mounted, and the hook; otherwise every task fails."""
     pyxis = "required /usr/lib64/slurm/spank_pyxis.so importer=x\n"
     assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
     hooks, mounts = tmp_path / "enroot/hooks.d", tmp_path / "enroot/mounts.d"
@@ -149,7 +149,7 @@ def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: 
 
 
 def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
-    """It has to be there, before pyxis, with the policy's workspace."""
+    """It must exist, be listed before pyxis, and have the policy's workspace."""
     library = tmp_path / "warmstart.so"
     line = f"optional {library} workspace=/var/tmp/w\n"
     assert check(plugins=line)["slurm.spank"] == ["wrong"]
@@ -165,7 +165,7 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
 
 
 def way(site: Installation, constant_path: str, cache: str = "/var/cache/warmstart") -> None:
-    """Put a policy in force that counts on a way to the constant path."""
+    """Write a policy with a value of `constant_path`."""
     lines = POLICY.replace("paths: {", f"paths: {{cache: {cache}, ")
     assert lines != POLICY
     Path(site.policy).write_text(f"constant_path: {constant_path}\n{lines}")
@@ -181,7 +181,7 @@ def test_a_policy_that_counts_on_the_plugin(check: Check, site: Installation) ->
 
 
 def test_a_policy_that_counts_on_the_script(check: Check, site: Installation, tmp_path: Path) -> None:
-    """job_container.conf must name ours, it must be there, and the path be one that jobs see."""
+    """job_container.conf must name it, it must exist, and jobs must see the path."""
     way(site, "namespace")
     ours = Path(site.prefix, "libexec/warmstart/job-container")
     conf = tmp_path / "job_container.conf"
@@ -215,7 +215,7 @@ def test_a_policy_that_counts_on_the_script(check: Check, site: Installation, tm
 def test_a_policy_that_counts_on_a_link(
     check: Check, site: Installation, tmp_path: Path, *, line: str, cache: str, status: str
 ) -> None:
-    """The directory for it must be one that each job has for itself, and on the node root's."""
+    """Its directory must be private to each job, and root's on the node."""
     way(site, "link", cache)
     (tmp_path / "job_container.conf").write_text(f"BasePath=/srv/c {line}\n")
     assert check("", TMPFS)["slurm.constant-path"] == [status]
@@ -248,14 +248,14 @@ def test_a_policy_that_counts_on_containers(check: Check, site: Installation, tm
 def test_mounts_below_base_path(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, status: str
 ) -> None:
-    """A bind mount that somebody had put there was emptied by Slurm (seen on 22.05)."""
+    """Slurm emptied a bind mount there (seen on 22.05)."""
     monkeypatch.setattr(slurm_conf, "mount_points", lambda: ["/", target])
     (tmp_path / "job_container.conf").write_text("BasePath=/srv/c\n")
     assert check("", TMPFS)["slurm.base-path"] == [status]
 
 
 def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None:
-    """Nothing that jobs need may lie where it hides things."""
+    """It must not hide anything that jobs need."""
     tmpfs = "JobContainerType=job_container/tmpfs\n"
     conf = tmp_path / "job_container.conf"
     assert check("", tmpfs)["slurm.job-container"] == ["unknown"]
@@ -267,7 +267,7 @@ def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None
 
 
 def test_where_slurm_conf_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller's word, then the environment's, then Slurm's own place."""
+    """The caller's path, then the environment's, then Slurm's default."""
     monkeypatch.setenv("SLURM_CONF", "/a/slurm.conf")
     assert slurm_conf.find("/b/slurm.conf") == "/b/slurm.conf"
     assert slurm_conf.find(None) == "/a/slurm.conf"

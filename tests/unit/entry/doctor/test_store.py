@@ -1,4 +1,4 @@
-"""`warmstart doctor` on a store: what its probe finds in a directory, and what each check makes of it."""
+"""`warmstart doctor` on a store: the probe's results, and the findings of each check."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def policy(tmp_path: Path) -> Policy:
 
 
 def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> dict[str, str]:  # noqa: ANN401
-    """Return each check's status where the probe answers so."""
+    """Return each check's status for given answers of the probe."""
     told = {**GOOD, **answers}
 
     def ask(function: Callable[P, R], /, *_: P.args, **__: P.kwargs) -> R:
@@ -60,7 +60,7 @@ def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answe
 
 
 def test_a_good_store_is_ok(policy: Policy) -> None:
-    """No advice where there is nothing to change."""
+    """Without advice."""
     assert set(statuses(policy).values()) == {"ok"}
 
 
@@ -92,12 +92,12 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
     ],
 )
 def test_each_fault_is_told(policy: Policy, name: str, status: str, answers: dict[str, Any]) -> None:
-    """The check that is meant says how bad it is."""
+    """The check for it reports how bad it is."""
     assert statuses(policy, **answers)[name] == status
 
 
 def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
-    """Two processes of the owner try the real file system, and leave nothing behind."""
+    """Two processes of the owner try the real file system and leave nothing behind."""
     me = Identity("me", os.getuid(), os.getgid())
     mine = policy._replace(paths=policy.paths._replace(store=str(tmp_path)), store_user=me)
     with store.opened(mine) as opened:
@@ -109,7 +109,7 @@ def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
 
 
 def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:
-    """An old directory is removed, one that may be in use stays."""
+    """An old directory is removed; one that may be in use stays."""
     old = Path(probe.make_directory(str(tmp_path), "old"))
     (old / "lock").touch()
     os.utime(old, (0, 0))
@@ -120,7 +120,7 @@ def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_wrong_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the time stamps that the store gives."""
+    """By the store's time stamps."""
     real = time.time
     assert probe.clock_ahead(str(tmp_path)) == pytest.approx(0.0, abs=0.1)
     monkeypatch.setattr(time, "time", lambda: real() + 60)
@@ -130,7 +130,7 @@ def test_a_clock_that_is_wrong_is_measured(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_link_and_a_lock_of_one_process(tmp_path: Path) -> None:
-    """What nobody holds is free; a link makes two names."""
+    """A lock that nobody holds is free; a link makes a second name."""
     (tmp_path / "lock").touch()
     assert probe.lock_is_free(str(tmp_path))
     assert probe.link(str(tmp_path)) == 2
