@@ -10,7 +10,7 @@ ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test lint bench install uninstall update-requirements clean
+.PHONY: help setup setup-tests demo test lint shellcheck bench install uninstall update-requirements clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -33,7 +33,12 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts
 	$(BIN)/ruff check hooks tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
+	$(MAKE) -s shellcheck
+
+shellcheck:
+	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements \
+		packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot tests/newer/build \
+		tests/newer/enter .ci/run
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench
