@@ -10,10 +10,10 @@ ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test lint bench install uninstall clean
+.PHONY: help setup setup-tests demo test lint shellcheck bench install uninstall update-requirements clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup: ## install what this machine lacks: Debian packages (as root) and a private venv
 	@packaging/setup $(VENV) $(PYTHON) hooks cli test lint
@@ -33,7 +33,12 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts
 	$(BIN)/ruff check hooks tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
+	$(MAKE) -s shellcheck
+
+shellcheck:
+	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements \
+		packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot tests/newer/build \
+		tests/newer/enter .ci/run
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench
@@ -43,6 +48,10 @@ install: ## install below PREFIX (and DESTDIR); a policy that is there stays
 
 uninstall: ## remove what install made; policy and state stay, no mount does
 	@packaging/uninstall "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"
+
+update-requirements: ## lock the newest Python packages that setup.cfg allows (packaging/requirements)
+	@packaging/setup $(VENV) $(PYTHON) lock
+	@packaging/update-requirements $(VENV)
 
 include packaging/spank/spank.mk
 
