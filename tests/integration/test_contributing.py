@@ -84,7 +84,7 @@ def applied(text: str, diff: str) -> str:
 
 def run(directory: Path, command: str) -> None:
     """Run one command of the page in the copy."""
-    written, instead = next((item for item in COMMANDS.items() if command.startswith(item[0])))
+    written, instead = next(item for item in COMMANDS.items() if command.startswith(item[0]))
     argv = ["/bin/bash", "-c", command.replace(written, instead, 1)]
     env = {**os.environ, "PYTHONPATH": f"{directory}/hooks:{directory}"}
     done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, check=False)
