@@ -49,7 +49,7 @@ def copy(tmp_path: Path) -> Path:
         source, target = ROOT / name, tmp_path / name
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        elif source.exists():
+        else:
             target.parent.mkdir(exist_ok=True)
             shutil.copy(source, target)
     return tmp_path
