@@ -20,7 +20,6 @@ BLOCK = re.compile(
 )
 COPIED = (
     "hooks",
-    "tests/__init__.py",
     "tests/support",
     "tests/unit",
     "docs",
