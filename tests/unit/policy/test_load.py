@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.policy_site import MINIMAL, Compile, Site, refusals
-from warmstart.policy import compiled
+from warmstart.policy import compiled, load
 from warmstart.policy.invalid import PolicyInvalid
 
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
@@ -36,6 +36,11 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     )
     assert (policy.site_label, policy.constant_path, policy.constant_cache, policy.rules) == ("bare", "none", "", ())
     assert [profile.name for profile in policy.profiles] == ["files"]
+
+
+def test_images_without_a_policy_are_those_of_an_empty_one(compiled_of: Compile) -> None:
+    """pyxis's importer goes by them where there is no policy."""
+    assert load.default_images() == compiled_of(MINIMAL).images
 
 
 CREDENTIALS = """\
