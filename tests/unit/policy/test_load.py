@@ -39,7 +39,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
 
 
 def test_images_without_a_policy_are_those_of_an_empty_one(compiled_of: Compile) -> None:
-    """pyxis's importer goes by them where there is no policy."""
+    """The importer for pyxis uses them if there is no policy."""
     assert load.default_images() == compiled_of(MINIMAL).images
 
 
