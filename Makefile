@@ -10,7 +10,7 @@ ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test lint shellcheck bench install uninstall update-requirements clean
+.PHONY: help setup setup-tests demo test lint shellcheck docs bench install uninstall update-requirements clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -28,7 +28,8 @@ demo: setup ## a real four-node cluster and a registry on this machine; the same
 test: setup-tests ## all tests: unit, integration (real Slurm, as root), security, crash
 	$(BIN)/python -m pytest -q
 
-lint: setup ## ruff, mypy --strict, shellcheck, import contracts
+lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
+	PYTHONPATH=hooks $(BIN)/python -m warmstart.policy.reference --check
 	$(BIN)/ruff format --check hooks tests
 	$(BIN)/ruff check hooks tests
 	$(BIN)/mypy
@@ -39,6 +40,9 @@ shellcheck:
 	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements \
 		packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in tests/fakes/enroot tests/newer/build \
 		tests/newer/enter .ci/run
+
+docs: setup ## policies/schema.json and the tables of docs/policy.md, from the policy's schema
+	PYTHONPATH=hooks $(BIN)/python -m warmstart.policy.reference
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench

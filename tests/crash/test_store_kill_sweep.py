@@ -17,12 +17,12 @@ import filelock  # noqa: F401 - so that a sweep does not count what its import d
 import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
+from tests.support.policy_site import defaults
 from tests.support.vanish import VANISHED, WHENS, vanishes
 from warmstart.harvest import spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, bundles, index, layout, maintenance
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
@@ -30,7 +30,7 @@ from warmstart.store.layout import Namespace
 
 ME = Identity("me", os.getuid(), os.getgid())
 # No quota: measuring it would take more calls each time.
-RULES = Maintenance(keep=1, per_user=0, per_account=0, per_site=0)
+RULES = defaults().maintenance._replace(keep=1, per_user=0, per_account=0, per_site=0)
 
 
 def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
+from tests.support.policy_site import defaults
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
@@ -16,22 +17,9 @@ from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.base import Importer
 from warmstart.images.query import Requester, Site
 from warmstart.images.scratch import Caps
-from warmstart.policy.compiled import Images, Keep
 
-KEEP = Keep(high=99, low=98, floor=0, lease=600, user=0, account=0)
-RULES = Images(
-    importer="auto",
-    registries=(),
-    insecure=(),
-    tag_ttl=600,
-    wait=60,
-    remember_failures=30,
-    verify="superblock",
-    lock="private",
-    names="",
-    adopt=(),
-    keep=KEEP,
-)
+KEEP = defaults().images.keep._replace(high=99, low=98, floor=0, lease=600)
+RULES = defaults().images._replace(tag_ttl=600, wait=60, keep=KEEP)
 CAPS = Caps(1 << 30, 100_000)
 KIND = f"{os.uname().machine}.none1"
 NOBODY = Identity("nobody", 65534, 65534)

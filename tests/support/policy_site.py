@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from warmstart.host.identity import Identity
-from warmstart.policy.compiled import Policy
+from warmstart.policy import load
+from warmstart.policy.compiled import Policy, Rendezvous, Rule
 from warmstart.policy.invalid import PolicyInvalid
-from warmstart.policy.load import compile_policy
+from warmstart.policy.schema import PolicyModel
 
 Compile = Callable[[str], Policy]  # from a policy's text to what is compiled of it
 MINIMAL = "version: 1\npaths: {store: /shared/warmstart}\n"
@@ -32,6 +33,28 @@ def find_user(name: str) -> Identity | None:
     """Return one of this site's accounts. Its gid equals its uid."""
     uid = ACCOUNTS.get(name)
     return None if uid is None else Identity(name, uid, uid)
+
+
+def defaults() -> Policy:
+    """Return the policy that says only where the store is."""
+    return _compiled(rules=[])
+
+
+def a_rule(**changes: object) -> Rule:
+    """Return a rule that gives every job nothing, with some fields changed."""
+    return _compiled(rules=[{"name": "r"}]).rules[0]._replace(**changes)  # type: ignore[arg-type]
+
+
+def a_rendezvous(**changes: object) -> Rendezvous:
+    """Return a rule's rendezvous, with some fields changed."""
+    found = _compiled(rules=[{"name": "r", "rendezvous": {"ports": "24000-24999"}}]).rules[0].rendezvous
+    assert found is not None
+    return found._replace(**changes)  # type: ignore[arg-type]
+
+
+def _compiled(rules: list[dict[str, object]]) -> Policy:
+    model = PolicyModel.model_validate({"version": 1, "paths": {"store": "/shared/warmstart"}, "rules": rules})
+    return load.resolve(model, find_user, str)
 
 
 class Site:
@@ -55,7 +78,7 @@ class Site:
     def compiled(self) -> Policy:
         """Compile what is there."""
         owners = {0, os.geteuid()}
-        return compile_policy(str(self.policy), owners=owners, profiles=PROFILES, find_user=find_user)
+        return load.compile_policy(str(self.policy), owners=owners, profiles=PROFILES, find_user=find_user)
 
     @staticmethod
     def _put(path: Path, data: bytes) -> Path:

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 from tests.support import image_site
+from tests.support.policy_site import defaults
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.paths import NodePaths
-from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.steps.contract import Context
@@ -74,21 +74,15 @@ def a_context(root: Path, **changes: object) -> Context:
 def a_policy(root: Path, **changes: object) -> Policy:
     """Return a policy without rules whose paths lie below `root`, with some fields changed."""
     me = Identity("me", os.getuid(), os.getgid())
-    policy = Policy(
-        signature=(),
-        paths=compiled.Paths(f"{root}/workspace", f"{root}/store", f"{root}/audit.jsonl", "/usr/bin/scontrol", CACHE),
+    policy = defaults()
+    paths = {"workspace": f"{root}/workspace", "store": f"{root}/store", "audit": f"{root}/audit.jsonl"}
+    policy = policy._replace(
         store_user=me,
         import_user=me,
         validate_user=me,
-        site_label="bare",
-        constant_path="none",
+        paths=policy.paths._replace(**paths),
         images=image_site.RULES._replace(registries=("reg.example.com",), tag_ttl=3600),
-        seed=compiled.Seed(10, 1 << 30, 1 << 30),
-        harvest=compiled.Harvest(30, 1 << 30, 1000, 1 << 30),
-        maintenance=compiled.Maintenance(86400, 1 << 30, 1 << 30, 1 << 30),
-        limits=compiled.Limits(1000),
-        trust=compiled.Trust("claimed"),
-        on_error=compiled.OnError(store="run-cold", image="fail-job", bug="run-without"),
-        rules=(),
+        harvest=policy.harvest._replace(max_size=1 << 30, max_entries=1000, spool=1 << 30),
+        profiles=(),
     )
     return policy._replace(**changes)  # type: ignore[arg-type]

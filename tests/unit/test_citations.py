@@ -9,7 +9,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 GAP = r"\s+(?:#\s*)?"  # a citation may be broken over two lines of a docstring or a comment
 NUMBERS = rf"\d+(?:(?:,|{GAP}and|,{GAP}and){GAP}\d+)*"
-PLACES = ("hooks", "tests", "packaging", "policies", "docs", "README.md", "setup.cfg", ".ruff.toml", "Makefile")
+PLACES = (
+    "hooks",
+    "tests",
+    "packaging",
+    "policies",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "setup.cfg",
+    ".ruff.toml",
+    "Makefile",
+)
 HISTORY = re.compile(r"\bdesign, (?:rule|section|row)|\bcache-formats, section|(?<!/)\b[Tt]hreats, rows? \d")
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.policy_site import defaults
 from tests.support.runs import a_policy
 from warmstart import record as records
 from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
-from warmstart.policy.compiled import OnError
 from warmstart.runner import Refused, Step, run_epilog, run_prolog
 from warmstart.steps.contract import Context, Outcome
+
+ON_ERROR = defaults().on_error
 
 
 class OfUser(UserError):
@@ -79,13 +81,13 @@ def test_a_missing_image_is_a_verdict_unless_the_policy_says_otherwise(context: 
     """Or every node of the job would import it on its own."""
     with pytest.raises(Refused, match="the store's fault"):
         run_prolog(context, [step("image", [], OfStore())])
-    lenient = a_policy(tmp_path, on_error=OnError("run-cold", "run-without", "run-without"))
+    lenient = a_policy(tmp_path, on_error=ON_ERROR._replace(image="run-without"))
     assert run_prolog(context._replace(policy=lenient), [step("image", [], OfStore())]).notices
 
 
 def test_a_site_may_refuse_jobs_while_its_store_is_down(context: Context, tmp_path: Path) -> None:
     """on_error.store: fail-job; a full disk still fails none."""
-    strict = context._replace(policy=a_policy(tmp_path, on_error=OnError("fail-job", "fail-job", "run-without")))
+    strict = context._replace(policy=a_policy(tmp_path, on_error=ON_ERROR._replace(store="fail-job")))
     with pytest.raises(Refused):
         run_prolog(strict, [step("seed", [], OfStore())])
     assert run_prolog(strict, [step("seed", [], OfResource())]).notices

@@ -23,24 +23,10 @@ from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.scratch import Caps
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Images, Keep, Policy
+from warmstart.policy.compiled import Images, Policy
 from warmstart.policy.current import current_policy
 
 IMPORT_S = 3600.0
-# As pyxis itself imports: from any registry, with whichever importer is installed. Limits are the policy's defaults.
-WITHOUT_POLICY = Images(
-    importer="auto",
-    registries=(),
-    insecure=(),
-    tag_ttl=0,
-    wait=0,
-    remember_failures=0,
-    verify="superblock",
-    lock="private",
-    names="",
-    adopt=(),
-    keep=Keep(high=100, low=100, floor=0, lease=0, user=0, account=0),
-)
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
 _LOGIN = re.compile(r"docker://([A-Za-z0-9._$-]{1,128})@(?=[^@]*#)")
 
@@ -130,10 +116,17 @@ def in_store(reference: Reference, policy: Policy) -> str:
 def _import(installation: Installation, request: ImportRequest, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
     _say(f"{request.reference.canonical()} is not in this cluster's store; importing it for you alone")
-    rules = policy.images if policy else WITHOUT_POLICY
+    rules = policy.images if policy else _without_policy()
     importer = choose(rules, Identity(f"uid {uid}", uid, gid))
     directory = _directory(installation, rules)
     return user_import.obtain(request.reference, directory, importer, request.login, after(IMPORT_S))
+
+
+def _without_policy() -> Images:
+    """Return the policy's defaults. The importer that is installed imports from any registry, as pyxis itself does."""
+    from warmstart.policy import load
+
+    return load.default_images()
 
 
 def _directory(installation: Installation, rules: Images) -> user_import.UserImportDirectory:

@@ -1,9 +1,14 @@
-"""Choose the importer that the policy names. Hot path: the importer's own module is loaded only when it is needed."""
+"""Choose the importer that the policy names. Hot path: the importer's own module is loaded only when it is needed.
+
+An importer is a module of `images.importers` with `PROGRAMS`, the absolute paths of the programs that it needs, and
+`make(identity, rules, login) -> Importer`.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.identity import Identity
 
@@ -15,40 +20,59 @@ if TYPE_CHECKING:
 ENROOT = "/usr/bin/enroot"
 
 
+class Kind(NamedTuple):
+    """What hooks know of an importer without its module.
+
+    `recipe` goes up with every change of options that changes the bytes of an image. A new release of the importer's
+    programs does not count, because a job finds the same files in the image. `is_per_machine`: the importer resolves a
+    tag to a digest that depends on the CPU of the node.
+    """
+
+    recipe: int
+    is_per_machine: bool = False
+
+
+IMPORTERS = {"enroot": Kind(recipe=1, is_per_machine=True), "oci": Kind(recipe=1)}
+
+
 def choose(rules: Images, identity: Identity, login: Login | None = None) -> Importer:
     """Return the policy's importer, whose programs run as `identity` ("auto": enroot if it is installed, else oci).
 
     `login` is the site's own at one registry. Raises `ValueError` for a name that the policy's schema does not have.
     """
-    from warmstart.images.importers.egress import Reach
+    name = _load(rules.importer)
+    importer: Importer = sys.modules[name].make(identity, rules, login)
+    return importer
 
-    name, reach = _installed(rules.importer), Reach(rules.hosts, rules.proxy)
-    if name == "enroot":
-        from warmstart.images.importers.enroot import Enroot
 
-        return Enroot(identity, rules.insecure, ENROOT, login, reach)
-    if name == "oci":
-        from warmstart.images.importers.oci import Oci
-
-        return Oci(identity, rules.insecure, login, reach)
-    raise ValueError(f"no importer is called {name!r}")
+def programs(name: str) -> tuple[str, ...]:
+    """Return the absolute paths of the programs that an importer needs."""
+    paths: tuple[str, ...] = sys.modules[_load(name)].PROGRAMS
+    return paths
 
 
 def recipe(name: str) -> str:
-    """Return the part of an image's name that stands for the importer and the version of its options.
-
-    The number goes up with every change of options that changes the bytes of an image. A new release of the importer's
-    programs does not count, because a job finds the same files in the image.
-    """
-    return f"{_installed(name)}1"
+    """Return the part of an image's name that stands for the importer and its recipe: `oci1`."""
+    installed = _installed(name)
+    return f"{installed}{IMPORTERS[installed].recipe}"
 
 
 def is_per_machine(recipe: str) -> bool:
     """Return whether this importer resolves a tag to a digest that depends on the CPU of the node."""
-    return recipe.startswith("enroot")
+    return any(recipe == f"{name}{kind.recipe}" and kind.is_per_machine for name, kind in IMPORTERS.items())
 
 
 def _installed(name: str) -> str:
     if name == "auto":
         return "enroot" if os.path.exists(ENROOT) else "oci"
     return name
+
+
+def _load(name: str) -> str:
+    """Import an importer's module and return the module's name."""
+    installed = _installed(name)
+    if installed not in IMPORTERS:
+        raise ValueError(f"no importer is called {installed!r}")
+    module = f"warmstart.images.importers.{installed}"
+    __import__(module)
+    return module

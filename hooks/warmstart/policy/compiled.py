@@ -98,11 +98,11 @@ class Images(NamedTuple):
     names: str  # a directory, or ""
     adopt: tuple[Adopt, ...]
     keep: Keep
-    credentials: Credentials | None = None
-    max_size: int = 100 << 30  # bytes
-    max_files: int = 1_000_000
-    hosts: tuple[str, ...] = ()
-    proxy: str = ""  # "" if there is none
+    credentials: Credentials | None
+    max_size: int  # bytes
+    max_files: int
+    hosts: tuple[str, ...]
+    proxy: str  # "" if there is none
 
 
 class Seed(NamedTuple):
@@ -120,8 +120,8 @@ class Harvest(NamedTuple):
     max_size: int  # bytes
     max_entries: int
     spool: int  # bytes
-    deferred: int = 8  # runs
-    only_successful: bool = False
+    deferred: int  # runs
+    only_successful: bool
 
 
 class Maintenance(NamedTuple):
@@ -137,14 +137,14 @@ class Limits(NamedTuple):
     """Limits for jobs."""
 
     min_uid: int  # jobs of lower uids get nothing
-    keep: int | None = None  # seconds for which a TMPDIR is retained; None: jobs may not ask for it
+    keep: int | None  # seconds for which a TMPDIR is retained; None: jobs may not ask for it
 
 
 class Trust(NamedTuple):
     """Which attributes Slurm enforces; each is "claimed" or "enforced"."""
 
     account: str
-    qos: str = "claimed"
+    qos: str
 
 
 class Slurmctld(NamedTuple):
@@ -195,8 +195,8 @@ class Rule(NamedTuple):
     scope: str  # "" if the rule sets none
     publishers: tuple[User, ...]
     env: dict[str, str]
-    rendezvous: Rendezvous | None = None
-    override: tuple[str, ...] = ()
+    rendezvous: Rendezvous | None
+    override: tuple[str, ...]
 
 
 class Policy(NamedTuple):
@@ -217,8 +217,8 @@ class Policy(NamedTuple):
     trust: Trust
     on_error: OnError
     rules: tuple[Rule, ...]
-    slurmctld: Slurmctld | None = None  # None: there are no specs
-    profiles: tuple[DefinedProfile, ...] = ()  # the site's own, and `files`
+    slurmctld: Slurmctld | None  # None: there are no specs
+    profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
 
     @property
     def constant_cache(self) -> str:
@@ -283,10 +283,12 @@ def _plain(value: object) -> Json:
 def decode(data: Json) -> Policy:
     """Return the policy from what `encode` wrote. Raises `KeyError` or `TypeError` for anything else.
 
-    Checks only field names: the file is root's own, and every hook reads it.
+    Checks only field names: the file is root's own, and every hook reads it. Turns every list into a tuple, so that
+    only values that are named tuples are listed here.
     """
+    data = _tuples(data)
     return Policy(
-        signature=tuple(map(tuple, data["signature"])),
+        signature=data["signature"],
         paths=Paths(**data["paths"]),
         store_user=Identity(**data["store_user"]),
         import_user=Identity(**data["import_user"]),
@@ -300,20 +302,21 @@ def decode(data: Json) -> Policy:
         limits=Limits(**data["limits"]),
         trust=Trust(**data["trust"]),
         on_error=OnError(**data["on_error"]),
-        rules=tuple(map(_rule, data["rules"])),
+        rules=tuple(_rule(**item) for item in data["rules"]),
         slurmctld=_slurmctld(**data["slurmctld"]) if data["slurmctld"] else None,
         profiles=tuple(DefinedProfile(**item) for item in data["profiles"]),
     )
 
 
-def _images(  # noqa: PLR0917 - one parameter for each field that is not a scalar
-    registries: Json, insecure: Json, hosts: Json, adopt: Json, keep: Json, credentials: Json, **others: Json
-) -> Images:
+def _tuples(data: Json) -> Json:
+    if isinstance(data, list):
+        return tuple(map(_tuples, data))
+    return {key: _tuples(value) for key, value in data.items()} if isinstance(data, dict) else data
+
+
+def _images(adopt: Json, keep: Json, credentials: Json, **others: Json) -> Images:
     return Images(
-        registries=tuple(registries),
-        insecure=tuple(insecure),
-        hosts=tuple(hosts),
-        adopt=tuple(Adopt(item["directory"], tuple(item["owners"])) for item in adopt),
+        adopt=tuple(Adopt(**item) for item in adopt),
         keep=Keep(**keep),
         credentials=_credentials(**credentials) if credentials else None,
         **others,
@@ -333,20 +336,14 @@ def _conditions(data: Json) -> tuple[Condition, ...]:
     )
 
 
-def _slurmctld(user: Json, attributes: Json, **others: Json) -> Slurmctld:
-    return Slurmctld(user=Identity(**user), attributes=tuple(attributes), **others)
+def _slurmctld(user: Json, **others: Json) -> Slurmctld:
+    return Slurmctld(user=Identity(**user), **others)
 
 
-def _rule(data: Json) -> Rule:
+def _rule(match: Json, publishers: Json, rendezvous: Json, **others: Json) -> Rule:
     return Rule(
-        name=data["name"],
-        place=data["place"],
-        match=_conditions(data["match"]),
-        images=tuple(data["images"]),
-        profiles=tuple(data["profiles"]),
-        scope=data["scope"],
-        publishers=tuple(User(**user) for user in data["publishers"]),
-        env=data["env"],
-        override=tuple(data["override"]),
-        rendezvous=Rendezvous(**data["rendezvous"]) if data["rendezvous"] else None,
+        match=_conditions(match),
+        publishers=tuple(User(**user) for user in publishers),
+        rendezvous=Rendezvous(**rendezvous) if rendezvous else None,
+        **others,
     )

@@ -46,7 +46,7 @@ class PolicyUnreadable(PolicyError):
 
     code = "policy-unreadable"
     template = "{path}: {problem}"
-    hint = "write a policy (policies/site.yaml is the documented default), or create the file `off`"
+    hint = "write a policy (start with policies/site.yaml), or create the file `off`"
 
 
 def invalid(problems: Iterable[Problem]) -> PolicyInvalid:

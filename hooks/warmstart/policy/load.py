@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from warmstart.host import files
 from warmstart.host.identity import Identity
+from warmstart.host.wire import Json
 from warmstart.policy import checks, compiled, source
 from warmstart.policy.compiled import Policy
-from warmstart.policy.document import Document, Fault, SourcePosition
+from warmstart.policy.document import Document, Fault
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
-from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rendezvous, Rule, check_shape
+from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rendezvous, Rule, Section, check_shape
 from warmstart.profiles.contract import Fact
 from warmstart.profiles.defined import FILES, DefinedProfile
 
@@ -36,24 +37,32 @@ def compile_policy(
     signature = source.signature(policy)
     document = _read(policy, owners)
     model = _checked(document, known, users)
+
+    def place(rule: int) -> str:
+        path, line, _ = document.position(("rules", rule))
+        return f"{path}:{line}"
+
+    return resolve(model, users, place)._replace(signature=signature)
+
+
+def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], str]) -> Policy:
+    """Return the compiled form of a policy without faults; `place` returns the FILE:LINE of a rule by its number."""
     return Policy(
-        signature=signature,
-        paths=compiled.Paths(**model.paths.model_dump()),
+        signature=(),
+        paths=compiled.Paths(**_values(model.paths)),
         store_user=_existing(users, model.store_user),
         import_user=_existing(users, model.import_user),
         validate_user=_existing(users, model.validate_user),
         site_label=model.site_label,
         constant_path=model.constant_path,
         images=_images(model.images, users),
-        seed=compiled.Seed(**model.seed.model_dump()),
-        harvest=compiled.Harvest(**model.harvest.model_dump()),
-        maintenance=compiled.Maintenance(**model.maintenance.model_dump()),
-        limits=compiled.Limits(**model.limits.model_dump()),
-        trust=compiled.Trust(**model.trust.model_dump()),
-        on_error=compiled.OnError(**model.on_error.model_dump()),
-        rules=tuple(
-            _rule(rule, document.position(("rules", number)), users) for number, rule in enumerate(model.rules)
-        ),
+        seed=compiled.Seed(**_values(model.seed)),
+        harvest=compiled.Harvest(**_values(model.harvest)),
+        maintenance=compiled.Maintenance(**_values(model.maintenance)),
+        limits=compiled.Limits(**_values(model.limits)),
+        trust=compiled.Trust(**_values(model.trust)),
+        on_error=compiled.OnError(**_values(model.on_error)),
+        rules=tuple(_rule(rule, place(number), users) for number, rule in enumerate(model.rules)),
         slurmctld=_slurmctld(model, users),
         profiles=tuple(_profiles(model)),
     )
@@ -98,29 +107,31 @@ def _problem(document: Document, fault: Fault) -> Problem:
     return Problem(*document.position(fault.loc, fault.at_key), fault.problem)
 
 
+def default_images() -> compiled.Images:
+    """Return `images` as it is without a policy."""
+    return _images(Images(), node_user)
+
+
 def _images(images: Images, users: checks.FindUser) -> compiled.Images:
     keep = {key: value or 0 for key, value in images.keep.model_dump().items()}  # 0 bytes: no quota
+    adopt = [
+        compiled.Adopt(item.directory, tuple(_existing(users, name).uid for name in item.owners))
+        for item in images.adopt
+    ]
     return compiled.Images(
-        importer=images.importer,
-        registries=tuple(images.registries),
-        insecure=tuple(images.insecure),
-        tag_ttl=images.tag_ttl,
-        wait=images.wait,
-        remember_failures=images.remember_failures,
-        verify=images.verify,
-        lock=images.lock,
+        **_values(images, "names", "proxy", "adopt", "keep", "credentials"),
         names=images.names or "",
-        adopt=tuple(
-            compiled.Adopt(item.directory, tuple(_existing(users, name).uid for name in item.owners))
-            for item in images.adopt
-        ),
+        proxy=images.proxy or "",
+        adopt=tuple(adopt),
         keep=compiled.Keep(**keep),
         credentials=_credentials(images.credentials),
-        max_size=images.max_size,
-        max_files=images.max_files,
-        hosts=tuple(images.hosts),
-        proxy=images.proxy or "",
     )
+
+
+def _values(section: Section, *but: str) -> Json:
+    """Return a section's values by their keys, lists as tuples, without those that have another form in hooks."""
+    values = section.model_dump(exclude=set(but))
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def _credentials(credentials: Credentials | None) -> compiled.Credentials | None:
@@ -141,33 +152,28 @@ def _slurmctld(model: PolicyModel, users: checks.FindUser) -> compiled.Slurmctld
     matches = [rule.match for rule in model.rules]
     matches += [item.match for item in credentials.repositories] if credentials else []
     return compiled.Slurmctld(
-        spec_directory=keys.spec_directory,
+        **_values(keys, "user", "conf"),
         user=_existing(users, keys.user),
-        deadline=keys.deadline,
         conf=keys.conf or "",
         attributes=tuple(key for key in _FROM_SPEC if any(getattr(match, key) for match in matches)),
     )
 
 
-def _rule(rule: Rule, position: SourcePosition, users: checks.FindUser) -> compiled.Rule:
+def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
     publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
     return compiled.Rule(
-        name=rule.name,
-        place=f"{position[0]}:{position[1]}",
+        **_values(rule, "match", "scope", "publish", "rendezvous"),
+        place=place,
         match=_conditions(rule.match),
-        images=tuple(rule.images),
-        profiles=tuple(rule.profiles),
         scope=rule.scope or "",
         publishers=tuple(compiled.User(user.name, user.uid) for user in publishers),
-        env=rule.env,
-        override=tuple(rule.override),
         rendezvous=_rendezvous(rule.rendezvous) if rule.rendezvous else None,
     )
 
 
 def _rendezvous(given: Rendezvous) -> compiled.Rendezvous:
     low, high = given.ports
-    return compiled.Rendezvous(low=low, high=high, **given.model_dump(exclude={"ports"}))
+    return compiled.Rendezvous(**_values(given, "ports"), low=low, high=high)
 
 
 def _conditions(match: Match) -> tuple[compiled.Condition, ...]:
@@ -188,37 +194,30 @@ def _profiles(model: PolicyModel) -> list[DefinedProfile]:
     """Return the profiles that the policy defines, and `files`."""
     own = [
         DefinedProfile(
+            **_values(profile, "facts", "only_successful"),
             name=name,
-            variables=profile.variables,
-            relocation=profile.relocation,
             facts=_distinct("image", *profile.facts),
-            entries=profile.entries,
-            never=profile.never,
-            needs=profile.needs,
-            formats=dict(profile.formats),
-            max_size=profile.max_size,
             after_success=profile.only_successful,
         )
         for name, profile in model.profiles.items()
     ]
     files_profile = DefinedProfile(
+        **_values(model.files, "include", "facts", "only_successful"),
         name=FILES,
         variables={"WARMSTART_FILES": "{dir}"},
         relocation="relocatable",
         facts=_distinct("image", "declared", *model.files.facts),
-        entries=model.files.include,
-        never=model.files.never,
-        needs=[],
+        entries=tuple(model.files.include),
+        needs=(),
         formats={"*": "written"},
-        max_size=model.files.max_size,
         after_success=model.files.only_successful,
         sidecars=True,
     )
     return [*own, files_profile]
 
 
-def _distinct(*names: Fact) -> list[Fact]:
-    return list(dict.fromkeys(names))
+def _distinct(*names: Fact) -> tuple[Fact, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def _existing(users: checks.FindUser, name: str) -> Identity:

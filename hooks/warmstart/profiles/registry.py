@@ -13,20 +13,21 @@ from warmstart.errors import PolicyError
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.defined import DefinedProfile, profile_of
 
-_MODULES = {
-    "cuda-computecache": "warmstart.profiles.cuda_computecache",
-    "deepgemm": "warmstart.profiles.deepgemm",
-    "flashinfer": "warmstart.profiles.flashinfer",
-    "inductor": "warmstart.profiles.inductor",
-    "jax": "warmstart.profiles.jax",
-    "numba": "warmstart.profiles.numba",
-    "sglang": "warmstart.profiles.sglang",
-    "tilelang": "warmstart.profiles.tilelang",
-    "torch-extensions": "warmstart.profiles.torch_extensions",
-    "triton": "warmstart.profiles.triton",
-    "trt-rtx": "warmstart.profiles.trt_rtx",
-    "vllm": "warmstart.profiles.vllm",
-}
+# Each is PROFILE of the module with its name, `_` for `-`.
+_SHIPPED = (
+    "cuda-computecache",
+    "deepgemm",
+    "flashinfer",
+    "inductor",
+    "jax",
+    "numba",
+    "sglang",
+    "tilelang",
+    "torch-extensions",
+    "triton",
+    "trt-rtx",
+    "vllm",
+)
 
 
 class ProfileUnknown(PolicyError):
@@ -39,17 +40,17 @@ class ProfileUnknown(PolicyError):
 
 def names(defined: Sequence[DefinedProfile] = ()) -> list[str]:
     """Return the names of all profiles, sorted. `defined` are the policy's own profiles."""
-    return sorted({*_MODULES, *(profile.name for profile in defined)})
+    return sorted({*_SHIPPED, *(profile.name for profile in defined)})
 
 
 def get(name: str, defined: Sequence[DefinedProfile] = ()) -> Profile:
     """Return the profile `name`; those that come with warmstart win. Raises `ProfileUnknown` if there is none."""
-    module = _MODULES.get(name)
-    if module is None:
+    if name not in _SHIPPED:
         for profile in defined:
             if profile.name == name:
                 return profile_of(profile)
         raise ProfileUnknown(name=name, known=", ".join(names(defined)))
+    module = f"warmstart.profiles.{name.replace('-', '_')}"
     __import__(module)
     found = sys.modules[module].PROFILE
     assert isinstance(found, Profile)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.policy_site import defaults
 from tests.support.superblocks import image
 from warmstart.images import eviction, published, uses
 from warmstart.images.eviction import inventory
 from warmstart.images.layout import NOBODY, Charged
-from warmstart.policy.compiled import Keep
 
 LEASE = 1000
 
 
-KEEP = Keep(high=80, low=50, floor=5, lease=LEASE, user=0, account=0)
+KEEP = defaults().images.keep._replace(high=80, low=50, floor=5, lease=LEASE)
 
 
 SIZE = len(image())

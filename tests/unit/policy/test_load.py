@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.policy_site import MINIMAL, Compile, Site, refusals
-from warmstart.policy import compiled
+from warmstart.policy import compiled, load
 from warmstart.policy.invalid import PolicyInvalid
 
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
@@ -20,27 +20,27 @@ KEEP = (85, 70, 2, 7 * 86400, 0, 0)
 def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> None:
     """A policy with a store alone gives nobody anything and has every default."""
     policy = compiled_of(MINIMAL)
-    assert policy.paths == (
-        "/var/tmp/warmstart",
-        "/shared/warmstart",
-        "/var/log/warmstart/audit.jsonl",
-        "/usr/bin/scontrol",
-        "/var/cache/warmstart",
-    )
+    assert (policy.paths.workspace, policy.paths.store) == ("/var/tmp/warmstart", "/shared/warmstart")
     assert policy.store_user == ("warmstart", 901, 901)
     assert policy.validate_user == ("warmstart-validate", 903, 903)
-    assert policy.images[:12] == ("auto", (), (), 86400, 240, 30, "superblock", "private", "", (), KEEP, None)
-    assert policy.images[12:] == (100 << 30, 1_000_000, (), "")
-    assert policy.seed == (10, 1 << 30, 20 << 30)
-    assert policy.harvest == (30, 5 << 30, 50000, 5 << 30, 8, False)
-    assert policy.maintenance == (90 * 86400, 50 << 30, 500 << 30, 2 << 40)
-    assert (policy.limits, policy.trust, policy.on_error) == (
-        (1000, None),
-        ("claimed", "claimed"),
-        ("run-cold", "fail-job", "run-without"),
+    images, harvest = policy.images, policy.harvest
+    assert (images.tag_ttl, images.max_size, images.max_files, images.verify) == (86400, 100 << 30, 10**6, "superblock")
+    assert (images.registries, images.adopt, images.names, images.proxy, images.credentials) == ((), (), "", "", None)
+    assert (images.keep.high, images.keep.lease, images.keep.user) == (85, 7 * 86400, 0)
+    assert (harvest.budget, harvest.max_size, harvest.deferred, harvest.only_successful) == (30, 5 << 30, 8, False)
+    assert (policy.limits.min_uid, policy.limits.keep, policy.trust.qos) == (1000, None, "claimed")
+    assert (policy.on_error.store, policy.on_error.image, policy.on_error.bug) == (
+        "run-cold",
+        "fail-job",
+        "run-without",
     )
     assert (policy.site_label, policy.constant_path, policy.constant_cache, policy.rules) == ("bare", "none", "", ())
     assert [profile.name for profile in policy.profiles] == ["files"]
+
+
+def test_images_without_a_policy_are_those_of_an_empty_one(compiled_of: Compile) -> None:
+    """The importer for pyxis uses them if there is no policy."""
+    assert load.default_images() == compiled_of(MINIMAL).images
 
 
 CREDENTIALS = """\
@@ -65,7 +65,7 @@ images:
         ("images:", "3:8: images: expected a mapping, got nothing; give it a value or leave the key out"),
         ("images: []", "3:9: images: expected a mapping, got a list"),
         ("rules: {name: a}", "3:8: rules: expected a list, got a mapping"),
-        ("images: {importer: docker}", "3:20: images.importer: expected 'auto', 'enroot' or 'oci', got 'docker'"),
+        ("images: {verify: fast}", "3:18: images.verify: expected 'superblock' or 'full', got 'fast'"),
         (
             "images: {registries: [a.org], credentials: {file: /etc/c, repositories: []}}",
             "3:73: images.credentials.repositories: is empty; name at least one",

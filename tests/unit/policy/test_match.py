@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.policy_site import Compile
+from tests.support.policy_site import Compile, a_rule, defaults
 from tests.support.runs import a_job
-from warmstart.host.identity import Identity
 from warmstart.job import Job
-from warmstart.policy import compiled, load
-from warmstart.policy.compiled import Condition, Policy, Rule
+from warmstart.policy import load
+from warmstart.policy.compiled import Condition, Policy
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import Grant, combine, matching, private_repository
 
@@ -72,7 +71,7 @@ NAMES = st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=6)
 def test_a_list_of_globs_matches_as_fnmatch_does(globs: list[str], partition: str) -> None:
     """Any pattern of a list is enough, case counts, and an attribute that is not there matches nothing."""
     patterns = load.condition("partition", globs).patterns
-    rule = Rule("r", "p:1", (Condition("partition", patterns),), (), (), "", (), {})
+    rule = a_rule(match=(Condition("partition", patterns),))
     policy = BARE._replace(rules=(rule,))
     (found,) = matching(policy, JOB._replace(partition=partition), no_groups)
     expected = partition != "" and any(fnmatch.fnmatchcase(partition, glob) for glob in globs)
@@ -264,7 +263,7 @@ def test_scope_keys_are_one_plain_name(policy_of: Make, account: str, key: str) 
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_two_accounts_have_two_scope_keys(one: str, other: str) -> None:
     """Escaping loses nothing."""
-    policy = BARE._replace(trust=compiled.Trust("enforced"), rules=(Rule("r", "p:1", (), (), (), "account", (), {}),))
+    policy = BARE._replace(trust=BARE.trust._replace(account="enforced"), rules=(a_rule(scope="account"),))
     keys = [granted(policy, JOB._replace(account=account)).read_scopes[0] for account in (one, other)]
     assert (keys[0] == keys[1]) is (one == other)
     assert all(set(key) <= set("%-_.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") for key in keys)
@@ -294,23 +293,7 @@ def test_system_accounts_get_nothing(policy_of: Make, uid: int, reason: str) -> 
     assert granted(policy, JOB).profiles == ["numba"]
 
 
-BARE = Policy(
-    signature=(),
-    paths=compiled.Paths("/w", "/s", "/a", "/c", "/d"),
-    store_user=Identity("warmstart", 901, 901),
-    import_user=Identity("warmstart-import", 902, 902),
-    validate_user=Identity("warmstart-validate", 903, 903),
-    site_label="bare",
-    constant_path="none",
-    images=compiled.Images("auto", (), (), 1, 1, 1, "superblock", "private", "", (), compiled.Keep(85, 70, 2, 1, 0, 0)),
-    seed=compiled.Seed(1, 1, 1),
-    harvest=compiled.Harvest(1, 1, 1, 1),
-    maintenance=compiled.Maintenance(1, 1, 1, 1),
-    limits=compiled.Limits(1000),
-    trust=compiled.Trust("claimed"),
-    on_error=compiled.OnError("run-cold", "fail-job", "run-without"),
-    rules=(),
-)
+BARE = defaults()
 
 
 PRIVATE = """\

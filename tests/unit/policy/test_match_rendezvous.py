@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.policy_site import Compile, Site
+from tests.support.policy_site import Compile, Site, a_rendezvous
 from tests.support.runs import a_job
 from warmstart.host import ports
-from warmstart.policy.compiled import Rendezvous
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
 from warmstart.policy.schema import parse_ports
@@ -73,8 +72,8 @@ def test_the_last_rule_that_has_one_holds_as_a_whole(compiled_of: Compile) -> No
         for job in [a_job(partition=partition)]
     }
     assert found == {
-        "main": Rendezvous(10000, 19999, 8, 64, shared_nodes=True, wait=20, required=False),
-        "other": Rendezvous(20000, 29999, 8, 64, shared_nodes=False, wait=5, required=True),
+        "main": a_rendezvous(low=10000, high=19999, shared_nodes=True),
+        "other": a_rendezvous(low=20000, high=29999, wait=5, required=True),
     }
 
 

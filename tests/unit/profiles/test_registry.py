@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from warmstart import profiles
 from warmstart.profiles import registry
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.registry import ProfileUnknown
 
 # Variables that are no directory.
 SWITCHES = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+FACTS = {"cpu": "CPU", "gpu": "GPU"}  # as the documentation writes them
 HOOKS = Path(__file__).parents[3] / "hooks"
 DOCUMENT = HOOKS.parent / "docs/profiles.md"
 # What docs/architecture.md, rule 11, forbids on the hot path, and what only the judge needs.
@@ -39,6 +41,30 @@ def test_every_profile_says_all_about_itself() -> None:
             assert inside or value == SWITCHES.get(variable)
         assert "image" in profile.facts
         assert (profile.relocate is not None) == (profile.relocation == "rewrite")
+
+
+def test_every_profile_is_registered() -> None:
+    """A module of profiles/ with a `PROFILE` that the registry does not name is of no use to anybody."""
+    modules = [path.stem for path in Path(profiles.__path__[0]).glob("*.py") if "\nPROFILE = " in path.read_text()]
+    assert sorted(module.replace("_", "-") for module in modules) == registry.names()
+
+
+def test_the_documentation_has_every_profile() -> None:
+    """The first table of docs/profiles.md says of each profile what its module says."""
+    table = DOCUMENT.read_text().partition("| profile | variables |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    found = {
+        row[0].strip("`"): ({*re.findall(r"`([A-Z_]+)", row[1])}, row[2].partition(" (")[0], {*row[3].split(", ")})
+        for row in rows
+    }
+    assert found == {
+        name: (
+            {*registry.get(name).variables},
+            registry.get(name).relocation.replace("-", " "),
+            {FACTS.get(fact, fact) for fact in registry.get(name).facts},
+        )
+        for name in registry.names()
+    }
 
 
 def test_an_unknown_profile_is_the_policys_fault() -> None:

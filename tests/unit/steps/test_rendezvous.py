@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.policy_site import a_rendezvous
 from tests.support.runs import a_context, a_job, a_policy
 from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.host import ports
 from warmstart.job import Job
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Rendezvous
 from warmstart.policy.match import Grant
 from warmstart.run_end import Ending
 from warmstart.runner import Step
@@ -29,7 +29,7 @@ from warmstart.store import rendezvous as meeting
 from warmstart.store.layout import StoreFailed
 from warmstart.store.rendezvous import Answer
 
-RULE = Rendezvous(24000, 24999, per_job=8, per_user=64, shared_nodes=True, wait=5, required=False)
+RULE = a_rendezvous(shared_nodes=True, wait=5)
 TWO = a_job(nodelist="n[1-2]")
 
 

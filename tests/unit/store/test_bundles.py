@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
-from warmstart.policy.compiled import Maintenance
+from tests.support.policy_site import defaults
 from warmstart.store import atomic as publishing
 from warmstart.store import blocklist, bundles, index, locks
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published, QuotaExceeded, Reindexed
@@ -365,7 +365,7 @@ def test_names_from_outside_do_not_lead_out(tmp_path: Path) -> None:
 # Quotas of scopes when something is published; what maintenance does about them is in test_maintenance.
 
 
-RULES = Maintenance(keep=1, per_user=10, per_account=20, per_site=30)
+RULES = defaults().maintenance._replace(keep=1, per_user=10, per_account=20, per_site=30)
 
 
 def publish_within(store: Path, quota: int, *entries: str) -> Published:

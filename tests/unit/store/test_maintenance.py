@@ -9,13 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 from tests.support.bundles import OWNER, draft, namespace, publish
-from warmstart.policy.compiled import Maintenance
+from tests.support.policy_site import defaults
 from warmstart.repack import merge
 from warmstart.seed import node_cache
 from warmstart.store import blocklist, bundles, maintenance
 from warmstart.store.maintenance import Bundle, Use
 
-POLICY = Maintenance(keep=100, per_user=10, per_account=20, per_site=30)
+POLICY = defaults().maintenance._replace(keep=100, per_user=10, per_account=20, per_site=30)
 
 
 def bundle(name: str, used: float, size: int = 1, scope: str = "user-1-a") -> Bundle:

@@ -19,7 +19,7 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
 from warmstart.images import choice, verify
-from warmstart.images.importers import base, oci
+from warmstart.images.importers import base
 from warmstart.images.producer import format_size
 from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy
@@ -28,7 +28,7 @@ ACCOUNTS = ("store_user", "import_user", "validate_user")
 POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
 SHARED = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "glusterfs")
 LEAST_FREE = 5  # percent, of bytes and of inodes
-VERSIONS = {verify.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version"}  # others: --version
+VERSIONS = {verify.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version", choice.ENROOT: "version"}  # others: --version
 PROGRAMS = (
     verify.UNSQUASHFS,
     pack.MKSQUASHFS,
@@ -151,12 +151,13 @@ def limits(node: Node) -> Iterator[Finding]:
 
 def tools(node: Node) -> Iterator[Finding]:
     """Check for the programs that hooks run by absolute path."""
-    programs = [*PROGRAMS, *_importers(node.policy.images.importer)]
+    importers = choice.programs(node.policy.images.importer)
+    programs = [*PROGRAMS, *importers]
     missing = [program for program in programs if not os.access(program, os.X_OK)]
     if missing:
         yield Finding(WRONG, f"missing: {', '.join(missing)}", "install the packages that docs/install.md names")
     else:
-        versions = [_version(program) for program in (verify.UNSQUASHFS, *_importers(node.policy.images.importer))]
+        versions = [_version(program) for program in (verify.UNSQUASHFS, *importers)]
         yield Finding(OK, "; ".join(versions))
 
 
@@ -251,14 +252,8 @@ def _lease_problem(path: str) -> str:
     return ""
 
 
-def _importers(name: str) -> list[str]:
-    if name == "enroot" or (name == "auto" and os.path.exists(choice.ENROOT)):
-        return [choice.ENROOT]
-    return [oci.SKOPEO, oci.UMOCI]
-
-
 def _version(program: str) -> str:
-    arguments = ["version"] if program == choice.ENROOT else [VERSIONS.get(program, "--version")]
+    arguments = [VERSIONS.get(program, "--version")]
     try:
         done = process.run([program, *arguments], deadline=after(5.0))
     except WarmstartError:

@@ -34,7 +34,10 @@ from warmstart.images.importers.base import (
 from warmstart.images.importers.egress import Reach, host_of
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.scratch import Scratch
+from warmstart.policy.compiled import Images
 
+PROGRAM = "/usr/bin/enroot"
+PROGRAMS = (PROGRAM,)
 DIGESTS_SINCE = 4  # first major version with `enroot digest` and NAME@DIGEST in references
 CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs2ovlfs (`make setcap`)
 RESULT = "image.sqsh"
@@ -52,12 +55,17 @@ _LATER = frozenset({408, 429, *range(500, 600)})
 _OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 60, 92})
 
 
+def make(identity: Identity, rules: Images, login: Login | None) -> Enroot:
+    """Return the importer, as the policy wants it."""
+    return Enroot(identity, rules.insecure, login=login, reach=Reach(rules.hosts, rules.proxy))
+
+
 class Enroot(NamedTuple):
     """The importer with its account; `insecure` are registries that are reached over plain HTTP."""
 
     identity: Identity
     insecure: tuple[str, ...] = ()
-    program: str = "/usr/bin/enroot"
+    program: str = PROGRAM
     login: Login | None = None  # at the image's registry, if the policy has one for it
     reach: Reach = Reach()
     name: str = "enroot"

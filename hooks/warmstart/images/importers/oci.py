@@ -26,12 +26,14 @@ from warmstart.images.importers.base import (
 from warmstart.images.importers.egress import Reach
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.scratch import Scratch
+from warmstart.policy.compiled import Images
 
 SKOPEO = "/usr/bin/skopeo"
 UMOCI = "/usr/bin/umoci"
 CHMOD = "/bin/chmod"
 MKSQUASHFS = "/usr/bin/mksquashfs"
 
+PROGRAMS = (SKOPEO, UMOCI)  # besides those that every node has
 LAYOUT = "layout"
 TAG = "import"
 ROOTFS = "rootfs"
@@ -57,6 +59,11 @@ _UNREACHABLE = (
     *("too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable"),
     *("statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client"),
 )
+
+
+def make(identity: Identity, rules: Images, login: Login | None) -> Oci:
+    """Return the importer, as the policy wants it."""
+    return Oci(identity, rules.insecure, login, Reach(rules.hosts, rules.proxy))
 
 
 class Oci(NamedTuple):

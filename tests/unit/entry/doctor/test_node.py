@@ -202,20 +202,12 @@ def test_room_for_workspaces(here: Node, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing programs are listed; others show their version."""
     monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh",))
-    monkeypatch.setattr(node, "_importers", lambda _: ["/bin/true"])
+    monkeypatch.setattr(choice, "programs", lambda _: ("/bin/true",))
     monkeypatch.setattr(node, "_version", lambda program: f"{program} 1")
     assert one(node.tools, here).status == "ok"
     monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh", "/no/such"))
     found = one(node.tools, here)
     assert (found.status, found.found) == ("wrong", "missing: /no/such")
-
-
-def test_the_importers_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """According to the policy, and for `auto` to what is installed."""
-    assert node._importers("enroot") == ["/usr/bin/enroot"]
-    assert node._importers("oci") == ["/usr/bin/skopeo", "/usr/bin/umoci"]
-    monkeypatch.setattr(choice, "ENROOT", "/bin/sh")
-    assert node._importers("auto") == ["/bin/sh"]
 
 
 def test_journals_and_spools_that_wait(here: Node) -> None:

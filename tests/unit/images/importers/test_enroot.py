@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_site import CAPS, RULES
+from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images import choice
 from warmstart.images.importers import enroot, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
@@ -266,18 +265,6 @@ def test_a_slow_import_is_not_begun_again(programs: Programs, scratch: Scratch) 
     with pytest.raises(process.ProgramTooSlow):
         IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
     assert len(programs.started) == 1
-
-
-def test_auto_is_enroot_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`auto` looks for the program; the names are what they say; others are refused."""
-    monkeypatch.setattr(choice, "ENROOT", str(tmp_path / "enroot"))
-    assert choice.choose(RULES, IDENTITY).name == "oci"
-    (tmp_path / "enroot").touch()
-    assert choice.choose(RULES, IDENTITY).name == "enroot"
-    assert choice.choose(RULES._replace(importer="oci"), IDENTITY).name == "oci"
-    assert choice.choose(RULES._replace(importer="enroot"), IDENTITY).identity == IDENTITY
-    with pytest.raises(ValueError, match="docker"):
-        choice.choose(RULES._replace(importer="docker"), IDENTITY)
 
 
 # The manifest endpoint, asked by hand: against a small registry on loopback.
