@@ -29,7 +29,7 @@ test: setup-tests ## all tests: unit, integration (real Slurm, as root), securit
 	$(BIN)/python -m pytest -q
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
-	PYTHONPATH=hooks $(BIN)/python -m warmstart.policy.reference --check
+	$(BIN)/python -m warmstart.policy.reference --check
 	$(BIN)/ruff format --check hooks tests
 	$(BIN)/ruff check hooks tests
 	$(BIN)/mypy
@@ -42,7 +42,7 @@ shellcheck:
 		tests/newer/enter .ci/run
 
 docs: setup ## policies/schema.json and the tables of docs/policy.md, from the policy's schema
-	PYTHONPATH=hooks $(BIN)/python -m warmstart.policy.reference
+	$(BIN)/python -m warmstart.policy.reference
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench
