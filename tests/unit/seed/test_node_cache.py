@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bundles import namespace, publish
+from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.seed import node_cache
@@ -129,14 +130,14 @@ def test_another_jobs_fetch_is_waited_for_until_the_deadline(node: Node) -> None
 def test_another_jobs_fetch_is_taken_where_it_has_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file had its final name before our lock: nothing is fetched twice."""
     offer = node.publish("a", content=b"x")
-    real = node_cache.files.wait_flock
+    real = files.wait_flock
 
     def ends(fd: int, deadline: object) -> bool:
-        monkeypatch.setattr(node_cache.files, "wait_flock", real)
+        monkeypatch.setattr(files, "wait_flock", real)
         node.copy(offer)
         return True
 
-    monkeypatch.setattr(node_cache.files, "wait_flock", ends)
+    monkeypatch.setattr(files, "wait_flock", ends)
     assert node.copy(offer).fetched == 0
 
 
