@@ -28,15 +28,18 @@ SCOPE = f"user-{os.getuid()}-ws-alice"
 NUMBA = Rule("everyone", "policy.yaml:1", (), (), ("numba",), "", (), {})
 
 
-class _AsRoot:
-    """The module `os` for a module that asks whether it is root."""
+class OsAs:
+    """The module `os` for a module that asks who runs it."""
+
+    def __init__(self, uid: int) -> None:
+        self._uid = uid
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever os has
         return getattr(os, name)
 
     def geteuid(self) -> int:
-        """Say that we are."""
-        return 0
+        """Say what the test wants."""
+        return self._uid
 
 
 class EntrySite:
@@ -49,7 +52,7 @@ class EntrySite:
         self.store = root / "store"
         self.store.mkdir()
         self.write(a_policy(root, rules=(NUMBA,), limits=Limits(0)))
-        monkeypatch.setattr(sessions, "os", _AsRoot())
+        monkeypatch.setattr(sessions, "os", OsAs(0))
         monkeypatch.setattr(process, "run_alone", run_alone)
         monkeypatch.setattr(match, "_exclusion", lambda _policy, _job: "")  # the job's uid is that of the accounts
         monkeypatch.setattr(commands, "with_daemons", frozenset)

@@ -151,13 +151,7 @@ def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
 )
 def test_only_root_may(site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     """Nobody else reads the store."""
-
-    class User:
-        @staticmethod
-        def geteuid() -> int:
-            return 1000
-
-    monkeypatch.setattr(sessions, "os", User)
+    monkeypatch.setattr(sessions, "os", OsAs(1000))
     result = site.command("cache", *command)
     assert (result.exit_code, "this needs root" in result.stderr) == (2, True)
 

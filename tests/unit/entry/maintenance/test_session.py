@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.support.entry_site import EntrySite
+from tests.support.entry_site import EntrySite, OsAs
 from warmstart.audit import events
 from warmstart.entry.maintenance import session as sessions
 from warmstart.entry.maintenance.session import NotRoot, labels, maintenance_session
@@ -52,13 +52,7 @@ def test_a_session_that_fails_says_so(entry_site: EntrySite) -> None:
 
 def test_only_root_has_one(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written for anybody else."""
-
-    class User:
-        @staticmethod
-        def geteuid() -> int:
-            return 1000
-
-    monkeypatch.setattr(sessions, "os", User)
+    monkeypatch.setattr(sessions, "os", OsAs(1000))
     with pytest.raises(NotRoot, match="warmstart cache"), maintenance_session(entry_site.installation, "cache"):
         pytest.fail("not root")
     assert os.listdir(entry_site.installation.var) == ["policy.json"]
