@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support import packed
 from tests.support.cache_files import NUMBA_BASE, numba_files
-from tests.support.entry_site import SCOPE, EntrySite
+from tests.support.entry_site import SCOPE, EntrySite, OsAs
 from warmstart.entry.cli import cache
 from warmstart.entry.cli.cache import NamespaceFilter
 from warmstart.entry.maintenance import session as sessions
