@@ -16,7 +16,7 @@ TEXT = st.text(max_size=40) | st.sampled_from(["\x1b[31m", "\u202e", "a\nb", "é
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5),
-    max_leaves=20,
+    max_leaves=10,
 )
 
 

@@ -82,7 +82,7 @@ def test_who_may_not_read_the_compiled_form_compiles_for_himself(place: Place) -
         assert (found.policy.site_label, found.changed, found.problem) == ("fresh", False, None)
 
 
-@pytest.mark.parametrize(("uid", "advice"), [(0, "write a policy"), (1000, "ask as root")])
+@pytest.mark.parametrize(("uid", "advice"), [(0, "write a policy"), (1000, "run the command as root")])
 def test_advice_is_for_who_asks(monkeypatch: pytest.MonkeyPatch, uid: int, advice: str) -> None:
     """A user can't repair a policy; what is wrong with its text is the same for both."""
     monkeypatch.setattr(os, "geteuid", lambda: uid)

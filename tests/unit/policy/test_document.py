@@ -83,8 +83,8 @@ def test_any_text_is_data_or_refused_with_a_place(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "refusal"),
     [
-        ("a: &x 1\nb: *x\n", "policy.yaml:1:4: not YAML: anchors and aliases are not taken; write the value out"),
-        ("a: !!str 1\n", "policy.yaml:1:4: not YAML: tags are not taken"),
+        ("a: &x 1\nb: *x\n", "policy.yaml:1:4: not YAML: anchors and aliases are not allowed; write the value out"),
+        ("a: !!str 1\n", "policy.yaml:1:4: not YAML: tags are not allowed"),
         ("a: {" * 9 + "}" * 9, "nested deeper than 8"),
         ("a: [1\n", "not YAML: "),
         ("a: 1\nb: \x07\n", "policy.yaml:2:4: not YAML: character 0x7 is not allowed"),
@@ -113,7 +113,7 @@ def test_a_key_stands_once_and_is_a_name() -> None:
     """Otherwise the last one would win, and nobody would know."""
     problems = read("a: 1\nb: 2\na: 3\n[c]: 4\n").problems
     assert [str(problem) for problem in problems] == [
-        "policy.yaml:3:1: 'a' stands here twice",
+        "policy.yaml:3:1: duplicate key 'a'",
         "policy.yaml:4:1: a key must be a plain name",
     ]
 
@@ -149,7 +149,7 @@ def test_a_loc_is_said_as_it_is_written(loc: tuple[str | int, ...], text: str) -
 def test_a_wrong_word_has_advice() -> None:
     """The nearest one, or all that there are."""
     assert document.nearest("imags", ["images", "rules"]) == "did you mean images?"
-    assert document.nearest("xyz", ["images", "rules"]) == "known here: images, rules"
+    assert document.nearest("xyz", ["images", "rules"]) == "allowed: images, rules"
 
 
 @pytest.mark.parametrize(

@@ -44,17 +44,17 @@ def test_private_stores_are_for_roots_eyes(store: Store, monkeypatch: pytest.Mon
 def test_what_is_only_read_can_not_be_told(store: Store, entry_site: EntrySite) -> None:
     """A change without an audit is a bug."""
     with pytest.raises(AssertionError):
-        store.tell(events.IMAGE_PINNED)
+        store.emit(events.IMAGE_PINNED)
     with changed(entry_site.installation) as writable:
-        writable.tell(events.IMAGE_PINNED, name="x")
+        writable.emit(events.IMAGE_PINNED, name="x")
     assert [event["name"] for event in entry_site.events("image.pinned")] == ["x"]
 
 
 def test_an_image_is_one_or_none(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 1, with what to do about it."""
-    assert store.the(HEX).name.startswith(HEX)
+    assert store.find(HEX).name.startswith(HEX)
     with pytest.raises(click.exceptions.Exit) as caught:
-        store.the("ef" * 32)
+        store.find("ef" * 32)
     assert (caught.value.exit_code, "no such image" in capsys.readouterr().err) == (1, True)
 
 
@@ -89,6 +89,6 @@ def test_a_few_letters_name_nothing(text: str) -> None:
     """Only so many that it is no accident; any text is answered."""
     entry = ImageEntry._make([""] * len(ImageEntry._fields))
     entry = entry._replace(name=HEX, path="/store/x.sqsh", digest=f"sha256:{HEX}", reference="reg.io/a:1")
-    assert image_store._is_meant(entry, text) is (len(text) >= image_store.SHORTEST and HEX.startswith(text))
+    assert image_store._matches(entry, text) is (len(text) >= image_store.SHORTEST and HEX.startswith(text))
     for exact in (entry.path, entry.digest, "reg.io/a:1", "docker://reg.io/a:1"):
-        assert image_store._is_meant(entry, exact)
+        assert image_store._matches(entry, exact)

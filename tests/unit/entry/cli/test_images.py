@@ -84,7 +84,7 @@ def test_without_a_name_the_watermarks_decide(site: EntrySite) -> None:
 
 def test_a_damaged_image_is_quarantined(site: EntrySite) -> None:
     """Once it was read whole, every byte counts; what has not changed is not read again."""
-    for how in ("whole", "whole, as it was when it was last read"):
+    for how in ("intact", "intact, unchanged since it was last read"):
         assert {row["how"] for row in site.json("images", "verify")} == {how}
     path = Path(next(entry["path"] for entry in site.json("images", "list") if HEX in entry["name"]))
     path.write_bytes(image()[:-1] + b"x")

@@ -43,7 +43,7 @@ def test_all_nodes_that_have_had_hooks(entry_site: EntrySite, nodes: list[str]) 
     assert (shown.exit_code, "7 B" in shown.stdout, nodes[2:]) == (0, True, ["n2"])
 
 
-@pytest.mark.parametrize(("node", "said"), [("n3", "another maintenance run is at work"), ("n4", "copies: x")])
+@pytest.mark.parametrize(("node", "said"), [("n3", "another maintenance run is active"), ("n4", "copies: x")])
 def test_a_part_that_failed_is_status_1(entry_site: EntrySite, nodes: list[str], node: str, said: str) -> None:
     """The report has it."""
     result = entry_site.command("maintain", "--node", node)

@@ -23,7 +23,7 @@ VALUES = st.recursive(
         | st.dictionaries(st.text(max_size=3), inner, max_size=4)
         | st.frozensets(st.integers(), max_size=3)
     ),
-    max_leaves=15,
+    max_leaves=8,
 )
 
 
