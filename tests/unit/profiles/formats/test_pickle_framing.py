@@ -14,7 +14,9 @@ from tests.support.judging import SAME_STAGE, Reason
 from warmstart.profiles.entry_files import REASONS, EntryFiles
 from warmstart.profiles.formats import pickle_framing
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
+# Bytes that begin as an ELF image does are checked as one.
+BYTES = st.binary(max_size=8).filter(lambda data: not data.startswith(b"\x7fELF"))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | BYTES
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
