@@ -10,7 +10,7 @@ ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test lint shellcheck docs bench install uninstall update-requirements clean
+.PHONY: help setup setup-tests demo test unit lint shellcheck docs bench install uninstall update-requirements clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -27,6 +27,9 @@ demo: setup ## a real four-node cluster and a registry on this machine; the same
 
 test: setup-tests ## all tests: unit, integration (real Slurm, as root), security, crash
 	$(BIN)/python -m pytest -q
+
+unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
+	$(BIN)/python -m pytest -q tests/unit
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m warmstart.policy.reference --check

@@ -68,3 +68,8 @@ def sglang_leaf(rows: list[list[str]]) -> str:
 
 SGLANG_LEAF = sglang_leaf(SGLANG_ROWS)
 SGLANG = {f"{SGLANG_LEAF}/sgl_deps.json": json.dumps(SGLANG_ROWS).encode(), f"{SGLANG_LEAF}/sgl_kernel_x.so": SHARED}
+
+
+def below(prefix: str, files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return files in a directory."""
+    return {prefix + name: content for name, content in files.items()}

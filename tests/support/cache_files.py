@@ -80,3 +80,17 @@ def torch_artifact(*fields: bytes) -> bytes:
     """Return what torch's `BytesWriter` makes of these fields."""
     payload = b"".join(len(field).to_bytes(8, "big") + field for field in fields)
     return zlib.crc32(payload).to_bytes(4, "big") + payload
+
+
+# What JAX compresses, as libzstd does it with 494 bytes: one compressed block with sequences, no checksum.
+CONTENT = b"\0\0\0\7" + b"executable" * 500
+ZSTD = b"\x28\xb5\x2f\xfd\x60\xee\x00\x1d\x02\x00\x74\x03\x00\x00\x00\x07executable " + bytes(range(40))
+ZSTD += bytes.fromhex("0200c05e5ba96ab5d401")
+
+
+def zstd(*blocks: bytes, header: bytes = b"\x24\x0a", last: bytes = b"\xaa\xbb\xcc\xdd") -> bytes:
+    """Return a zstd frame of raw blocks with a checksum; its content is ten bytes long (RFC 8878, 3.1.1)."""
+    data = b"\x28\xb5\x2f\xfd" + header
+    for number, block in enumerate(blocks, 1):
+        data += (len(block) << 3 | (number == len(blocks))).to_bytes(3, "little") + block
+    return data + last

@@ -1,7 +1,9 @@
 """Sample values that unit tests share."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from tests.support import image_site
 from tests.support.policy_site import defaults
@@ -86,3 +88,9 @@ def a_policy(root: Path, **changes: object) -> Policy:
         profiles=(),
     )
     return policy._replace(**changes)  # type: ignore[arg-type]
+
+
+def events(context: Context, name: str) -> list[dict[str, Any]]:
+    """Return the audited events of one name."""
+    lines = [line for path in Path(context.paths.journal).iterdir() for line in path.read_text().splitlines()]
+    return [event for line in lines if (event := json.loads(line))["event"] == name]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.privileges import make_removable
 from tests.support.runs import a_context, a_policy
 from tests.support.vanish import vanishes
 from warmstart import record as records
@@ -50,6 +51,7 @@ class Runs:
             Path(record.run_directory, path).write_text("x")
         (self.workspace / f"import.{record.run_id}.0123").mkdir()
         view.publish(self.paths.view, record, {"environment": "x"})
+        make_removable(f"{self.paths.view}/{record.view_id}")
         return Ending(self.context.policy, self.paths, record, self.context.audit, self.context.store)
 
     def recorded(self, job_id: int = 7) -> Record | None:

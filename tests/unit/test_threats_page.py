@@ -5,7 +5,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = (TESTS.parent / "docs" / "threats.md").read_text()
-FILE = re.compile(r"((?:unit|integration|security|crash)/[\w/]+\.py)((?:::\w+(?:\[[\w-]+\])?(?:, )?)*)")
+FILE = re.compile(r"((?:unit|root|integration|security|crash)/[\w/]+\.py)((?:::\w+(?:\[[\w-]+\])?(?:, )?)*)")
 
 
 def test_each_test_of_the_page_exists() -> None:

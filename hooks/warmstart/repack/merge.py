@@ -216,7 +216,8 @@ def _fill(
     for source in sources:
         os.unlink(os.path.basename(source.path), dir_fd=top)
     os.mkdir("entries", 0o755, dir_fd=top)
-    with opened_dir("entries", top) as stage:
+    with opened_dir("entries", top) as fd:
+        stage = Stage(fd)  # one for all: entries of several bundles may share a directory
         for selection in selections:
             _collect_verified(settings, top, stage, selection, deadline)
     remove_tree(top, "unpacked", after(_REMOVAL))
@@ -261,7 +262,7 @@ def _fetched(
 
 
 def _collect_verified(
-    settings: RepackSettings, top: int, stage: int, selection: BundleSelection, deadline: Deadline
+    settings: RepackSettings, top: int, stage: Stage, selection: BundleSelection, deadline: Deadline
 ) -> None:
     """Copy one bundle's entries into root's stage and compare them with the manifest."""
     entries = {entry: selection.manifest.entries[entry] for entry in selection.entries}
@@ -271,7 +272,7 @@ def _collect_verified(
         owner=settings.validator.uid,
         entry_of=entry_of.get,
         skip=(),
-        stage=Stage(stage),
+        stage=stage,
         limits=HarvestLimits(sum(file.size for file in _files(selection)), 1 << 31, deadline),
     )
     if collected.truncated:

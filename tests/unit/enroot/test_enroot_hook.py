@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.privileges import make_removable
 from tests.support.runs import a_context
 from warmstart import view
 from warmstart.steps import environment
@@ -184,6 +185,7 @@ VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["C
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, container: Container, value: str) -> None:
     """Quotes, dollars, backslashes, blanks: the line after `=` is the value."""
     rendered(context, {"X": value})
+    make_removable(f"{context.paths.view}/{context.record.view_id}")  # for the next example
     container.environ.write_text("")
     container.start()
     assert container.environ.read_bytes() == f"X={value}\n".encode()

@@ -15,8 +15,6 @@ from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerSilen
 from warmstart.host.worker import Worker, WorkerBug
 
 ME = Identity("me", os.getuid(), os.getgid())
-NOBODY = Identity("nobody", 65534, 65534)
-as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: takes another uid")
 
 
 class SampleRefused(UserError):
@@ -65,18 +63,6 @@ def standard_streams() -> list[str]:
 def dawdle() -> None:
     """Take longer than anybody waits."""
     time.sleep(60)
-
-
-def network_interfaces() -> list[str]:
-    """Return what the process can see of the network."""
-    with open("/proc/self/net/dev", encoding="ascii") as file:
-        return [line.split(":")[0].strip() for line in file if ":" in line]
-
-
-def grow(path: str) -> None:
-    """Write a file."""
-    with open(path, "w", encoding="ascii") as file:
-        file.write("x")
 
 
 class Parcel(NamedTuple):
@@ -182,30 +168,6 @@ def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
 def test_the_child_lets_go_of_the_hooks_output(worker: Worker) -> None:
     """Slurmd waits for whoever holds it, and a child that hangs on a dead file system can't be killed."""
     assert worker.run(after(5), standard_streams) == ["/dev/null"] * 3
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root: else no identity is taken")
-def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
-    """Nothing runs as root instead."""
-    with Worker(Identity("nobody-ever", -2, 65534)) as worker, pytest.raises(WorkerBug, match="become"):
-        worker.run(after(5), ids)
-
-
-@as_root
-def test_the_identity_is_taken_for_good() -> None:
-    """Real, effective and saved ids change, and no supplementary group stays."""
-    with Worker(NOBODY) as worker:
-        assert worker.run(after(5), ids) == [65534] * 6
-
-
-@as_root
-def test_a_confined_worker_has_no_network_and_writes_nothing(tmp_path: object) -> None:
-    """What parses hostile bytes sees no interface but a loopback that is down, and can't grow a file."""
-    with Worker(NOBODY, confine=True) as worker:
-        assert worker.run(after(5), network_interfaces) in ([], ["lo"])
-        with pytest.raises((OSError, WorkerSilent)):
-            worker.run(after(5), grow, "/tmp/warmstart-confined")
-    assert not os.path.exists("/tmp/warmstart-confined") or os.path.getsize("/tmp/warmstart-confined") == 0
 
 
 def test_typed_values_cross(worker: Worker) -> None:

@@ -94,16 +94,6 @@ def test_what_others_could_have_put_there_is_refused(target: int, shared: Path, 
     assert os.fstat(target).st_size == 0
 
 
-@pytest.mark.skipif(ME != 0, reason="gives a file to another account")
-def test_a_strangers_file_is_refused(target: int, shared: Path) -> None:
-    """Its owner could still rewrite it."""
-    os.chown(shared / "a.sqsh", 12345, -1)
-    problem = fetch(target, shared)
-    assert isinstance(problem, str)
-    assert "uid 12345" in problem
-    assert isinstance(fetch(target, shared, owner=12345), AdoptedImage)
-
-
 def test_a_file_that_changes_while_it_is_read_is_refused(
     target: int, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

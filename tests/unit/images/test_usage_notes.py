@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -97,18 +96,3 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     finally:
         os.close(fd)
     assert len(worker.calls) == usage_notes.MOST
-
-
-def test_what_is_mounted_there_is_not_asked(store: Path, run: Path, tmp_path: Path) -> None:
-    """A file system of the job's own may never answer."""
-    other = tmp_path / "other"
-    (other / usage_notes.FOLDER).mkdir(parents=True)
-    (other / usage_notes.FOLDER / f"{usage_notes.NOTE}{NAME}").touch()
-    subprocess.run(["mount", "--bind", str(other), str(run / "tmp")], check=True)
-    try:
-        assert collect(store, run) == 0
-    finally:
-        subprocess.run(["umount", str(run / "tmp")], check=True)
-    (run / "tmp").rmdir()
-    other.rename(run / "tmp")
-    assert collect(store, run) == 1

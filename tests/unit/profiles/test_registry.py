@@ -95,3 +95,11 @@ def test_the_documented_reasons_are_the_codes() -> None:
     """docs/profiles.md lists each reason with its meaning, and no other."""
     table = DOCUMENT.read_text().partition("## Reasons")[2].partition("\n## ")[0]
     assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", table, re.MULTILINE)) == REASONS
+
+
+def test_two_profiles_keep_the_newest() -> None:
+    """Those whose tool writes one cache that grows: all others publish an entry once."""
+    newest = {name for name in registry.names() if registry.get(name).keeps == "newest"}
+    assert newest == {"trt-rtx", "cuda-computecache"}
+    assert {name for name in registry.names() if registry.get(name).lock} == {"trt-rtx"}
+    assert {name for name in registry.names() if registry.get(name).after_success} == {"cuda-computecache"}

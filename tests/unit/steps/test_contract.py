@@ -38,3 +38,12 @@ def test_the_plan_runs_every_step() -> None:
     froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "warmstart.steps"]
     assert {alias.name for node in froms for alias in node.names} == {*MODULES}
     assert all(import_module(f"warmstart.steps.{name}").NAME in (plan.__doc__ or "") for name in MODULES)
+
+
+def test_a_step_neither_prints_nor_exits_nor_reads_the_environment(step: ModuleType) -> None:
+    """What it found out is in its outcome, and what it needs is in its arguments."""
+    forbidden = {"print", "input", "exit", "quit", "environ", "getenv", "putenv", "_exit", "stdin", "stdout", "argv"}
+    tree = ast.parse(inspect.getsource(step))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not used & forbidden

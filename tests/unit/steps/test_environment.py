@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.privileges import make_removable
 from warmstart import view
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
@@ -156,6 +157,7 @@ def test_jobs_that_warmstart_does_not_know_see_nothing(context: Context, tmp_pat
 def test_the_view_is_the_jobs_alone(context: Context, tmp_path: Path) -> None:
     """Directory 0500 and files 0400, the job's; a second rendering replaces the first."""
     environment.run(context, Options({}, {"A": "1"}, ("x",)))
+    make_removable(tmp_path / "node" / "view" / "7")
     environment.run(context, Options({}, {"A": "2"}, ()))
     mine = tmp_path / "node" / "view" / "7"
     assert [path.name for path in mine.iterdir()] == ["environment"]
@@ -178,6 +180,7 @@ VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["C
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, tmp_path: Path, value: str) -> None:
     """Quotes, dollars, backslashes, blanks: the line after `=` is the value."""
     environment.run(context, Options({}, {"WARMSTART_X": value, "Y": value}, ()))
+    make_removable(tmp_path / "node" / "view" / "7")  # for the next example
     script = tmp_path / "task-prolog"
     printed(tmp_path)
     env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": "7"}

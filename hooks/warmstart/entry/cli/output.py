@@ -37,7 +37,8 @@ def say(text: str, style: str = "") -> None:
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """Print a table on stdout. None is an empty cell."""
-    table = Table(box=SIMPLE_HEAD, title=Text(title, "bold") if title else None, title_justify="left", pad_edge=False)
+    shown_title = Text(visible(title), "bold") if title else None
+    table = Table(box=SIMPLE_HEAD, title=shown_title, title_justify="left", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:

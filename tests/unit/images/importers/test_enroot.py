@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import no_egress
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images.importers import enroot, oci
+from warmstart.images.importers import egress, enroot, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
@@ -80,6 +81,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     """Return the stand-in, in place, with no pauses between attempts."""
     stand_in = Programs(tmp_path)
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
+    monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(enroot, "PAUSES_S", (0.0, 0.0))
     return stand_in
 

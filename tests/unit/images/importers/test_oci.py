@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from tests.support import no_egress
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images.importers import oci
+from warmstart.images.importers import egress, oci
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.reference import parse
 from warmstart.images.scratch import Scratch, ScratchUnusable
@@ -60,6 +61,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     """Return the stand-in, in place, with no pauses between attempts."""
     stand_in = Programs()
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
+    monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(oci, "PAUSES_S", (0.0, 0.0))
     return stand_in
 

@@ -1,0 +1,57 @@
+"""A worker takes its identity for good, or nothing runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.host.worker import Worker, WorkerBug
+
+NOBODY = Identity("nobody", 65534, 65534)
+
+
+def ids() -> list[int]:
+    """Return every id of the process."""
+    return [*os.getresuid(), *os.getresgid(), *os.getgroups()]
+
+
+def network_interfaces() -> list[str]:
+    """Return what the process can see of the network."""
+    with open("/proc/self/net/dev", encoding="ascii") as file:
+        return [line.split(":")[0].strip() for line in file if ":" in line]
+
+
+def grow(path: str) -> None:
+    """Write a file."""
+    with open(path, "w", encoding="ascii") as file:
+        file.write("x")
+
+
+def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
+    """Nothing runs as root instead."""
+    with Worker(Identity("nobody-ever", -2, 65534)) as worker, pytest.raises(WorkerBug, match="become"):
+        worker.run(after(5), ids)
+
+
+def test_the_identity_is_taken_for_good() -> None:
+    """Real, effective and saved ids change, and no supplementary group stays."""
+    with Worker(NOBODY) as worker:
+        assert worker.run(after(5), ids) == [65534] * 6
+
+
+def test_a_confined_worker_has_no_network_and_writes_nothing(tmp_path: Path) -> None:
+    """What parses hostile bytes sees no interface but a loopback that is down, and can't grow a file."""
+    open_to_all = tmp_path / "file"
+    open_to_all.touch()
+    open_to_all.chmod(0o666)
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o755)
+    with Worker(NOBODY, confine=True) as worker:
+        assert worker.run(after(5), network_interfaces) in ([], ["lo"])
+        with pytest.raises((OSError, WorkerSilent)):
+            worker.run(after(5), grow, str(open_to_all))
+    assert open_to_all.read_text() == ""

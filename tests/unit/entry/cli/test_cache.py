@@ -1,0 +1,175 @@
+"""`warmstart cache` on a store of ours: what it shows, checks and changes, and its exit statuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import packed
+from tests.support.cache_files import NUMBA_BASE, numba_files
+from tests.support.entry_site import SCOPE, EntrySite, OsAs
+from warmstart.entry.cli import cache
+from warmstart.entry.cli.cache import NamespaceFilter
+from warmstart.entry.maintenance import session as sessions
+from warmstart.host.deadline import after
+from warmstart.policy.schema import BYTES
+from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Bundle
+
+OTHER = NUMBA_BASE.replace("mod.outer", "mod.other")
+
+
+@pytest.fixture
+def site(entry_site: EntrySite) -> EntrySite:
+    """Give a store with two bundles of one user."""
+    for base in (NUMBA_BASE, OTHER):
+        publish(entry_site, base)
+    return entry_site
+
+
+def publish(site: EntrySite, base: str, scope: str = SCOPE) -> str:
+    """Publish a real function of numba's under another name; return the bundle."""
+    files = {name.replace(NUMBA_BASE, base): content for name, content in numba_files().items()}
+    if base != NUMBA_BASE:
+        files = {name: content.replace(b"mod.outer", b"mod.other") for name, content in files.items()}
+    made = packed.publish(site.root, Namespace(str(site.store), scope, "numba", "ns"), {base: files})
+    assert made.bundle
+    return made.bundle
+
+
+def damage(site: EntrySite, bundle: str) -> None:
+    """Change a bundle's bytes."""
+    (path,) = Path(site.store).rglob(f"{bundle}.sqsh")
+    path.chmod(0o600)
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_bundles_are_listed(site: EntrySite) -> None:
+    """All, or those of a scope, profile or namespace; 1 where there are none."""
+    first, second = site.json("cache", "ls")
+    assert (first["scope"], first["profile"], first["namespace"], first["entries"]) == (SCOPE, "numba", "ns", 1)
+    assert first["bundle"] != second["bundle"]
+    for only in (("--scope", "site"), ("--profile", "triton"), ("--namespace", "other")):
+        assert site.command("cache", "ls", *only).exit_code == 1
+    assert site.command("cache", "ls", "--scope", SCOPE, "--profile", "numba").exit_code == 0
+    assert first["bundle"] in site.command("cache", "ls").stdout
+
+
+def test_a_bundle_is_shown(site: EntrySite) -> None:
+    """With who made it and what is in it."""
+    bundle = site.json("cache", "ls")[0]["bundle"]
+    found = site.json("cache", "show", bundle)
+    assert (found["producer"]["user"], list(found["entries"])) in (("a", [NUMBA_BASE]), ("a", [OTHER]))
+    assert "producer node" in site.command("cache", "show", bundle).stdout
+    gone = site.command("cache", "show", "20200101T000000.000000Z-0123456789abcdef")
+    assert (gone.exit_code, "there is no bundle" in gone.stderr) == (1, True)
+
+
+def test_declared_files_are_shown_as_sha256sum_takes_them(entry_site: EntrySite) -> None:
+    """A user compares them with his own."""
+    where = Namespace(str(entry_site.store), SCOPE, "files", "ns")
+    made = packed.publish(entry_site.root, where, {"data": {"data": b"x"}})
+    assert made.bundle
+    sha256 = packed.draft({"data": {"data": b"x"}}).entries["data"]["data"].sha256
+    assert f"{sha256}  data\n" in entry_site.command("cache", "show", made.bundle).stdout
+
+
+def test_a_damaged_bundle_is_quarantined(site: EntrySite) -> None:
+    """At once; the whole ones stay."""
+    assert site.json("cache", "verify")["verified"] == 2
+    bundle = site.json("cache", "ls")[0]["bundle"]
+    damage(site, bundle)
+    result = site.command("cache", "verify")
+    assert (result.exit_code, "2 verified, 1 damaged" in result.stdout) == (1, True)
+    assert bundle not in [one["bundle"] for one in site.json("cache", "ls")]
+    assert [event["bundle"] for event in site.events("bundle.quarantined")] == [bundle]
+    assert site.command("cache", "verify", bundle).exit_code == 1  # it is not there any more
+
+
+def test_bundles_become_one(site: EntrySite) -> None:
+    """What jobs are offered is the same; the old ones are listed until nobody reads them."""
+    before = sorted(site.offered())
+    assert site.json("cache", "compact", "--fewest", "3")["compacted"] == 0
+    assert site.json("cache", "compact", "--namespace", "other")["compacted"] == 0
+    assert site.json("cache", "compact")["compacted"] == 1
+    assert sorted(site.offered()) == before
+    (event,) = site.events("bundle.compacted")
+    assert (event["entries"], len(event["replaces"])) == (2, 2)
+    assert "compacted" in site.command("cache", "compact").stdout
+
+
+def test_what_the_policy_does_not_keep_goes(site: EntrySite) -> None:
+    """And what dead publishers left."""
+    (left,) = Path(site.store).rglob("index.json")
+    (left.parent / ".tmp-n9-dead-1-0").touch()
+    site.write(site.policy._replace(maintenance=site.policy.maintenance._replace(per_user=1)))
+    assert site.json("cache", "gc")["removed"] == 2
+    assert site.offered() == []
+    assert len(site.events("bundle.removed")) == 2
+    assert "removed" in site.command("cache", "gc").stdout
+
+
+def test_indexes_are_made_again(site: EntrySite) -> None:
+    """Manifests that can't be used are counted, and status 1 says so."""
+    (index,) = Path(site.store).rglob("index.json")
+    index.unlink()
+    assert [made["bundles"] for made in site.json("cache", "reindex")] == [2]
+    assert index.exists()
+    assert site.json("cache", "reindex", "--scope", "site") == []
+    manifest = next(path for path in index.parent.glob("*Z-*.json"))
+    manifest.chmod(0o600)
+    manifest.write_text("{")
+    result = site.command("cache", "reindex")
+    assert (result.exit_code, "refused" in result.stdout) == (1, True)
+
+
+def test_entries_are_promoted(site: EntrySite) -> None:
+    """Into a more trusted scope, where others find them; they keep who made them. Again there is nothing to do."""
+    bundle = site.json("cache", "ls")[0]["bundle"]
+    assert site.command("cache", "promote", bundle, "--to", "site").exit_code == 0
+    assert len(site.offered("site")) == 1
+    assert site.command("cache", "promote", bundle, "--to", "site").exit_code == 1
+    assert {event["into"] for event in site.events("entry.promoted")} == {"site"}
+    gone = site.command("cache", "promote", "20200101T000000.000000Z-0123456789abcdef", "--to", "site")
+    assert (gone.exit_code, "there is no bundle" in gone.stderr) == (2, True)
+
+
+def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
+    """Who comes second is told."""
+    with site.client() as other:
+        assert other.lock(after(5))
+        result = site.command("cache", "gc")
+    assert (result.exit_code, "another maintenance run" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("ls",), ("show", "x"), ("verify",), ("compact",), ("gc",), ("reindex",), ("promote", "x", "--to", "site")],
+)
+def test_only_root_may(site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    """Nobody else reads the store."""
+    monkeypatch.setattr(sessions, "os", OsAs(1000))
+    result = site.command("cache", *command)
+    assert (result.exit_code, "this needs root" in result.stderr) == (2, True)
+
+
+@given(st.integers(0, 1 << 50))
+def test_sizes_are_short_and_near(size: int) -> None:
+    """In the policy's units."""
+    number, unit = cache._size(size).split()
+    assert float(number) * BYTES[unit] == pytest.approx(size, rel=0.06, abs=0.06)
+
+
+@given(st.lists(st.sampled_from([None, "a", "b"]), min_size=3, max_size=3), st.lists(st.sampled_from("ab"), min_size=3))
+def test_a_filter_is_of_all_its_parts(only: list[str | None], values: list[str]) -> None:
+    """None is any."""
+    chosen = NamespaceFilter(*only)
+    expected = all(part in (None, value) for part, value in zip(only, values, strict=False))
+    assert chosen.matches(Namespace("/store", *values[:3])) is expected
+    bundle = Bundle._make([*values[:3], *[""] * (len(Bundle._fields) - 3)])
+    assert chosen.matches(bundle) is expected
+    assert chosen.select([bundle], []) == ([bundle] if expected else [])
+    assert chosen.select([bundle], ["other"]) == []

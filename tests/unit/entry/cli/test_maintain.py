@@ -1,0 +1,83 @@
+"""`warmstart maintain`: every node of a host, or the store; its status says whether all was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.entry_site import NODE, EntrySite
+from warmstart.entry.cli import maintain
+from warmstart.entry.maintenance.node import Report
+from warmstart.entry.maintenance.session import MaintenanceBusy, NotRoot
+from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
+from warmstart.host.deadline import after
+from warmstart.paths import Installation
+
+
+@pytest.fixture
+def nodes(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have two nodes on this host; collect those that are maintained, at no lower priority than the tests."""
+    seen: list[str] = []
+
+    def done(_installation: Installation, node: str, slurm_conf: str) -> Report:
+        assert slurm_conf == "/etc/slurm.conf"
+        seen.append(node)
+        if node == "n3":
+            raise MaintenanceBusy(what="on node n3")
+        return Report(node, spooled=2, pruned=7, failed=("copies: x",) if node == "n4" else ())
+
+    entry_site.environ(SLURM_CONF="/etc/slurm.conf")
+    monkeypatch.setattr(maintain, "be_idle", lambda: None)
+    monkeypatch.setattr(maintain, "maintain_node", done)
+    for node in (NODE, "n2"):
+        Path(entry_site.installation.node(node).state).mkdir(parents=True)
+    return seen
+
+
+def test_all_nodes_that_have_had_hooks(entry_site: EntrySite, nodes: list[str]) -> None:
+    """Or the one that is named."""
+    assert [report["spooled"] for report in entry_site.json("maintain")] == [2, 2]
+    assert nodes == [NODE, "n2"]
+    shown = entry_site.command("maintain", "--node", "n2")
+    assert (shown.exit_code, "7 B" in shown.stdout, nodes[2:]) == (0, True, ["n2"])
+
+
+@pytest.mark.parametrize(("node", "said"), [("n3", "another maintenance run is active"), ("n4", "copies: x")])
+def test_a_part_that_failed_is_status_1(entry_site: EntrySite, nodes: list[str], node: str, said: str) -> None:
+    """The report has it."""
+    result = entry_site.command("maintain", "--node", node)
+    assert (result.exit_code, said in result.stdout) == (1, True)
+    assert nodes == [node]
+
+
+def test_switched_off_is_off(entry_site: EntrySite, nodes: list[str]) -> None:
+    """The timer goes on, and finds nothing to do."""
+    Path(entry_site.installation.off_switch).touch()
+    result = entry_site.command("maintain")
+    assert (result.exit_code, "switched off" in result.stderr, nodes) == (0, True, [])
+
+
+def test_an_error_is_status_2(entry_site: EntrySite, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do."""
+
+    def refuse(*_: object) -> Report:
+        raise NotRoot(what="warmstart maintain")
+
+    monkeypatch.setattr(maintain, "maintain_node", refuse)
+    result = entry_site.command("maintain")
+    assert (result.exit_code, "sudo" in result.stderr) == (2, True)
+
+
+def test_the_store_is_maintained_on_one_host(
+    entry_site: EntrySite, nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one is status 1, as is a part that failed."""
+    assert entry_site.json("maintain", "--store") == StoreReport()._asdict()
+    assert "swept" in entry_site.command("maintain", "--store").stdout
+    with entry_site.client() as other:
+        assert other.lock(after(5))
+        assert entry_site.command("maintain", "--store").exit_code == 1
+    monkeypatch.setattr(StoreMaintenance, "all", lambda _work: StoreReport(failed=1))
+    assert entry_site.command("maintain", "--store").exit_code == 1
+    assert nodes == []

@@ -1,0 +1,94 @@
+"""A whole epilog, as whoever runs the tests: what the job compiled reaches the store, and nothing stays on the node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.cache_files import numba_files
+from tests.support.entry_site import NODE, SCOPE, EntrySite
+from tests.support.privileges import make_removable
+from warmstart import record as records
+from warmstart.entry import epilog, prolog
+from warmstart.host import ports
+from warmstart.host.deadline import after
+from warmstart.host.ports import Holder, PortRequest
+from warmstart.record import Record
+from warmstart.slurm import commands
+from warmstart.steps import release
+
+
+@pytest.fixture
+def record(entry_site: EntrySite) -> Record:
+    """Give the record of a job that has compiled something."""
+    assert prolog.main(entry_site.installation.prefix) == 0
+    found = records.load(entry_site.paths.state, 7)
+    assert found
+    for name, content in numba_files().items():
+        path = Path(found.run_directory, "cache/numba", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    make_removable(f"{entry_site.paths.view}/7")
+    return found
+
+
+def left(site: EntrySite) -> list[str]:
+    """Return what there is of the job on the node."""
+    return [*os.listdir(site.root / "workspace" / NODE), *os.listdir(site.paths.view)]
+
+
+def test_what_the_job_compiled_is_there_for_the_next(entry_site: EntrySite, record: Record) -> None:
+    """And the node is as it was; the log has the events of both hooks."""
+    assert epilog.main(entry_site.installation.prefix) == 0
+    assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
+    assert (left(entry_site), records.load(entry_site.paths.state, 7)) == ([], None)
+    assert os.listdir(entry_site.paths.journal) == []
+    assert {event["hook"] for event in entry_site.events("hook.finished")} == {"prolog", "epilog"}
+
+
+def test_slurm_may_run_it_twice(entry_site: EntrySite, record: Record) -> None:
+    """The second one has no record, which is normal."""
+    for _ in range(2):
+        assert epilog.main(entry_site.installation.prefix) == 0
+    assert [event["job_id"] for event in entry_site.events("run.unknown")] == [record.job_id]
+
+
+def test_ports_of_a_prolog_that_undid_the_rest_come_back(entry_site: EntrySite) -> None:
+    """They were told to other nodes, so they stay reserved until then."""
+    assert epilog.main(entry_site.installation.prefix) == 0
+    holder = Holder(NODE, 7, "0a1b2c3d", os.getuid(), "boot")
+    taken = ports.reserve(entry_site.paths.ports, holder, PortRequest(20000, 20099, 1, 64), 0, after(5))
+    assert ports.held_by(entry_site.paths.ports, NODE, 7) == taken
+    assert epilog.main(entry_site.installation.prefix) == 0
+    assert ports.held_by(entry_site.paths.ports, NODE, 7) == []
+
+
+def test_a_store_that_is_away_keeps_the_work_on_the_node(entry_site: EntrySite, record: Record) -> None:
+    """Spooled; the run is over all the same."""
+    shutil.rmtree(entry_site.store)
+    assert epilog.main(entry_site.installation.prefix) == 0
+    assert (left(entry_site), len(os.listdir(entry_site.paths.spool))) == ([], 1)
+    assert record.run_name in os.listdir(entry_site.paths.spool)[0]
+
+
+def test_the_environment_is_not_believed(entry_site: EntrySite, record: Record) -> None:
+    """All but the job's id is in the record."""
+    entry_site.environ(SLURM_JOB_USER="ws-eve", SLURM_JOB_UID="12345", SLURM_JOB_PARTITION="other")
+    assert epilog.main(entry_site.installation.prefix) == 0
+    assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
+
+
+def test_only_a_broken_node_drains(entry_site: EntrySite, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every step had its turn."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise records.StateUnusable(path="/var", problem="read-only")
+
+    monkeypatch.setattr(release, "run", broken)
+    monkeypatch.setattr(commands, "drain_node", lambda *_: True)
+    assert epilog.main(entry_site.installation.prefix) == 1
+    assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
+    assert len(entry_site.events("node.drained")) == 1

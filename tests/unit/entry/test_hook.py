@@ -1,0 +1,187 @@
+"""What every hook of a node does around its work: the audit, and the one place that decides the exit status."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.support.entry_site import EntrySite
+from warmstart import record as records
+from warmstart.entry.hook import DRAINS, Hook, run_hook
+from warmstart.errors import NodeError, ResourceError, WarmstartError
+from warmstart.record import JobBusy
+from warmstart.slurm import commands
+from warmstart.store.layout import StoreFailed
+
+
+class SampleFailed(ResourceError):
+    """An error of the node's resources."""
+
+    code = "sample-hook-failed"
+    template = "no {what}"
+
+
+class SampleBroken(NodeError):
+    """An error that drains."""
+
+    code = "sample-hook-broken"
+    template = "the disk is broken"
+
+
+@pytest.fixture
+def drained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Collect which node was drained and why."""
+    told: list[tuple[str, str]] = []
+
+    def drain(_scontrol: str, node: str, reason: str, _conf: str) -> bool:
+        told.append((node, reason))
+        return True
+
+    monkeypatch.setattr(commands, "drain_node", drain)
+    return told
+
+
+def not_called(hook: Hook) -> None:
+    """Be work that must not be done."""
+    pytest.fail(f"{hook.job.id} has a hook")
+
+
+def test_a_hook_that_works(entry_site: EntrySite) -> None:
+    """Its work has the job, the policy and a store; the node's directories are there, and nobody's in need of them."""
+    seen: list[Hook] = []
+    assert run_hook("prolog", entry_site.installation.prefix, seen.append) == 0
+    (hook,) = seen
+    assert (hook.job.id, hook.job.user, hook.policy) == (7, "ws-alice", entry_site.policy)
+    assert hook.store.publisher == f"n1-{hook.run_id}"
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (hook.paths.root, hook.paths.state, hook.paths.view)]
+    assert modes == [0o755, 0o700, 0o711]
+    (finished,) = entry_site.events("hook.finished")
+    assert (finished["outcome"], finished["status"], finished["job_id"]) == ("ok", 0, 7)
+    assert not Path(entry_site.policy.paths.audit).exists()  # a prolog leaves that to its epilog
+
+
+def test_an_epilog_moves_what_is_finished_into_the_log(entry_site: EntrySite) -> None:
+    """The prolog's journal as well as its own."""
+    for name in ("prolog", "epilog"):
+        run_hook(name, entry_site.installation.prefix, lambda _hook: None)
+    assert os.listdir(entry_site.paths.journal) == []
+    assert [event["hook"] for event in entry_site.events("hook.finished")] == ["prolog", "epilog"]
+
+
+@pytest.mark.parametrize("error", [SampleFailed(what="x"), StoreFailed(what="x", problem="y"), JobBusy(job_id=7)])
+def test_what_is_not_the_nodes_fault_does_not_drain(
+    entry_site: EntrySite, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], error: WarmstartError
+) -> None:
+    """It is audited and told on stderr."""
+
+    def work(_hook: Hook) -> None:
+        raise error
+
+    assert run_hook("prolog", entry_site.installation.prefix, work) == 0
+    assert (drained, str(error) in capsys.readouterr().err) == ([], True)
+    assert entry_site.events("hook.finished")[0]["outcome"] == "failed"
+
+
+def test_a_broken_node_drains_with_its_reason(entry_site: EntrySite, drained: list[tuple[str, str]]) -> None:
+    """Slurm shows it to the administrator."""
+
+    def work(_hook: Hook) -> None:
+        raise SampleBroken
+
+    assert run_hook("prolog", entry_site.installation.prefix, work) == DRAINS
+    assert drained == [("n1", "the disk is broken (sample-hook-broken)")]
+    assert [event["reason_given"] for event in entry_site.events("node.drained")] == [True]
+
+
+def test_a_bug_is_audited_and_drains_nothing(
+    entry_site: EntrySite, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its traceback."""
+
+    def work(_hook: Hook) -> None:
+        raise ZeroDivisionError
+
+    assert run_hook("prolog", entry_site.installation.prefix, work) == 0
+    assert drained == []
+    assert "ZeroDivisionError" in entry_site.events("hook.crashed")[0]["traceback"]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "SLURM_JOB_UID", "SLURMD_NODENAME"])
+def test_an_environment_that_is_not_slurms(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str
+) -> None:
+    """Nothing is done, nothing drains, and what is missing is said."""
+    monkeypatch.delenv(variable)
+    assert run_hook("prolog", entry_site.installation.prefix, not_called) == 0
+    assert variable in capsys.readouterr().err
+    assert entry_site.installation.nodes() == []
+
+
+def test_switched_off_is_off(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a look at the job, or at the policy."""
+    Path(entry_site.installation.off_switch).touch()
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert run_hook("prolog", entry_site.installation.prefix, not_called) == 0
+    assert entry_site.installation.nodes() == []
+
+
+def test_without_a_policy_nothing_is_done(
+    entry_site: EntrySite, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is no fault of the node's: the job runs as if warmstart were not there."""
+    os.unlink(entry_site.installation.compiled_policy)
+    assert run_hook("prolog", entry_site.installation.prefix, not_called) == 0
+    assert (drained, "policy.yaml" in capsys.readouterr().err) == ([], True)
+    (event,) = entry_site.events("policy.rejected")
+    assert event["in_force"] is None
+
+
+def test_a_state_directory_of_somebody_elses_is_refused(
+    entry_site: EntrySite, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anybody could put a link in the place of what lies in it; the job starts without us."""
+    os.makedirs(entry_site.paths.root)
+    os.chmod(entry_site.paths.root, 0o777)
+    assert run_hook("prolog", entry_site.installation.prefix, not_called) == 0
+    assert "can be written by others" in capsys.readouterr().err
+    assert drained == []
+
+
+def test_a_damaged_record_is_told_and_forgotten(entry_site: EntrySite) -> None:
+    """Nobody can read it, so nobody could end that run by it."""
+    seen: list[object] = []
+    os.makedirs(f"{entry_site.paths.state}/7")
+    os.chmod(entry_site.paths.root, 0o755)
+    Path(entry_site.paths.state, "7", "record.json").write_text("{")
+    assert run_hook("prolog", entry_site.installation.prefix, lambda hook: seen.append(hook.earlier_record())) == 0
+    assert seen == [None]
+    assert len(entry_site.events("record.damaged")) == 1
+
+
+def test_an_audit_that_can_not_be_written_fails_no_job(
+    entry_site: EntrySite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is not moved stays for the next hook."""
+    Path(entry_site.policy.paths.audit).mkdir()
+    assert run_hook("epilog", entry_site.installation.prefix, lambda _hook: None) == 0
+    assert "audit" in capsys.readouterr().err
+    assert len(os.listdir(entry_site.paths.journal)) == 1
+
+
+def test_what_a_step_may_use(entry_site: EntrySite) -> None:
+    """Its context has the hook's own things, and as much time as it is given."""
+
+    def work(hook: Hook) -> None:
+        record = records.load(hook.paths.state, 7)
+        assert record is None
+        context = hook.context(None, 5.0)  # type: ignore[arg-type]
+        assert (context.policy, context.paths, context.store) == (hook.policy, hook.paths, hook.store)
+        assert 0 < context.deadline.left() <= 5
+        hook.close()
+
+    assert run_hook("prolog", entry_site.installation.prefix, work) == 0
+    assert entry_site.events("hook.crashed") == []

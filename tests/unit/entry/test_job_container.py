@@ -1,0 +1,104 @@
+"""The cache at the constant path, in the namespace that Slurm made for its job; nothing there fails the job."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.entry_site import EntrySite
+from tests.support.runs import a_record
+from warmstart import record as records
+from warmstart.entry import job_container
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import WorkerSilent
+
+Call = tuple[str, str, str, int, str]
+
+
+@pytest.fixture
+def shown(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """Give a job with a cache, and collect what would be mounted where."""
+    entry_site.write(entry_site.policy._replace(constant_path="namespace"))
+    entry_site.environ(SLURM_NS="/run/ns")
+    save(entry_site, a_record(workspace="/w", cache="/var/cache/warmstart"))
+    calls: list[Call] = []
+
+    def show(  # noqa: PLR0917 - what it stands for
+        namespace: str, parent: str, name: str, owner: int, target: str, deadline: Deadline
+    ) -> None:
+        assert deadline.left() <= job_container.SECONDS
+        calls.append((namespace, parent, name, owner, target))
+
+    monkeypatch.setattr(job_container, "show_in_namespace", show)
+    return calls
+
+
+def save(site: EntrySite, record: records.Record) -> None:
+    """Write the job's record."""
+    os.makedirs(f"{site.paths.state}/7", mode=0o700, exist_ok=True)
+    os.chmod(site.paths.root, 0o755)
+    records.save(site.paths.state, record)
+
+
+def test_the_jobs_cache_is_shown(entry_site: EntrySite, shown: list[Call]) -> None:
+    """At the policy's path."""
+    assert job_container.main(entry_site.installation.prefix) == 0
+    assert shown == [("/run/ns", "/w/n1/7.0a1b2c3d", "cache", os.getuid(), entry_site.policy.paths.cache)]
+
+
+@pytest.mark.parametrize("case", ["another policy", "no namespace", "no record", "another user", "no cache"])
+def test_what_has_none_is_left_alone(
+    entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """The job has the cache's own path then, or none."""
+    if case == "another policy":
+        entry_site.write(entry_site.policy._replace(constant_path="link"))
+    elif case == "no namespace":
+        monkeypatch.delenv("SLURM_NS")
+    elif case == "no record":
+        records.forget(entry_site.paths.state, 7)
+    elif case == "another user":
+        save(entry_site, a_record(uid=os.getuid() + 1, cache="/c"))
+    else:
+        save(entry_site, a_record(cache=""))
+    assert job_container.main(entry_site.installation.prefix) == 0
+    assert shown == []
+    assert entry_site.events("step.failed") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (PermissionError(1, "others can write it"), "others can write it"),
+        (WorkerSilent(function="show", identity="root", problem="no answer"), "no answer"),
+    ],
+)
+def test_a_mount_that_fails_is_told_and_fails_no_job(
+    entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, error: OSError | WarmstartError,
+    problem: str,
+) -> None:  # fmt: skip
+    """Any status but 0 would."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(job_container, "show_in_namespace", fail)
+    assert job_container.main(entry_site.installation.prefix) == 0
+    (event,) = entry_site.events("step.failed")
+    assert (event["step"], event["error"]["code"]) == ("job-container", "constant-path-failed")
+    assert problem in event["error"]["reason"]
+
+
+def test_a_bug_fails_no_job_either(entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is audited."""
+
+    def bug(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(job_container, "show_in_namespace", bug)
+    assert job_container.main(entry_site.installation.prefix) == 0
+    assert len(entry_site.events("hook.crashed")) == 1
+    assert Path(entry_site.policy.paths.audit).exists()

@@ -1,0 +1,155 @@
+"""A whole prolog, as whoever runs the tests: what the job finds, what it is refused, and that nothing is half there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import packed
+from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
+from warmstart import record as records
+from warmstart.entry import prolog
+from warmstart.profiles import facts, registry
+from warmstart.record import Record
+from warmstart.seed import overlay
+from warmstart.seed.overlay import OverlayUnavailable, Shown
+from warmstart.slurm import commands
+from warmstart.steps import seed
+from warmstart.store.layout import Namespace, StoreFailed
+
+
+@pytest.fixture(autouse=True)
+def without_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a kernel that can't mount."""
+
+    def refuse(*_: object) -> Shown:
+        raise OverlayUnavailable(profile="numba", problem="none here")
+
+    monkeypatch.setattr(overlay, "show", refuse)
+
+
+def run(site: EntrySite) -> Record | None:
+    """Run the prolog; return the record that it wrote."""
+    assert prolog.main(site.installation.prefix) == 0
+    return records.load(site.paths.state, 7)
+
+
+def environment(site: EntrySite) -> str:
+    """Return what the job's task prolog reads."""
+    return Path(site.paths.view, "7", "environment").read_text()
+
+
+def test_a_job_finds_its_cache(entry_site: EntrySite) -> None:
+    """A workspace, a record, and variables that lead there; what is in the store is in the cache."""
+    known = facts.derive([registry.get("numba")], "label:bare")
+    where = Namespace(str(entry_site.store), SCOPE, "numba", facts.namespace(registry.get("numba"), known))
+    packed.publish(entry_site.root, where, {"m/f": {"m/f.nbi": b"index"}})
+    record = run(entry_site)
+    assert record
+    assert (record.job_id, record.user, record.publish_scope, record.read_scopes) == (7, "ws-alice", SCOPE, [SCOPE])
+    assert record.seeded["numba"].entries == ["m/f"]
+    assert Path(record.run_directory, "cache/numba/m/f.nbi").read_bytes() == b"index"
+    assert f"NUMBA_CACHE_DIR={record.run_directory}/cache/numba" in environment(entry_site)
+
+
+def test_a_job_that_no_rule_gives_anything(entry_site: EntrySite) -> None:
+    """No workspace, no view, no record."""
+    entry_site.write(entry_site.policy._replace(rules=()))
+    assert run(entry_site) is None
+    assert os.listdir(entry_site.paths.view) == []
+    assert not (entry_site.root / "workspace").exists()
+
+
+def test_a_refused_job_reads_why(entry_site: EntrySite) -> None:
+    """In its view, from where the task prolog tells it; the record keeps the verdict for the epilog."""
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
+    record = run(entry_site)
+    assert record
+    assert "numbers" in record.verdict
+    assert "numbers" in Path(entry_site.paths.view, "7", "verdict").read_text()
+    assert [event["error"]["code"] for event in entry_site.events("job.refused")] == ["profile-not-offered"]
+
+
+def test_a_store_that_is_away_leaves_the_job_cold(entry_site: EntrySite) -> None:
+    """It starts all the same."""
+    entry_site.store.rmdir()
+    record = run(entry_site)
+    assert record
+    assert record.seeded["numba"].entries == []
+    assert "NUMBA_CACHE_DIR" in environment(entry_site)
+
+
+@pytest.mark.parametrize("bug", [False, True])
+def test_a_failure_leaves_nothing_half_applied(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, bug: bool
+) -> None:
+    """Neither workspace nor record nor view, whether it was foreseen or not."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError if bug else records.StateUnusable(path="/var", problem="read-only")
+
+    monkeypatch.setattr(seed, "run", fail)
+    monkeypatch.setattr(commands, "drain_node", lambda *_: True)
+    assert prolog.main(entry_site.installation.prefix) == (0 if bug else 1)
+    assert records.load(entry_site.paths.state, 7) is None
+    assert os.listdir(entry_site.root / "workspace" / NODE) == []
+    assert os.listdir(entry_site.paths.view) == []
+    assert len(entry_site.events("hook.crashed")) == bug
+
+
+def test_a_bug_fails_the_job_where_the_policy_says_so(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a sentence that blames nobody else."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    entry_site.write(entry_site.policy._replace(on_error=entry_site.policy.on_error._replace(bug="fail-job")))
+    monkeypatch.setattr(seed, "run", fail)
+    record = run(entry_site)
+    assert record
+    assert "internal error" in record.verdict
+    assert "internal error" in Path(entry_site.paths.view, "7", "verdict").read_text()
+
+
+def test_a_requeued_job_begins_anew(entry_site: EntrySite) -> None:
+    """What its first run left is gone."""
+    first = run(entry_site)
+    assert first
+    os.chmod(f"{entry_site.paths.view}/7", 0o700)  # root alone could replace the job's own
+    second = run(entry_site)
+    assert second
+    assert first.run_id != second.run_id
+    assert os.listdir(entry_site.root / "workspace" / NODE) == [second.run_name]
+    (event,) = entry_site.events("run.superseded")
+    assert (event["earlier_run"], event["rebooted"]) == (first.run_id, False)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_controllers_spec_is_read_where_a_rule_needs_it(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """One that is not to be had is told, and then grants nothing."""
+    from warmstart.policy.compiled import Condition, Pattern, Slurmctld
+    from warmstart.slurm.spec import Spec
+    from warmstart.store.client import StoreClient
+
+    policy = entry_site.policy
+    rule = NUMBA._replace(match=(Condition("job_name", (Pattern("night", ""),)),))
+    slurmctld = Slurmctld("/specs", policy.store_user, 5, "", ("job_name",))
+    entry_site.write(policy._replace(rules=(rule,), slurmctld=slurmctld))
+
+    def read(_client: StoreClient, path: str, writer: int, _deadline: object) -> Spec:
+        assert (path, writer) == ("/specs/test.7.json", policy.store_user.uid)
+        raise StoreFailed(what="spec", problem="gone")
+
+    if not known:
+        monkeypatch.setattr(StoreClient, "read_job_spec", read)
+    else:
+        monkeypatch.setattr(
+            prolog, "_with_job_spec", lambda hook: hook._replace(job=hook.job._replace(job_name="night"))
+        )
+    record = run(entry_site)
+    assert (record is not None) is known
+    assert len(entry_site.events("spec.ignored")) == (not known)

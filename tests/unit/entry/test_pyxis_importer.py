@@ -1,0 +1,185 @@
+"""pyxis's importer, as the job's user: the store's image, the job's own copy, or an import of the user's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.entry_site import NODE, EntrySite
+from tests.support.superblocks import image
+from warmstart.entry import pyxis_importer
+from warmstart.entry.pyxis_importer import parse_request
+from warmstart.errors import WarmstartError
+from warmstart.images import user_import, uses
+from warmstart.images.choice import recipe
+from warmstart.images.importers.base import Importer
+from warmstart.images.reference import Reference
+from warmstart.images.user_import import UserImportDirectory
+
+HEX = "ab" * 32
+BY_DIGEST = f"docker://reg.example.com/a@sha256:{HEX}"
+
+
+@pytest.fixture
+def imported(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Collect what is imported for the user, with the login; a job's step is set."""
+    calls: list[tuple[str, str]] = []
+
+    def obtain(
+        reference: Reference, _directory: UserImportDirectory, importer: Importer, login: str, _deadline: object
+    ) -> str:
+        assert importer.identity.uid == os.getuid()
+        calls.append((reference.canonical(), login))
+        return "/own.sqsh"
+
+    entry_site.environ(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
+    monkeypatch.setattr(user_import, "obtain", obtain)
+    return calls
+
+
+def get(site: EntrySite, capsys: pytest.CaptureFixture[str], uri: str) -> tuple[int, str, str]:
+    """Ask for an image as pyxis does."""
+    status = pyxis_importer.main(site.installation.prefix, ["get", uri])
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def stored(site: EntrySite) -> str:
+    """Have an image in the store; return its path."""
+    kind = f"{os.uname().machine}.{recipe(site.policy.images.importer)}"
+    path = site.store / "images" / f"{HEX}.{kind}.sqsh"
+    path.parent.mkdir()
+    path.write_bytes(image())
+    return str(path)
+
+
+def test_the_stores_image_is_used(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line on stdout; where it is held, no copy is made."""
+    path = stored(entry_site)
+    uses.mark(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
+    assert imported == []
+
+
+def test_an_image_that_may_go_is_copied(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It was not used for long, so it may be evicted while the job runs."""
+    path = stored(entry_site)
+
+    def copied(_reference: Reference, _directory: object, source: str, _deadline: object) -> str:
+        assert source == path
+        return "/copy.sqsh"
+
+    monkeypatch.setattr(user_import, "copied", copied)
+    status, out, err = get(entry_site, capsys, BY_DIGEST)
+    assert (status, out, "copying it for you alone" in err, imported) == (0, "/copy.sqsh\n", True, [])
+
+
+@pytest.mark.parametrize("case", ["missing", "damaged", "login", "off"])
+def test_what_the_store_does_not_serve_is_the_users_own(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    """Imported with his own rights, and he is told; his login sees what he may see."""
+    path = stored(entry_site)
+    if case == "missing":
+        os.unlink(path)
+    elif case == "damaged":
+        Path(path).write_bytes(b"x")
+    elif case == "off":
+        Path(entry_site.installation.off_switch).touch()
+    uri = BY_DIGEST.replace("docker://", "docker://carol@").replace("/a@", "#a@") if case == "login" else BY_DIGEST
+    status, out, err = get(entry_site, capsys, uri)
+    assert (status, out, "importing it for you alone" in err) == (0, "/own.sqsh\n", True)
+    assert imported == [(f"reg.example.com/a@sha256:{HEX}", "carol" if case == "login" else "")]
+
+
+def test_without_a_policy_it_does_what_pyxis_would(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any registry, as the user."""
+    os.unlink(entry_site.installation.compiled_policy)
+    status, out, err = get(entry_site, capsys, "docker://elsewhere.example.org/a:1")
+    assert (status, out, "without a policy" in err) == (0, "/own.sqsh\n", True)
+    assert imported == [("elsewhere.example.org/a:1", "")]
+
+
+def test_what_the_policy_does_not_allow_is_refused(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the sentence that a job gets."""
+    status, out, err = get(entry_site, capsys, "docker://evil.example.com/a:1")
+    assert (status, out, imported) == (1, "", [])
+    assert "evil.example.com" in err
+
+
+def test_a_job_is_told_its_own_directory(entry_site: EntrySite) -> None:
+    """By its view, whichever node of this host it is on; anything of another shape is none."""
+    assert pyxis_importer._job_tmp(entry_site.installation) == ""
+    view = Path(entry_site.paths.view, "7")
+    view.mkdir(parents=True)
+    for content, expected in (("", ""), ("a\nb\n/w/7/cache\n", "/w/7/tmp"), ("a\nb\n/w/7\n", ""), ("\xff\n", "")):
+        (view / "environment").write_bytes(content.encode("latin-1"))
+        assert pyxis_importer._job_tmp(entry_site.installation) == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "step", "expected"),
+    [("7", "0", "7.0"), ("../7", "0", "none.0"), ("", "x", "none.none"), ("\u0667", "1", "none.1")],
+)
+def test_a_forged_step_leads_nowhere(entry_site: EntrySite, job: str, step: str, expected: str) -> None:
+    """It is part of a path below the user's own directory."""
+    entry_site.environ(SLURM_JOB_ID=job, SLURM_STEP_ID=step)
+    assert pyxis_importer._step() == expected
+
+
+def test_release_gives_up_what_get_made(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And may come twice."""
+    released: list[str] = []
+    entry_site.environ(SLURM_STEP_ID="3")
+    monkeypatch.setattr(user_import, "release", released.append)
+    for _ in range(2):
+        assert pyxis_importer.main(entry_site.installation.prefix, ["release"]) == 0
+    assert released == ["7.3"] * 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["get"], ["get", "a", "b"], ["put", "a"]])
+def test_wrong_usage(entry_site: EntrySite, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """Status 2 and how it is called."""
+    before = os.umask(0o022)
+    assert pyxis_importer.main(entry_site.installation.prefix, arguments) == 2
+    os.umask(before)
+    assert pyxis_importer.USAGE in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("uri", "reference", "login"),
+    [
+        ("docker://reg.io#a/b:1", "reg.io/a/b:1", ""),
+        ("docker://carol@reg.io#a/b:1", "reg.io/a/b:1", "carol"),
+        ("docker://$oauthtoken@nvcr.io#nvidia/x:1", "nvcr.io/nvidia/x:1", "$oauthtoken"),
+        (f"docker://reg.io/a@sha256:{HEX}", f"reg.io/a@sha256:{HEX}", ""),
+    ],
+)
+def test_a_login_is_part_of_enroots_form_only(uri: str, reference: str, login: str) -> None:
+    """Where a digest stands, `@` means something else."""
+    found = parse_request(uri)
+    assert (found.reference.canonical(), found.login) == (reference, login)
+
+
+@given(st.text("docker://@#$:ab.é\n", max_size=40))
+def test_any_text_is_a_reference_or_refused(text: str) -> None:
+    """Whatever a user writes."""
+    try:
+        found = parse_request(f"docker://{text}")
+    except WarmstartError:
+        return
+    assert found.reference.canonical().isascii()
+    assert found.login.isascii()

@@ -1,0 +1,109 @@
+"""Pickles are walked and never loaded: whole ones pass, and their strings can be collected."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.cache_files import relocatable
+from tests.support.judging import SAME_STAGE, Reason
+from warmstart.profiles.entry_files import REASONS, EntryFiles
+from warmstart.profiles.formats import pickle_framing
+
+# Bytes that begin as an ELF image does are checked as one.
+BYTES = st.binary(max_size=8).filter(lambda data: not data.startswith(b"\x7fELF"))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | BYTES
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+        | st.frozensets(st.integers(), max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def check(files: EntryFiles) -> None:
+    """Check one pickle."""
+    pickle_framing.check(files, "f", pickles=1)
+
+
+@SAME_STAGE
+@given(VALUES, st.sampled_from([4, 5]), st.binary(max_size=2))
+def test_a_pickle_is_whole_and_alone(reason: Reason, value: object, protocol: int, more: bytes) -> None:
+    """Any value; behind it nothing, and of it nothing missing."""
+    data = pickle.dumps(value, protocol)
+    assert reason({"f": data + more}, check) == ("pickle-trailing" if more else None)
+    assert reason({"f": data[:-1]}, check) in ("pickle-truncated", "pickle-malformed")
+
+
+@SAME_STAGE
+@given(st.lists(VALUES, min_size=1, max_size=3), st.integers(1, 3))
+def test_as_many_as_there_have_to_be(reason: Reason, values: list[object], wanted: int) -> None:
+    """No more and no fewer."""
+    data = b"".join(pickle.dumps(value, 5) for value in values)
+    found = reason({"f": data}, lambda files: pickle_framing.check(files, "f", pickles=wanted))
+    expected = {len(values) < wanted: "pickle-truncated", len(values) > wanted: "pickle-trailing"}.get(True)
+    assert found == expected
+
+
+@SAME_STAGE
+@given(st.lists(st.sampled_from(["a.nbc", "b.nbc", "c", "é.nbc"]), max_size=5))
+def test_strings_are_collected_by_their_end(reason: Reason, names: list[str]) -> None:
+    """Those that name other files of an entry."""
+    found: list[set[str]] = []
+
+    def collect(files: EntryFiles) -> None:
+        found.append(pickle_framing.check(files, "f", pickles=1, collect=".nbc"))
+
+    assert reason({"f": pickle.dumps({"names": names}, 5)}, collect) is None
+    assert found == [{name for name in names if name.endswith(".nbc")}]
+
+
+@SAME_STAGE
+@given(st.lists(st.sampled_from(pickletools.opcodes).map(lambda opcode: opcode.code.encode("latin-1")), max_size=12))
+def test_any_opcodes_get_a_documented_reason(reason: Reason, opcodes: list[bytes]) -> None:
+    """In any order, with arguments or without."""
+    for data in (b"".join(opcodes), b"\x80\x05" + b"".join(opcodes) + b"."):
+        assert reason({"f": data}, check) in {None, *REASONS} - {"validator-failed"}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "pickle-truncated"),
+        (b"N.", "pickle-malformed"),
+        (pickle.dumps(1, 3), "pickle-malformed"),
+        (pickle.dumps(1, 0), "pickle-malformed"),
+        (b"\x80\x05NN.", "pickle-malformed"),
+        (b"\x80\x05h\x00.", "pickle-malformed"),
+        (b"\x80\x05).", None),
+        (b"\x80\x05(t.", None),
+        (b"\x80\x05t.", "pickle-malformed"),
+        (b"\x80\x05\x8c\x01\xff.", "pickle-malformed"),
+        (b"\x80\x05\x95" + (9).to_bytes(8, "little") + b"N.", "pickle-truncated"),
+        (b"\x80\x05\x95" + (1).to_bytes(8, "little") + b"N.", None),
+        (b"\x80\x05\x95" + (3).to_bytes(8, "little") + b"N..", "pickle-malformed"),
+        (pickle.dumps(relocatable()[:-1], 5), "elf-truncated"),
+        (pickle.dumps(relocatable(), 5), None),
+    ],
+)
+def test_the_framing_is_followed(reason: Reason, data: bytes, said: str | None) -> None:
+    """Frames, marks, memo, stack; and objects among its bytes are checked as such."""
+    assert reason({"f": data}, check) == said
+
+
+def test_what_is_read_is_bounded(reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes and opcodes."""
+    data = pickle.dumps(list(range(50)), 5)
+    monkeypatch.setattr(pickle_framing, "MOST_OPCODES", 20)
+    assert reason({"f": data}, check) == "too-large"
+    monkeypatch.undo()
+    monkeypatch.setattr(pickle_framing, "LARGEST", len(data) - 1)
+    assert reason({"f": data}, check) == "too-large"

@@ -1,0 +1,52 @@
+"""What every profile promises, and what is made of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmstart.profiles import registry
+from warmstart.profiles.contract import named_by
+
+NAMES = registry.names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_lead_into_the_profiles_own_directory(name: str) -> None:
+    """Below the job's cache, wherever that is; a switch of the tool is the same everywhere."""
+    profile = registry.get(name)
+    assert re.fullmatch(r"[a-z0-9-]+", profile.subdir)
+    here, there = profile.environment("/w/cache"), profile.environment("/x")
+    assert here.keys() == there.keys() == profile.variables.keys()
+    for variable, template in profile.variables.items():
+        assert re.fullmatch(r"[A-Z][A-Z0-9_]*", variable)
+        if "{dir}" in template:
+            assert f"/w/cache/{profile.subdir}" in here[variable]
+            assert here[variable].replace("/w/cache", "/x") == there[variable]
+        else:
+            assert here[variable] == there[variable] == template
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_does_not_contradict_itself(name: str) -> None:
+    """What relocates says how; what needs one path has no other; what grows has one entry."""
+    profile = registry.get(name)
+    assert (profile.relocate is not None) == (profile.relocation == "rewrite")
+    assert profile.follows_links is False or profile.relocation == "constant-path"
+    assert not profile.lock or profile.keeps == "newest"
+    assert profile.suits_overlay == (not profile.exact_times and profile.keeps == "first")
+    assert "image" in profile.facts
+    assert len({*profile.facts}) == len(profile.facts)
+
+
+@given(st.text("ab/.", max_size=8))
+def test_the_first_pattern_that_fits_all_of_a_path_names_its_entry(path: str) -> None:
+    """By its first group; a part of a path is none."""
+    entry_of = named_by(r"(a+)/b", r"(a+b)", r"(a)b.*")
+    expected = next(
+        (match[1] for pattern in (r"(a+)/b", r"(a+b)", r"(a)b.*") if (match := re.fullmatch(pattern, path))), None
+    )
+    assert entry_of(path) == expected

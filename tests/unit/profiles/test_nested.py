@@ -1,0 +1,77 @@
+"""Caches of other tools below a tool's own: named, judged and relocated by those tools' profiles."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.built_entries import PART, RANK, VLLM, below
+from tests.support.cache_files import triton_kernel
+from tests.support.judging import MTIME
+from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
+from warmstart.profiles.nested import NestedCaches
+from warmstart.profiles.relocation import relocate
+
+KEY = "A2" * 26
+NESTED = NestedCaches(((r"rank_[0-9]+/triton/", "triton"), ("numba/", "numba")))
+
+
+@pytest.mark.parametrize(
+    ("path", "entry"),
+    [
+        (f"rank_7/triton/{KEY}/k.cubin", f"rank_7/triton/{KEY}"),
+        (f"rank_7/triton/{KEY}/k.hsaco", None),
+        (f"rank_x/triton/{KEY}/k.cubin", None),
+        (f"triton/{KEY}/k.cubin", None),
+        (f"x/numba/{KEY}/k.cubin", None),
+        ("", None),
+    ],
+)
+def test_an_entry_is_named_as_its_own_profile_does(path: str, entry: str | None) -> None:
+    """Behind the directory that the outer tool gives it."""
+    assert NESTED.entry_of(path) == entry
+    assert NESTED.holds(path) is path.startswith("rank_7")
+
+
+@given(st.text("rank_7/triton" + KEY, max_size=40))
+def test_any_name_is_answered(path: str) -> None:
+    """An entry lies in one of the directories, or there is none."""
+    entry = NESTED.entry_of(path)
+    assert entry is None or (NESTED.holds(entry) and path.startswith(entry.rpartition("/")[0]))
+
+
+def test_an_entry_is_judged_as_its_own_profile_does(stage: Path, stage_fd: int) -> None:
+    """Its validator sees names as if the outer tool were not there."""
+    files = below("rank_7/triton/", triton_kernel("3.9"))
+    for name, content in files.items():
+        (stage / name).parent.mkdir(parents=True, exist_ok=True)
+        (stage / name).write_bytes(content)
+        os.utime(stage / name, ns=(MTIME, MTIME))
+    entry = next(iter(files)).rpartition("/")[0]
+    NESTED.validate(EntryFiles(stage_fd, entry, files))
+    (cubin,) = (name for name in files if name.endswith(".cubin"))
+    (stage / cubin).write_bytes(b"")
+    with pytest.raises(EntryInvalid):
+        NESTED.validate(EntryFiles(stage_fd, entry, files))
+
+
+def test_nested_groups_are_relocated(tmp_path: Path) -> None:
+    """A kernel of Triton below vLLM's cache names the job's path there; vLLM's own entries stay."""
+    files = below(f"{RANK}/triton_cache/", triton_kernel("3.9")) | VLLM
+    for name, content in files.items():
+        (tmp_path / "vllm" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "vllm" / name).write_bytes(content)
+    key = next(iter(triton_kernel("3.9"))).partition("/")[0]
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        relocate("vllm", fd, "/job", [PART, f"{RANK}/triton_cache/{key}"])
+    finally:
+        os.close(fd)
+    group = json.loads((tmp_path / f"vllm/{RANK}/triton_cache/{key}/__grp__add_kernel.json").read_bytes())
+    assert group["child_paths"]["add_kernel.cubin"] == f"/job/vllm/{RANK}/triton_cache/{key}/add_kernel.cubin"
+    assert all((tmp_path / "vllm" / name).read_bytes() == content for name, content in VLLM.items())

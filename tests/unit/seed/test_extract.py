@@ -1,0 +1,134 @@
+"""What is extracted of real bundles, in their files' times, and that a failure leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.alone import run_alone
+from tests.support.packed import MTIME_NS, packed
+from warmstart.host import process
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.identity import Identity
+from warmstart.host.process import CompletedProgram
+from warmstart.seed import extract as extraction
+from warmstart.seed.extract import Bounds, ExtractionFailed, Source, extract, restore_times
+
+ME = Identity("me", os.getuid(), os.getgid())
+FIRST = {"e": {"m/a.1": b"one", "m/b.1": b"two"}, "f": {"f.1": b"three"}}
+
+
+@pytest.fixture(autouse=True)
+def without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run unsquashfs as it is: root gives it namespaces of its own."""
+    monkeypatch.setattr(process, "run_alone", run_alone)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[int]:
+    """Give a job's cache."""
+    (tmp_path / "cache").mkdir()
+    with opened_dir(str(tmp_path / "cache")) as fd:
+        yield fd
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the path of a bundle with two entries."""
+    base = tmp_path_factory.mktemp("bundle")
+    os.close(packed(base, FIRST))
+    (made,) = base.glob("*.sqsh")
+    return str(made)
+
+
+def contents(tmp_path: Path) -> dict[str, bytes]:
+    """Return the files of the job's cache."""
+    cache = tmp_path / "cache"
+    return {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+
+
+def test_all_of_a_bundle(cache: int, tmp_path: Path, bundle: str) -> None:
+    """In a directory of the job's alone."""
+    extract([Source(bundle, None)], cache, "numba", ME, after(30))
+    assert contents(tmp_path) == {"numba/m/a.1": b"one", "numba/m/b.1": b"two", "numba/f.1": b"three"}
+    assert stat.S_IMODE((tmp_path / "cache" / "numba").stat().st_mode) == 0o700
+
+
+def test_what_is_picked_of_a_bundle(cache: int, tmp_path: Path, bundle: str) -> None:
+    """An empty list is nothing, though unsquashfs takes it for everything."""
+    extract([Source(bundle, [])], cache, "numba", ME, after(30))
+    assert contents(tmp_path) == {}
+    extract([Source(bundle, ["m/b.1"]), Source(bundle, ["f.1"])], cache, "numba", ME, after(30))
+    assert contents(tmp_path) == {"numba/m/b.1": b"two", "numba/f.1": b"three"}
+
+
+@pytest.mark.parametrize("damage", ["cut", "no squashfs"])
+def test_half_of_it_is_worse_than_none(cache: int, tmp_path: Path, bundle: str, damage: str) -> None:
+    """What the bundles before had given goes, too; the error names the bundle."""
+    bad = tmp_path / "bad.sqsh"
+    bad.write_bytes(Path(bundle).read_bytes()[:90] if damage == "cut" else b"x" * 5000)
+    with pytest.raises(ExtractionFailed, match=r"bad\.sqsh"):
+        extract([Source(bundle, None), Source(str(bad), None)], cache, "numba", ME, after(30))
+    assert os.listdir(tmp_path / "cache") == []
+
+
+def test_bounds_end_an_extraction(cache: int, tmp_path: Path, bundle: str) -> None:
+    """A file that is larger than it may be, or whatever the watch raises."""
+    with pytest.raises(ExtractionFailed):
+        extract([Source(bundle, None)], cache, "numba", ME, after(30), Bounds(2, lambda: None))
+
+    class Enough(Exception):
+        pass
+
+    def look() -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        extract([Source(bundle, None)], cache, "numba", ME, after(30), Bounds(1 << 20, look))
+    assert os.listdir(tmp_path / "cache") == []
+
+
+def test_a_bundle_that_is_a_link_is_not_opened(cache: int, tmp_path: Path, bundle: str) -> None:
+    """It lies in root's directory: such a thing is not ours."""
+    (tmp_path / "link").symlink_to(bundle)
+    with pytest.raises(OSError, match="symbolic links"):
+        extract([Source(f"{tmp_path}/link", None)], cache, "numba", ME, after(30))
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason"),
+    [
+        ("Write on output file failed because No space left on device\nFATAL ERROR: x", "No space left on device"),
+        ("something\nlast words", "last words"),
+        ("failed because \x1b[31m\nlast words", "last words"),
+        ("", "no message"),
+    ],
+)
+def test_the_reason_is_what_unsquashfs_says_first(stderr: str, reason: str) -> None:
+    """Then it says where, which helps nobody; nothing that does not print is shown."""
+    assert extraction._reason(CompletedProgram(1, b"", stderr.encode())) == reason
+
+
+def test_times_and_modes_are_restored(cache: int, tmp_path: Path, bundle: str) -> None:
+    """To the nanosecond; directories and files look like what a tool of the job would have made."""
+    extract([Source(bundle, None)], cache, "numba", ME, after(30))
+    restore_times(cache, "numba", {"m/a.1": MTIME_NS, "f.1": 5})
+    top = tmp_path / "cache" / "numba"
+    assert ((top / "m/a.1").stat().st_mtime_ns, (top / "f.1").stat().st_mtime_ns) == (MTIME_NS, 5)
+    assert [stat.S_IMODE((top / name).stat().st_mode) for name in ("m", "m/a.1", "f.1")] == [0o755, 0o644, 0o644]
+    with pytest.raises(FileNotFoundError):
+        restore_times(cache, "numba", {"m/c.1": 5})
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=5))
+def test_the_directories_above_a_path(parts: list[str]) -> None:
+    """From the nearest to the topmost, without the root."""
+    above = extraction._parents("/".join(parts))
+    assert above == ["/".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]

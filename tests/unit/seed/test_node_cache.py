@@ -1,0 +1,254 @@
+"""This node's copies of bundles: fetched once, whoever dies, and removed by their last use. Mounts need root."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.bundles import namespace, publish
+from warmstart.host import files
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.seed import node_cache
+from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchOverBudget, local_copy
+from warmstart.store import bundles
+from warmstart.store.bundles import BundleDamaged, BundleGone, Offer
+from warmstart.store.client import StoreClient
+from warmstart.store.maintenance import Use
+
+ME = Identity("me", os.getuid(), os.getgid())
+HOUR_AGO = IN_USE_SECONDS + 1
+
+
+class Node(NamedTuple):
+    """A store with one bundle, and a node's directory for copies, which is not there yet."""
+
+    base: Path
+    client: StoreClient
+
+    @property
+    def directory(self) -> Path:
+        """The node's copies."""
+        return self.base / "bundles"
+
+    def publish(self, *entries: str, content: bytes) -> Offer:
+        """Publish a bundle; return what a job is offered of it."""
+        made = publish(self.base / "store", *entries, content=content)
+        found = bundles.offers(str(self.base / "store"), ["user-1"], "numba", "ns", "n1-test")
+        return next(offer for offer in found.offers if offer.bundle == made.bundle)
+
+    def copy(self, offer: Offer, *, most: int = 1 << 20, seconds: float = 30) -> Copy:
+        """Bring it to the node."""
+        where = namespace(self.base / "store")
+        deadline = after(seconds)
+        return local_copy(str(self.directory), where, offer, store=self.client, most_bytes=most, deadline=deadline)
+
+    def names(self) -> set[str]:
+        """Return what the directory holds, without the hashes."""
+        return {name.partition(".")[2] for name in os.listdir(self.directory)}
+
+    def prune(self, keep: int) -> int:
+        """Remove what is too much, now."""
+        return node_cache.prune(str(self.directory), str(self.base / "layers"), keep, time.time())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """Give a node beside an empty store."""
+    (tmp_path / "store").mkdir()
+    with StoreClient(ME, str(tmp_path / "store"), "n1-test") as client:
+        yield Node(tmp_path, client)
+
+
+def age(copy: Copy, seconds: float) -> None:
+    """Have a copy used so long ago, and all that lies beside it."""
+    then = time.time() - seconds
+    for path in Path(copy.directory).glob(f"{copy.sha256}*"):
+        os.utime(path, (then, then))
+
+
+def test_a_bundle_is_fetched_once(node: Node) -> None:
+    """With the list of its files and where it is from; the copy can only be read, and only by root."""
+    offer = node.publish("a", "b", content=b"squashfs")
+    copy = node.copy(offer)
+    assert copy == Copy(str(node.directory), offer.sha256, 8)
+    assert Path(copy.path).read_bytes() == b"squashfs"
+    assert copy.files(offer) == {"a": {"a.nbi": 17}, "b": {"b.nbi": 17}}
+    assert node.names() == {"sqsh", "files.json", "origin.json"}
+    assert stat.S_IMODE(node.directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(copy.path).st_mode) == 0o444
+    age(copy, HOUR_AGO)
+    assert node.copy(offer, most=0) == copy._replace(fetched=0)
+    assert time.time() - os.stat(copy.path).st_mtime < 600
+
+
+def test_an_offer_of_more_than_the_manifest_has_is_refused(node: Node) -> None:
+    """The index is made of the manifests; where they disagree the bundle is damaged."""
+    offer = node.publish("a", content=b"x")
+    with pytest.raises(BundleDamaged, match="disagree"):
+        node.copy(offer).files(offer._replace(entries=["a", "c"]))
+
+
+def test_a_budget_of_bytes_ends_at_the_next_bundle(node: Node) -> None:
+    """What is there costs nothing."""
+    offer = node.publish("a", content=b"12345678")
+    with pytest.raises(FetchOverBudget, match="7 are left"):
+        node.copy(offer, most=7)
+    assert os.listdir(node.directory) == []
+    assert node.copy(offer, most=8).fetched == 8
+
+
+def test_what_a_dead_fetch_left_is_overwritten(node: Node) -> None:
+    """Its name is no claim: the lock was."""
+    offer = node.publish("a", content=b"new")
+    node.directory.mkdir(mode=0o700)
+    (node.directory / f"{offer.sha256}.fetching").write_bytes(b"half of it, and longer")
+    assert Path(node.copy(offer).path).read_bytes() == b"new"
+    assert "fetching" not in node.names()
+
+
+def test_another_jobs_fetch_is_waited_for_until_the_deadline(node: Node) -> None:
+    """Then this job goes without it."""
+    offer = node.publish("a", content=b"x")
+    node.directory.mkdir(mode=0o700)
+    with (node.directory / f"{offer.sha256}.fetching").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(FetchOverBudget, match="another job"):
+            node.copy(offer, seconds=0.05)
+
+
+def test_another_jobs_fetch_is_taken_where_it_has_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file had its final name before our lock: nothing is fetched twice."""
+    offer = node.publish("a", content=b"x")
+    real = files.wait_flock
+
+    def ends(fd: int, deadline: object) -> bool:
+        monkeypatch.setattr(files, "wait_flock", real)
+        node.copy(offer)
+        return True
+
+    monkeypatch.setattr(files, "wait_flock", ends)
+    assert node.copy(offer).fetched == 0
+
+
+def test_what_fails_is_not_there(node: Node) -> None:
+    """A bundle that maintenance removed, or one with other bytes; the next attempt begins anew."""
+    offer = node.publish("a", content=b"x")
+    with pytest.raises(BundleGone):
+        node.copy(offer._replace(bundle="20200101T000000.000000Z-0123456789abcdef"))
+    with pytest.raises(BundleDamaged):
+        node.copy(offer._replace(sha256="cd" * 32))
+    assert node.names() <= {"fetching"}
+    assert node.copy(offer).fetched == 1
+
+
+def test_a_store_that_hangs_is_over_the_budget(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the deadline; a process that dies before is the store's failure."""
+    offer = node.publish("a", content=b"x")
+
+    def silent(*_args: object, **_kwargs: object) -> None:
+        raise WorkerSilent(function="fetch", identity="me", problem="no answer")
+
+    monkeypatch.setattr(StoreClient, "fetch", silent)
+    with pytest.raises(WorkerSilent):
+        node.copy(offer)
+    with pytest.raises(FetchOverBudget, match="at the deadline"):
+        node.copy(offer, seconds=0)
+
+
+def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
+    """With all that describes it, and no more than has to; one of the last hour never."""
+    offers = [node.publish(name, content=name.encode() * 10) for name in "abc"]
+    copies = [node.copy(offer) for offer in offers]
+    for copy, seconds in zip(copies, (HOUR_AGO, 3 * HOUR_AGO, 5), strict=True):
+        age(copy, seconds)
+    assert node.prune(30) == 0
+    assert node.prune(29) == 10
+    assert [os.path.exists(copy.path) for copy in copies] == [True, False, True]
+    assert not list(node.directory.glob(f"{copies[1].sha256}*"))
+    assert node.prune(0) == 10
+    assert [os.path.exists(copy.path) for copy in copies] == [False, False, True]
+    assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), 0, 0.0) == 0
+
+
+def test_what_the_dead_left_goes_after_an_hour(node: Node) -> None:
+    """Not while somebody has the lock; and what describes no copy."""
+    node.directory.mkdir(mode=0o700)
+    for name in ("11.fetching", "22.fetching", "33.files.json", "44.fetching", "55.origin.json"):
+        (node.directory / name).touch()
+        if name != "44.fetching":
+            os.utime(node.directory / name, (1, 1))
+    with (node.directory / "22.fetching").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        node.prune(0)
+    assert sorted(os.listdir(node.directory)) == ["22.fetching", "44.fetching"]
+
+
+def test_where_a_copy_is_from_and_when_it_was_used(node: Node) -> None:
+    """For the store's maintenance; a copy that does not say is left out."""
+    offer = node.publish("a", content=b"x")
+    copy = node.copy(offer)
+    os.utime(copy.path, (100, 100))
+    assert node_cache.uses(copy.directory) == [Use("user-1", "numba", "ns", offer.bundle, 100.0)]
+    for damage in (b"", b"[]", b'{"a": 1}', b"\xff"):
+        (node.directory / f"{copy.sha256}.origin.json").write_bytes(damage)
+        assert node_cache.uses(copy.directory) == []
+    assert node_cache.uses(str(node.base / "none")) == []
+
+
+def test_a_mount_point_goes_with_its_copy(node: Node) -> None:
+    """Unless its copy is in use; where nothing is mounted, or nothing is at all, is fine."""
+    layers = str(node.base / "layers")
+    node_cache.unmount(layers, "none", after(1))
+    os.makedirs(f"{layers}/ab")
+    assert node_cache.mount_points(layers) == ["ab"]
+    node_cache.unmount(layers, "ab", after(1), unless=lambda: True)
+    assert node_cache.mount_points(layers) == ["ab"]
+    node_cache.unmount(layers, "ab", after(1))
+    assert node_cache.mount_points(layers) == []
+
+
+def test_one_prolog_mounts_at_a_time(node: Node) -> None:
+    """Whoever is at it is waited for until the deadline."""
+    layers = node.base / "layers"
+    (layers / "ab").mkdir(parents=True)
+    held = os.open(layers, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(OSError, match="still mounting"):
+            node_cache.unmount(str(layers), "ab", after(0.02))
+        with pytest.raises(OSError, match="still mounting"):
+            node_cache.mounted(str(layers), Copy(str(node.directory), "ab", 0), after(0.02))
+    finally:
+        os.close(held)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * 3600), st.integers(0, 50)), max_size=6), st.integers(0, 200))
+def test_the_cache_is_bounded_but_for_what_is_in_use(copies: list[tuple[int, int]], keep: int) -> None:
+    """The rest fits, or is of the last hour; older ones go first, and none that need not go."""
+    now = 1_700_000_000.0
+    with tempfile.TemporaryDirectory() as directory:
+        for number, (seconds, size) in enumerate(copies):
+            path = Path(directory, f"{number}.sqsh")
+            path.write_bytes(b"x" * size)
+            os.utime(path, (now - seconds, now - seconds))
+        before = {path.name: path.stat() for path in Path(directory).iterdir()}
+        removed = node_cache.prune(directory, f"{directory}-layers", keep, now)
+        left = set(os.listdir(directory))
+    gone = sorted((status.st_mtime, status.st_size) for name, status in before.items() if name not in left)
+    stay = [(before[name].st_mtime, before[name].st_size) for name in left]
+    total = sum(size for _, size in stay)
+    assert removed == sum(size for _, size in gone)
+    assert total <= keep or all(used > now - IN_USE_SECONDS for used, _ in stay)
+    assert not gone or (total + gone[-1][1] > keep and gone[-1][0] <= now - IN_USE_SECONDS)
+    assert not gone or all(gone[-1] <= one for one in stay)

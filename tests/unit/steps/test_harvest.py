@@ -1,0 +1,299 @@
+"""The harvest of one run into a real store, as whoever runs the tests: what is taken, told, spooled and put off."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cache_files import numba_files
+from tests.support.runs import a_context, events
+from warmstart.harvest import collect
+from warmstart.harvest.scan import OUT_OF_TIME
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import WorkerSilent
+from warmstart.host.process import ProgramTooSlow
+from warmstart.profiles.client import Validator
+from warmstart.record import Seeded
+from warmstart.seed.overlay import CacheBusy
+from warmstart.steps import harvest
+from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.harvest import HarvestFailed, Options
+from warmstart.store import bundles, index
+from warmstart.store.bundles import Offers
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace, StoreFailed
+
+SCOPE = "user-64201-ws-alice"
+PLENTY = Options(30, 1 << 30, 1000)
+DRIVER = {"index": b"i", "a/f/0123456789abcdef": b"kernel"}
+ENTRY = next(iter(numba_files())).removesuffix(".nbi")
+
+
+class Job:
+    """A run whose job has ended, on a node beside a store."""
+
+    def __init__(self, root: Path) -> None:
+        (root / "store").mkdir()
+        self.store = str(root / "store")
+        context = a_context(root)
+        record = context.record._replace(publish_scope=SCOPE, seeded={"numba": Seeded("ns", [])}, facts={"cpu": "x"})
+        self.context: Context = context._replace(record=record)
+        os.makedirs(f"{record.run_directory}/cache")
+
+    def seeded(self, **profiles: Seeded) -> None:
+        """Say what the job was seeded with; `_` stands for a dash."""
+        seeded = {name.replace("_", "-"): found for name, found in profiles.items()}
+        self.context = self.context._replace(record=self.context.record._replace(seeded=seeded))
+
+    def write(self, subdir: str, files: dict[str, bytes]) -> None:
+        """Have the job write files of a profile."""
+        for name, content in files.items():
+            path = Path(self.context.record.run_directory, "cache", subdir, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def harvest(self, options: Options = PLENTY) -> Outcome:
+        """Run the step; nothing is left of its stage."""
+        outcome = harvest.run(self.context, options)
+        assert os.listdir(self.context.paths.stage) == []
+        return outcome
+
+    def offered(self, profile: str = "numba") -> list[str]:
+        """Return the entries that the next job is offered."""
+        found: Offers = bundles.offers(self.store, [SCOPE], profile, "ns", "n1-test")
+        return [entry for offer in found.offers for entry in offer.entries]
+
+    def rejections(self) -> list[dict[str, int]]:
+        """Return what was audited as rejected."""
+        return [event["reasons"] for event in events(self.context, "entry.rejected")]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """Give a run with an empty cache."""
+    made = Job(tmp_path)
+    yield made
+    made.context.store.close()
+
+
+def test_new_entries_reach_the_store(job: Job) -> None:
+    """One bundle, with the job as its producer; the audit says what was taken."""
+    job.write("numba", numba_files() | {"tmp.lock": b""})
+    outcome = job.harvest()
+    assert (outcome.state, outcome.detail, outcome.record, outcome.degraded) == (
+        "changed",
+        {"entries": 1},
+        {"deferred": []},
+        [],
+    )
+    assert job.offered() == [ENTRY]
+    (told,) = events(job.context, "cache.harvested")
+    assert (told["entries"], told["scope"], told["known"], told["ignored"], told["truncated"]) == (1, SCOPE, 0, 1, "")
+    (published,) = events(job.context, "bundle.published")
+    assert published["bundle"] == told["bundle"]
+    where = Namespace(job.store, SCOPE, "numba", "ns")
+    manifest = bundles.read_manifest(where, told["bundle"])
+    assert (manifest.producer.job, manifest.producer.user, manifest.facts) == (7, "ws-alice", {"cpu": "x"})
+
+
+def test_what_the_store_has_or_the_job_was_given_is_not_new(job: Job) -> None:
+    """A second harvest takes nothing; neither does one of a job that found the entry, wherever it came from."""
+    job.write("numba", numba_files())
+    job.harvest()
+    assert job.harvest().state == "unchanged"
+    shutil.rmtree(f"{job.store}/artifacts")
+    job.seeded(numba=Seeded("ns", [ENTRY]))
+    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": []})
+    assert job.offered() == []
+
+
+def test_a_job_that_used_no_tool_leaves_nothing(job: Job) -> None:
+    """No bundle, and nothing that failed; a job without profiles is not looked at."""
+    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": []})
+    assert job.harvest(PLENTY._replace(only=frozenset())) == Outcome("skipped")
+
+
+def test_what_the_validator_refuses_goes_nowhere(job: Job) -> None:
+    """The valid entry beside it is published all the same."""
+    base = ENTRY.replace("mod.outer", "mod.other")
+    job.write("numba", numba_files() | {f"{base}.nbi": b"\x80\x05"})
+    assert job.harvest().detail == {"entries": 1}
+    assert job.offered() == [ENTRY]
+    assert job.rejections() == [{"incomplete": 1}]
+
+
+def test_an_entry_that_can_not_be_taken_is_told(job: Job) -> None:
+    """With its reason, and some of the names."""
+    job.write("numba", numba_files())
+    os.symlink("/etc/passwd", f"{job.context.record.run_directory}/cache/numba/{ENTRY}.9.nbc")
+    assert job.harvest().detail == {"entries": 0}
+    (told,) = events(job.context, "entry.rejected")
+    assert (sum(told["reasons"].values()), told["examples"][0][0]) == (1, f"{ENTRY}.9.nbc")
+
+
+@pytest.mark.parametrize("failure", [StoreFailed(what="x", problem="y"), "full disk"])
+def test_what_the_store_does_not_take_is_spooled(
+    job: Job, monkeypatch: pytest.MonkeyPatch, failure: StoreFailed | str
+) -> None:
+    """On the node, for a later epilog; the step says why it is so."""
+    job.write("numba", numba_files())
+
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise failure if isinstance(failure, StoreFailed) else WorkerSilent(function="f", identity="i", problem="p")
+
+    for call in ("publish", "known_entries"):
+        monkeypatch.setattr(StoreClient, call, refuse)
+    outcome = job.harvest()
+    assert [type(error) for error in outcome.degraded] in ([StoreFailed], [WorkerSilent])
+    (spooled,) = os.listdir(job.context.paths.spool)
+    assert spooled.endswith(".7.0a1b2c3d.numba")
+    assert [event["entries"] for event in events(job.context, "bundle.spooled")] == [1]
+
+
+def test_a_spool_without_room_drops_what_is_in_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bundle that goes is audited."""
+    policy = job.context.policy
+    job.context = job.context._replace(policy=policy._replace(harvest=policy.harvest._replace(spool=1)))
+    job.write("numba", numba_files())
+
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise StoreFailed(what="x", problem="y")
+
+    monkeypatch.setattr(StoreClient, "publish", refuse)
+    job.harvest()
+    assert os.listdir(job.context.paths.spool) == []
+    assert len(events(job.context, "bundle.dropped")) == 1
+
+
+def test_without_time_a_profile_is_deferred(job: Job) -> None:
+    """Maintenance finishes it; one of two that is late does not hold the other."""
+    job.write("numba", numba_files())
+    outcome = harvest.run(job.context, PLENTY._replace(budget=0))
+    assert outcome.record == {"deferred": ["numba"]}
+    job.context = job.context._replace(record=job.context.record._replace(deferred=["numba"]))
+    assert job.harvest().record == {"deferred": []}
+    assert job.offered() == [ENTRY]
+
+
+@pytest.mark.parametrize("late", ["validator", "mksquashfs"])
+def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    """The same error means no time left, or something that is broken."""
+    job.write("numba", numba_files())
+    silent = WorkerSilent(function="judge", identity="me", problem="p")
+    slow = ProgramTooSlow(program="mksquashfs")
+    budget_ends_now = False
+    real = Deadline.expired
+
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        if budget_ends_now:
+            monkeypatch.setattr(Deadline, "expired", lambda one: real(one) or one.left() > harvest.CLEANING_SECONDS)
+        raise silent if late == "validator" else slow
+
+    if late == "validator":
+        monkeypatch.setattr(Validator, "judge", refuse)
+    else:
+        monkeypatch.setattr(harvest, "pack", refuse)
+    outcome = job.harvest()
+    assert (outcome.record, outcome.degraded) == ({"deferred": []}, [silent if late == "validator" else slow])
+    budget_ends_now = True
+    outcome = job.harvest()
+    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"]}, [])
+
+
+def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published is what was collected in time, and the rest is deferred."""
+    job.write("numba", numba_files())
+    real = collect.collect
+
+    def slow(*args: object, **kwargs: object) -> collect.Collected:
+        return real(*args, **kwargs)._replace(truncated=OUT_OF_TIME)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(harvest, "collect", slow)
+    outcome = job.harvest()
+    assert (outcome.record, outcome.detail) == ({"deferred": ["numba"]}, {"entries": 1})
+
+
+def test_a_node_without_room_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others need that disk; a cache that can't be read is no more than this profile's failure."""
+    job.write("numba", numba_files())
+    monkeypatch.setattr(harvest, "room", lambda _fd: 1)
+    (error,) = job.harvest().degraded
+    assert isinstance(error, HarvestFailed)
+    monkeypatch.undo()
+    shutil.rmtree(job.context.record.run_directory)
+    (error,) = job.harvest().degraded
+    assert isinstance(error, HarvestFailed)
+
+
+def test_limits_hold_over_all_profiles(job: Job) -> None:
+    """What one took is not there for the next: bytes and entries."""
+    job.seeded(cuda_computecache=Seeded("ns", []), numba=Seeded("ns", []))
+    job.write("numba", numba_files())
+    job.write("cuda-computecache", DRIVER)
+    outcome = job.harvest(PLENTY._replace(max_entries=1))
+    assert (outcome.detail, job.offered("cuda-computecache"), job.offered()) == ({"entries": 1}, ["ComputeCache"], [])
+    assert [bool(told["truncated"]) for told in events(job.context, "cache.harvested")] == [False, True]
+
+
+def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
+    """For the profiles that want it; the reason is audited, and asked only once."""
+    job.seeded(cuda_computecache=Seeded("ns", []), numba=Seeded("ns", []))
+    job.write("numba", numba_files())
+    job.write("cuda-computecache", DRIVER)
+    failed = PLENTY._replace(failure=lambda _deadline: "the job failed", after_success=frozenset({"cuda-computecache"}))
+    assert job.harvest(failed).detail == {"entries": 1}
+    assert (job.offered("cuda-computecache"), job.offered()) == ([], [ENTRY])
+    (told,) = events(job.context, "harvest.left-out")
+    assert (told["reason"], told["profiles"]) == ("the job failed", ["cuda-computecache"])
+    assert job.harvest(failed._replace(after_success=None)) == Outcome("skipped")
+    assert job.harvest(failed._replace(failure=lambda _deadline: "")).detail == {"entries": 1}
+
+
+def test_the_newest_replaces_what_the_job_began_with(job: Job) -> None:
+    """The same again is no new bundle, and one that began with another is refused with its reason."""
+    job.seeded(cuda_computecache=Seeded("ns", []))
+    job.write("cuda-computecache", DRIVER)
+    job.harvest()
+    (first,) = bundles.offers(job.store, [SCOPE], "cuda-computecache", "ns", "n1-test").offers
+    job.seeded(cuda_computecache=Seeded("ns", ["ComputeCache"], [SCOPE, first.bundle]))
+    assert job.harvest().detail == {"entries": 0}
+    assert job.rejections() == []
+    job.write("cuda-computecache", {"a/f/0123456789abcdff": b"another"})
+    assert job.harvest().detail == {"entries": 1}
+    (second,) = bundles.offers(job.store, [SCOPE], "cuda-computecache", "ns", "n1-test").offers
+    assert second.bundle != first.bundle
+    job.write("cuda-computecache", {"a/f/0123456789abcdfe": b"a third"})
+    job.harvest()
+    assert job.rejections() in ([{index.SUPERSEDED: 1}], [])
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_view_is_read_where_there_is_one(job: Job, monkeypatch: pytest.MonkeyPatch, busy: bool) -> None:
+    """Its upper layer has the names, the view the content; one that is still written to is left."""
+    job.write("upper", numba_files())
+
+    @contextmanager
+    def frozen(base: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[object]:
+        assert (profile, subdir) == ("numba", "numba")
+        assert deadline.left() <= harvest.BUSY_SECONDS
+        if busy:
+            raise CacheBusy(profile=profile)
+        upper = os.open("cache/upper", os.O_RDONLY, dir_fd=base)
+        merged = os.open("cache/upper", os.O_RDONLY, dir_fd=base)
+        yield harvest_view(upper, merged)
+        os.close(upper)
+
+    def harvest_view(upper: int, merged: int) -> object:
+        from warmstart.seed.overlay import FrozenView
+
+        return FrozenView(upper, merged)
+
+    monkeypatch.setattr(harvest, "frozen_view", frozen)
+    outcome = job.harvest()
+    assert [type(error) for error in outcome.degraded] == ([CacheBusy] if busy else [])
+    assert job.offered() == ([] if busy else [ENTRY])

@@ -1,0 +1,157 @@
+"""The images of a job: each obtained in its order, told to the audit, and what the job will see of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.image_site import RULES
+from tests.support.runs import a_context, events
+from warmstart.host.deadline import Deadline
+from warmstart.images import private, single_flight
+from warmstart.images.credentials import CredentialsUnusable
+from warmstart.images.importers.base import ImageNotFound
+from warmstart.images.layout import NOBODY, Charged
+from warmstart.images.private import JobOwner
+from warmstart.images.query import Missing, Obtained, Site
+from warmstart.images.reference import Reference, parse
+from warmstart.policy.compiled import Credentials
+from warmstart.steps import image
+from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.image import Options
+
+FIRST, SECOND = parse("reg.example.com/a:1"), parse("reg.example.com/b:2")
+NOTHING = Missing()
+DIGEST = f"sha256:{'ab' * 32}"
+
+
+class Flights:
+    """Stands in for the single flight: answers, and remembers who asked for what."""
+
+    def __init__(self, how: str = "reused", missing: Missing = NOTHING) -> None:
+        self.how, self.missing = how, missing
+        self.asked: list[tuple[str, Site, Deadline]] = []
+
+    def obtain(self, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
+        """Give an image."""
+        self.asked.append((reference.canonical(), site, deadline))
+        name = f"{len(self.asked)}"
+        return Obtained(name, f"/store/{name}.sqsh", DIGEST, 4096, self.how, 0.25, self.missing)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    """Give a context whose policy has images."""
+    return a_context(tmp_path)
+
+
+def fly(monkeypatch: pytest.MonkeyPatch, how: str = "reused", missing: Missing = NOTHING) -> Flights:
+    """Put a stand-in in place."""
+    flights = Flights(how, missing)
+    monkeypatch.setattr(single_flight, "obtain", flights.obtain)
+    return flights
+
+
+def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are in the record and in the job's environment, in their order."""
+    flights = fly(monkeypatch)
+    assert image.run(context, Options((FIRST, SECOND))) == Outcome(
+        "unchanged",
+        detail={"images": 2},
+        record={
+            "image": DIGEST,
+            "images": {FIRST.canonical(): "/store/1.sqsh", SECOND.canonical(): "/store/2.sqsh"},
+        },
+        environment={"WARMSTART_IMAGE": "/store/1.sqsh", "WARMSTART_IMAGES": "/store/1.sqsh:/store/2.sqsh"},
+    )
+    assert [name for name, _, _ in flights.asked] == [FIRST.canonical(), SECOND.canonical()]
+    assert all(deadline.left() <= context.policy.images.wait for _, _, deadline in flights.asked)
+    (first, second) = events(context, "image.reused")
+    assert (first["image"], first["path"], first["bytes"], first["waited_ms"]) == (
+        FIRST.canonical(),
+        "/store/1.sqsh",
+        4096,
+        250,
+    )
+    assert second["image"] == SECOND.canonical()
+
+
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [("reused", "unchanged"), ("waited", "unchanged"), ("stale", "unchanged"), ("imported", "changed"),
+     ("adopted", "changed")],
+)  # fmt: skip
+def test_how_it_was_obtained_is_the_event(
+    context: Context, monkeypatch: pytest.MonkeyPatch, how: str, state: str
+) -> None:
+    """Only what came into the store changed anything."""
+    fly(monkeypatch, how)
+    assert image.run(context, Options((FIRST,))).state == state
+    assert len(events(context, f"image.{how}")) == 1
+
+
+def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's user and account, but nobody for what the policy names."""
+    flights = fly(monkeypatch)
+    record = context.record._replace(account="physics")
+    image.run(context._replace(record=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
+    assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", record.uid, "physics"), NOBODY]
+    assert {site.requester for _, site, _ in flights.asked} == {("n1", "0a1b2c3d", 7)}
+
+
+def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the image itself; of what did not happen there is no event."""
+    fly(monkeypatch, "imported", Missing("damaged", "no locks", ("old1", "old2"), "not ours"))
+    image.run(context, Options((FIRST,)))
+    assert [event["reason"] for name in ("quarantined", "lockless", "left-out") for event in told(context, name)] == [
+        "damaged",
+        "no locks",
+        "not ours",
+    ]
+    assert [event["name"] for event in told(context, "evicted")] == ["old1", "old2"]
+    fly(monkeypatch)
+    image.run(context, Options((FIRST,)))
+    assert len(told(context, "quarantined")) == 1
+
+
+def told(context: Context, name: str) -> list[dict[str, object]]:
+    """Return the events of images of one name."""
+    return events(context, f"image.{name}")
+
+
+def test_the_first_failure_ends_the_step(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job does not start; what was obtained before is there for the next one."""
+
+    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
+        raise ImageNotFound(image=reference.canonical())
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+    with pytest.raises(ImageNotFound, match=r"reg\.example\.com/a:1"):
+        image.run(context, Options((FIRST, SECOND)))
+
+
+def test_a_private_image_is_copied_for_the_job(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of the private store; its importer has the site's credentials, which are read only if it is missing."""
+    rules = RULES._replace(credentials=Credentials("/nowhere/credentials", ()))
+    context = context._replace(policy=context.policy._replace(images=rules))
+    flights = fly(monkeypatch, "imported")
+    apart = []
+
+    def site_of(site: Site, name: str, _deadline: Deadline) -> Site:
+        apart.append(name)
+        return site._replace(recipe="apart")
+
+    def hand_over(found: Obtained, reference: Reference, owner: JobOwner, site: Site, _deadline: Deadline) -> str:
+        assert (found.path, reference, site.recipe != "apart") == ("/store/1.sqsh", FIRST, True)
+        assert owner == (context.record.run_directory, context.record.uid, context.record.gid)
+        return "/run/copy.sqsh"
+
+    monkeypatch.setattr(private, "site_of", site_of)
+    monkeypatch.setattr(private, "hand_over", hand_over)
+    outcome = image.run(context, Options((FIRST, SECOND), private=((FIRST, "team"),)))
+    assert apart == ["team"]
+    assert outcome.environment["WARMSTART_IMAGES"] == "/run/copy.sqsh:/store/2.sqsh"
+    assert [site.recipe == "apart" for _, site, _ in flights.asked] == [True, False]
+    with pytest.raises(CredentialsUnusable):
+        flights.asked[0][1].importer()

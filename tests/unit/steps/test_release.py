@@ -1,0 +1,67 @@
+"""The step `release`: a run is over, and what could not be told to the store is a non-fatal error."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from warmstart import record as records
+from warmstart import run_end
+from warmstart.steps import release
+from warmstart.steps.contract import Context, Outcome
+from warmstart.store import rendezvous
+from warmstart.store.layout import StoreFailed
+from warmstart.store.rendezvous import Answer
+
+
+@pytest.fixture
+def ended(context: Context) -> Context:
+    """Give a context whose job has ended and had a workspace."""
+    records.save(context.paths.state, context.record)
+    os.makedirs(f"{context.record.run_directory}/cache/numba")
+    return context
+
+
+def test_nothing_is_left_and_again_is_fine(ended: Context) -> None:
+    """Workspace and record go; the epilog may come twice."""
+    for _ in range(2):
+        assert release.run(ended, release.Options()) == Outcome("changed")
+        assert os.listdir(f"{ended.record.workspace}/n1") == []
+        assert records.load(ended.paths.state, 7) is None
+
+
+def test_a_retained_directory_is_named(ended: Context) -> None:
+    """So that the audit says where the user finds it."""
+    record = ended.record._replace(keep=True)
+    os.mkdir(f"{record.run_directory}/tmp")
+    outcome = release.run(ended._replace(record=record), release.Options())
+    assert outcome == Outcome("changed", detail={"kept": record.run_directory})
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_rendezvous_is_withdrawn(ended: Context, tmp_path: Path, is_there: bool) -> None:
+    """A store that is away keeps no run: its failure is told, and the run is over."""
+    record = ended.record._replace(meeting="test.7.0.json")
+    if is_there:
+        (tmp_path / "store").mkdir()
+        rendezvous.publish(str(tmp_path / "store"), record.meeting, "n1", Answer(1, "test", "n1", "10.0.0.1"))
+    outcome = release.run(ended._replace(record=record), release.Options())
+    assert [type(error) for error in outcome.degraded] == ([] if is_there else [StoreFailed])
+    assert records.load(ended.paths.state, 7) is None
+    if is_there:
+        assert os.listdir(tmp_path / "store" / rendezvous.DIRECTORY) == []
+    ended.store.close()
+
+
+def test_what_is_held_is_an_error_of_the_steps(ended: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record stays, for whoever comes next."""
+
+    def busy(*_: object) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(run_end, "remove_tree", busy)
+    with pytest.raises(run_end.WorkspaceBusy):
+        release.run(ended, release.Options())
+    assert records.load(ended.paths.state, 7) == ended.record

@@ -1,0 +1,279 @@
+"""What a job finds of the store: seeded by extraction here, since mounting needs root; the overlay is a stand-in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import packed
+from tests.support.alone import run_alone
+from tests.support.packed import MTIME_NS
+from tests.support.runs import a_context, events
+from warmstart.host import process
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.profiles import facts, registry
+from warmstart.record import Seeded
+from warmstart.seed import overlay
+from warmstart.seed.client import JobClient
+from warmstart.seed.overlay import OverlayUnavailable, Shown
+from warmstart.steps import seed
+from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
+from warmstart.store import bundles
+from warmstart.store.layout import Namespace, StoreFailed
+
+SCOPES = ["site", "user-64201-ws-alice"]
+NUMBA = Options(("numba",))
+ENTRIES = {"m/f": {"m/f.nbi": b"index", "m/f.1.nbc": b"data"}}
+
+
+class Node:
+    """A node beside a store, with a run whose cache is still root's."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.patch = monkeypatch
+        (root / "store").mkdir()
+        context = a_context(root)
+        record = context.record._replace(read_scopes=SCOPES, cache=f"{context.record.run_directory}/cache")
+        self.context: Context = context._replace(record=record)
+        self.cache = Path(record.cache)
+        for profile in ("numba", "triton", "cuda-computecache", "torch-extensions"):
+            (self.cache / profile).mkdir(parents=True)
+
+    def publish(self, entries: packed.Entries, profile: str = "numba", scope: str = SCOPES[1]) -> str:
+        """Publish a bundle for jobs of this node; return its id."""
+        known = facts.derive([registry.get(profile)], "label:bare") | {"path": ""}
+        name = facts.namespace(registry.get(profile), known)
+        made = packed.publish(self.root, Namespace(self.context.store.path, scope, profile, name), entries)
+        assert made.bundle
+        return made.bundle
+
+    def run(self, options: Options = NUMBA) -> Outcome:
+        """Run the step."""
+        return seed.run(self.context, options)
+
+    def cached(self) -> dict[str, bytes]:
+        """Return the files that the job finds."""
+        files = [path for path in self.cache.rglob("*") if path.is_file()]
+        return {str(path.relative_to(self.cache)): path.read_bytes() for path in files}
+
+    def overlays(self, *, mapped: bool = True) -> list[tuple[str, list[str]]]:
+        """Have overlays that can be mounted; return what is shown, as it comes."""
+        shown: list[tuple[str, list[str]]] = []
+
+        def show(  # noqa: PLR0917 - overlay.show's
+            run_fd: int, subdir: str, directory: str, picked: overlay.Picked, job: Identity, deadline: Deadline
+        ) -> Shown:
+            assert os.fstat(run_fd).st_ino == self.cache.parent.stat().st_ino
+            assert (directory, job.uid) == (self.context.paths.layers, os.getuid())
+            assert deadline.left() <= seed.MOUNTING_SECONDS
+            entries = [entry for offer, _ in picked for entry in offer.entries]
+            shown.append((subdir, entries))
+            return Shown(entries, mapped)
+
+        self.patch.setattr(overlay, "show", show)
+        return shown
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """Give a node that can't mount overlays; unsquashfs runs without namespaces of its own."""
+
+    def refuse(*_: object) -> Shown:
+        raise OverlayUnavailable(profile="numba", problem="no loop device")
+
+    monkeypatch.setattr(overlay, "show", refuse)
+    monkeypatch.setattr(process, "run_alone", run_alone)
+    made = Node(tmp_path, monkeypatch)
+    yield made
+    made.context.store.close()
+
+
+def seeded(outcome: Outcome) -> dict[str, Seeded]:
+    """Return what the step says that the job was seeded with."""
+    assert "seeded" in outcome.record
+    return outcome.record["seeded"]
+
+
+def told(node: Node, event: str) -> list[dict[str, Any]]:
+    """Return the audited events of one name."""
+    return events(node.context, event)
+
+
+def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
+    """The namespaces are in the record all the same: the harvest publishes to them."""
+    outcome = node.run(Options(("numba", "triton")))
+    assert (outcome.state, outcome.degraded, node.cached()) == ("unchanged", [], {})
+    assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "triton": []}
+    assert len({found.namespace for found in seeded(outcome).values()}) == 2
+    assert outcome.record["facts"]["image"] == "label:bare"
+
+
+def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> None:
+    """With their times; why it is so is audited."""
+    node.publish(ENTRIES)
+    outcome = node.run()
+    assert (outcome.state, outcome.degraded) == ("changed", [])
+    assert seeded(outcome)["numba"].entries == ["m/f"]
+    assert node.cached() == {"numba/m/f.nbi": b"index", "numba/m/f.1.nbc": b"data"}
+    assert (node.cache / "numba/m/f.nbi").stat().st_mtime_ns == MTIME_NS
+    assert [event["profile"] for event in told(node, "overlay.failed")] == ["numba"]
+    (event,) = told(node, "cache.seeded")
+    assert (event["way"], event["entries"], event["scopes"]) == ("extraction", 1, [SCOPES[1]])
+    assert event["fetched_bytes"] > 0
+
+
+def test_an_overlay_shows_what_it_can(node: Node) -> None:
+    """Nothing is extracted then; a second job finds the bundle on the node."""
+    node.publish(ENTRIES)
+    for fetched in (True, False):
+        shown = node.overlays()
+        outcome = node.run()
+        assert (shown, seeded(outcome)["numba"].entries, node.cached()) == ([("numba", ["m/f"])], ["m/f"], {})
+        event = told(node, "cache.seeded")[-1]
+        assert (event["way"], event["mapped"], event["fetched_bytes"] > 0) == ("overlay", True, fetched)
+
+
+def test_each_entry_is_the_most_trusted_one(node: Node) -> None:
+    """Of both scopes; what only the lesser one has comes from there."""
+    node.publish({"m/f": {"m/f.nbi": b"mine"}, "m/g": {"m/g.nbi": b"mine, too"}})
+    node.publish({"m/f": {"m/f.nbi": b"the site's"}}, scope="site")
+    outcome = node.run()
+    assert node.cached() == {"numba/m/f.nbi": b"the site's", "numba/m/g.nbi": b"mine, too"}
+    assert sorted(seeded(outcome)["numba"].entries) == ["m/f", "m/g"]
+    assert told(node, "cache.seeded")[0]["scopes"] == sorted(SCOPES)
+
+
+def test_the_budget_of_bytes_is_one_for_all(node: Node) -> None:
+    """What would go over it stays cold, and is told; the rest is seeded."""
+    node.publish(ENTRIES)
+    node.publish({"m/z": {"m/z.nbi": os.urandom(50_000)}})
+    policy = node.context.policy
+    node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=20_000)))
+    outcome = node.run()
+    assert (seeded(outcome)["numba"].entries, outcome.degraded) == (["m/f"], [])
+    (left_out,) = told(node, "bundle.left-out")
+    assert left_out["error"]["code"] == "fetch-over-budget"
+
+
+def test_a_store_that_fails_leaves_the_job_cold(node: Node) -> None:
+    """The cache is the job's all the same."""
+    Path(node.context.store.path).rename(node.root / "away")
+    outcome = node.run()
+    assert [type(error) for error in outcome.degraded] == [StoreFailed]
+    assert seeded(outcome)["numba"].entries == []
+
+
+def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:
+    """And the others warm."""
+    bundle = node.publish(ENTRIES)
+    node.publish({"ComputeCache": {"index": b"i", "a/f/0123456789abcdef": b"k"}}, "cuda-computecache")
+    (path,) = Path(node.context.store.path).rglob(f"{bundle}.sqsh")
+    path.chmod(0o600)
+    path.write_bytes(b"x" * path.stat().st_size)
+    outcome = node.run(Options(("numba", "cuda-computecache")))
+    assert [type(error) for error in outcome.degraded] == [bundles.BundleDamaged]
+    assert node.cached().keys() == {"cuda-computecache/index", "cuda-computecache/a/f/0123456789abcdef"}
+
+
+def test_what_the_newest_may_replace_is_recorded(node: Node) -> None:
+    """For the harvest: scope and bundle; profiles that publish entries once have none."""
+    bundle = node.publish({"ComputeCache": {"index": b"i", "a/f/0123456789abcdef": b"k"}}, "cuda-computecache")
+    node.publish(ENTRIES)
+    found = seeded(node.run(Options(("cuda-computecache", "numba"))))
+    assert found["cuda-computecache"].based_on == [SCOPES[1], bundle]
+    assert found["numba"].based_on == []
+
+
+@pytest.mark.parametrize("way", ["overlay", "extraction"])
+def test_half_relocated_entries_are_removed(node: Node, way: str) -> None:
+    """Entries that name another path are worse than none; whatever fails there is nobody's fault but this profile's."""
+    node.publish({"A2" * 26: {f"{'A2' * 26}/k.cubin": b"x"}}, "triton")
+    discarded = []
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    node.patch.setattr(JobClient, "relocate", fail)
+    node.patch.setattr(overlay, "discard", lambda _fd, subdir: discarded.append(subdir))
+    if way == "overlay":
+        node.overlays()
+    outcome = node.run(Options(("triton",)))
+    assert [type(error) for error in outcome.degraded] == [SeedFailed]
+    assert (seeded(outcome)["triton"].entries, node.cached()) == ([], {})
+    assert not (node.cache / "triton").exists()
+    assert discarded == (["triton"] if way == "overlay" else [])
+
+
+def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job can't write to root's: better none; the variable that it may have inherited is emptied."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(122, "Disk quota exceeded")
+
+    node.publish(ENTRIES)
+    monkeypatch.setattr(os, "fchown", refuse)
+    outcome = node.run()
+    assert [type(error) for error in outcome.degraded] == [CacheWithheld]
+    assert (outcome.record, outcome.environment) == ({"cache": ""}, {"WARMSTART_CACHE": ""})
+    assert node.cached() == {}
+
+
+def test_the_cache_is_given_away_whatever_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it, itself last: until then nobody can change what is mounted on."""
+    given: list[str] = []
+    chown, fchown = os.chown, os.fchown
+
+    def give(name: str, uid: int, gid: int, *, dir_fd: int, follow_symlinks: bool) -> None:
+        given.append(name)
+        chown(name, uid, gid, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    def give_top(fd: int, uid: int, gid: int) -> None:
+        given.append("cache")
+        fchown(fd, uid, gid)
+
+    monkeypatch.setattr(os, "chown", give)
+    monkeypatch.setattr(os, "fchown", give_top)
+
+    def bug(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(seed._Seeding, "mount", bug)
+    with pytest.raises(ZeroDivisionError):
+        node.run()
+    assert sorted(given[:-1]) == ["cuda-computecache", "numba", "torch-extensions", "triton"]
+    assert given[-1] == "cache"
+
+
+def test_a_path_that_is_the_same_for_all_is_a_fact(node: Node) -> None:
+    """Profiles whose entries are of use only there have it in their namespace."""
+    policy = node.context.policy._replace(constant_path="link")
+    context = node.context._replace(policy=policy)
+    outcome = seed.run(context, Options(("torch-extensions",)))
+    assert outcome.record["facts"]["path"] == policy.paths.cache
+    other = policy._replace(paths=policy.paths._replace(cache="/elsewhere"))
+    elsewhere = seed.run(context._replace(policy=other), Options(("torch-extensions",)))
+    assert seeded(outcome)["torch-extensions"].namespace != seeded(elsewhere)["torch-extensions"].namespace
+
+
+def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the moment that it is the job's its owner can do that."""
+    node.publish(ENTRIES)
+    real = seed._give_away
+
+    def swapped(context: Context) -> CacheWithheld | None:
+        result = real(context)
+        node.cache.rename(node.root / "moved")
+        node.cache.symlink_to(node.root / "moved")
+        return result
+
+    monkeypatch.setattr(seed, "_give_away", swapped)
+    outcome = node.run()
+    assert [type(error) for error in outcome.degraded] == [SeedFailed]
+    assert not list((node.root / "moved" / "numba").iterdir())

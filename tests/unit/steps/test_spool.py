@@ -1,0 +1,107 @@
+"""The step `spool`: what the store did not take earlier is published, the oldest first, while there is time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.bundles import draft
+from tests.support.runs import a_context, events
+from warmstart.harvest import spool as spooling
+from warmstart.harvest.spool import Spooled
+from warmstart.host.files import try_flock
+from warmstart.steps import spool
+from warmstart.steps.contract import Context, Outcome
+from warmstart.store import blocklist, bundles
+from warmstart.store.blocklist import Block
+from warmstart.store.layout import StoreFailed
+
+SOON = spool.Options(30)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    """Give a context whose spool has two bundles, and a store."""
+    made = a_context(tmp_path)
+    (tmp_path / "store").mkdir()
+    for number, entry in enumerate("ab"):
+        stage = tmp_path / f"stage-{entry}"
+        stage.mkdir()
+        (stage / spooling.BUNDLE).write_bytes(entry.encode())
+        item = Spooled("user-1", "numba", "ns", draft(entry), f"{number}.0a1b2c3d.numba")
+        assert spooling.add(made.paths.spool, str(stage), item, 1 << 20) == []
+    yield made
+    made.store.close()
+
+
+def offered(context: Context) -> list[str]:
+    """Return the entries that jobs are offered."""
+    found = bundles.offers(context.store.path, ["user-1"], "numba", "ns", "n1-test")
+    return [entry for offer in found.offers for entry in offer.entries]
+
+
+def left(context: Context) -> list[str]:
+    """Return the runs whose bundles are still spooled."""
+    return [name.partition(".")[2] for name in sorted(os.listdir(context.paths.spool))]
+
+
+def test_all_that_is_spooled_is_published(context: Context) -> None:
+    """Once: then there is nothing to do."""
+    assert spool.run(context, SOON) == Outcome("changed", detail={"bundles": 2})
+    assert (offered(context), left(context)) == (["a", "b"], [])
+    assert [event["namespace"] for event in events(context, "bundle.published")] == ["ns", "ns"]
+    assert spool.run(context, SOON) == Outcome("unchanged", detail={"bundles": 0})
+
+
+def test_without_time_it_waits(context: Context) -> None:
+    """So it does while another process is at it."""
+    assert spool.run(context, spool.Options(0)).detail == {"bundles": 0}
+    held = os.open(context.paths.spool, os.O_RDONLY)
+    try:
+        assert try_flock(held)
+        assert spool.run(context, SOON).detail == {"bundles": 0}
+    finally:
+        os.close(held)
+    assert left(context) == ["0.0a1b2c3d.numba", "1.0a1b2c3d.numba"]
+
+
+def test_a_node_that_never_spooled(context: Context, tmp_path: Path) -> None:
+    """There is no directory, and none is made."""
+    fresh = a_context(tmp_path / "other")
+    assert spool.run(fresh, SOON) == Outcome("unchanged", detail={"bundles": 0})
+    assert not os.path.exists(fresh.paths.spool)
+
+
+def test_a_store_that_fails_keeps_the_rest_here(context: Context, tmp_path: Path) -> None:
+    """Its error is the step's."""
+    (tmp_path / "store").rename(tmp_path / "away")
+    with pytest.raises(StoreFailed):
+        spool.run(context, SOON)
+    assert len(left(context)) == 2
+
+
+def test_what_will_never_be_taken_is_dropped(context: Context) -> None:
+    """A damaged bundle, and one of a namespace that an administrator has blocked since."""
+    (first, _) = sorted(os.listdir(context.paths.spool))
+    Path(context.paths.spool, first, spooling.DRAFT).write_bytes(b"{")
+    blocklist.block(context.store.path, Block(profile="numba", namespace="ns", reason="x"), "n1-test")
+    assert spool.run(context, SOON).detail == {"bundles": 2}
+    assert (offered(context), left(context)) == ([], [])
+    reasons = [event["reason"] for event in events(context, "bundle.dropped")]
+    assert reasons[0] == spooling.DAMAGED
+    assert "blocked" in reasons[1]
+
+
+def test_what_others_have_published_meanwhile_just_goes(context: Context) -> None:
+    """A crash between publishing and removing comes to the same."""
+    spool.run(context, SOON)
+    again = Path(context.paths.root, "again")
+    again.mkdir()
+    (again / spooling.BUNDLE).write_bytes(b"a")
+    spooling.add(context.paths.spool, str(again), Spooled("user-1", "numba", "ns", draft("a"), "2.x.numba"), 1 << 20)
+    assert spool.run(context, SOON).detail == {"bundles": 1}
+    assert (offered(context), left(context)) == (["a", "b"], [])
+    assert len(events(context, "bundle.published")) == 2
