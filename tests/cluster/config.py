@@ -58,8 +58,8 @@ _JOB_CONTAINER = "JobContainerType=job_container/tmpfs\n"
 def free_ports(count: int) -> list[int]:
     """Return `count` free loopback ports, reserved among the tests on this host until this process ends.
 
-    They lie below the range that the kernel gives to clients: Slurm's own commands use ports of that range all the time,
-    and a restarted slurmd must find its port free.
+    They lie below the range that the kernel gives to clients: Slurm's own commands use ports of that range all the
+    time, and a restarted slurmd must find its port free.
     """
     found: list[int] = []
     for port in random.sample(range(30000, 32700), 2700):
