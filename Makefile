@@ -2,6 +2,8 @@
 PREFIX  ?= /usr/local
 DESTDIR ?=
 PYTHON  ?= /usr/bin/python3
+# Tests at work at the same time: most of them wait for Slurm half of their time.
+JOBS    ?= $(shell expr $$(nproc) + 1)
 VENV    := .venv
 BIN     := $(VENV)/bin
 
@@ -10,7 +12,7 @@ ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test unit lint shellcheck docs bench install uninstall update-requirements clean
+.PHONY: help setup setup-tests demo test test-all unit lint shellcheck docs bench install uninstall update-requirements clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -25,11 +27,15 @@ setup-tests: setup
 demo: setup ## a real four-node cluster and a registry on this machine; the same job cold and warm
 	@$(BIN)/python -m tests.demo
 
-test: setup-tests ## all tests: unit, integration (real Slurm, as root), security, crash
-	$(BIN)/python -m pytest -q
+test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
+	$(BIN)/python -m pytest -q -n $(JOBS)
+
+test-all: setup-tests ## every test, the sweeps too; writes docs/test-results.md
+	$(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
+	$(BIN)/python -m tests.results build/tests.xml >docs/test-results.md; exit $$status
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
-	$(BIN)/python -m pytest -q tests/unit
+	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m warmstart.policy.reference --check

@@ -6,6 +6,8 @@ import random
 import socket
 from pathlib import Path
 
+from tests.cluster import host
+
 NODES = ("n1", "n2", "n3", "n4")
 CPUS = 4
 _RECOMMENDED = Path(__file__).resolve().parents[2] / "packaging" / "slurm" / "warmstart.conf"
@@ -54,21 +56,27 @@ _JOB_CONTAINER = "JobContainerType=job_container/tmpfs\n"
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` free loopback ports, below the range that the kernel gives to clients.
+    """Return `count` free loopback ports, reserved among the tests on this host until this process ends.
 
-    Slurm's own commands use ports of that range all the time, and a restarted slurmd must find its port free.
+    They lie below the range that the kernel gives to clients: Slurm's own commands use ports of that range all the
+    time, and a restarted slurmd must find its port free.
     """
     found: list[int] = []
     for port in random.sample(range(30000, 32700), 2700):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
+        if host.reserved(f"port.{port}") and _is_free(port):
+            found.append(port)
         if len(found) == count:
             return found
     raise RuntimeError("no free ports between 30000 and 32700")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def write(base: Path, prefix: Path, *, job_container: str | None) -> tuple[int, dict[str, int]]:
@@ -77,17 +85,17 @@ def write(base: Path, prefix: Path, *, job_container: str | None) -> tuple[int, 
     With `job_container` each job has a /tmp of its own (job_container/tmpfs); the text has further settings.
     Returns slurmctld's port and each node's.
     """
-    host = socket.gethostname()
+    hostname = socket.gethostname()
     controller, *ports = free_ports(1 + len(NODES))
     nodes = "\n".join(
-        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS}"
+        f"NodeName={node} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS}"
         for node, port in zip(NODES, ports, strict=True)
     )
     etc = base / "etc"
     etc.mkdir()
     (etc / "plugstack.conf").touch()
     recommended = _RECOMMENDED.read_text().replace("@PREFIX@", str(prefix))
-    text = _SLURM_CONF.format(base=base, host=host, controller_port=controller, nodes=nodes)
+    text = _SLURM_CONF.format(base=base, host=hostname, controller_port=controller, nodes=nodes)
     if job_container is not None:
         recommended = recommended.replace("PrologFlags=Alloc,", "PrologFlags=Contain,Alloc,")
         text += _JOB_CONTAINER

@@ -48,6 +48,18 @@ def changing() -> Iterator[None]:
         os.close(descriptor)
 
 
+def reserved(name: str) -> bool:
+    """Reserve `name` among the processes that run tests, until this one ends; False where another has it."""
+    LOCKS.mkdir(mode=0o700, exist_ok=True)
+    descriptor = open_lock(name)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True
+
+
 def open_lock(name: str) -> int:
     """Return a descriptor of a lock file below /run; closing it releases its lock."""
     return os.open(LOCKS / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -27,7 +27,6 @@ rules:
   - name: meeting
     rendezvous: {{ports: {low}-{high}, per_user: 40, shared_nodes: {shared}, wait: {wait}, required: {required}}}
 """
-OVERLAPPING = 200
 SHOW = 'echo "$SLURM_PROCID $MASTER_ADDR:$MASTER_PORT $WARMSTART_PORTS"'
 # The head's batch step takes the port as a launcher does. Nothing of an earlier job may hold it.
 BIND = """\
@@ -174,13 +173,14 @@ def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
     ]
 
 
-def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign: set[int]) -> None:
-    """Overlapping jobs on four nodes of one host; each binds its port and releases it."""
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.sweep)])
+def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign: set[int], count: int) -> None:
+    """Overlapping jobs on four nodes of one host; each binds its port, and releases it."""
     known = len(meeting.audit("--event", "rendezvous.reserved"))
-    events, failed = overlap(meeting, OVERLAPPING)
+    events, failed = overlap(meeting, count)
     given = [event for event in events if event["event"] == "rendezvous.reserved"][known:]
     assert failed == 0
-    assert len({event["job_id"] for event in given}) == OVERLAPPING
+    assert len({event["job_id"] for event in given}) == count
     assert not {port for event in given for port in event["ports"]} & foreign
     assert collisions(events) == []
     told = {event["job_id"]: event["ports"] for event in given}

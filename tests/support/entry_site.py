@@ -25,7 +25,7 @@ from warmstart.store.client import StoreClient
 
 NODE = "n1"
 SCOPE = f"user-{os.getuid()}-ws-alice"
-NUMBA = Rule("everyone", "policy.yaml:1", (), (), ("numba",), "", (), {})
+NUMBA = Rule("everyone", "policy.yaml:1", (), (), ("numba",), "", (), {}, None, ())
 
 
 class OsAs:
@@ -51,7 +51,7 @@ class EntrySite:
         self.installation = Installation(str(root))
         self.store = root / "store"
         self.store.mkdir()
-        self.write(a_policy(root, rules=(NUMBA,), limits=Limits(0)))
+        self.write(a_policy(root, rules=(NUMBA,), limits=Limits(0, None)))
         monkeypatch.setattr(sessions, "os", OsAs(0))
         monkeypatch.setattr(process, "run_alone", run_alone)
         monkeypatch.setattr(match, "_exclusion", lambda _policy, _job: "")  # the job's uid is that of the accounts

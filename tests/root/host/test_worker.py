@@ -43,13 +43,11 @@ def test_the_identity_is_taken_for_good() -> None:
         assert worker.run(after(5), ids) == [65534] * 6
 
 
-def test_a_confined_worker_has_no_network_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_confined_worker_has_no_network_and_writes_nothing(base: Path) -> None:
     """What parses hostile bytes sees no interface but a loopback that is down, and can't grow a file."""
-    open_to_all = tmp_path / "file"
+    open_to_all = base / "file"
     open_to_all.touch()
     open_to_all.chmod(0o666)
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
     with Worker(NOBODY, confine=True) as worker:
         assert worker.run(after(5), network_interfaces) in ([], ["lo"])
         with pytest.raises((OSError, WorkerSilent)):
