@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cluster import host
 from tests.cluster.cluster import Cluster
@@ -24,6 +25,10 @@ from warmstart.host.files import opened_dir, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+# No test measures time: several processes run tests, and a machine may be busy.
+settings.register_profile("warmstart", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("warmstart")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -227,7 +227,7 @@ def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
     assert sorted(view.hidden) == ["bad/x", "k/c"]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.sets(PATHS, min_size=1), min_size=2, max_size=4), st.sampled_from(RULES))
 def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_of: Callable[[str], str]) -> None:
     """Some of the same cases, mounted."""

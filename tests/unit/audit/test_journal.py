@@ -60,7 +60,7 @@ def test_a_finished_journal_is_handed_over(journal_dir: str) -> None:
 
 
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: key not in ("event", "ts", "self")), VALUES, max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fields_make_one_line(journal_dir: str, fields: dict[str, object]) -> None:
     """Line ends are escaped, and what JSON does not know is written as text."""
     journal = Journal(journal_dir, FIELDS)

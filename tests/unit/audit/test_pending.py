@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.journals import FIELDS, NO_PROCESS, left
@@ -112,7 +112,6 @@ def test_a_journal_that_is_too_long_says_what_is_missing(
 
 
 @given(st.lists(st.binary(max_size=30) | st.just(GOOD), max_size=5), st.sampled_from(["done", "killed"]))
-@settings(deadline=None)
 def test_any_bytes_become_events(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], state: str) -> None:
     """One for each line that is not blank, and one for a crash; all of them can be written down."""
     journal_dir = str(tmp_path_factory.getbasetemp() / "any-bytes")

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.journals import FIELDS, finished, left
@@ -113,7 +113,6 @@ def test_without_a_log_what_waits_is_enough(tmp_path: Path) -> None:
 
 
 @given(st.binary())
-@settings(deadline=None)
 def test_any_file_is_read_without_harm(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     """Any bytes in a log are lines or broken lines; no text that comes out holds a control character."""
     log = tmp_path_factory.mktemp("log") / "audit.jsonl"

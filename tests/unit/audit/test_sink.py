@@ -325,7 +325,7 @@ def scratch() -> Iterator[Path]:
 
 
 @given(st.lists(RAW, max_size=8), st.sampled_from(["open", "done"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_bytes_become_valid_lines_and_none_is_lost(scratch: Path, raw: list[bytes], state: str) -> None:
     """Whatever a journal holds: one JSON line for each of its lines, in order, and the journal is gone."""
     log, journal_dir = scratch / "audit.jsonl", str(scratch / "journal")

@@ -181,7 +181,7 @@ VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["C
 
 
 @given(value=VALUES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, container: Container, value: str) -> None:
     """Quotes, dollars, backslashes, blanks: the line after `=` is the value."""
     rendered(context, {"X": value})

@@ -66,7 +66,7 @@ def test_a_disk_without_room_is_no_fault_of_the_nodes(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"since": 1}', b'{"since": 1, "record": "{}"}']))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_one_is_told_as_such(directory: str, content: bytes) -> None:
     """The oldest of all, without a record: it is the first to be dropped."""
     if not deferred.holds(directory, "7.ffffffff"):

@@ -53,7 +53,7 @@ def above_of(path: str) -> list[str]:
 
 
 @given(st.sets(PATHS, max_size=12), st.sets(st.sampled_from(["b", "c", "a/b", "a/c"])))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_tree_becomes_its_whole_entries(paths: set[str], skip: set[str]) -> None:
     """Every file of plain names counts once: in an entry, as skipped, or as ignored; the rest is told."""
     top = Path(tempfile.mkdtemp())
@@ -74,7 +74,7 @@ def test_a_tree_becomes_its_whole_entries(paths: set[str], skip: set[str]) -> No
 
 
 @given(st.sets(PATHS, min_size=1, max_size=12), st.integers(0, 12))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_scan_that_ends_early_has_whole_entries_alone(paths: set[str], most: int) -> None:
     """Whatever it did not look at: nothing is half there, and it says that it is not all."""
     top = Path(tempfile.mkdtemp())

@@ -229,7 +229,7 @@ def test_a_range_of_the_kernels_is_refused_when_it_counts(ledger: str, tmp_path:
     assert not os.path.exists(ledger)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32), st.integers(0, 50), st.integers(1, 50))
 def test_every_port_of_the_range_is_tried_once(job_id: int, restarts: int, size: int) -> None:
     """Wherever a job begins."""

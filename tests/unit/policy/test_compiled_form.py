@@ -108,7 +108,7 @@ def holes(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:  # noqa
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_damaged_is_compiled_again(tmp_path: Path, data: st.DataObject) -> None:
     """A field that is missing or of another shape: None, or a policy, and never an error."""
     document = json.loads(compiled.encode(full(tmp_path)))

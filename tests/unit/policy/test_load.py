@@ -327,7 +327,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(), st.lists(WORDS).map("".join), st.lists(WORDS).map(lambda w: MINIMAL + "".join(w))))
 def test_any_text_compiles_or_is_refused_with_a_place(site: Site, text: str) -> None:
     """No text makes the loader fail in any other way."""

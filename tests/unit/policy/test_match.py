@@ -66,7 +66,7 @@ def granted(policy: Policy, job: Job) -> Grant:
 NAMES = st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=6)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(NAMES.filter(lambda name: name and "\n" not in name), min_size=1, max_size=3), NAMES)
 def test_a_list_of_globs_matches_as_fnmatch_does(globs: list[str], partition: str) -> None:
     """Any pattern of a list is enough, case counts, and an attribute that is not there matches nothing."""

@@ -70,7 +70,7 @@ PIECES = st.lists(
 DIGEST = "@sha256:" + "0" * 64
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(PIECES, st.sampled_from(["", ":x", DIGEST, f":x{DIGEST}"]))
 def test_an_image_that_the_policy_takes_is_one_for_the_image_code(name: str, rest: str) -> None:
     """An admin's image can't turn out wrong in every job: both read the same reference."""

@@ -200,7 +200,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from([*Spec._fields, "format", "more"]), JSON))
 def test_no_content_raises_anything_else(specs: Path, changes: dict[str, object]) -> None:
     """Whatever the file says, it is believed or unusable."""

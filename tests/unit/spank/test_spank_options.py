@@ -79,7 +79,7 @@ LIKELY = st.text("az09._:/@#+-,_", min_size=1, max_size=40)
 
 
 @given(image=WORDS | LIKELY, profiles=WORDS | LIKELY)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_what_passes_here_passes_in_the_prolog(harness: Path, image: str, profiles: str) -> None:
     """No job is queued for a value that its prolog would not understand."""
     if submitted(harness, f"warm-image={image}")[0] == 0:

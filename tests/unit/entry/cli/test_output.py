@@ -13,7 +13,7 @@ from warmstart.entry.cli import output
 from warmstart.store.layout import StoreFailed
 
 TEXT = st.text(max_size=30) | st.sampled_from(["\x1b[31mred", "\u202e", "[bold]x[/bold]", ":smile:", "x" * 500])
-SAME = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+SAME = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @SAME
