@@ -6,6 +6,8 @@ counter differs. WARMSTART_SNAPSHOTS is a directory that gets a copy of the cach
 which is what a job leaves that is killed there; WARMSTART_KILL is the number of the file after which it kills itself.
 """
 
+# Numba has types for `njit`, not for its ufuncs.
+# mypy: disable-error-code="no-untyped-call,untyped-decorator"
 from __future__ import annotations
 
 import json
@@ -17,7 +19,6 @@ from collections.abc import Callable
 
 import numba
 import numpy as np
-from numba.core import caching
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -178,16 +179,25 @@ def after_each_save(act: Callable[[int], None]) -> None:
             saved += 1
             act(saved)
 
-    caching.os.replace = counting
+    os.replace = counting  # type: ignore[assignment]
 
 
 def main() -> None:
     """Run the kinds that the arguments name, and report."""
     if snapshots := os.environ.get("WARMSTART_SNAPSHOTS"):
         cache = os.environ["NUMBA_CACHE_DIR"]
-        after_each_save(lambda number: shutil.copytree(cache, f"{snapshots}/{number}") and None)
+
+        def copy(number: int) -> None:
+            shutil.copytree(cache, f"{snapshots}/{number}")
+
+        after_each_save(copy)
     if kill_after := int(os.environ.get("WARMSTART_KILL", "0")):
-        after_each_save(lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == kill_after else None)
+
+        def kill(number: int) -> None:
+            if number == kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        after_each_save(kill)
     for _ in range(int(os.environ.get("WARMSTART_SHIFT", "0"))):
         numba.njit(lambda value: value)(1)
     results: dict[str, object] = {}
