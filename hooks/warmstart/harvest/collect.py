@@ -158,7 +158,7 @@ def _copied(  # noqa: PLR0917 - private, called twice
     finally:
         tree.close()
     return Collected(
-        *(copy.entries, copy.size, found.skipped, found.ignored.counts, found.ignored.examples),
+        *(copy.entries, copy.size, found.skipped, found.ignored, found.ignored_examples),
         *(tally.counts, tally.examples, found.truncated or truncated),
     )
 

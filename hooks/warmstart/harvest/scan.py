@@ -61,7 +61,8 @@ class Found(NamedTuple):
 
     entries: dict[str, list[str]]  # entry → paths of its files
     skipped: int  # files of entries in `skip`
-    ignored: Tally  # files that belong to no entry; locks and temporary files are counted only
+    ignored: dict[str, int]  # files that belong to no entry: reason → number of files
+    ignored_examples: list[tuple[str, str]]  # at most 5, none of which is a lock or a temporary file
     truncated: str  # why the scan ended early, or ""
 
 
@@ -91,7 +92,7 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
         for entry, files in walk.entries.items()
         if entry not in walk.rejected and posixpath.dirname(entry) in walk.seen_whole
     }
-    return Found(entries, walk.skipped, walk.ignored, walk.truncated)
+    return Found(entries, walk.skipped, walk.ignored.counts, walk.ignored.examples, walk.truncated)
 
 
 class _Walk:

@@ -48,6 +48,9 @@ class Profile(NamedTuple):
 
     `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
     link at the constant path does not do.
+
+    `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
+    more: `entry_of` divided a cache otherwise, or `validate` accepted what ends jobs.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Profile(NamedTuple):
     after_success: bool = False
     exact_times: bool = False
     follows_links: bool = False
+    revision: int = 1
 
     @property
     def suits_overlay(self) -> bool:

@@ -4,7 +4,7 @@
 `….<n>.nbc` its compiled signatures. A generalized ufunc has a second index, `guf-<module>…`, of the wrappers that
 NumPy calls. A wrapper is found by the kernel's mangled name, which has a counter of the process in it: with another
 process's kernel the look-up gives a null pointer, and the job dies. So all files of one function are one entry, and
-the validator proves that they are of one another.
+the validator proves that they belong together.
 
 The index is written before the data and both are renamed into place; temporary names end in `.tmp.<16 hex>`.
 
@@ -57,4 +57,5 @@ PROFILE = Profile(
     facts=("image", "cpu"),
     entry_of=entry_of,
     validate=validate,
+    revision=2,  # 1 published kernels and wrappers apart
 )

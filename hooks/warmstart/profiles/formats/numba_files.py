@@ -38,7 +38,7 @@ def check(files: EntryFiles) -> None:
     folder = files.entry.rpartition("/")[0] + "/"
     indexes = {name[len(folder) : -len(".nbi")]: name for name in files.names if name.endswith(".nbi")}
     data_names = [name for name in files.names if name.endswith(".nbc")]
-    if not indexes or not all(_stem(name[len(folder) :]) in indexes for name in data_names):
+    if not indexes or {_stem(name[len(folder) :]) for name in data_names} != indexes.keys():
         raise EntryInvalid("incomplete")
     data = {name[len(folder) :]: _read_data(files, name) for name in data_names}
     functions = {stem: _read_index(files, name) for stem, name in indexes.items()}
