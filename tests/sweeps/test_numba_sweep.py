@@ -13,6 +13,7 @@ import pytest
 from tests.support.numba_runs import Published, finish, run, start
 from tests.support.requirements import need_module
 
+pytestmark = pytest.mark.sweep
 KINDS = (
     *("kernel_and_wrapper", "two_signatures", "parallel_gufunc", "dynamic_gufunc", "plain_ufunc"),
     *("two_types", "calls", "loops", "mutual_recursion", "größe"),
