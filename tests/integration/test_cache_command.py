@@ -55,6 +55,14 @@ def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> N
     assert (event["bundle"], event["entries"]) == (merged, 3)
 
 
+def test_bundles_with_a_directory_in_common_become_one(site: MaintenanceSite) -> None:
+    """All functions of one source lie in one directory of Numba's, whichever jobs compiled them."""
+    for number in range(4):
+        site.publish(one(f"src_00ff/f{number}"))
+    assert site.json("cache", "compact")["compacted"] == 1
+    assert len(set(site.seen().values())) == 1
+
+
 def test_no_bundle_grows_beyond_what_a_node_fetches(site: MaintenanceSite) -> None:
     """Bundles are not merged into one that is too large for seeding."""
     small = MaintenanceSite(site.base, more="seed: {max_fetch: 8KiB}")

@@ -9,6 +9,7 @@ import struct
 import sysconfig
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 NUMBA_BASE = "src_" + "0ff860c1" * 5 + "/mod.outer.locals.f-17.py311"
@@ -38,22 +39,31 @@ def numba_files(signatures: int = 2) -> dict[str, bytes]:
     return files
 
 
-def relocatable(payload: bytes = b"\x90" * 70_000) -> bytes:
-    """Return a minimal relocatable ELF object: one section of code and the section names."""
-    names = b"\0.text\0.shstrtab\0"
-    code_at = 64
-    names_at = code_at + len(payload)
-    table_at = names_at + len(names)
+def relocatable(
+    payload: bytes = b"\x90" * 70_000, defined: Sequence[bytes] = (), undefined: Sequence[bytes] = ()
+) -> bytes:
+    """Return a minimal relocatable ELF object: a section of code, names of sections, symbols and their names."""
+    names = b"\0.text\0.shstrtab\0.symtab\0.strtab\0"
+    strings = b"\0" + b"".join(name + b"\0" for name in (*defined, *undefined))
+    symbols = [bytes(24)]
+    at = 1
+    for number, name in enumerate((*defined, *undefined)):
+        symbols.append(struct.pack("<IBBHQQ", at, 0x12, 0, 1 if number < len(defined) else 0, 0, 0))
+        at += len(name) + 1
+    parts = [payload, names, b"".join(symbols), strings]
+    starts = [64 + sum(map(len, parts[:number])) for number in range(len(parts) + 1)]
     header = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01" + bytes(9), 1, 62, 1, 0, 0, table_at, 0, 64, 0, 0, 64, 3, 2
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01" + bytes(9), 1, 62, 1, 0, 0, starts[4], 0, 64, 0, 0, 64, 5, 2
     )
     section = struct.Struct("<IIQQQQIIQQ")
     table = [
         section.pack(*(0,) * 10),
-        section.pack(1, 1, 6, 0, code_at, len(payload), 0, 0, 16, 0),
-        section.pack(7, 3, 0, 0, names_at, len(names), 0, 0, 1, 0),
+        section.pack(1, 1, 6, 0, starts[0], len(payload), 0, 0, 16, 0),
+        section.pack(7, 3, 0, 0, starts[1], len(names), 0, 0, 1, 0),
+        section.pack(17, 2, 0, 0, starts[2], len(parts[2]), 4, 1, 8, 24),
+        section.pack(25, 3, 0, 0, starts[3], len(strings), 0, 0, 1, 0),
     ]
-    return header + payload + names + b"".join(table)
+    return header + b"".join(parts) + b"".join(table)
 
 
 def shared() -> bytes:

@@ -12,6 +12,7 @@ Any process of the job may hold the lock for ever, so the wait is short; a locke
 from __future__ import annotations
 
 import errno
+import json
 import os
 import posixpath
 from collections.abc import Callable, Collection, Iterator
@@ -80,7 +81,8 @@ class Collected(NamedTuple):
     entries: Entries
     size: int  # bytes of all files
     skipped: int  # files of entries in `skip`
-    ignored: int  # files that belong to no entry
+    ignored: dict[str, int]  # files that belong to no entry: reason → number of files
+    ignored_examples: list[tuple[str, str]]  # at most 5, none of which is a lock or a temporary file
     rejected: dict[str, int]  # reason → number of rejections
     examples: list[tuple[str, str]]  # at most 20 pairs: path in printable ASCII, reason
     truncated: str  # why the harvest ended early, or ""
@@ -117,7 +119,7 @@ def collect(
     except TurnedAway as turned:
         if turned.reason != GONE:
             tally.add(path, turned.reason)
-        return Collected({}, 0, 0, 0, tally.counts, tally.examples, "")
+        return Collected({}, 0, 0, {}, [], tally.counts, tally.examples, "")
     try:
         rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
         found = scan(top_fd, mount, rules, tally)
@@ -156,7 +158,7 @@ def _copied(  # noqa: PLR0917 - private, called twice
     finally:
         tree.close()
     return Collected(
-        *(copy.entries, copy.size, found.skipped, found.ignored),
+        *(copy.entries, copy.size, found.skipped, found.ignored, found.ignored_examples),
         *(tally.counts, tally.examples, found.truncated or truncated),
     )
 
@@ -190,7 +192,7 @@ class _Copy:
         """Copy all files of an entry, or none."""
         if len(self.entries) >= self._limits.max_entries:
             raise _LimitReached(MOST_ENTRIES)
-        draft = sum(2 * len(name) + _PER_FILE for name in (entry, *paths))  # JSON escapes `"`
+        draft = sum(len(json.dumps(name)) + _PER_FILE for name in (entry, *paths))
         if self._draft + draft > LONGEST_DRAFT:
             raise _LimitReached(MOST_NAMES)
         taken: dict[str, File] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -19,27 +20,40 @@ DEEPEST = 16
 # Of all paths together. They are kept in memory, and a manifest (64 MiB, each path twice) could not hold more.
 MOST_NAME_BYTES = 64 << 20
 MOST_EXAMPLES = 20  # of rejected paths (docs/architecture.md, rule 10: repeated rejections are counted)
+MOST_IGNORED_EXAMPLES = 5
 
 TOO_DEEP = "too deep"
-ODD_NAME = "odd name"
+ODD_NAME = "its name has control characters, or is too long"
+IN_PROGRESS = "lock or temporary file"
+NO_ENTRY = "no file of an entry"
 TOO_MANY_NAMES = "too many names"
 OUT_OF_TIME = "out of time"
 
 _TIME_CHECK = 256  # names between two checks of the deadline
+# What tools leave behind and is nobody's entry (docs/cache-formats.md, Work in progress).
+_IN_PROGRESS = re.compile(
+    r"locks?|tmp|tmp\..*|.*\.tmp|.*\.tmp\..*|.*\.(?:lock|part|incomplete|lcs)|\.lockfile|\.staging.*|\.nfs.*|.*_CxxBuild",
+    re.DOTALL,
+)
 
 
 class Tally:
     """Counts rejected paths by reason, and keeps a few examples."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_examples: int = MOST_EXAMPLES) -> None:
         self.counts: dict[str, int] = {}
         self.examples: list[tuple[str, str]] = []  # path in printable ASCII, reason
+        self._most_examples = most_examples
 
     def add(self, path: str, reason: str) -> None:
-        """Count one rejected path."""
-        self.counts[reason] = self.counts.get(reason, 0) + 1
-        if len(self.examples) < MOST_EXAMPLES:
+        """Count one path, and keep it as an example if there are few so far."""
+        self.count(reason)
+        if len(self.examples) < self._most_examples:
             self.examples.append((ascii(path)[1:-1][:200], reason))
+
+    def count(self, reason: str) -> None:
+        """Count one path without keeping it."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
 
 
 class Found(NamedTuple):
@@ -47,7 +61,8 @@ class Found(NamedTuple):
 
     entries: dict[str, list[str]]  # entry → paths of its files
     skipped: int  # files of entries in `skip`
-    ignored: int  # files that belong to no entry: locks, temporary files, files of other tools
+    ignored: dict[str, int]  # files that belong to no entry: reason → number of files
+    ignored_examples: list[tuple[str, str]]  # at most 5, none of which is a lock or a temporary file
     truncated: str  # why the scan ended early, or ""
 
 
@@ -77,7 +92,7 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
         for entry, files in walk.entries.items()
         if entry not in walk.rejected and posixpath.dirname(entry) in walk.seen_whole
     }
-    return Found(entries, walk.skipped, walk.ignored, walk.truncated)
+    return Found(entries, walk.skipped, walk.ignored.counts, walk.ignored.examples, walk.truncated)
 
 
 class _Walk:
@@ -85,7 +100,8 @@ class _Walk:
         self.entries: dict[str, list[str]] = {}
         self.rejected: set[str] = set()
         self.seen_whole: set[str] = set()
-        self.skipped = self.ignored = 0
+        self.skipped = 0
+        self.ignored = Tally(MOST_IGNORED_EXAMPLES)
         self.truncated = ""
         self._mount = mount
         self._rules = rules
@@ -110,7 +126,7 @@ class _Walk:
 
     def _is_limit_reached(self, path: str) -> bool:
         self._names_left -= 1
-        self._name_bytes_left -= len(path)
+        self._name_bytes_left -= len(os.fsencode(path))
         if self._names_left < 0 or self._name_bytes_left < 0:
             self.truncated = TOO_MANY_NAMES
         elif self._names_left % _TIME_CHECK == 0 and self._rules.deadline.expired():
@@ -151,7 +167,10 @@ class _Walk:
     def _add_to_entry(self, path: str) -> None:
         entry = self._rules.entry_of(path)
         if entry is None:
-            self.ignored += 1
+            if any(map(_IN_PROGRESS.fullmatch, path.split("/"))):
+                self.ignored.count(IN_PROGRESS)
+            else:
+                self.ignored.add(path, NO_ENTRY)
         elif entry in self._rules.skip:
             self.skipped += 1
         elif not is_plain_path(path) or not is_plain_path(entry) or not _holds(entry, path):

@@ -30,8 +30,8 @@ class Profile(NamedTuple):
 
     `entry_of` maps the path of a regular file, relative to `subdir` and with `/` between parts, to the
     entry that it belongs to, or to None for what is never harvested. It sees names only, any string
-    that a directory may hold (undecodable bytes as surrogates); entry names and the names of their
-    files are ASCII without spaces or control characters, and no file belongs to two entries.
+    that a directory may hold (undecodable bytes as surrogates). Names with control characters are not
+    harvested whatever it says (`store.layout.is_plain_path`), and no file belongs to two entries.
 
     `validate` raises `EntryInvalid` unless the staged files are a complete, well-formed entry; it runs
     under the validator's uid, never runs, imports or unpickles content, and holds bounded memory.
@@ -48,6 +48,9 @@ class Profile(NamedTuple):
 
     `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
     link at the constant path does not do.
+
+    `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
+    more: `entry_of` divided a cache otherwise, or `validate` accepted what ends jobs.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Profile(NamedTuple):
     after_success: bool = False
     exact_times: bool = False
     follows_links: bool = False
+    revision: int = 1
 
     @property
     def suits_overlay(self) -> bool:

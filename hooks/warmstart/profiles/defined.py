@@ -36,8 +36,6 @@ Format = Literal[
     "written",
 ]
 FORMATS: tuple[str, ...] = get_args(Format)
-# Allowed paths of files in entries (docs/store-format.md); all others are ignored.
-_PLAIN = re.compile(r"[A-Za-z0-9_.+@%=,~-]{1,255}(/[A-Za-z0-9_.+@%=,~-]{1,255}){0,15}")
 
 
 class DefinedProfile(NamedTuple):
@@ -84,10 +82,8 @@ def profile_of(defined: DefinedProfile) -> Profile:
 
 
 def _entry_of(defined: DefinedProfile, path: str) -> str | None:
-    if not _PLAIN.fullmatch(path):
-        return None
     parts = path.split("/")
-    if any(_fits(pattern, part) for part in parts for pattern in (*_NEVER, *defined.never)):
+    if not all(parts) or any(_fits(pattern, part) for part in parts for pattern in (*_NEVER, *defined.never)):
         return None
     if defined.sidecars and path.endswith(SIDECAR):
         parts[-1] = parts[-1].removesuffix(SIDECAR)

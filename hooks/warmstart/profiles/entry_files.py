@@ -37,7 +37,9 @@ REASONS = {
     "other-target": "the machine code is for another GPU or kernel than the entry says",
     "blob-empty": "an empty file",
     "blob-zeroes": "the file's last page is all zeroes, so it was not written to its end",
-    "two-writers": "a file is newer than the group that names it: two processes wrote the entry",
+    "two-writers": "the files do not belong together, or one is newer than the group that names it: "
+    "two processes wrote the entry",
+    "undefined-symbol": "machine code that refers to a function that no file of the entry defines",
     "build-unfinished": "the build's log does not say that the build ended",
     "made-elsewhere": "the build names its run's own path, because its job did not see the cache at the constant path",
     "unreadable": "a staged file could not be read",

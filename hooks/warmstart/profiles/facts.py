@@ -136,8 +136,9 @@ def namespace(profile: Profile, facts: dict[str, str]) -> str:
     chosen: dict[str, str] = {name: facts[name] for name in profile.facts}
     if profile.relocation == "constant-path":
         chosen["path"] = facts["path"]
+    revision = {} if profile.revision == 1 else {"revision": profile.revision}
     canonical = json.dumps(
-        {"format": FORMAT, "profile": profile.name, "facts": chosen},
+        {"format": FORMAT, "profile": profile.name, "facts": chosen, **revision},
         sort_keys=True,
         separators=(",", ":"),
     )

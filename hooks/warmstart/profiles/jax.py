@@ -21,7 +21,7 @@ from warmstart.profiles.contract import Profile, named_by
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-_FILE = r"([A-Za-z0-9_.<>+-]{1,180}-[0-9a-f]{64}-cache)"
+_FILE = r"([^/]+-[0-9a-f]{64}-cache)"
 # Decompressed content: four bytes of compile time, then the executable.
 _LEAST = 5
 

@@ -1,9 +1,12 @@
 """Numba's cache of compiled CPU functions (docs/cache-formats.md, Numba).
 
-`<parent>_<sha1 of the source directory>/<module>.<function>-<line>.py<abi>.nbi` is the index of one
-function, `….<n>.nbc` its compiled signatures. One function's files are one entry: the index names the
-others, so files of two jobs never mix. The index is written before the data and both are renamed into
-place; temporary names end in `.tmp.<16 hex>`.
+`<parent>_<sha1 of the source directory>/<module>.<function>-<line>.py<abi>.nbi` is the index of one function,
+`….<n>.nbc` its compiled signatures. A generalized ufunc has a second index, `guf-<module>…`, of the wrappers that
+NumPy calls. A wrapper is found by the kernel's mangled name, which has a counter of the process in it: with another
+process's kernel the look-up gives a null pointer, and the job dies. So all files of one function are one entry, and
+the validator proves that they belong together.
+
+The index is written before the data and both are renamed into place; temporary names end in `.tmp.<16 hex>`.
 
 The namespace needs the CPU although Numba's own key has it: the index is one file per function, and the
 first publisher's would otherwise keep every other CPU model cold.
@@ -13,40 +16,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warmstart.profiles.contract import Profile, named_by
+from warmstart.profiles.contract import Profile
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-# The directory's name starts with what the source directory is called. A function's qualified name may
-# hold dots and, of `<locals>` and `<lambda>`, what is between the brackets. The line and the ABI
-# end the stem, so that a name has one reading.
-_DIRECTORY = r"[A-Za-z0-9_.+-]{0,200}_[0-9a-f]{40}"
-_FUNCTION = r"[A-Za-z0-9_.+-]{1,200}-[0-9]{1,9}\.py[0-9]{2,4}[a-z]{0,3}"
-_FILE = rf"({_DIRECTORY}/{_FUNCTION})\.(?:nbi|[0-9]{{1,9}}\.nbc)"
+# Both parts begin with a name that users choose: a directory's, and a module's with the function's qualified name.
+# The line and the ABI end the stem. More than one `guf-` is a module whose own name begins so: its kernel and its
+# wrapper come together, with those of its namesake without.
+_FILE = r"([^/]*_[0-9a-f]{40}/)(?:guf-)*([^/]+-[0-9]{1,9}\.py[0-9]{2,4}[a-z]{0,3})\.(?:nbi|[0-9]{1,9}\.nbc)"
+
+
+def entry_of(path: str) -> str | None:
+    """Return `<directory>/<module>.<function>-<line>.py<abi>` for an index or a data file, of wrappers, too."""
+    import re  # not needed by callers that only read the variables
+
+    match = re.fullmatch(_FILE, path)
+    return match[1] + match[2] if match else None
 
 
 def validate(files: EntryFiles) -> None:
-    """Prove that index and data are whole pickles, and that every data file which the index names is here.
+    """Prove that index and data are whole, that they belong together, and that their machine code can be linked.
 
     Catches: any truncation, a zeroed tail, a changed length, opcode or stack order; a function whose
-    writer died between the index and the data. Can't catch: changed bytes inside a string or inside
-    the machine code, which Numba loads silently (the bundle's SHA-256 guards those from harvest on);
-    a key or a source stamp that belongs to something else.
+    writer died between the index and the data, or between kernel and wrapper; kernels and wrappers, or keys and
+    data, of two processes; code that calls what no file of the entry defines. Can't catch: changed bytes inside a
+    string or inside the machine code, which Numba loads silently (the bundle's SHA-256 guards those from harvest
+    on); a source stamp, or values of a closure, that belong to something else.
     """
-    from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import pickle_framing
+    from warmstart.profiles.formats import numba_files
 
-    index = f"{files.entry}.nbi"
-    data = [name for name in files.names if name != index]
-    if index not in files.names or not data:
-        raise EntryInvalid("incomplete")
-    data_names = pickle_framing.check(files, index, pickles=2, collect=".nbc")
-    here = {name.rpartition("/")[2] for name in data}
-    if not data_names or not data_names <= here:
-        raise EntryInvalid("incomplete")
-    for name in data:
-        pickle_framing.check(files, name, pickles=1)
+    numba_files.check(files)
 
 
 PROFILE = Profile(
@@ -55,6 +55,7 @@ PROFILE = Profile(
     variables={"NUMBA_CACHE_DIR": "{dir}"},
     relocation="relocatable",
     facts=("image", "cpu"),
-    entry_of=named_by(_FILE),  # `<directory>/<module>.<function>-<line>.py<abi>` for an index or a data file
+    entry_of=entry_of,
     validate=validate,
+    revision=2,  # 1 published kernels and wrappers apart
 )

@@ -19,7 +19,7 @@ from warmstart.profiles.contract import Profile, named_by
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}"
+_NAME = r"[^/.][^/]*"
 _FILE = rf"({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|{_NAME}\.(?:so|o|cpp|cu|cuh|h|hpp))"
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Base32 since 3.3, URL-safe base64 in 3.2, hexadecimal in 3.0 and 3.1; without padding.
 _KEY = r"(?:[A-Z2-7]{52}|[A-Za-z0-9_-]{43}|[0-9a-f]{64})"
-_NAME = r"[A-Za-z0-9_]{1,150}"
+_NAME = r"\w{1,150}"
 _TEXTS = ("source", "ttir", "ttgir", "llir", "ptx")
 _KERNEL = rf"(?:__grp__)?{_NAME}\.json|{_NAME}\.(?:{'|'.join(_TEXTS)}|cubin)"
 _MODULE = rf"{_NAME}\.cpython-[0-9]{{2,4}}[a-z]{{0,3}}-[a-z0-9_]{{1,30}}-linux-gnu\.so"

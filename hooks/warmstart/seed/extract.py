@@ -5,9 +5,9 @@ as an open file. Links that another process of the user makes can harm only that
 names that count as seeded come from the manifest.
 
 unsquashfs (verified with 4.5.1) opens the file system, the list and the destination through /proc/self/fd, so only
-the mode of the inode matters and not that of parent directories. The list has one path per line; leading blanks are
-skipped and `#` starts a comment (`layout.is_plain_path` refuses both). The list is searched linearly, so a whole
-bundle is extracted without one.
+the mode of the inode matters and not that of parent directories. The list has one path per line, each
+after a backslash, because without it leading blanks and a leading backslash are skipped and `#` starts a comment. The
+list is searched linearly, so a whole bundle is extracted without one.
 
 Afterwards modes and times are restored: the modes in a bundle are made for layers (0666, 0777), and squashfs cuts
 times to seconds, which makes ninja rebuild. `restore_times` runs under the job's uid, too, and is not trusted either.
@@ -89,7 +89,7 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
         only: list[str] = []
         if source.files is not None:
             listed = os.memfd_create("files")
-            write_all(listed, "".join(f"{path}\n" for path in source.files).encode())
+            write_all(listed, b"".join(b"\\%b\n" % os.fsencode(path) for path in source.files))
             only = ["-ef", f"/proc/self/fd/{listed}"]
         extraction = process.run_alone(
             [

@@ -166,6 +166,7 @@ class _ProfileHarvest:
                 bytes=collected.size,
                 known=collected.skipped,
                 ignored=collected.ignored,
+                ignored_examples=collected.ignored_examples,
                 truncated=collected.truncated,
                 duration_ms=round((time.monotonic() - started) * 1000, 3),
             )

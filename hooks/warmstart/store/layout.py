@@ -30,10 +30,10 @@ MANIFEST = ".json"
 
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=%-]{0,199}")
 _BUNDLE_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}")
-# Names that unsquashfs takes literally in a list with one name per line: no backslash, no leading blank or `#` (it
-# skips blanks and comments), no trailing blank.
-_PLAIN = re.compile(r"(?![# ])[ !-\[\]-~]+(?<! )")
-_LONGEST_PATH = 1024
+# C0, DEL and C1: terminals obey them, and some end a line in a list of names.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LONGEST_PATH = 1024  # bytes
+_LONGEST_NAME = 255  # bytes: NAME_MAX of Linux' file systems, squashfs among them
 
 
 class StoreFull(StoreError):
@@ -64,12 +64,20 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def is_plain_path(path: str) -> bool:
-    """Return whether a relative path is valid in a manifest: printable ASCII, no `..`, no blank at either end."""
-    parts = path.split("/")
+    """Return whether a relative path is valid in a manifest: no `..`, no control characters, not too long.
+
+    A path is bytes. As text they are decoded as UTF-8, with a surrogate for each other byte (PEP 383). Text that no
+    path decodes to, such as other surrogates, is refused.
+    """
+    try:
+        raw = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
     return (
-        len(path) <= _LONGEST_PATH
-        and _PLAIN.fullmatch(path) is not None
-        and not any(part in ("", ".", "..") for part in parts)
+        len(raw) <= _LONGEST_PATH
+        and _CONTROL.search(path) is None
+        and not any(part in (b"", b".", b"..") or len(part) > _LONGEST_NAME for part in raw.split(b"/"))
+        and (path.isascii() or raw.decode("utf-8", "surrogateescape") == path)
     )
 
 

@@ -98,7 +98,7 @@ def test_entries_arrive_whole_with_their_facts(harvest: Harvest, umask: None) ->
     file = found.entries["m/a"]["m/a.1"]
     assert file == (3, hashlib.sha256(b"one").hexdigest(), 1_700_000_000_123_456_789)
     assert found.size == 7
-    assert (found.rejected, found.ignored, found.skipped, found.truncated) == ({}, 0, 0, "")
+    assert (found.rejected, found.ignored, found.skipped, found.truncated) == ({}, {}, 0, "")
     assert harvest.staged() == {"m/": b"", "m/a.1": b"one", "m/a.2": b"two!", "n.x": b""}
     status = (harvest.stage / "m/a.1").stat()
     assert (status.st_mode & 0o7777, status.st_mtime_ns) == (0o644, 1_700_000_000_123_456_789)
@@ -106,11 +106,13 @@ def test_entries_arrive_whole_with_their_facts(harvest: Harvest, umask: None) ->
 
 
 def test_what_was_seeded_and_what_is_no_entry_stays(harvest: Harvest) -> None:
-    """Skipped and ignored files are counted, not read."""
-    harvest.write(a_1=b"1", a_2=b"2", b_1=b"3", c_lock=b"")
+    """Skipped and ignored files are counted, not read; what is no work in progress is named."""
+    harvest.write(a_1=b"1", a_2=b"2", b_1=b"3", c_lock=b"", locks__x=b"", größe=b"", readme=b"")
     found = harvest.collect(frozenset({"a"}))
     assert list(found.entries) == ["b"]
-    assert (found.skipped, found.ignored, found.rejected) == (2, 1, {})
+    assert (found.skipped, found.rejected) == (2, {})
+    assert found.ignored == {scan.IN_PROGRESS: 2, scan.NO_ENTRY: 2}
+    assert sorted(found.ignored_examples) == [("gr\\xf6\\xdfe", scan.NO_ENTRY), ("readme", scan.NO_ENTRY)]
 
 
 def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
@@ -142,7 +144,7 @@ def test_a_link_for_a_directory_spoils_the_entry_it_is_in(harvest: Harvest) -> N
 def test_a_cache_that_is_not_there_is_empty(harvest: Harvest) -> None:
     """A job that did not use the tool has no such directory: nothing is harvested or rejected."""
     harvest.tree.rmdir()
-    assert harvest.collect() == Collected({}, 0, 0, 0, {}, [], "")
+    assert harvest.collect() == Collected({}, 0, 0, {}, [], {}, [], "")
 
 
 def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_path: Path) -> None:

@@ -137,6 +137,14 @@ def test_a_namespace_differs_where_any_fact_differs() -> None:
     assert all(len(name) == 32 and int(name, 16) for name in names)
 
 
+def test_a_new_revision_of_a_profile_begins_a_new_namespace() -> None:
+    """What an earlier release published is not seeded any more."""
+    facts = {"image": "x", "cpu": "y"}
+    profile = registry.get("numba")
+    names = {namespace(profile._replace(revision=number), facts) for number in (1, 2, 3)}
+    assert len(names) == 3
+
+
 def test_a_profile_bound_to_one_path_has_a_namespace_for_each() -> None:
     """Entries made at one constant path are never offered at another, nor where there is none."""
     bound = registry.get("numba")._replace(relocation="constant-path")

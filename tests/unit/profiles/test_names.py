@@ -39,7 +39,11 @@ ENTRIES = {
         f"{NUMBA_BASE}.nbi": NUMBA_BASE,
         f"{NUMBA_BASE}.1.nbc": NUMBA_BASE,
         f"{NUMBA_BASE}.12.nbc": NUMBA_BASE,
-        f"_{'0' * 40}/guf-m.gu-2.py313t.nbi": f"_{'0' * 40}/guf-m.gu-2.py313t",
+        f"_{'0' * 40}/guf-m.gu-2.py313t.nbi": f"_{'0' * 40}/m.gu-2.py313t",
+        f"_{'0' * 40}/guf-m.gu-2.py313t.3.nbc": f"_{'0' * 40}/m.gu-2.py313t",
+        f"_{'0' * 40}/guf-guf-m.gu-2.py313t.nbi": f"_{'0' * 40}/m.gu-2.py313t",
+        f"my project_{'0' * 40}/größe.Δt-2.py313t.nbi": f"my project_{'0' * 40}/größe.Δt-2.py313t",
+        f"[x=1,seed=2]@v1_{'0' * 40}/\udcf6.f-2.py313t.nbi": f"[x=1,seed=2]@v1_{'0' * 40}/\udcf6.f-2.py313t",
         f"x_{'0' * 40}/m.f-1.py311.1.py311.nbi": None,
         f"{NUMBA_BASE}.nbi.tmp.0123456789abcdef": None,
         f"deeper/{NUMBA_BASE}.nbi": None,
@@ -96,6 +100,7 @@ ENTRIES = {
     },
     "jax": {
         f"jit__lambda-{'0' * 64}-cache": f"jit__lambda-{'0' * 64}-cache",
+        f"jit_größe_{'ñ' * 80}-{'0' * 64}-cache": f"jit_größe_{'ñ' * 80}-{'0' * 64}-cache",
         f"jit__lambda-{'0' * 64}-atime": None,
         ".lockfile": None,
         "xla_gpu_kernel_cache_file": None,
@@ -134,6 +139,7 @@ ENTRIES = {
         "ext/ext.so": "ext",
         "ext/.ninja_log": "ext",
         "ext/main.cpp": "ext",
+        "größe/größe 2.cpp": "größe",
         "ext/lock": None,
         "ext/main.o.d": None,
         "ext/sub/x.so": None,
@@ -170,10 +176,10 @@ def test_every_profile_has_names_that_it_takes_and_names_that_it_leaves() -> Non
     assert all(any(cases.values()) and None in cases.values() for cases in ENTRIES.values())
 
 
-@pytest.mark.parametrize("spoil", ["{}\n", "\n{}", " {}", "../{}", "./{}", "/{}", "{}/", "{}\udcff", "{}\0", "é{}"])
+@pytest.mark.parametrize("spoil", ["{}\n", "../{}", "./{}", "/{}", "{}/", "{}\udcff", "{}\0"])
 @pytest.mark.parametrize(("tool", "path", "entry"), [case for case in CASES if case[2]])
 def test_a_hostile_name_around_a_good_one_belongs_nowhere(spoil: str, tool: str, path: str, entry: str) -> None:
-    """Newlines, dots, other directories and bytes outside ASCII are never harvested."""
+    """Newlines, dots, other directories and bytes behind it are never harvested."""
     assert registry.get(tool).entry_of(spoil.format(path)) is None
 
 
@@ -181,7 +187,7 @@ def test_a_hostile_name_around_a_good_one_belongs_nowhere(spoil: str, tool: str,
 def test_any_text_is_answered(tool: str, path: str) -> None:
     """No string raises, and an entry's name never leaves the profile's directory."""
     entry = registry.get(tool).entry_of(path)
-    assert entry is None or (entry.isascii() and below(entry, path) and ".." not in entry.split("/"))
+    assert entry is None or (below(entry, path) and ".." not in entry.split("/"))
 
 
 @given(st.data())
@@ -191,4 +197,4 @@ def test_a_name_near_a_real_one_stays_inside_its_entry(data: st.DataObject) -> N
     at = data.draw(st.integers(0, len(path) - 1))
     changed = path[:at] + data.draw(st.characters()) + path[at + 1 :]
     entry = registry.get(tool).entry_of(changed)
-    assert entry is None or (changed.isascii() and below(entry, changed) and entry.count("/") <= 8)
+    assert entry is None or (below(entry, changed) and entry.count("/") <= 8)

@@ -83,7 +83,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 def test_new_entries_reach_the_store(job: Job) -> None:
     """One bundle, with the job as its producer; the audit says what was taken."""
-    job.write("numba", numba_files() | {"tmp.lock": b""})
+    job.write("numba", numba_files() | {"tmp.lock": b"", "readme": b""})
     outcome = job.harvest()
     assert (outcome.state, outcome.detail, outcome.record, outcome.degraded) == (
         "changed",
@@ -93,7 +93,11 @@ def test_new_entries_reach_the_store(job: Job) -> None:
     )
     assert job.offered() == [ENTRY]
     (told,) = events(job.context, "cache.harvested")
-    assert (told["entries"], told["scope"], told["known"], told["ignored"], told["truncated"]) == (1, SCOPE, 0, 1, "")
+    assert (told["entries"], told["scope"], told["known"], told["truncated"]) == (1, SCOPE, 0, "")
+    assert (told["ignored"], told["ignored_examples"]) == (
+        {"lock or temporary file": 1, "no file of an entry": 1},
+        [["readme", "no file of an entry"]],
+    )
     (published,) = events(job.context, "bundle.published")
     assert published["bundle"] == told["bundle"]
     where = Namespace(job.store, SCOPE, "numba", "ns")

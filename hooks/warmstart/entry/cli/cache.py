@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import click
 
 from warmstart.audit import events
+from warmstart.audit.line import visible
 from warmstart.entry.cli.output import UNUSABLE, fail, json_option, say, show_json, show_table, warn
 from warmstart.entry.maintenance.session import MaintenanceSession, labels, maintenance_session
 from warmstart.entry.maintenance.store import StoreMaintenance
@@ -136,7 +137,7 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
     if found.profile == FILES:  # in the format of `sha256sum --check`
         for files in found.entries.values():
             for path, file in files.items():
-                click.echo(f"{file.sha256}  {path}")
+                click.echo(visible(f"{file.sha256}  {path}"))
 
 
 @cache.command()

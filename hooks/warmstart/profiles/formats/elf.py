@@ -22,12 +22,15 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _IDENT = b"\x7fELF\x02\x01\x01"
-_NULL, _STRTAB, _NOBITS = 0, 3, 8  # sh_type
+_SYMBOL = struct.Struct("<IBBHQQ")
+_NULL, _SYMTAB, _STRTAB, _NOBITS = 0, 2, 3, 8  # sh_type
+_UNDEFINED = 0  # st_shndx
 _LOAD, _DYNAMIC = 1, 2  # p_type
 _DT_NULL, _DT_STRTAB, _DT_SYMTAB = 0, 5, 6
 _CUDA = {190}  # EM_CUDA
 _CODE = b".text."
 _LARGEST_NAMES = 16 << 20
+_LARGEST_SYMBOLS = 8 << 20  # bytes of a symbol table; the largest that was seen has 60 KiB
 # (EI_OSABI, EI_ABIVERSION) → the bit at which the architecture begins in e_flags
 _ARCH_AT = {(0x33, 7): 0, (0x41, 8): 8}
 
@@ -56,11 +59,13 @@ def check(files: EntryFiles, name: str, kind: int) -> None:
         _check(Part(file, 0, size), {kind})
 
 
-def check_if_object(file: BinaryIO, start: int, size: int) -> None:
-    """Check `size` bytes at `start` if they begin as an ELF image does; other bytes are not our concern."""
+def check_if_object(file: BinaryIO, start: int, size: int) -> bool:
+    """Check `size` bytes at `start` if they begin as an ELF image does; return whether they do."""
     part = Part(file, start, size)
-    if size >= 4 and part.read(0, 4) == _IDENT[:4]:
-        _check(part, {RELOCATABLE, SHARED})
+    if size < 4 or part.read(0, 4) != _IDENT[:4]:
+        return False
+    _check(part, {RELOCATABLE, SHARED})
+    return True
 
 
 class Section(NamedTuple):
@@ -122,6 +127,37 @@ def _check(part: Part, kinds: set[int]) -> None:
     # A library has segments, among them the one that the loader starts from; an object has none.
     require((found.kind == SHARED) == bool(found.segments))
     require(check_segments(part, found.segments) == bool(found.segments))
+
+
+class Symbols(NamedTuple):
+    """The names in an object's symbol table."""
+
+    defined: set[bytes]
+    undefined: set[bytes]  # another object has to define them
+
+
+def symbols(part: Part) -> Symbols:
+    """Return the symbols of an object that was checked before; `too-large` for a table that is out of proportion."""
+    found = headers(part, {RELOCATABLE, SHARED}, _MACHINES)
+    defined: set[bytes] = set()
+    undefined: set[bytes] = set()
+    room = _LARGEST_NAMES  # of all names together: they may overlap
+    for section in found.sections:
+        if section.kind != _SYMTAB:
+            continue
+        strings = found.sections[section.link]
+        require(section.each == _SYMBOL.size and strings.kind == _STRTAB)
+        if section.size > _LARGEST_SYMBOLS or strings.size > _LARGEST_NAMES:
+            raise EntryInvalid("too-large")
+        names = part.read(strings.offset, strings.size)
+        for at, _, _, where, _, _ in _SYMBOL.iter_unpack(part.read(section.offset, section.size)):
+            require(at < len(names))
+            name = names[at : names.index(b"\0", at)]
+            room -= len(name)
+            if room < 0:
+                raise EntryInvalid("too-large")
+            (undefined if where == _UNDEFINED else defined).add(name)
+    return Symbols(defined - {b""}, undefined - {b""})
 
 
 def _check_sections(part: Part, found: Headers) -> None:

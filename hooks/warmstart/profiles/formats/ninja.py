@@ -61,7 +61,7 @@ def _outputs(files: EntryFiles, log: str) -> set[str]:
         line = _LOG_LINE.match(data, at)
         if not line:
             raise EntryInvalid("build-unfinished")
-        found.add(line[1].rpartition(b"/")[2].decode("utf-8", "replace"))
+        found.add(line[1].rpartition(b"/")[2].decode("utf-8", "surrogateescape"))
         at = line.end()
     return found
 

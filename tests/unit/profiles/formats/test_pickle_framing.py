@@ -1,9 +1,10 @@
-"""Pickles are walked and never loaded: whole ones pass, and their strings can be collected."""
+"""Pickles are walked and never loaded: whole ones pass, and what they would make is told as inert parts."""
 
 from __future__ import annotations
 
 import pickle
 import pickletools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,17 +54,28 @@ def test_as_many_as_there_have_to_be(reason: Reason, values: list[object], wante
     assert found == expected
 
 
+class Sample:
+    """A class whose instances are pickled with their state."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 @SAME_STAGE
-@given(st.lists(st.sampled_from(["a.nbc", "b.nbc", "c", "é.nbc"]), max_size=5))
-def test_strings_are_collected_by_their_end(reason: Reason, names: list[str]) -> None:
-    """Those that name other files of an entry."""
-    found: list[set[str]] = []
+@given(st.lists(st.text(max_size=8), max_size=5))
+def test_what_a_pickle_would_make_is_told_as_parts(reason: Reason, names: list[str]) -> None:
+    """Texts, tuples, lists and dictionaries as they are; of an instance the class's name and the state."""
+    found: list[Any] = []
 
-    def collect(files: EntryFiles) -> None:
-        found.append(pickle_framing.check(files, "f", pickles=1, collect=".nbc"))
+    def read(files: EntryFiles) -> None:
+        found.extend(each.value for each in pickle_framing.check(files, "f", pickles=1))
 
-    assert reason({"f": pickle.dumps({"names": names}, 5)}, collect) is None
-    assert found == [{name for name in names if name.endswith(".nbc")}]
+    value = (names, {"key": tuple(names)}, [Sample(name) for name in names])
+    assert reason({"f": pickle.dumps(value, 5)}, read) is None
+    texts, items, samples = found[0]
+    assert (texts, items) == (names, [("key", tuple(names))])
+    assert [sample.callable for sample in samples] == [(__name__, "Sample")] * len(names)
+    assert [sample.state for sample in samples] == [[("name", name)] for name in names]
 
 
 @SAME_STAGE

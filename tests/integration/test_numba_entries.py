@@ -1,0 +1,136 @@
+"""Entries of the real Numba that two processes had a hand in: what is published never ends or misleads a later job.
+
+No cluster is needed. The sweep over all kinds of functions, and all files after which a job can be killed, is
+tests/sweeps/test_numba_sweep.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.numba_runs import JOB, Published, Run, entries, run, verdicts
+from tests.support.requirements import need_module
+
+GUFUNC = "kernel_and_wrapper"
+DEADLY = {-signal.SIGSEGV, -signal.SIGABRT}
+
+
+class TwoJobs(NamedTuple):
+    """The caches of two jobs that compiled the same function, each on its own, and the cold run's results."""
+
+    one: Path
+    other: Path
+    cold: Run
+    kernel_only: Path  # of a job that was killed between kernel and wrapper
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> TwoJobs:
+    """Run a job with Numba's counter as it is, and one with another; the first leaves a copy after each file."""
+    need_module("numba")
+    top = tmp_path_factory.mktemp("jobs")
+    (top / "snapshots").mkdir()
+    cold = run(top / "one", GUFUNC, WARMSTART_SNAPSHOTS=str(top / "snapshots"))
+    assert cold.status == 0, cold.complaint
+    assert run(top / "other", GUFUNC, WARMSTART_SHIFT="3") == cold
+    return TwoJobs(top / "one", top / "other", cold, top / "snapshots/2")
+
+
+def test_kernel_and_wrapper_are_one_entry(jobs: TwoJobs) -> None:
+    """Four files, one entry, which is valid; so is a kernel alone, whose wrapper every job can make."""
+    ((_, names),) = entries(jobs.one).items()
+    assert len(names) == 4
+    assert len(entries(jobs.kernel_only)) == 1
+    for cache in (jobs.one, jobs.other, jobs.kernel_only):
+        assert set(verdicts(cache).values()) == {None}
+
+
+def test_a_job_that_was_killed_between_kernel_and_wrapper_harms_nobody(jobs: TwoJobs, tmp_path: Path) -> None:
+    """Its kernel is published; another job compiled both meanwhile; the next one is seeded and runs."""
+    published = Published()
+    published.harvest(jobs.kernel_only)
+    published.harvest(jobs.other)
+    assert run(published.seed(tmp_path / "cache"), GUFUNC) == jobs.cold
+
+
+def test_another_process_wrapper_is_refused(jobs: TwoJobs, tmp_path: Path) -> None:
+    """Every mixture of two processes' files: refused where Numba would die of it, valid where it is of one process."""
+    names = sorted(name for name in entries(jobs.one).popitem()[1])
+    kernel, wrapper = (next(n for n in names if n.endswith(".1.nbc") and ("guf-" in n) is guf) for guf in (False, True))
+    for choice in itertools.product((jobs.one, jobs.other), repeat=4):
+        cache = tmp_path / "mixture"
+        shutil.rmtree(cache, ignore_errors=True)
+        for name, source in zip(names, choice, strict=True):
+            (cache / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, cache / name)
+        chosen = dict(zip(names, choice, strict=True))
+        expected = None if chosen[kernel] == chosen[wrapper] else "two-writers"
+        assert set(verdicts(cache).values()) == {expected}, choice
+        (cache.parent / str(expected)).exists() or shutil.copytree(cache, cache.parent / str(expected))
+    assert run(tmp_path / "two-writers", GUFUNC).status in DEADLY, "this is what is kept from jobs"
+    assert run(tmp_path / "None", GUFUNC) == jobs.cold
+
+
+def test_a_wrapper_without_its_kernel_is_refused(jobs: TwoJobs, tmp_path: Path) -> None:
+    """A kernel that is compiled anew has another name."""
+    shutil.copytree(jobs.one, tmp_path / "cache")
+    for name in entries(jobs.one).popitem()[1]:
+        if "guf-" not in name:
+            (tmp_path / "cache" / name).unlink()
+    assert set(verdicts(tmp_path / "cache").values()) == {"incomplete"}
+
+
+def test_data_of_other_types_than_the_index_says_is_refused(tmp_path: Path) -> None:
+    """Two processes that compile a function for different types at once both take the number 1."""
+    need_module("numba")
+    first = run(tmp_path / "one", "two_types")
+    assert run(tmp_path / "other", "two_types", WARMSTART_SHIFT="1").report["results"] == first.report["results"]
+    ((_, names),) = entries(tmp_path / "one").items()
+    data = next(name for name in names if name.endswith(".1.nbc"))
+    shutil.copyfile(tmp_path / "other" / data, tmp_path / "one" / data)
+    assert set(verdicts(tmp_path / "one").values()) == {"two-writers"}
+
+
+def test_what_numba_can_not_load_is_refused(tmp_path: Path) -> None:
+    """Cached mutual recursion ends every process that loads it; here it is compiled by each job."""
+    need_module("numba")
+    published = Published()
+    cold = run(tmp_path / "cold", "mutual_recursion", "calls")
+    assert cold.status == 0, cold.complaint
+    reasons = {
+        entry.rpartition("/")[2].partition("-")[0]: reason
+        for entry, reason in published.harvest(tmp_path / "cold").items()
+    }
+    module = JOB.stem
+    assert reasons == {
+        f"{module}.even": "undefined-symbol",
+        f"{module}.odd": "undefined-symbol",
+        f"{module}.choose": None,
+        f"{module}.factorial": None,
+    }
+    assert run(tmp_path / "cold", "mutual_recursion").status in DEADLY, "Numba's own cache; this test can go when not"
+    warm = run(published.seed(tmp_path / "warm"), "mutual_recursion", "calls")
+    assert warm.report["results"] == cold.report["results"]
+    assert warm.report["cache_hits"] == 2, "choose, and factorial, which is called on its own"
+
+
+def test_a_function_is_harvested_whatever_it_and_its_directory_are_called(tmp_path: Path) -> None:
+    """Nothing that Numba wrote is left out, and it is hit from the copy."""
+    need_module("numba")
+    script = tmp_path / "my project x=1,seed=2 proj@v1 [exp] Ünï -#\\'\"$*?" / "größen.py"
+    script.parent.mkdir()
+    shutil.copyfile(JOB, script)
+    cold = run(tmp_path / "cold", "größe", script=script)
+    assert cold.status == 0, cold.complaint
+    published = Published()
+    assert list(published.harvest(tmp_path / "cold").values()) == [None]
+    written = [path for path in (tmp_path / "cold").rglob("*") if path.is_file()]
+    assert len(written) == len(entries(tmp_path / "cold").popitem()[1]) == 2
+    warm = run(published.seed(tmp_path / "warm"), "größe", script=script)
+    assert (warm.report["cache_hits"], warm.report["cache_misses"]) == (1, 0)

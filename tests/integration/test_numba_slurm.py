@@ -1,0 +1,70 @@
+"""Numba on real Slurm: jobs that were killed or compiled at the same time harm no later job, also after compaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.processes import wait_until
+from tests.cluster.site import Site, result
+from tests.support.requirements import need_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KINDS = "kernel_and_wrapper two_types größe"
+KERNEL = 2  # the number of the file that makes a kernel whole; its wrapper is the next two
+
+
+@pytest.fixture
+def fresh(installed: Site) -> Iterator[Site]:
+    """Give the site with an empty store."""
+    store = installed.new_store(installed.cluster.base / "store-numba")
+    installed.write_policy(store=str(store))
+    yield installed
+    installed.write_policy()
+
+
+def submit(site: Site, node: str, before: str = "", **variables: str) -> int:
+    """Submit a job from a directory that a person named; returns its id."""
+    settings = "".join(f"export {name}={value}\n" for name, value in variables.items())
+    script = (
+        f"#!/bin/sh\nset -e\nexport PYTHONUTF8=1\n{settings}mkdir -p 'my project [Ünï]'; cd 'my project [Ünï]'\n"
+        f"cp {site.jobs}/numba_kinds_job.py größen.py\n{before}exec {site.cluster.python} größen.py {KINDS}\n"
+    )
+    return site.cluster.submit(script, ALICE, f"--nodelist={node}", "--cpus-per-task=1")
+
+
+def events(site: Site, job_id: int, event: str) -> list[dict[str, Any]]:
+    """Return the events of a job that are about Numba."""
+    return [found for found in site.events(job_id, event) if found["profile"] == "numba"]
+
+
+def test_jobs_that_each_brought_a_part(fresh: Site) -> None:
+    """One is killed between kernel and wrapper, another compiled all meanwhile; the next two, one after compaction."""
+    need_module("numba")
+    site = fresh
+    go = site.cluster.base / "go"
+    whole = submit(site, "n2", f"echo waiting\nwhile [ ! -e {go} ]; do sleep 0.1; done\n", WARMSTART_SHIFT="3")
+    wait_until("the job", lambda: "waiting" in site.cluster.job(whole).output, 60)
+    killed = submit(site, "n1", WARMSTART_KILL=str(KERNEL))
+    assert site.cluster.wait(killed, 240).state == "FAILED"
+    wait_until("its harvest", lambda: bool(events(site, killed, "cache.harvested")), 60)
+    assert [event["entries"] for event in events(site, killed, "cache.harvested")] == [1]
+    go.touch()
+    ended = site.finish(whole, 300)
+    go.unlink()
+    assert ended.state == "COMPLETED", ended
+    (brought,) = events(site, whole, "cache.harvested")
+    assert (brought["entries"], brought["known"], brought["ignored"]) == (2, 4, {})
+    expected = result(ended.output.partition("waiting\n")[2])["results"]
+    for node, compact in (("n1", False), ("n3", True)):
+        if compact:
+            assert site.command("cache", "compact").returncode == 0
+        ended = site.finish(job_id := submit(site, node))
+        assert ended.state == "COMPLETED", ended
+        report = result(ended.output)
+        assert (report["results"], report["cache_misses"]) == (expected, 0)
+        assert [event["entries"] for event in events(site, job_id, "cache.seeded")] == [3]

@@ -1,0 +1,131 @@
+"""Any name that a file system holds, on its way from a job's cache to another job's: real squashfs, overlay, uids."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.bundles import PRODUCER
+from tests.support.overlay_place import JOB, Node, a_node, content
+from warmstart.harvest.collect import HarvestLimits, Stage, collect
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.seed.extract import Source, extract
+from warmstart.store import manifest
+from warmstart.store.layout import is_plain_path
+from warmstart.store.manifest import File, Manifest
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+BUNDLE = "20260131T093000.000000Z-0123456789abcdef"
+ODD = [
+    *(" lead", "trail ", "#a", "\\", "\\a", "a\\", "my project", "x=1,seed=2", "proj@v1", "[exp]", "*", "a?", "-rf"),
+    *(
+        "Ünï",
+        "größe",
+        "Δt",
+        "\udcff",
+        "gr\udcf6\udcdfe",
+        "ñ" * 127,
+        "'\"$;",
+        "~",
+        ":",
+        "...",
+        "\u202e",
+        "a,b:c",
+        "\u2028",
+    ),
+]
+NAMES = st.one_of(
+    st.sampled_from(ODD),
+    st.text(min_size=1, max_size=20),
+    st.binary(min_size=1, max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateescape")),
+).filter(lambda name: "/" not in name and is_plain_path(name))
+SOME_PATHS = st.tuples(st.sets(NAMES, min_size=2, max_size=12), st.sets(NAMES, min_size=1, max_size=4)).map(
+    lambda drawn: sorted(drawn[0] - drawn[1]) + [f"{folder}/{name}" for folder in drawn[1] for name in drawn[0]]
+)
+FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def node(capable_host: None) -> Iterator[Node]:
+    """Give a node for the module."""
+    with a_node() as made:
+        yield made
+
+
+def made_of(paths: list[str]) -> dict[str, bytes]:
+    """Return a content for each path that tells it from the others."""
+    return {path: os.fsencode(path) for path in paths}
+
+
+@FEW
+@given(SOME_PATHS, st.data())
+def test_every_name_is_seen_hidden_and_extracted(node: Node, paths: list[str], data: st.DataObject) -> None:
+    """A view shows what is not hidden, and an extraction has what was asked for, byte for byte."""
+    files = made_of(paths)
+    chosen = data.draw(st.sets(st.sampled_from(paths), min_size=1))
+    copy = node.bundle(files)
+    run = node.run(uuid.uuid4().hex)
+    try:
+        run.show(copy, hidden=sorted(chosen))
+        assert content(run.cache) == {path: found for path, found in files.items() if path not in chosen}
+    finally:
+        run.take_down()
+    into = Path(tempfile.mkdtemp(dir=node.base))
+    os.chown(into, JOB.uid, JOB.gid)
+    with opened_dir(str(into)) as fd:
+        extract([Source(copy.path, sorted(chosen))], fd, "some", JOB, after(30))
+        extract([Source(copy.path, None)], fd, "all", JOB, after(30))
+    assert content(into / "some") == {path: files[path] for path in chosen}
+    assert content(into / "all") == files
+    shutil.rmtree(into)
+
+
+@FEW
+@given(SOME_PATHS)
+def test_every_name_is_harvested_and_written_down(node: Node, paths: list[str]) -> None:
+    """What the scan finds is what is there, and a manifest gives it back."""
+    top = Path(tempfile.mkdtemp(dir=node.base))
+    for path, data in made_of(paths).items():
+        (top / "cache" / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / "cache" / path).write_bytes(data)
+    (top / "stage").mkdir()
+    with opened_dir(str(top)) as fd, opened_dir(str(top / "stage")) as stage:
+        limits = HarvestLimits(1 << 20, 1000, after(30))
+        found = collect(
+            *(fd, "cache"), owner=os.getuid(), entry_of=lambda path: path, skip=(), stage=Stage(stage), limits=limits
+        )
+    assert (found.rejected, found.ignored, found.truncated) == ({}, {}, "")
+    assert content(top / "stage") == made_of(paths)
+    of = Manifest(BUNDLE, "ab" * 32, 1, 1.0, "site", "numba", "ns", PRODUCER, {}, found.entries)
+    assert manifest.decode(BUNDLE, manifest.encode(of)).entries == found.entries
+    assert {path for files in found.entries.values() for path in files} == set(paths)
+    shutil.rmtree(top)
+
+
+@given(st.text())
+def test_a_text_that_is_no_name_is_refused(text: str) -> None:
+    """A manifest of another cluster can't have two texts for one file, or one that is no file's."""
+    try:
+        same = os.fsdecode(os.fsencode(text)) == text
+    except UnicodeEncodeError:
+        same = False
+    of = Manifest(BUNDLE, "ab" * 32, 1, 1.0, "site", "numba", "ns", PRODUCER, {}, {text: {text: File(1, "ab" * 32, 1)}})
+    encoded = manifest.encode(of)
+    assert json.loads(encoded)["entries"].keys() == {text}
+    if is_plain_path(text):
+        assert same
+        assert manifest.decode(BUNDLE, encoded) == of
+    else:
+        with pytest.raises(manifest.ManifestUnreadable):
+            manifest.decode(BUNDLE, encoded)
