@@ -136,7 +136,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         steps.append(
             Step(
                 seed.NAME,
-                partial(seed.run, options=seed.Options(tuple(names), requested.files)),
+                partial(seed.run, options=seed.Options(tuple(names), requested.files, requested.fresh)),
                 in_workspace=True,
             )
         )

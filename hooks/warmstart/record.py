@@ -76,12 +76,25 @@ def writing_state(path: str) -> Iterator[None]:
         raise cls(path=path, problem=error.strerror or str(error)) from error
 
 
+class SeededBundle(NamedTuple):
+    """The entries that a job was seeded with from one bundle."""
+
+    scope: str
+    bundle: str  # id
+    sha256: str  # of the squashfs file
+    entries: list[str]
+
+
 class Seeded(NamedTuple):
     """What one profile of the job was seeded with."""
 
     namespace: str
-    entries: list[str]
-    based_on: list[str] = []  # noqa: RUF012 - if the profile keeps the newest: scope and bundle that were seeded
+    bundles: list[SeededBundle] = []  # noqa: RUF012 - never mutated
+
+    @property
+    def entries(self) -> list[str]:
+        """The entries that the job found."""
+        return [entry for bundle in self.bundles for entry in bundle.entries]
 
 
 class Record(NamedTuple):
@@ -104,6 +117,7 @@ class Record(NamedTuple):
     images: dict[str, str] = {}  # noqa: RUF012 - reference → path; never mutated, only replaced
     facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
+    fresh: bool = False  # the job asked to start cold: what it builds takes the place of what is published
     publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
     read_scopes: list[str] = []  # noqa: RUF012
     cache: str = ""  # the path at which the job sees its cache; "" if it has none
@@ -132,6 +146,7 @@ class RecordChange(TypedDict, total=False):
     images: dict[str, str]
     facts: dict[str, str]
     seeded: dict[str, Seeded]
+    fresh: bool
     meeting: str
     deferred: list[str]
 

@@ -16,6 +16,7 @@ from warmstart.job import Job
 
 TOKEN = "warmstart:"  # noqa: S105 - a word in a comment
 KEEP = "keep"
+FRESH = "fresh"
 COMMENT = "the job's comment"
 LONGEST_VALUE = 512
 LONGEST_NUMBER = 5
@@ -29,7 +30,7 @@ class RequestInvalid(UserError):
 
     code = "request-invalid"
     template = "{where} has {word!r}, which is not a valid request to warmstart"
-    hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME keep"'
+    hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME keep fresh"'
 
 
 class Request(NamedTuple):
@@ -40,6 +41,7 @@ class Request(NamedTuple):
     ports: int | None = None  # in addition to the rendezvous port; None if the job does not ask for ports
     files: str = ""  # the name of its declared files; "" if it declares none
     keep: bool = False  # whether to retain its TMPDIR after the job
+    fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
 
 
 NOTHING = Request((), ())
@@ -52,15 +54,15 @@ def of(job: Job) -> Request:
     profiles: list[str] = []
     ports = None
     files = ""
-    keep = job.warm_keep
+    keep, fresh = job.warm_keep, job.warm_fresh
     if job.warm_image:
         images.append(_value("--warm-image", job.warm_image, job.warm_image))
     if job.warm_profile:
         profiles.extend(_value("--warm-profile", job.warm_profile, job.warm_profile).split(","))
     _, found, text = job.comment.partition(TOKEN)
     for word in text.split() if found else ():
-        if word == KEEP:
-            keep = True
+        if word in (KEEP, FRESH):
+            keep, fresh = keep or word == KEEP, fresh or word == FRESH
             continue
         key, _, value = word.partition("=")
         _value(COMMENT, word, value)
@@ -74,7 +76,7 @@ def of(job: Job) -> Request:
             files = value
         else:
             raise RequestInvalid(where=COMMENT, word=word[:80])
-    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)), ports, files, keep)
+    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)), ports, files, keep, fresh)
 
 
 def _is_name(value: str) -> bool:

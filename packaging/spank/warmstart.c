@@ -25,10 +25,10 @@
 SPANK_PLUGIN(warmstart, 1)
 #pragma GCC visibility pop
 
-enum { IMAGE, PROFILES, KEEP, OFF };
+enum { IMAGE, PROFILES, KEEP, FRESH, OFF };
 
-static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_KEEP", "NO_WARM"};
-static char *requested[4];
+static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_KEEP", "WARM_FRESH", "NO_WARM"};
+static char *requested[5];
 
 /* State of one task, passed from slurm_spank_task_init_privileged() to slurm_spank_task_init() in the same process. */
 static struct view view;
@@ -51,7 +51,7 @@ static int set_option(int which, const char *value, int remote)
 		return -1;
 	}
 	free(requested[which]);
-	requested[which] = strdup(which == KEEP || which == OFF ? "1" : value);
+	requested[which] = strdup(which == IMAGE || which == PROFILES ? value : "1");
 	return requested[which] == NULL ? -1 : 0;
 }
 
@@ -60,6 +60,8 @@ static struct spank_option options[] = {
 	{"warm-profile", "NAMES", "warmstart: also seed the caches of these profiles (comma-separated)", 1, PROFILES,
 	 set_option},
 	{"warm-keep", NULL, "warmstart: keep TMPDIR on the nodes for a while after the job, if the site allows it", 0, KEEP,
+	 set_option},
+	{"warm-fresh", NULL, "warmstart: start with empty caches; what the job builds replaces what is published", 0, FRESH,
 	 set_option},
 	{"no-warm", NULL, "warmstart: do nothing for this job: no image, no caches, no harvest", 0, OFF, set_option},
 	SPANK_OPTIONS_TABLE_END,

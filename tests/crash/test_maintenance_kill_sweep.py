@@ -88,7 +88,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     def finish() -> None:
         with maintenance_session(node.site.installation, "maintain", "n1") as session:
             # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
-            os._exit(0 if maintenance.finish_deferred(session, BOOT).runs else VANISHED)
+            os._exit(0 if maintenance.finish_deferred(session, BOOT) else VANISHED)
 
     for number, (call, when) in enumerate(calls(stride=13), 1):
         record = node.run_of(number)

@@ -20,6 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.repack import transfer
 from warmstart.repack.transfer import ExportDamaged, ExportRefused, Item
 from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Base, content_digest
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -166,32 +167,35 @@ def test_entries_are_validated_again(two: Two) -> None:
     assert [sum(event["reasons"].values()) for event in two.there.events("entry.rejected")] == [1]
 
 
-def test_of_a_cache_whose_newest_wins_what_is_here_stays(base: Path) -> None:
-    """An export replaces nothing. Into an empty store its newest goes, and jobs continue from it."""
+def test_an_import_takes_no_ones_place(base: Path) -> None:
+    """What is here stays. Where there is nothing the export's newest version is taken, and jobs go on from it."""
     for name in ("h", "t"):
         (base / name).mkdir()
     here, there = MaintenanceSite(base / "h"), MaintenanceSite(base / "t")
     scope, where = DAEMON, ("trt-rtx", "ns")
-    first = publish_cache(here, scope, b"v1", "")
-    newest = publish_cache(here, scope, b"v1+2", first)
+    publish_cache(here, scope, b"v1")
+    newest = publish_cache(here, scope, b"v1+2", b"v1")
     assert here.command("cache", "export", str(base / "out")) == 0
     rows = there.json("cache", "import", str(base / "out"))
-    assert [(row["entries"], row["known"], row["problem"]) for row in rows] == [(1, 0, ""), (0, 1, "")]
-    assert rows[0]["source"] == newest
-    assert cache_of(there, scope, *where) == (rows[0]["bundle"], b"v1+2")
-    grown = publish_cache(there, scope, b"v1+2+mine", rows[0]["bundle"])
-    publish_cache(here, scope, b"v1+2+3", newest)
+    assert [(row["entries"], row["known"], row["problem"]) for row in rows] == [(0, 1, ""), (1, 0, "")]
+    assert rows[1]["source"] == newest
+    assert cache_of(there, scope, *where) == (rows[1]["bundle"], b"v1+2")
+    grown = publish_cache(there, scope, b"v1+2+mine", b"v1+2")
+    publish_cache(here, scope, b"v1+2+3", b"v1+2")
     assert here.command("cache", "export", str(base / "out")) == 0
     assert {row["entries"] for row in there.json("cache", "import", str(base / "out"))} == {0}
     assert cache_of(there, scope, *where) == (grown, b"v1+2+mine")
 
 
-def publish_cache(site: MaintenanceSite, scope: str, data: bytes, based_on: str) -> str:
-    """Publish TensorRT-RTX's one file, grown from a bundle. Return the bundle's id."""
-    entries = {"runtime_cache.bin": {"runtime_cache.bin": data}}
+def publish_cache(site: MaintenanceSite, scope: str, data: bytes, grown_from: bytes = b"") -> str:
+    """Publish TensorRT-RTX's one file, grown from what its job was seeded with; return the bundle's id."""
+    name = "runtime_cache.bin"
+    entries = {name: {name: data}}
+    seeded = site.draft({name: {name: grown_from}}, "daemon", 1).entries[name]
     fd = site.packed(entries)
     try:
         with site.client() as client:
+            based_on = {name: Base(scope, content_digest(seeded))} if grown_from else {}
             draft = site.draft(entries, "daemon", 1)._replace(based_on=based_on)
             place = Namespace(str(site.store), scope, "trt-rtx", "ns")
             made = client.publish(place, fd, draft, after(20))

@@ -1,21 +1,19 @@
 """Profiles whose tools are not installed: their files are written by hand, everything else is real.
 
-A single file of which the newest wins, the CUDA driver's cache, files that jobs declare, a profile of the site's own.
+A single file that grows, the CUDA driver's cache, files that jobs declare, a profile of the site's own.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import run_as
 from tests.cluster.site import Site
+from tests.support.hand_jobs import a_job
 
 RTX = "rules:\n  - {name: all, profiles: [trt-rtx]}\n"
 CUDA = "rules:\n  - {name: all, profiles: [cuda-computecache]}\n"
@@ -38,54 +36,8 @@ rules:
 """
 
 
-class HandJob:
-    """A job between its prolog and its epilog, both run by hand on one node."""
-
-    def __init__(self, site: Site, job_id: int, node: str, user: str, comment: str) -> None:
-        self.site, self.job_id, self.node, self.user = site, job_id, node, user
-        self._slurm = site.variables(job_id, user, node, **({"SLURM_JOB_COMMENT": comment} if comment else {}))
-        assert site.run_hook("prolog", self._slurm).returncode == 0
-        program = str(site.cluster.prefix / "libexec/warmstart/task-prolog")
-        told = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": node}
-        printed = run_as(site.cluster.account(user), [program], environment=told).stdout.splitlines()
-        lines = (line.removeprefix("export ") for line in printed if line.startswith("export "))
-        self.variables = dict(line.split("=", 1) for line in lines)
-
-    def run(self, script: str) -> str:
-        """Run a shell script as the job's user, with the job's variables. Return its output."""
-        account = self.site.cluster.account(self.user)
-        done = run_as(account, ["/bin/sh", "-euc", script], environment=self.variables)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def end(self) -> None:
-        """Run the epilog."""
-        assert self.site.run_hook("epilog", self._slurm).returncode == 0
-
-    def rejected(self) -> dict[str, int]:
-        """Return the entries that the epilog rejected, by reason."""
-        counts: dict[str, int] = {}
-        for event in self.site.events(self.job_id, "entry.rejected"):
-            counts.update(event["reasons"])
-        return counts
-
-    def published(self) -> int:
-        """Return how many bundles the epilog published."""
-        return len(self.site.events(self.job_id, "bundle.published"))
-
-
-@contextmanager
-def a_job(site: Site, job_id: int, node: str = "n1", *, user: str = ALICE, comment: str = "") -> Iterator[HandJob]:
-    """Yield a job. Its epilog runs at the end of the `with` block."""
-    job = HandJob(site, job_id, node, user, comment)
-    try:
-        yield job
-    finally:
-        job.end()
-
-
-def test_of_a_single_file_the_newest_wins(site: Site) -> None:
-    """Each job gets its predecessor's file. An unchanged or overtaken one replaces nothing."""
+def test_a_single_file_that_grows(site: Site) -> None:
+    """Each job finds what the one before made of it; what is not new, or was overtaken, replaces nothing."""
     site.write_policy(RTX)
     with a_job(site, 930001) as first:
         first.run('test ! -e "$WARMSTART_TRT_RTX_CACHE"; printf v1 > "$WARMSTART_TRT_RTX_CACHE"')
@@ -173,7 +125,8 @@ def test_files_that_a_job_declares(site: Site) -> None:
         first.run(f'cd "$WARMSTART_FILES"; mkdir engines; {engine}; {model}; {bad}; {large}')
     assert first.rejected() == {"hash-differs": 1, "too-large": 1, "blob-empty": 1}
     with a_job(site, 930022, "n2", comment="warmstart: files=llama-70b") as second:
-        found = second.run('cd "$WARMSTART_FILES"; find . -type f | sort; cat engines/a.plan; printf x >engines/a.plan')
+        found = second.run('cd "$WARMSTART_FILES"; find . -type f | sort; cat engines/a.plan')
+        second.run('cd "$WARMSTART_FILES"; printf x > engines/a.plan; printf x > models/m/config')
         names = ["./engines/a.plan", "./engines/a.plan.sha256", "./models/m/config", "./models/m/x/w.bin"]
         assert found.splitlines() == [*names, "engine"]
     with a_job(site, 930023, comment="warmstart: files=other") as other:
@@ -181,7 +134,8 @@ def test_files_that_a_job_declares(site: Site) -> None:
     with a_job(site, 930024) as none:
         assert "WARMSTART_FILES" not in none.variables
     with a_job(site, 930025, comment="warmstart: files=llama-70b") as last:
-        assert last.run('cat "$WARMSTART_FILES/engines/a.plan"') == "engine"  # the first publisher's
+        assert last.run('cat "$WARMSTART_FILES/engines/a.plan" "$WARMSTART_FILES/models/m/config"') == "enginex"
+    assert second.rejected() == {"hash-differs": 1}  # of what it changed, the other took the published one's place
     bundle = site.events(930021, "bundle.published")[0]["bundle"]
     shown = site.command("cache", "show", bundle).stdout
     assert f"{hashlib.sha256(b'engine').hexdigest()}  engines/a.plan" in shown.splitlines()

@@ -141,9 +141,11 @@ def test_a_full_store_keeps_the_spool(node: Node) -> None:
         node.maintain(status=1)
         assert len(os.listdir(node.paths.spool)) == 1
         assert [e["error"]["code"] for e in node.site.events("step.failed")] == ["store-full"]
+        assert [e["outcome"] for e in node.site.events("hook.finished")] == ["failed"]
         policy.write_text(text)
     node.maintain()
     assert set(node.site.seen()) == {"a", "b", "c"}
+    assert node.site.events("hook.finished")[-1]["outcome"] == "ok"
 
 
 ENTRY = f"m_{'a' * 40}/m.f-1.py311"

@@ -329,7 +329,10 @@ NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
 def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: str) -> None:
     """Help texts, and an error instead of a job."""
     shown = site.cluster.run([command, "--help"], ALICE).stdout
-    assert all(option in shown for option in ("--warm-image=REF", "--warm-profile=NAMES", "--warm-keep", "--no-warm"))
+    assert all(
+        option in shown
+        for option in ("--warm-image=REF", "--warm-profile=NAMES", "--warm-keep", "--warm-fresh", "--no-warm")
+    )
     what = "--wrap=true" if command == "sbatch" else "/bin/true"
     done = site.cluster.run([command, "--warm-profile=numba;id", what], ALICE)
     assert done.returncode != 0

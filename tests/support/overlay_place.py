@@ -24,6 +24,7 @@ from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.seed import node_cache, overlay
 from warmstart.seed.node_cache import Copy
+from warmstart.store.manifest import File
 
 JOB = Identity("a job", 64201, 64201)
 SUBDIR = "tool"
@@ -53,7 +54,9 @@ class Node(NamedTuple):
         directory = self.base / "bundles"
         directory.mkdir(mode=0o700, exist_ok=True)
         sha256 = hashlib.sha256(made.read_bytes()).hexdigest()
-        (directory / f"{sha256}.files.json").write_text(json.dumps({path: {path: MTIME_NS} for path in content}))
+        files = {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
+        entries = {path: {path: file} for path, file in files.items()}
+        (directory / f"{sha256}.files.json").write_text(json.dumps(entries))
         made.rename(directory / f"{sha256}.sqsh")
         return Copy(str(directory), sha256, 0)
 

@@ -40,10 +40,10 @@ def draft(entries: Entries) -> Draft:
     return Draft(PRODUCER, {"cpu": "x"}, files)
 
 
-def publish(base: Path, where: Namespace, entries: Entries) -> Published:
-    """Publish a real bundle."""
+def publish(base: Path, where: Namespace, entries: Entries, *, fresh: bool = False) -> Published:
+    """Publish a real bundle; a `fresh` job's takes the place of what is there."""
     fd = packed(base, entries)
     try:
-        return bundles.publish_bundle(where, fd, draft(entries), "n1-test")
+        return bundles.publish_bundle(where, fd, draft(entries)._replace(fresh=fresh), "n1-test")
     finally:
         os.close(fd)

@@ -12,12 +12,14 @@ from warmstart import record as records
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host.deadline import after
-from warmstart.record import JobBusy, RecordUnreadable, Seeded, StateFull
+from warmstart.record import JobBusy, RecordUnreadable, Seeded, SeededBundle, StateFull
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     """Every field survives, the nested ones too, and only root can read it."""
-    written = a_record(seeded={"numba": Seeded("ab12", ["x", "y"])}, images={"a:1": "/i"})
+    written = a_record(
+        seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ["x", "y"])])}, images={"a:1": "/i"}
+    )
     with records.job_lock(str(tmp_path), 7, after(1)):
         records.save(str(tmp_path), written)
     assert records.load(str(tmp_path), 7) == written
@@ -27,10 +29,12 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_record_of_an_earlier_release_has_no_cache(tmp_path: Path) -> None:
     """It lacks the field: its run is released as ever, and nothing of it is harvested."""
-    written = json.loads(records.encode(a_record(cache="/c", seeded={"numba": Seeded("ab12", ["x"])})))
+    written = json.loads(
+        records.encode(a_record(cache="/c", seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ["x"])])}))
+    )
     del written["cache"]
     found = records.decode("record.json", json.dumps(written).encode())
-    assert found == a_record(seeded={"numba": Seeded("ab12", ["x"])})
+    assert found == a_record(seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ["x"])])})
     found = found._replace(head=True, publish_scope="user-1-a")
     assert [step.name for step in plan.epilog(a_policy(tmp_path), found)] == ["release", "spool"]
 
@@ -84,7 +88,7 @@ def test_a_link_in_the_records_place_is_not_followed(tmp_path: Path) -> None:
 def test_no_record_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its length is a user's to choose (names of entries): the job goes on with the one before, and is cleaned up."""
     before = a_record()
-    long = before._replace(seeded={"numba": Seeded("ab12", ["x" * 100])})
+    long = before._replace(seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ["x" * 100])])})
     monkeypatch.setattr(records, "LONGEST", len(records.encode(long)) - 1)
     with records.job_lock(str(tmp_path), 7, after(1)):
         records.save(str(tmp_path), before)
@@ -98,7 +102,7 @@ def test_no_record_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch
 
 def test_the_longest_record_can_be_deferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written down within another file there, and longer for that; a longer one is one damaged run, no more."""
-    long = a_record(seeded={"numba": Seeded("ab12", ['"'] * 1000)})
+    long = a_record(seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ['"'] * 1000)])})
     monkeypatch.setattr(records, "LONGEST", len(records.encode(long)))
     deferred.defer(str(tmp_path), long, 1.5)
     assert deferred.deferred_harvests(str(tmp_path)) == [DeferredHarvest(long.run_name, 1.5, long)]

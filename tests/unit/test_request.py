@@ -20,7 +20,7 @@ from warmstart.request import RequestInvalid
 )
 def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profiles: tuple[str, ...]) -> None:
     """Words before the token are the user's own; after it come wishes, each once."""
-    assert request.of(a_job(comment=comment)) == (images, profiles, None, "", False)
+    assert request.of(a_job(comment=comment)) == (images, profiles, None, "", False, False)
 
 
 def test_ports_are_a_number() -> None:
@@ -54,6 +54,15 @@ def test_a_job_can_ask_that_its_files_stay() -> None:
     for word in ("keep=", "keep=24h", "keeps"):
         with pytest.raises(RequestInvalid, match=word):
             request.of(a_job(comment=f"warmstart: {word}"))
+
+
+def test_a_job_can_ask_to_start_cold() -> None:
+    """By a word in the comment or by --warm-fresh; the word takes no value."""
+    assert request.of(a_job(comment="warmstart: fresh image=a")).fresh
+    assert request.of(a_job(warm_fresh=True)).fresh
+    assert not request.of(a_job(comment="fresh warmstart: profiles=fresh")).fresh
+    with pytest.raises(RequestInvalid, match="fresh="):
+        request.of(a_job(comment="warmstart: fresh=numba"))
 
 
 def test_the_plugins_options_are_wishes_like_the_comments() -> None:

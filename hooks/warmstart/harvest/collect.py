@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.harvest.scan import OUT_OF_TIME, Found, Rules, Tally, scan
+from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.host import files
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ReadFailed, copy_hashed, mount_id
@@ -36,6 +37,8 @@ MOST_ENTRIES = "more entries than the limit"
 MOST_BYTES = "more bytes than the limit"
 MOST_NAMES = "more than a manifest can name"
 STAGE_FULL = "the stage is full"
+BASE_GONE = "changed, but its bundle is gone"
+ROOT = 0  # uid
 
 NAMES_PER_ENTRY = 10  # names scanned per entry of the limit: locks and temporary files count, too
 # Bytes of a manifest's JSON. Readers refuse a longer manifest, and a longer draft exceeds a worker's message: its
@@ -79,6 +82,7 @@ class Collected(NamedTuple):
     """The result of a harvest: what was copied to the stage, and what was left out."""
 
     entries: Entries
+    changed: list[str]  # seeded entries that the job changed: those among `entries`, and those that it removed
     size: int  # bytes of all files
     skipped: int  # files of entries in `skip`
     ignored: dict[str, int]  # files that belong to no entry: reason → number of files
@@ -97,6 +101,7 @@ def collect(
     skip: Collection[str],
     stage: Stage,
     limits: HarvestLimits,
+    seeded: SeededEntries = NOTHING_SEEDED,
     lock: str = "",
 ) -> Collected:
     """Copy the entries of a profile's directory into the stage.
@@ -106,9 +111,9 @@ def collect(
     FUSE file system on any directory of its own. A missing directory counts as empty.
 
     `entry_of` maps a file's path below the profile's directory (any name; surrogates for what is not UTF-8) to its
-    entry, or to None if the file is never harvested. All files of an entry `a/b` are below `a/`. Entries in `skip`
-    were seeded or are already published. Only files of uid `owner` are copied. `lock` is the suffix that the tool
-    appends to a file's name to name its lock file, "" for none.
+    entry, or to None if the file is never harvested. All files of an entry `a/b` are below `a/`. Entries in `skip` are
+    already published; those of `seeded` are copied if the job changed them. Only files of uid `owner` are copied.
+    `lock` is the suffix that the tool appends to a file's name to name its lock file, "" for none.
 
     Raises `OSError` if the stage fails; unreadable files of the job are rejections.
     """
@@ -119,11 +124,12 @@ def collect(
     except TurnedAway as turned:
         if turned.reason != GONE:
             tally.add(path, turned.reason)
-        return Collected({}, 0, 0, {}, [], tally.counts, tally.examples, "")
+        return Collected({}, [], 0, 0, {}, [], tally.counts, tally.examples, "")
     try:
-        rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
+        rules = Rules(entry_of, skip, seeded.names, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
         found = scan(top_fd, mount, rules, tally)
-        return _copied(found, Tree(top_fd, mount, owner), stage, limits, tally, lock)
+        copy = _Copy(Tree(top_fd, mount, owner), stage, limits, lock)
+        return copy.all(found, seeded, seeded.with_other_times(found.seeded), tally)
     finally:
         os.close(top_fd)
 
@@ -136,83 +142,110 @@ def collect_view(
     skip: Collection[str],
     stage: Stage,
     limits: HarvestLimits,
+    seeded: SeededEntries = NOTHING_SEEDED,
 ) -> Collected:
-    """Copy the new entries of a profile that was seeded by an overlay; arguments and errors as in `collect`.
+    """Copy the new and changed entries of a profile that was seeded by an overlay; arguments and errors as `collect`.
 
     File names come from the upper layer, which has only what the job made or changed: the cost depends on what is new
     and not on what was seeded. Content comes from the merged view. All files of an entry that was not seeded are in
-    the upper layer, because whiteouts hide everything else.
+    the upper layer, because whiteouts hide everything else. Of a seeded entry, files that the job left alone come from
+    the layers below; where the kernel cannot map ids they belong to root, and so do the job's own copies of them.
     """
     tally = Tally()
-    rules = Rules(entry_of, skip, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, whiteouts=True)
+    rules = Rules(entry_of, skip, seeded.names, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, upper=True)
     found = scan(view.upper, mount_id(view.upper), rules, tally)
-    return _copied(found, Tree(view.merged, mount_id(view.merged), owner), stage, limits, tally)
-
-
-def _copied(  # noqa: PLR0917 - private, called twice
-    found: Found, tree: Tree, stage: Stage, limits: HarvestLimits, tally: Tally, lock: str = ""
-) -> Collected:
-    try:
-        copy = _Copy(tree, stage, limits, lock)
-        truncated = copy.all(found.entries, tally)
-    finally:
-        tree.close()
-    return Collected(
-        *(copy.entries, copy.size, found.skipped, found.ignored, found.ignored_examples),
-        *(tally.counts, tally.examples, found.truncated or truncated),
-    )
+    mount = mount_id(view.merged)
+    copy = _Copy(Tree(view.merged, mount, owner), stage, limits, given=Tree(view.merged, mount, owner, ROOT))
+    return copy.all(found, seeded, seeded.below(found.touched, entry_of), tally)
 
 
 class _Copy:
-    def __init__(self, tree: Tree, stage: Stage, limits: HarvestLimits, lock: str) -> None:
-        self.entries: Entries = {}
-        self.size = 0
+    """Copies the entries of one harvest; closes its trees."""
+
+    def __init__(
+        self, tree: Tree, stage: Stage, limits: HarvestLimits, lock: str = "", given: Tree | None = None
+    ) -> None:
+        """`given` is the tree to read seeded entries in, by default `tree`."""
+        self._entries: Entries = {}
+        self._changed: list[str] = []
+        self._size = 0
         self._draft = 0  # upper bound of the manifest so far, in bytes of JSON
         self._tree = tree
+        self._given = given or tree
         self._stage = stage
         self._limits = limits
         self._lock = lock
 
-    def all(self, entries: dict[str, list[str]], tally: Tally) -> str:
-        """Copy these entries within the limits; return why it ended early, or ""."""
+    def all(self, found: Found, seeded: SeededEntries, suspects: Collection[str], tally: Tally) -> Collected:
+        """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits."""
+        truncated = ""
         try:
-            for entry in sorted(entries):
-                self._one(entry, entries[entry], tally)
+            for entry in sorted(set(suspects) - found.rejected):
+                with _rejections(tally):
+                    self._one_seeded(entry, found.seeded.get(entry, {}), seeded)
+            for entry in sorted(found.entries):
+                with _rejections(tally):
+                    self._one_new(entry, found.entries[entry])
         except _LimitReached as reached:
-            return reached.reason
-        return ""
+            truncated = reached.reason
+        finally:
+            for tree in {self._tree, self._given}:
+                tree.close()
+        unchanged = found.seeded.keys() - set(self._changed)
+        skipped = found.skipped + sum(len(found.seeded[entry]) for entry in unchanged)
+        return Collected(
+            *(self._entries, self._changed, self._size, skipped, found.ignored, found.ignored_examples),
+            *(tally.counts, tally.examples, found.truncated or truncated),
+        )
 
-    def _one(self, entry: str, paths: list[str], tally: Tally) -> None:
-        try:
-            self._whole(entry, paths)
-        except _EntryRejected as rejected:
-            tally.add(rejected.path, rejected.reason)
+    def _one_new(self, entry: str, paths: list[str]) -> None:
+        self._add(entry, self._whole(self._tree, entry, paths, ()))
 
-    def _whole(self, entry: str, paths: list[str]) -> None:
-        """Copy all files of an entry, or none."""
-        if len(self.entries) >= self._limits.max_entries:
+    def _one_seeded(self, entry: str, found: Collection[str], seeded: SeededEntries) -> None:
+        """Copy a seeded entry if the job changed it; note if it removed it."""
+        given = seeded.files(entry)
+        if not given:
+            raise _EntryRejected(entry, BASE_GONE)
+        taken = self._whole(self._given, entry, sorted({*given, *found}), given)
+        if taken and not seeded.is_changed(entry, taken):
+            self._stage.discard(list(taken))
+            return
+        self._changed.append(entry)
+        if taken:
+            self._add(entry, taken)
+
+    def _add(self, entry: str, taken: dict[str, File]) -> None:
+        self._entries[entry] = taken
+        self._size += sum(file.size for file in taken.values())
+        self._draft += _draft_size(entry, taken)
+
+    def _whole(self, tree: Tree, entry: str, paths: list[str], optional: Collection[str]) -> dict[str, File]:
+        """Copy all files of an entry, or none; leaves out those of `optional` that are gone."""
+        if len(self._entries) >= self._limits.max_entries:
             raise _LimitReached(MOST_ENTRIES)
-        draft = sum(len(json.dumps(name)) + _PER_FILE for name in (entry, *paths))
-        if self._draft + draft > LONGEST_DRAFT:
+        if self._draft + _draft_size(entry, paths) > LONGEST_DRAFT:
             raise _LimitReached(MOST_NAMES)
         taken: dict[str, File] = {}
         size = 0
         try:
             for path in paths:
-                taken[path] = self._file(path, size)
-                size += taken[path].size
+                try:
+                    taken[path] = self._file(tree, path, size)
+                except _EntryRejected as rejected:
+                    if rejected.reason != GONE or path not in optional:
+                        raise
+                else:
+                    size += taken[path].size
         except BaseException:
             self._stage.discard(list(taken))
             raise
-        self.entries[entry] = taken
-        self.size += size
-        self._draft += draft
+        return taken
 
-    def _file(self, path: str, entry_size: int) -> File:
+    def _file(self, tree: Tree, path: str, entry_size: int) -> File:
         """Copy one file; `entry_size` is the bytes already copied of its entry."""
         try:
-            with tool_lock(self._tree, self._lock and path + self._lock, self._limits.deadline):
-                source = self._tree.open_file(path)
+            with tool_lock(tree, self._lock and path + self._lock, self._limits.deadline):
+                source = tree.open_file(path)
                 try:
                     self._check_size(path, entry_size + os.fstat(source).st_size)
                     return self._stage.copy_in(source, path, self._limits.deadline)
@@ -230,8 +263,22 @@ class _Copy:
     def _check_size(self, path: str, entry_size: int) -> None:
         if entry_size > self._limits.max_size:
             raise _EntryRejected(path, TOO_LARGE)
-        if self.size + entry_size > self._limits.max_size:
+        if self._size + entry_size > self._limits.max_size:
             raise _LimitReached(MOST_BYTES)
+
+
+@contextmanager
+def _rejections(tally: Tally) -> Iterator[None]:
+    """Count an entry that cannot be copied, and go on with the next."""
+    try:
+        yield
+    except _EntryRejected as rejected:
+        tally.add(rejected.path, rejected.reason)
+
+
+def _draft_size(entry: str, paths: Collection[str]) -> int:
+    """Return an upper bound of an entry's JSON in a manifest, in bytes."""
+    return sum(len(json.dumps(name)) + _PER_FILE for name in (entry, *paths))
 
 
 class Stage:

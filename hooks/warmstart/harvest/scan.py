@@ -10,6 +10,7 @@ import posixpath
 import re
 import stat
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline
@@ -29,6 +30,7 @@ NO_ENTRY = "no file of an entry"
 TOO_MANY_NAMES = "too many names"
 OUT_OF_TIME = "out of time"
 
+_OPAQUE = "trusted.overlay.opaque"
 _TIME_CHECK = 256  # names between two checks of the deadline
 # What tools leave behind and is nobody's entry (docs/cache-formats.md, Work in progress).
 _IN_PROGRESS = re.compile(
@@ -60,6 +62,9 @@ class Found(NamedTuple):
     """The result of a scan."""
 
     entries: dict[str, list[str]]  # entry → paths of its files
+    seeded: dict[str, dict[str, tuple[int, int]]]  # seeded entry → paths of its files → size, mtime in nanoseconds
+    touched: set[str]  # all names that are no directories, and directories that hide what is below them
+    rejected: set[str]  # entries that have something that is not taken
     skipped: int  # files of entries in `skip`
     ignored: dict[str, int]  # files that belong to no entry: reason → number of files
     ignored_examples: list[tuple[str, str]]  # at most 5, none of which is a lock or a temporary file
@@ -71,13 +76,14 @@ class Rules(NamedTuple):
 
     entry_of: Callable[[str], str | None]
     skip: Collection[str]
+    seeded: Collection[str]  # entries that the job may have changed
     most_names: int
     deadline: Deadline
-    whiteouts: bool = False  # the tree is an overlay's upper layer: character devices 0:0 mark removed files
+    upper: bool = False  # the tree is an overlay's upper layer: character devices 0:0 mark removed files
 
 
 def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
-    """Scan a tree and return its entries that are not in `rules.skip`.
+    """Scan a tree and return its entries that are neither in `rules.seeded` nor in `rules.skip`.
 
     Leaves out an entry if one of its files is rejected. If the scan ends early, also leaves out entries whose
     directory was not scanned completely: all files of an entry `a/b` are below `a/`.
@@ -92,12 +98,17 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
         for entry, files in walk.entries.items()
         if entry not in walk.rejected and posixpath.dirname(entry) in walk.seen_whole
     }
-    return Found(entries, walk.skipped, walk.ignored.counts, walk.ignored.examples, walk.truncated)
+    return Found(
+        *(entries, walk.seeded, walk.touched, walk.rejected, walk.skipped),
+        *(walk.ignored.counts, walk.ignored.examples, walk.truncated),
+    )
 
 
 class _Walk:
     def __init__(self, mount: str, rules: Rules, tally: Tally) -> None:
         self.entries: dict[str, list[str]] = {}
+        self.seeded: dict[str, dict[str, tuple[int, int]]] = {}
+        self.touched: set[str] = set()
         self.rejected: set[str] = set()
         self.seen_whole: set[str] = set()
         self.skipped = 0
@@ -135,13 +146,15 @@ class _Walk:
 
     def _look_at(self, item: os.DirEntry[str], path: str, folders: list[str]) -> None:
         try:
+            if item.is_dir(follow_symlinks=False):
+                folders.append(item.name)
+                return
+            self.touched.add(path)
             if item.is_symlink():
                 self._turn_away(path, LINK)
-            elif item.is_dir(follow_symlinks=False):
-                folders.append(item.name)
             elif item.is_file(follow_symlinks=False):
-                self._add_to_entry(path)
-            elif self._rules.whiteouts and _is_whiteout(item):
+                self._add_to_entry(item, path)
+            elif self._rules.upper and _is_whiteout(item):
                 pass
             else:
                 self._turn_away(path, SPECIAL)
@@ -158,19 +171,24 @@ class _Walk:
             self._turn_away(path, turned.reason)
             return
         try:
+            if self._rules.upper and _is_opaque(fd):
+                self.touched.add(path)
             self.into(fd, path, depth)
         except OSError:
             self._turn_away(path, UNREADABLE)
         finally:
             os.close(fd)
 
-    def _add_to_entry(self, path: str) -> None:
+    def _add_to_entry(self, item: os.DirEntry[str], path: str) -> None:
         entry = self._rules.entry_of(path)
         if entry is None:
             if any(map(_IN_PROGRESS.fullmatch, path.split("/"))):
                 self.ignored.count(IN_PROGRESS)
             else:
                 self.ignored.add(path, NO_ENTRY)
+        elif entry in self._rules.seeded and is_plain_path(path):
+            status = item.stat(follow_symlinks=False)
+            self.seeded.setdefault(entry, {})[path] = (status.st_size, status.st_mtime_ns)
         elif entry in self._rules.skip:
             self.skipped += 1
         elif not is_plain_path(path) or not is_plain_path(entry) or not _holds(entry, path):
@@ -188,6 +206,13 @@ class _Walk:
 def _holds(entry: str, path: str) -> bool:
     folder = posixpath.dirname(entry)
     return path.startswith(folder + "/" if folder else "")
+
+
+def _is_opaque(fd: int) -> bool:
+    """Return whether a directory of an upper layer hides what the layers below have of it (overlayfs.rst)."""
+    with suppress(OSError):
+        return os.getxattr(fd, _OPAQUE) == b"y"
+    return False
 
 
 def _is_whiteout(item: os.DirEntry[str]) -> bool:

@@ -38,7 +38,7 @@ from warmstart.store import bundles, manifest
 from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Draft, Entries, Producer
+from warmstart.store.manifest import Base, Draft, Entries, Producer
 
 BUNDLE = "bundle.sqsh"
 DRAFT = "draft.json"
@@ -182,9 +182,13 @@ def _load(item: int) -> Spooled:
 
 def _encode(spooled: Spooled) -> bytes:
     draft = spooled.draft
-    text: dict[str, object] = {"producer": draft.producer._asdict(), "facts": draft.facts, "entries": draft.entries}
-    if draft.based_on is not None:
-        text["based_on"] = draft.based_on
+    text = {
+        "producer": draft.producer._asdict(),
+        "facts": draft.facts,
+        "entries": draft.entries,
+        "based_on": draft.based_on,
+        "fresh": draft.fresh,
+    }
     return json.dumps({**spooled._asdict(), "draft": text}).encode()
 
 
@@ -197,7 +201,8 @@ def _decode(data: bytes) -> Spooled:
             wire.from_object(Producer, written["producer"]),
             wire.decode(dict[str, str], written["facts"]),
             wire.decode(Entries, written["entries"]),
-            based_on=wire.decode(str | None, written.get("based_on")),
+            based_on=wire.decode(dict[str, Base], written["based_on"]),
+            fresh=wire.decode(bool, written["fresh"]),
         )
         return Spooled(**wire.decode(dict[str, str], raw), draft=draft)
     except (KeyError, TypeError, AttributeError) as error:

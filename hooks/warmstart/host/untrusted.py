@@ -11,6 +11,7 @@ import errno
 import os
 import posixpath
 import stat
+from collections.abc import Collection
 
 from warmstart.host.files import DIRECTORY, mount_id
 
@@ -50,8 +51,8 @@ def open_directory(name: str, parent_fd: int, mount: str) -> int:
         os.close(fd)
 
 
-def open_file(name: str, parent_fd: int, mount: str, owner: int) -> int:
-    """Open a regular file with one link, owned by uid `owner`, for reading; `TurnedAway` for anything else."""
+def open_file(name: str, parent_fd: int, mount: str, owners: Collection[int]) -> int:
+    """Open a regular file with one link, owned by one of these uids, for reading; `TurnedAway` for anything else."""
     fd = _open_path(name, parent_fd, 0)
     try:
         if mount_id(fd) != mount:
@@ -63,7 +64,7 @@ def open_file(name: str, parent_fd: int, mount: str, owner: int) -> int:
             raise TurnedAway(SPECIAL)
         if status.st_nlink != 1:
             raise TurnedAway(HARD_LINK if status.st_nlink else GONE)
-        if status.st_uid != owner:
+        if status.st_uid not in owners:
             raise TurnedAway(FOREIGN)
         return os.open(f"/proc/self/fd/{fd}", _READ)
     except OSError as error:
@@ -93,25 +94,25 @@ def open_branch(path: str, base_fd: int, mount: str) -> int:
 
 
 class Tree:
-    """A tree that uid `owner` owns. Keeps the directory of the last file open.
+    """A tree whose files belong to the uids `owners`. Keeps the directory of the last file open.
 
     Callers open files in the order of their names, so the next one is usually in the same directory.
     """
 
-    def __init__(self, top_fd: int, mount: str, owner: int) -> None:
+    def __init__(self, top_fd: int, mount: str, *owners: int) -> None:
         """`top_fd` stays open and is closed by the caller; `mount` is its `mount_id`."""
         self._top = top_fd
         self._mount = mount
-        self._owner = owner
+        self._owners = owners
         self._path = ""
         self._fd = os.dup(top_fd)
 
     def open_file(self, path: str) -> int:
-        """Open a regular file with one link, owned by the owner, for reading; `TurnedAway` for anything else."""
+        """Open a regular file with one link, owned by an owner, for reading; `TurnedAway` for anything else."""
         folder, name = posixpath.split(path)
         if folder != self._path:
             self._change_to(folder)
-        return open_file(name, self._fd, self._mount, self._owner)
+        return open_file(name, self._fd, self._mount, self._owners)
 
     def close(self) -> None:
         """Close the open directory."""

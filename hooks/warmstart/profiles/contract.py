@@ -17,8 +17,12 @@ Fact = Literal["cpu", "declared", "driver", "gpu", "image", "machine"]
 # "rewrite": entries name their own path, and `relocate` puts another one in; "constant-path": entries are
 # of use only at the path where they were made.
 Relocation = Literal["relocatable", "rewrite", "constant-path"]
-# "first": an entry is published once. "newest": one that grew from what the store has replaces it.
-Keeps = Literal["first", "newest"]
+# "changed": what a job changed takes the place of what it was seeded with. "larger": only if it grew.
+Keeps = Literal["changed", "larger"]
+
+
+def _never(_: str) -> bool:
+    return False
 
 
 class Profile(NamedTuple):
@@ -37,11 +41,13 @@ class Profile(NamedTuple):
     under the validator's uid, never runs, imports or unpickles content, and holds bounded memory.
 
     `relocate` (relocation "rewrite" only) gets a descriptor of `subdir`, its absolute path in the job and
-    the seeded entries' names, and makes their content name that path. It runs as the job's uid.
+    the seeded entries' names, and makes their content name that path. It runs as the job's uid. `names_path` tells by
+    its path which file of an entry it rewrites: such a file says nothing of whether the job changed the entry.
 
-    `keeps` is "newest" for caches that every job makes anew and larger (docs/profiles.md, Newest wins). `lock` is what
-    the tool appends to a file's name for its flock(2) lock file: the file is copied under that lock, shared.
-    `per_rank`: the ranks of a job write entries of their own, so each of its nodes is harvested, not only the first.
+    `keeps` is "larger" for caches that only grow: a job's smaller version was begun anew, and does not take the place
+    of the one that the job was seeded with (docs/profiles.md, What a job changes). `lock` is what the tool appends to a
+    file's name for its flock(2) lock file: the file is copied under that lock, shared. `per_rank`: the ranks of a job
+    write entries of their own, so each of its nodes is harvested, not only the first.
     `after_success`: what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
 
     `exact_times`: the tool compares mtimes to the nanosecond, or sets them: its entries are extracted, not mounted.
@@ -61,7 +67,8 @@ class Profile(NamedTuple):
     entry_of: Callable[[str], str | None]
     validate: Callable[[EntryFiles], None]
     relocate: Callable[[int, str, list[str]], None] | None = None
-    keeps: Keeps = "first"
+    names_path: Callable[[str], bool] = _never
+    keeps: Keeps = "changed"
     lock: str = ""
     per_rank: bool = False
     after_success: bool = False
@@ -72,7 +79,7 @@ class Profile(NamedTuple):
     @property
     def suits_overlay(self) -> bool:
         """Whether an overlay serves it: no exact times are needed, and one file that is made anew gains nothing."""
-        return not self.exact_times and self.keeps == "first"
+        return not self.exact_times and self.keeps == "changed"
 
     def environment(self, cache_root: str) -> dict[str, str]:
         """Return the variables with their values for a job whose cache root is `cache_root`."""

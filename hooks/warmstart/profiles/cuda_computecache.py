@@ -1,9 +1,10 @@
 """The CUDA driver's cache of kernels compiled from PTX (docs/cache-formats.md, CUDA ComputeCache).
 
 It has files `<hex>/<hex>/<hash>` and one `index`. The driver writes them in place, and their formats are unpublished.
-So the whole cache is one entry, which must have its index. Each kernel that a job adds changes the index, so the newest
-entry replaces older ones. It is valid for one driver and one GPU model, which are in the namespace. A killed job may
-leave part of a kernel under its final name, so only caches of successful jobs are harvested.
+So the whole cache is one entry, which must have its index. Each kernel that a job adds changes the index: the grown
+entry supersedes the one that the job was seeded with. It is valid for one driver and one GPU model, which are in
+the namespace. A killed job may leave part of a kernel under its final name, so only caches of successful jobs are
+harvested.
 """
 
 from __future__ import annotations
@@ -49,6 +50,6 @@ PROFILE = Profile(
     facts=("image", "driver", "gpu"),
     entry_of=entry_of,
     validate=validate,
-    keeps="newest",
+    keeps="larger",
     after_success=True,
 )

@@ -14,7 +14,7 @@ needs nearly a dozen compiler runs (docs/profiles.md has the times). All librari
 which their names do not show; so the CPU is in the namespace.
 
 Never harvested: `locks/`; `*_CxxBuild/`, where the compiler works; `.<pid>.<tid>.tmp`; `triton/`, which has its own
-profile; `cache/` and `dynamo/`, whose files jobs rewrite in place, so the first publisher's would stay for ever; and
+profile; `cache/` and `dynamo/`, whose files every job rewrites in place, so that each would publish its own; and
 everything else that is not listed here. Precompiled headers are not in this cache: torch puts them below TMPDIR.
 """
 
@@ -74,7 +74,11 @@ def _require_results(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="inductor",
     subdir="inductor",
-    variables={"TORCHINDUCTOR_CACHE_DIR": "{dir}"},
+    variables={
+        "TORCHINDUCTOR_CACHE_DIR": "{dir}",
+        # With them every job builds 150 MB, also one that compiles nothing (docs/profiles.md has the times).
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    },
     relocation="relocatable",
     facts=("image", "cpu"),
     # The stem of generated code, the key directory of a graph, or the path of a single file.

@@ -44,6 +44,11 @@ class NestedCaches(NamedTuple):
             if profile and profile.relocate:
                 profile.relocate(directory, path, [entry])
 
+    def names_path(self, path: str) -> bool:
+        """Tell whether `relocate` rewrites a file of one of the caches."""
+        prefix, profile = self._find(path)
+        return profile is not None and profile.names_path(path[len(prefix) :])
+
     def _find(self, path: str) -> tuple[str, Profile | None]:
         for pattern, name in self.profiles:
             match = re.match(pattern, path)

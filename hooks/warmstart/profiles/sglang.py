@@ -85,5 +85,6 @@ PROFILE = Profile(
     entry_of=entry_of,
     validate=validate,
     relocate=_NESTED.relocate,
+    names_path=_NESTED.names_path,
     per_rank=True,
 )

@@ -168,6 +168,11 @@ def relocate(directory: int, path: str, entries: list[str]) -> None:
                     _rewrite(at, name, f"{path}/{entry}")
 
 
+def names_path(path: str) -> bool:
+    """Return whether a file is a group, which names its files by absolute path."""
+    return posixpath.basename(path).startswith(_GROUP)
+
+
 def _rewrite(directory: int, group: str, path: str) -> None:
     try:
         old = json.loads(read_small(group, _LARGEST_GROUP, directory))
@@ -189,4 +194,5 @@ PROFILE = Profile(
     entry_of=named_by(_FILE),  # the key directory
     validate=validate,
     relocate=relocate,
+    names_path=names_path,
 )

@@ -3,8 +3,8 @@
 From the source of Torch-TensorRT; not tried.
 
 Torch-TensorRT reads and writes the file whole while it holds an exclusive flock(2) on `<file>.lock`, which it never
-removes. It writes `<file>.tmp` and renames it. Every job that compiles something new leaves a larger file, so the
-newest one replaces older ones (`keeps`). Root copies it under the same lock.
+removes. It writes `<file>.tmp` and renames it. Every job that compiles something new leaves a larger file, which
+supersedes the one that the job was seeded with; one that shrank does not (`keeps`). Root copies it under the same lock.
 
 The tool has no variable for the path: the job must pass the value of `WARMSTART_TRT_RTX_CACHE` to it.
 """
@@ -45,6 +45,6 @@ PROFILE = Profile(
     facts=("image", "gpu"),
     entry_of=entry_of,
     validate=validate,
-    keeps="newest",
+    keeps="larger",
     lock=".lock",
 )

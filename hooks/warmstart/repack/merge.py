@@ -5,10 +5,10 @@ and root copies the files into its stage as from a job's cache: bounded, followi
 the manifest.
 
 Compaction merges bundles of one user into one; readers get the same entries as before. The new bundle has the entries
-that the user published first, and an id one microsecond before its oldest source, so readers of the new index take all
-of them from it. The sources stay for readers of the old index (`maintenance.superseded`). A crash leaves the sources
-alone or with the new bundle; both states are complete. Bundles of different users are never merged, because an
-administrator may block a user.
+that readers take from its sources, their marks (`store.index`), and an id one microsecond before its oldest source, so
+readers of the new index take all of its entries from it. The sources stay for readers of the old index
+(`maintenance.superseded`). A crash leaves the sources alone or with the new bundle; both states are complete. Bundles
+of different users are never merged, because an administrator may block a user.
 
 Promotion copies entries into a more trusted scope at an administrator's command. Their producer stays the same, so
 blocking that user blocks them there, too.
@@ -97,7 +97,8 @@ def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline
     """
     found = {bundle: settings.store.manifest(where, bundle, deadline) for bundle in merger.sources}
     selections = [BundleSelection(where, found[bundle], entries) for bundle, entries in merger.entries.items()]
-    draft = draft_of(found[merger.sources[0]], selections)._replace(replaces=merger.sources)
+    draft = draft_of(found[merger.sources[0]], selections)
+    draft = draft._replace(replaces=merger.sources, supersedes=merger.supersedes)
     with unpacked(settings, selections, deadline) as stage:
         return publish_stage(settings, stage, where, draft, deadline)
 
@@ -256,7 +257,7 @@ def _fetched(
         copy(selection, fd)
     finally:
         os.close(fd)
-    whole = len(selection.entries) == len(manifest.entries)
+    whole = 0 < len(selection.entries) == len(manifest.entries)
     files = None if whole else [path for entry in selection.entries for path in manifest.entries[entry]]
     return Source(os.path.join(settings.stage, _STAGE, name), files)
 

@@ -8,7 +8,7 @@ Runs as root. Files are opened by descriptor and links are not followed. The rec
 must be valid in the store, a confined process under the validator's uid reads the table of a tar file, and every file
 is compared with SHA256SUMS. A received squashfs is unpacked under the validator's uid, compared with its manifest file
 by file, judged by its profile's validator and packed again by root; only that new bundle is published. Entries that
-the store already has are not replaced.
+the store already has are not replaced, and those that another bundle of the export supersedes are left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from warmstart.host.tar import Member
 from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.repack.merge import BundleSelection, RepackSettings, draft_of, publish_stage, unpacked
-from warmstart.store import bundles, manifest
+from warmstart.store import bundles, index, manifest
 from warmstart.store.layout import BUNDLE, MANIFEST, Namespace, is_bundle_id, is_component
 from warmstart.store.manifest import Manifest
 
@@ -276,6 +276,7 @@ class Reader:
         self._fd = directory
         self._members = members
         self._sums: dict[str, str] = {}
+        self._marks: dict[tuple[str, ...], dict[str, str]] = {}  # by scope, profile and namespace; see `store.index`
 
     def items(self) -> list[Item]:
         """Return the bundles that SHA256SUMS lists, oldest first.
@@ -302,6 +303,22 @@ class Reader:
         if hashlib.sha256(data).hexdigest() != self._sums.get(name):
             raise self._damaged(name, f"it does not match {SUMS}")
         return data
+
+    def superseded(self, item: Item, found: Manifest) -> set[str]:
+        """Return the entries of a bundle of which other bundles of the export take the place."""
+        key = item[:3]
+        if key not in self._marks:
+            folder = "/".join(key) + "/"
+            names = [name for name in self._sums if name.startswith(folder) and name.endswith(MANIFEST)]
+            self._marks[key] = index.marks(self._listed(names))
+        listed = index.listed_of(found)
+        return {entry for entry in found.entries if index.is_superseded(listed, entry, self._marks[key])}
+
+    def _listed(self, names: list[str]) -> Iterator[index.Listed]:
+        for name in names:
+            with suppress(ExportDamaged, manifest.ManifestUnreadable):  # said when its turn comes
+                bundle = name.rpartition("/")[2].removesuffix(MANIFEST)
+                yield index.listed_of(manifest.decode(bundle, self.text(name, manifest.LARGEST)))
 
     def copy(self, item: Item, found: Manifest, out: int) -> None:
         """Copy a bundle into the empty file `out`; raises `ExportDamaged` if it does not match list and manifest."""
@@ -412,7 +429,7 @@ def receive(reader: Reader, item: Item, where: Namespace, settings: ReceiveSetti
     found = _manifest(reader, item)
     producer = found.producer
     known = set(settings.repack.store.known_entries(where, producer.user, producer.uid, deadline))
-    new = sorted(found.entries.keys() - known)
+    new = sorted(found.entries.keys() - known - reader.superseded(item, found))
     if not new:
         return Received(None, 0, len(found.entries), {})
     try:

@@ -36,7 +36,7 @@ class JobClient:
         sources = []
         for offer, copy in picked:
             files = copy.files(offer)
-            file_times = {path: mtime for entry in offer.entries for path, mtime in files[entry].items()}
+            file_times = {path: file.mtime_ns for entry in offer.entries for path, file in files[entry].items()}
             sources.append(Source(copy.path, None if offer.whole else list(file_times)))
             times.update(file_times)
         extract(sources, cache, subdir, self._identity, deadline)

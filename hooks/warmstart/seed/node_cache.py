@@ -2,7 +2,7 @@
 
     <node>/bundles/                     root, 0700
         <sha256>.sqsh                   0444; mtime is the last use
-        <sha256>.files.json             files of its entries, with their times
+        <sha256>.files.json             its entries with their files, as in the manifest
         <sha256>.origin.json            its place in the store
         <sha256>.fetching               being fetched while a process holds a flock on it; abandoned otherwise
     <node>/layers/<sha256>/             root, 0700; the bundle, mounted `ro,nosuid,nodev`
@@ -49,12 +49,13 @@ from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Use
+from warmstart.store.manifest import Entries, File
 
 IN_USE_SECONDS = 3600.0  # a copy that was used within this time may be about to be mounted
 UNMOUNTING_SECONDS = 5.0
 
 _BUNDLE = ".sqsh"
-_FILES = ".files.json"  # entry → path → mtime in nanoseconds
+_FILES = ".files.json"  # entry → path → size, SHA-256, mtime in nanoseconds
 _ORIGIN = ".origin.json"  # its place in the store: [scope, profile, namespace, bundle]
 _COMPANIONS = (_FILES, _ORIGIN)
 _FETCHING = ".fetching"
@@ -83,16 +84,22 @@ class Copy(NamedTuple):
         """Path of the squashfs file."""
         return os.path.join(self.directory, self.sha256 + _BUNDLE)
 
-    def files(self, offer: Offer) -> dict[str, dict[str, int]]:
-        """Return the files of all entries of the bundle: entry → path → mtime in nanoseconds.
+    def files(self, offer: Offer) -> Entries:
+        """Return all entries of the bundle with their files.
 
         Raises `BundleDamaged` if the offer, which comes from the index, names an entry that the manifest lacks.
         """
-        with opened_dir(self.directory) as fd:
-            files: dict[str, dict[str, int]] = json.loads(read_small(self.sha256 + _FILES, _LARGEST_FILES, fd))
+        files = entries_of(self.directory, self.sha256)
         if not files.keys() >= set(offer.entries):
             raise bundles.BundleDamaged(bundle=offer.bundle, problem="index and manifest disagree")
         return files
+
+
+def entries_of(directory: str, sha256: str) -> Entries:
+    """Return all entries of a copy with their files; raises `FileNotFoundError` if this node has no such copy."""
+    with opened_dir(directory) as fd:
+        raw = json.loads(read_small(sha256 + _FILES, _LARGEST_FILES, fd))
+    return {entry: {path: File(*file) for path, file in files.items()} for entry, files in raw.items()}
 
 
 class _Copy(NamedTuple):
@@ -120,9 +127,9 @@ def local_copy(
         try:
             if _is_there(dir_fd, offer):
                 return Copy(directory, offer.sha256, 0)
-            files_of = _fetch(fd, namespace, offer, store, deadline)
+            entries = _fetch(fd, namespace, offer, store, deadline)
             replace_file(dir_fd, offer.sha256 + _ORIGIN, json.dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
-            _finish(dir_fd, fd, offer.sha256, files_of)
+            _finish(dir_fd, fd, offer.sha256, entries)
         finally:
             os.close(fd)
     return Copy(directory, offer.sha256, offer.size)
@@ -160,10 +167,8 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
         os.close(fd)
 
 
-def _fetch(
-    fd: int, namespace: Namespace, offer: Offer, store: StoreClient, deadline: Deadline
-) -> dict[str, dict[str, int]]:
-    """Fill `fd` from the store; return the files of the bundle's entries."""
+def _fetch(fd: int, namespace: Namespace, offer: Offer, store: StoreClient, deadline: Deadline) -> Entries:
+    """Fill `fd` from the store; return the bundle's entries with their files."""
     try:
         return store.fetch(namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd)
     except WorkerSilent as error:
@@ -172,9 +177,9 @@ def _fetch(
         raise FetchOverBudget(bundle=offer.bundle, problem="the fetch was not complete at the deadline") from error
 
 
-def _finish(dir_fd: int, fd: int, sha256: str, files: dict[str, dict[str, int]]) -> None:
+def _finish(dir_fd: int, fd: int, sha256: str, entries: Entries) -> None:
     """Rename the fetched file to its final name, after the list of its files is written."""
-    replace_file(dir_fd, sha256 + _FILES, json.dumps(files).encode(), 0o600)
+    replace_file(dir_fd, sha256 + _FILES, json.dumps(entries).encode(), 0o600)
     os.fchmod(fd, 0o444)
     os.fsync(fd)
     os.rename(sha256 + _FETCHING, sha256 + _BUNDLE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)

@@ -112,7 +112,7 @@ class View(NamedTuple):
 class Shown(NamedTuple):
     """A mounted view."""
 
-    entries: list[str]
+    entries: list[list[str]]  # of each bundle
     mapped: bool  # seeded files belong to the job by id-mapping; else to root, writable for all
 
 
@@ -148,7 +148,7 @@ def show(  # noqa: PLR0917 - target, bundles, job and deadline
     finally:
         for root in roots:
             os.close(root)
-    return Shown([entry for entries in view.entries for entry in entries], mapped)
+    return Shown(view.entries, mapped)
 
 
 def _view(picked: Picked) -> View:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.audit import events
@@ -20,6 +20,7 @@ from warmstart.harvest import spool
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_view, room
 from warmstart.harvest.pack import pack
 from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
+from warmstart.harvest.seeded import SeededEntries
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
@@ -27,14 +28,17 @@ from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
+from warmstart.record import SeededBundle
+from warmstart.seed import node_cache
 from warmstart.seed.overlay import frozen_view
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import bundles, index
-from warmstart.store.index import Base
-from warmstart.store.layout import Namespace, StoreFailed, StoreFull
-from warmstart.store.manifest import Draft, Entries, Producer
+from warmstart.store import bundles
+from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
+from warmstart.store.manifest import Draft, Entries, File, Producer
 
 NAME = "harvest"
+SUPERSEDED = "superseded"  # another job's version took the place of the seeded one meanwhile
+SMALLER = "smaller"
 
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
 CLEANING_SECONDS = 10.0
@@ -130,11 +134,29 @@ class _ProfileHarvest:
         self._context = context
         self._limits = limits
         self._profile = registry.get(profile_name, policy.profiles)
-        self._keeps_newest = self._profile.keeps == "newest"
         self._namespace = Namespace(policy.paths.store, record.publish_scope, profile_name, seeded.namespace)
         self._quota = bundles.quota(record.publish_scope, policy.maintenance)
-        self._seeded_entries = seeded.entries
-        self._base = Base(*seeded.based_on) if seeded.based_on else None  # set if the profile keeps the newest
+        self._seeded = SeededEntries(self._replaceable(seeded.bundles), self._entries_of, self._profile.names_path)
+        self._all_seeded = seeded.entries
+        self._changed: list[str] = []  # seeded entries that the job rewrote or removed
+
+    def _replaceable(self, bundles: list[SeededBundle]) -> list[SeededBundle]:
+        """Return the bundles of which the job's version can take the place in the scope that it publishes to.
+
+        What another scope provides comes first for the readers of a shared scope. A user's own scope may supersede
+        other scopes, because that user alone reads it.
+        """
+        scope = self._namespace.scope
+        return bundles if is_user_scope(scope) else [bundle for bundle in bundles if bundle.scope == scope]
+
+    def _entries_of(self, bundle: SeededBundle) -> Entries:
+        """Return the entries of a bundle that the job was seeded from: from the node's copy, else from the store."""
+        with suppress(OSError, ValueError):
+            return node_cache.entries_of(self._context.paths.bundles, bundle.sha256)
+        where, deadline = self._namespace._replace(scope=bundle.scope), self._limits.deadline.within(STORE_SECONDS)
+        with suppress(StoreError):
+            return self._context.store.manifest(where, bundle.bundle, deadline).entries
+        return {}
 
     def run(self) -> _Harvested:
         """Harvest the profile.
@@ -149,10 +171,12 @@ class _ProfileHarvest:
         collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
         with self._stage() as (path, entries_fd):
             collected = self._collect(entries_fd, collecting)
-            valid = self._newer(self._judge(entries_fd, collected.entries))
+            valid = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
+            retired = [entry for entry in collected.changed if entry not in collected.entries]
+            self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
             late = collected.truncated == OUT_OF_TIME
             try:
-                bundle = self._publish(path, valid) if valid else None
+                bundle = self._publish(path, valid) if valid or retired else None
             except StoreError as error:  # spooled, or refused; `late` still reports what was not collected
                 return _Harvested(0, collected.size, late, error)
             count = len(valid) if bundle else 0
@@ -164,6 +188,8 @@ class _ProfileHarvest:
                 bundle=bundle,
                 entries=count,
                 bytes=collected.size,
+                changed=len(self._changed) - len(retired),
+                retired=len(retired),
                 known=collected.skipped,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
@@ -204,11 +230,19 @@ class _ProfileHarvest:
         busy = limits.deadline.within(BUSY_SECONDS)
         with opened_dir(record.run_directory) as base, frozen_view(base, profile.name, profile.subdir, busy) as view:
             if view:
-                collected = collect_view(view, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits)
+                collected = collect_view(
+                    view, owner=owner, entry_of=entry_of, skip=skip, seeded=self._seeded, stage=stage, limits=limits
+                )
             else:
-                path, lock = f"cache/{profile.subdir}", profile.lock
                 collected = collect(
-                    base, path, owner=owner, entry_of=entry_of, skip=skip, stage=stage, limits=limits, lock=lock
+                    *(base, f"cache/{profile.subdir}"),
+                    owner=owner,
+                    entry_of=entry_of,
+                    skip=skip,
+                    seeded=self._seeded,
+                    stage=stage,
+                    limits=limits,
+                    lock=profile.lock,
                 )
         self._reject(collected.rejected, collected.examples)
         return collected
@@ -216,18 +250,18 @@ class _ProfileHarvest:
     def _known_entries(self, deadline: Deadline) -> set[str]:
         """Return the entries to skip: those in the store, and those that the job was seeded with.
 
-        If the store does not answer, only seeded entries are skipped, and the harvest will be spooled.
+        If the store does not answer, only seeded entries are skipped, and the harvest will be spooled. Seeded entries
+        that the job changed are collected all the same (`SeededEntries`).
         """
         record, store = self._context.record, self._context.store
-        answer_by, newest = deadline.within(STORE_SECONDS), self._keeps_newest
+        answer_by = deadline.within(STORE_SECONDS)
         try:
             stored = store.known_entries(
-                self._namespace, record.user, record.uid, answer_by, quota=self._quota, newest=newest
+                self._namespace, record.user, record.uid, answer_by, quota=self._quota, fresh=record.fresh
             )
         except (StoreFailed, WorkerSilent):
             stored = []
-        # If the newest is kept, a seeded entry may have grown under the same name.
-        return set(stored) if newest else {*self._seeded_entries, *stored}
+        return {*self._all_seeded, *stored}
 
     def _judge(self, entries_fd: int, collected: Entries) -> Entries:
         """Return the entries that the validator finds valid. Removes the others from the stage."""
@@ -254,22 +288,18 @@ class _ProfileHarvest:
         self._reject(reasons, examples)
         return valid
 
-    def _newer(self, entries: Entries) -> Entries:
-        """Return the entries to publish.
+    def _not_smaller(self, entries_fd: int, entries: Entries) -> Entries:
+        """Return the entries without changed ones that shrank, of a cache that only grows: these were begun anew."""
+        if self._profile.keeps != "larger":
+            return entries
+        shrunk = [entry for entry, files in entries.items() if _size(files) < _size(self._given_files(entry))]
+        for entry in shrunk:
+            Stage(entries_fd).discard(list(entries[entry]))
+        self._reject_all(shrunk, SMALLER)
+        return {entry: files for entry, files in entries.items() if entry not in shrunk}
 
-        These are all, unless the profile keeps the newest and the store already has the same or a newer version; then
-        none. If the store does not answer, the decision is made when the bundle is published.
-        """
-        if not self._keeps_newest or not entries:
-            return entries
-        deadline = self._context.deadline.within(STORE_SECONDS)
-        try:
-            reason = self._context.store.needless(self._namespace, self._base, entries, deadline)
-        except (StoreFailed, WorkerSilent):
-            return entries
-        if reason and reason != index.UNCHANGED:
-            self._reject_all(entries, reason)
-        return {} if reason else entries
+    def _given_files(self, entry: str) -> dict[str, File]:
+        return self._seeded.files(entry) if entry in self._seeded.names else {}
 
     def _publish(self, stage: str, entries: Entries) -> str | None:
         """Pack `stage`/entries and publish the bundle. Return its id, or None if the store already has every entry.
@@ -289,20 +319,18 @@ class _ProfileHarvest:
             os.close(fd)
         if published.bundle:
             labels = {"profile": self._profile.name, "namespace": self._namespace.name}
-            self._context.audit.emit(events.BUNDLE_PUBLISHED, **labels, **published._asdict())
-        elif self._keeps_newest:
-            self._reject_all(entries, index.SUPERSEDED)
+            told = {**published._asdict(), "superseding": len(published.superseding)}
+            self._context.audit.emit(events.BUNDLE_PUBLISHED, **labels, **told)
+        if late := sorted({*self._changed} - {*published.superseding}):
+            self._reject_all(late, SUPERSEDED)
         return published.bundle
 
     def _draft(self, entries: Entries) -> Draft:
         """Return the content of the manifest, all of it known to root itself (docs/architecture.md, rule 3)."""
         record = self._context.record
         producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
-        draft = Draft(producer, record.facts, entries)
-        if not self._keeps_newest:
-            return draft
-        base = self._base
-        return draft._replace(based_on=base.bundle if base and base.scope == self._namespace.scope else "")
+        based_on = {entry: self._seeded.base(entry) for entry in self._changed}
+        return Draft(producer, record.facts, entries, based_on=based_on, fresh=record.fresh)
 
     def _spool(self, stage: str, draft: Draft, error: StoreError) -> None:
         """Move the bundle into this node's spool. A later epilog or maintenance publishes it."""
@@ -319,8 +347,9 @@ class _ProfileHarvest:
         for name in dropped:
             context.audit.emit(events.BUNDLE_DROPPED, spooled=name, reason=spool.NO_ROOM)
 
-    def _reject_all(self, entries: Entries, reason: str) -> None:
-        self._reject({reason: len(entries)}, [(entry, reason) for entry in entries])
+    def _reject_all(self, entries: Collection[str], reason: str) -> None:
+        if entries:
+            self._reject({reason: len(entries)}, [(entry, reason) for entry in entries])
 
     def _reject(self, reasons: Mapping[str, int], examples: list[tuple[str, str]]) -> None:
         """Audit rejected entries: `reasons` maps a reason to a count; `examples` are pairs of name and reason."""
@@ -329,6 +358,10 @@ class _ProfileHarvest:
             self._context.audit.emit(
                 events.ENTRY_REJECTED, profile=self._profile.name, reasons=dict(reasons), examples=shown
             )
+
+
+def _size(files: dict[str, File]) -> int:
+    return sum(file.size for file in files.values())
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.record import RecordChange, Seeded
+from warmstart.record import RecordChange, Seeded, SeededBundle
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.bundles import Offer
 from warmstart.store.layout import Namespace
@@ -62,6 +62,7 @@ class Options(NamedTuple):
 
     profiles: tuple[str, ...]
     declared: str = ""  # the name of the job's declared files
+    fresh: bool = False  # the job asked to start cold
 
 
 class _Budget:
@@ -80,12 +81,21 @@ class _Source(NamedTuple):
     started: float  # monotonic
     way: str = ""  # "overlay", once it is mounted
     mapped: bool = False
-    shown: tuple[str, ...] = ()  # entries of the overlay
+    shown: tuple[list[str], ...] = ()  # each bundle's entries in the overlay
+
+    @property
+    def bundles(self) -> list[SeededBundle]:
+        """The entries in the job's cache, by bundle."""
+        found = self.shown if self.way else [offer.entries for offer, _ in self.copied]
+        return [
+            SeededBundle(offer.scope, offer.bundle, offer.sha256, entries)
+            for (offer, _), entries in zip(self.copied, found, strict=True)
+        ]
 
     @property
     def entries(self) -> list[str]:
         """The entries in the job's cache."""
-        return list(self.shown) if self.way else [entry for offer, _ in self.copied for entry in offer.entries]
+        return [entry for bundle in self.bundles for entry in bundle.entries]
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -94,7 +104,7 @@ def run(context: Context, options: Options) -> Outcome:
     try:
         facts = _facts(context, options)
         for profile in _profiles(context, options):
-            seeding.fetch(profile, host_facts.namespace(profile, facts))
+            seeding.fetch(profile, host_facts.namespace(profile, facts), cold=options.fresh)
         seeding.mount()
     finally:
         withheld = _give_away(context)
@@ -103,7 +113,7 @@ def run(context: Context, options: Options) -> Outcome:
         return Outcome("changed", record={"cache": ""}, environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
     seeding.extract()
     warm = any(found.entries for found in seeding.seeded.values())
-    record: RecordChange = {"facts": facts, "seeded": seeding.seeded}
+    record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh}
     return Outcome("changed" if warm else "unchanged", record=record, degraded=seeding.degraded)
 
 
@@ -135,10 +145,12 @@ class _Seeding:
 
         return JobClient(self._identity)
 
-    def fetch(self, profile: Profile, namespace: str) -> None:
-        """Fetch the profile's bundles to this node."""
+    def fetch(self, profile: Profile, namespace: str, *, cold: bool) -> None:
+        """Fetch the profile's bundles to this node; none if the profile is to start `cold`."""
         started = time.monotonic()
-        self.seeded[profile.name] = Seeded(namespace, [])
+        self.seeded[profile.name] = Seeded(namespace)
+        if cold:
+            return
         with self._cold_on_failure(profile):
             offered = _offered(self._context, profile, namespace, self._budget)
             copied = _copied(self._context, profile, namespace, offered, self._budget) if offered else []
@@ -206,7 +218,7 @@ class _Seeding:
         remove_tree(cache, source.profile.subdir, after(REMOVAL_SECONDS))
 
     def _done(self, source: _Source) -> None:
-        self.seeded[source.profile.name] = Seeded(source.namespace, source.entries, _based_on(source))
+        self.seeded[source.profile.name] = Seeded(source.namespace, source.bundles)
         self._context.audit.emit(
             events.CACHE_SEEDED,
             profile=source.profile.name,
@@ -241,12 +253,6 @@ class _Seeding:
             self.degraded.append(error)
         except OSError as error:
             self.degraded.append(SeedFailed(profile=profile.name, problem=error.strerror or str(error)))
-
-
-def _based_on(source: _Source) -> list[str]:
-    """Return scope and bundle that a newer bundle may replace, if the profile keeps the newest: it has one entry."""
-    first = source.copied[0][0]
-    return [first.scope, first.bundle] if source.profile.keeps == "newest" else []
 
 
 def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget) -> list[Offer]:

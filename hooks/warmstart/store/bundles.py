@@ -1,7 +1,8 @@
 """Offer, fetch and publish bundles; per-scope byte quotas. Runs as the store's owner. Hot path: `offers`.
 
-Each entry comes from exactly one bundle: the oldest one in the most trusted scope that has it. This is the meaning of
-"first publisher wins" (docs/threats.md, row 8).
+Each entry comes from exactly one bundle: the oldest one in the most trusted scope that has it, leaving out bundles
+that a younger one supersedes for this entry (`store.index`). This is the meaning of "first publisher wins"
+(docs/threats.md, row 8).
 
 Quotas are approximate at publish and exact in garbage collection (`store.maintenance`). The size of a scope is summed
 up each time, because a stored sum would be wrong after a publisher dies. A scope has few namespaces, and compaction
@@ -22,6 +23,8 @@ from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_d
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.atomic import publish, temp_file
+from warmstart.store.blocklist import Blocks
+from warmstart.store.index import Listed
 from warmstart.store.layout import (
     ARTIFACTS,
     BUNDLE,
@@ -29,13 +32,14 @@ from warmstart.store.layout import (
     Namespace,
     is_bundle_id,
     is_component,
+    is_user_scope,
     store_errors,
 )
 from warmstart.store.locks import publish_lock
-from warmstart.store.manifest import Draft, Manifest
+from warmstart.store.manifest import Draft, Entries, Manifest
 
-# Sets the id of a new bundle by the index of its namespace; returns None if the bundle is not needed any more.
-_WithId = Callable[[Manifest, index.Index], Manifest | None]
+# Sets the id of a new bundle by the index and the directory of its namespace; returns None if it is not needed.
+_WithId = Callable[[Manifest, index.Index, int], Manifest | None]
 
 
 class BundleDamaged(StoreError):
@@ -92,7 +96,7 @@ class Offer(NamedTuple):
 class Offers(NamedTuple):
     """What a namespace offers a job."""
 
-    offers: list[Offer]  # most trusted scope first, then oldest bundle first
+    offers: list[Offer]  # in the order of an overlay's layers, topmost first
     refused: dict[str, str]  # bundle → why it is not used, or not all of it; "*" if the namespace is blocked
 
 
@@ -103,6 +107,7 @@ class Published(NamedTuple):
     sha256: str  # of the squashfs file
     size: int  # of the squashfs file, bytes
     indexed: bool  # False if it is published but the index could not be written; the next update lists it
+    superseding: list[str] = []  # noqa: RUF012 - entries of which it takes the place, or that it retires
 
 
 class Reindexed(NamedTuple):
@@ -124,25 +129,74 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
     if blocked.namespace(profile, namespace):
         return Offers([], {"*": "the namespace is blocked"})
     never = blocked.entries(profile)
-    taken = set(never)
+    usable: dict[str, list[Listed]] = {}
     for scope in scopes:
         with store_errors("read the index"):
             found = index.read(Namespace(store, scope, profile, namespace).path, owner)
         result.refused.update(found.refused)
-        for listed in found.bundles:
-            if blocked.user(listed.user, listed.uid):
-                result.refused[listed.bundle] = "its user is blocked"
-                continue
-            if not never.isdisjoint(listed.entries):
-                result.refused[listed.bundle] = "some of its entries are blocked"
-            new = [entry for entry in listed.entries if entry not in taken]
-            if new:
-                taken.update(new)
-                whole = len(new) == len(listed.entries)
-                result.offers.append(Offer(scope, listed.bundle, listed.sha256, listed.size, new, whole))
+        usable[scope] = found.usable(blocked)
+        gone = {listed.bundle for listed in found.bundles} - {listed.bundle for listed in usable[scope]}
+        result.refused.update(dict.fromkeys(gone, "its user is blocked"))
+    result.offers.extend(_offers(usable, never, result.refused))
     if not result.offers:
         _require_store(store)
     return result
+
+
+def _offers(usable: dict[str, list[Listed]], never: set[str], refused: dict[str, str]) -> list[Offer]:
+    """Return the offers of these scopes, most trusted first, in the order of layers."""
+    hidden = _hidden_by_user(usable)
+    taken = set(never)
+    found: list[tuple[Offer, Listed]] = []
+    has_marks = False
+    for scope, bundles in usable.items():
+        youngest = index.marks(bundles)
+        has_marks = has_marks or bool(youngest)
+        unwanted = taken if is_user_scope(scope) else taken | hidden
+        for listed in bundles:
+            if not never.isdisjoint(listed.entries):
+                refused[listed.bundle] = "some of its entries are blocked"
+            new = [entry for entry in listed.entries if entry not in unwanted]
+            if youngest:
+                new = [entry for entry in new if not index.is_superseded(listed, entry, youngest)]
+            if new:
+                taken.update(new)
+                unwanted.update(new)
+                offer = Offer(scope, *listed[:3], new, whole=len(new) == len(listed.entries))
+                found.append((offer, listed))
+    return _layered(found) if has_marks else [offer for offer, _ in found]
+
+
+def _hidden_by_user(usable: dict[str, list[Listed]]) -> set[str]:
+    """Return the entries that a user's own scope hides in other scopes.
+
+    These are the marked ones, and what else the bundles provide that provide marked ones. These bundles cover those of
+    other scopes, which could not provide it.
+    """
+    hidden: set[str] = set()
+    for scope, bundles in usable.items():
+        if is_user_scope(scope) and (youngest := index.marks(bundles)):
+            provided = index.providers(bundles)
+            on_top = {listed.bundle for entry, listed in provided.items() if entry in youngest}
+            hidden.update(youngest, (entry for entry, listed in provided.items() if listed.bundle in on_top))
+    return hidden
+
+
+def _layered(found: list[tuple[Offer, Listed]]) -> list[Offer]:
+    """Return offers so that no bundle covers an entry that one below it provides.
+
+    Without marks the given order has this property, because the oldest provides. Otherwise each bundle comes after
+    those that provide entries which it has, too. If that is a circle, the given order counts, and what is covered is
+    not shown (`seed.overlay`).
+    """
+    provider = {entry: offer.bundle for offer, _ in found for entry in offer.entries}
+    left = {offer.bundle: (offer, {provider.get(entry) for entry in listed.entries}) for offer, listed in found}
+    ordered = []
+    while left:
+        free = (bundle for bundle, (_, above) in left.items() if not (above - {bundle}) & left.keys())
+        offer, _ = left.pop(next(free, next(iter(left))))
+        ordered.append(offer)
+    return ordered
 
 
 def _require_store(store: str) -> None:
@@ -153,11 +207,11 @@ def _require_store(store: str) -> None:
 
 
 def known_entries(
-    where: Namespace, user: str, uid: int, owner: str, *, quota: int = 0, newest: bool = False
+    where: Namespace, user: str, uid: int, owner: str, *, quota: int = 0, fresh: bool = False
 ) -> list[str]:
-    """Return the entries that need not be harvested: they are published in the namespace, or blocked.
+    """Return the entries that need not be harvested: readers of the scope have them, or they are blocked.
 
-    With `newest` a new publisher replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for none.
+    A `fresh` job replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for none.
     Raises `PublishBlocked` if the user or the namespace is blocked, `QuotaExceeded` if the scope's quota is used up,
     `BlocksUnreadable`, `StoreFailed`.
     """
@@ -165,21 +219,24 @@ def known_entries(
         if quota:
             check_quota(where.store, where.scope, 1, quota)
         blocked = _unblocked(where, user, uid)
-        return sorted(blocked if newest else index.read(where.path, owner).entries() | blocked)
+        never = blocked.entries(where.profile)
+        if fresh:
+            return sorted(never)
+        return sorted(index.providers(index.read(where.path, owner).usable(blocked)).keys() | never)
 
 
-def _unblocked(where: Namespace, user: str, uid: int) -> set[str]:
-    """Return the blocked entries; raises `PublishBlocked` if the user or the namespace is blocked."""
+def _unblocked(where: Namespace, user: str, uid: int) -> Blocks:
+    """Return the blocklist; raises `PublishBlocked` if the user or the namespace is blocked."""
     blocked = blocklist.read(where.store)
     if blocked.user(user, uid):
         raise PublishBlocked(what=f"the user {user}")
     if blocked.namespace(where.profile, where.name):
         raise PublishBlocked(what=f"{where.profile}'s namespace {where.name}")
-    return blocked.entries(where.profile)
+    return blocked
 
 
-def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> dict[str, dict[str, int]]:
-    """Copy a bundle into the inherited, empty descriptor `fd`; return entry → path → mtime in nanoseconds.
+def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> Entries:
+    """Copy a bundle into the inherited, empty descriptor `fd`; return its entries with their files.
 
     The bytes are hashed during the copy. They and the manifest must match `sha256` and `size`, or it raises
     `BundleDamaged`, and the content of `fd` is useless. Also raises `BundleGone`, `ManifestUnreadable`, `StoreFailed`,
@@ -200,7 +257,7 @@ def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> dic
             _copy_verified(bundle, source, fd, sha256, size)
         finally:
             os.close(source)
-    return {entry: {path: file.mtime_ns for path, file in files.items()} for entry, files in found.entries.items()}
+    return found.entries
 
 
 def _copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
@@ -230,8 +287,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
     """Publish the squashfs of the inherited descriptor `fd`; readers see it whole or not at all.
 
     `owner` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
-    `bundle` is None if all its entries were published meanwhile, or, for a profile that keeps the newest, if another
-    job has published a newer one.
+    `bundle` is None if readers would take nothing from it (`index.with_new_id`).
 
     Raises `QuotaExceeded` if the scope would exceed `quota`, `PublishBlocked`, `BlocksUnreadable`, `StoreFull` or
     `StoreFailed`. After the last two, readers see nothing of the bundle, or all of it if only the final sync of the
@@ -240,11 +296,9 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
     if quota:
         with store_errors("measure the scope"):
             check_quota(where.store, where.scope, os.fstat(fd).st_size, quota)
-    with_id: _WithId = index.with_new_id
-    if draft.based_on is not None:
-        with store_errors("read the blocklist"):
-            with_id = partial(index.with_id_over, blocklist.read(where.store), draft.based_on)
-    return _publish(where, fd, draft, owner, with_id)
+    with store_errors("read the blocklist"):
+        blocked = blocklist.read(where.store)
+    return _publish(where, fd, draft, owner, partial(index.with_new_id, draft, blocked))
 
 
 def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Published:
@@ -252,7 +306,7 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Pu
 
     The result's `bundle` is None if one of the replaced bundles is gone.
     """
-    return _publish(where, fd, draft, owner, index.with_older_id)
+    return _publish(where, fd, draft, owner, lambda found, before, _: index.with_older_id(found, before))
 
 
 def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _WithId) -> Published:
@@ -264,13 +318,14 @@ def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _With
                 size, sha256 = copy_hashed(fd, out)
                 os.fsync(out)  # the slow part, so before taking the lock
                 found = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
-                found = found._replace(origins=draft.origins, replaces=draft.replaces)
+                found = found._replace(origins=draft.origins, replaces=draft.replaces, supersedes=draft.supersedes)
                 with publish_lock(where.path):
-                    identified = with_id(found, index.update(dir_fd, owner))
+                    identified = with_id(found, index.update(dir_fd, owner), dir_fd)
                     indexed = identified is not None and _link_and_list(dir_fd, owner, (temp, out), identified)
         finally:
             os.close(dir_fd)
-    return Published(identified and identified.bundle, sha256, size, indexed)
+    superseding = list(identified.supersedes) if identified else []
+    return Published(identified and identified.bundle, sha256, size, indexed, superseding)
 
 
 def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:
@@ -286,6 +341,18 @@ def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Ma
     except OSError:
         return False
     return True
+
+
+def publish_marks(dir_fd: int, owner: str, like: str, supersedes: dict[str, str]) -> None:
+    """Publish a bundle without entries that supersedes these entries, of the producer of the bundle `like`.
+
+    Its squashfs is an empty file, which nobody reads. The caller holds the publish lock. Raises `OSError`.
+    """
+    with temp_file(dir_fd, owner) as (temp, fd):
+        size, sha256 = copy_hashed(fd)
+        found = index.read_manifest(dir_fd, like)
+        found = found._replace(sha256=sha256, size=size, entries={}, origins={}, replaces=[], supersedes=supersedes)
+        _link_and_list(dir_fd, owner, (temp, fd), index.with_youngest_id(found, index.update(dir_fd, owner)))
 
 
 def reindex(where: Namespace, owner: str) -> Reindexed:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
     from warmstart.store.blocklist import Block
     from warmstart.store.bundles import Offers, Published, Reindexed
-    from warmstart.store.index import Base
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle, Merger, Use
     from warmstart.store.manifest import Draft, Entries, Manifest
@@ -63,39 +62,31 @@ class StoreClient:
         return found
 
     def known_entries(
-        self, where: Namespace, user: str, uid: int, deadline: Deadline, *, quota: int = 0, newest: bool = False
+        self, where: Namespace, user: str, uid: int, deadline: Deadline, *, quota: int = 0, fresh: bool = False
     ) -> list[str]:
         """Return the entries that a user's job need not harvest.
 
-        With `newest` a new publisher replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for
-        none. Raises `PublishBlocked`, `QuotaExceeded` if the scope's quota is used up, or `BlocksUnreadable`.
+        A `fresh` job replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for none.
+        Raises `PublishBlocked`, `QuotaExceeded` if the scope's quota is used up, or `BlocksUnreadable`.
         """
         from warmstart.store import bundles
 
         return self.worker.run(
-            deadline, bundles.known_entries, where, user, uid, self.publisher, quota=quota, newest=newest
+            deadline, bundles.known_entries, where, user, uid, self.publisher, quota=quota, fresh=fresh
         )
 
-    def needless(self, where: Namespace, based_on: Base | None, entries: Entries, deadline: Deadline) -> str:
-        """Return why these entries need not replace those that the job began with; "" if they should."""
-        from warmstart.store import index
-
-        return self.worker.run(deadline, index.needless, where, based_on, entries, self.publisher)
-
-    def fetch(
-        self, where: Namespace, bundle: str, sha256: str, size: int, deadline: Deadline, *, into: int
-    ) -> dict[str, dict[str, int]]:
-        """Copy a bundle into the open, empty file `into`; return entry → path → mtime in nanoseconds.
+    def fetch(self, where: Namespace, bundle: str, sha256: str, size: int, deadline: Deadline, *, into: int) -> Entries:
+        """Copy a bundle into the open, empty file `into`; return its entries with their files.
 
         Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
         """
         from warmstart.store import bundles, layout
 
         with Worker(self.worker.identity, keep=(into,)) as worker:
-            files = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into)
-        if not all(layout.is_plain_path(path) for times in files.values() for path in times):
+            entries = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into)
+        if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
             raise self._malformed("fetch", f"a file name in {bundle} is not valid in a manifest")
-        return files
+        return entries
 
     def manifest(self, where: Namespace, bundle: str, deadline: Deadline) -> Manifest:
         """Return a bundle's manifest; raises `ManifestUnreadable` or `BundleGone`."""

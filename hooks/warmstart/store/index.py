@@ -5,8 +5,13 @@ index is rebuilt from the manifests. An update lists the directory again after w
 missing, so the last writer lists all bundles, even without a lock.
 
 Within a scope, the bundle whose id sorts first provides an entry. The id of a new bundle sorts last, so the first
-publisher keeps its entries. A bundle that replaces others (by compaction, or in a profile that keeps the newest) gets
-an id one microsecond before the oldest of them and names them in `replaces`.
+publisher keeps its entries. A compacted bundle gets an id one microsecond before the oldest that it replaces, and names
+them in `replaces`.
+
+A bundle takes the place of others by `supersedes`: entry → mark, a bundle id. Readers do not take the entry from
+bundles of the scope whose id is before the youngest mark, unless the bundle has that same mark itself, which compaction
+hands on. A marked entry that the bundle lacks is retired: nobody has it until it is built anew. A mark in a user's
+scope also hides the entry in all other scopes, for that user alone reads it (docs/threats.md, row 8).
 """
 
 from __future__ import annotations
@@ -15,25 +20,22 @@ import errno
 import json
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.host import wire
-from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, unlink_if_there
+from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
 from warmstart.host.wire import Json
-from warmstart.store import blocklist, layout, manifest
+from warmstart.store import layout, manifest
 from warmstart.store.atomic import replace
 from warmstart.store.blocklist import Blocks
-from warmstart.store.layout import MANIFEST, Namespace, is_bundle_id, store_errors
-from warmstart.store.manifest import Entries, File, Manifest, ManifestUnreadable, is_sha256
+from warmstart.store.layout import MANIFEST, is_bundle_id, is_user_scope
+from warmstart.store.manifest import Draft, Manifest, ManifestUnreadable, content_digest, is_sha256
 
 FORMAT = 1
 NAME = "index.json"
 LARGEST = 256 << 20
-UNCHANGED = "unchanged"
-SUPERSEDED = "superseded"
-SMALLER = "smaller"
 
 
 class Listed(NamedTuple):
@@ -46,6 +48,7 @@ class Listed(NamedTuple):
     user: str  # name of the user whose job made it
     uid: int
     replaces: list[str]  # ids of the bundles that it replaces
+    supersedes: dict[str, str] = {}  # noqa: RUF012 - never mutated; as in the manifest
 
 
 class Index(NamedTuple):
@@ -54,16 +57,36 @@ class Index(NamedTuple):
     bundles: list[Listed]  # oldest first
     refused: dict[str, str]  # bundle → why its manifest is unusable
 
-    def entries(self) -> set[str]:
-        """Return the names of all entries."""
-        return {entry for listed in self.bundles for entry in listed.entries}
+    def usable(self, blocked: Blocks) -> list[Listed]:
+        """Return the bundles of users that are not blocked; neither entries nor marks of the others count."""
+        return [listed for listed in self.bundles if not blocked.user(listed.user, listed.uid)]
 
 
-class Base(NamedTuple):
-    """The bundle that a job began with."""
+def marks(bundles: Iterable[Listed]) -> dict[str, str]:
+    """Return the youngest mark of each entry that was superseded or retired; see the module's docstring."""
+    youngest: dict[str, str] = {}
+    for listed in bundles:
+        for entry, mark in listed.supersedes.items():
+            if youngest.get(entry, "") < mark:
+                youngest[entry] = mark
+    return youngest
 
-    scope: str
-    bundle: str
+
+def is_superseded(listed: Listed, entry: str, youngest: dict[str, str]) -> bool:
+    """Return whether readers must not take an entry from this bundle; `youngest` are the marks of its scope."""
+    mark = youngest.get(entry, "")
+    return listed.bundle < mark and listed.supersedes.get(entry) != mark
+
+
+def providers(bundles: Sequence[Listed]) -> dict[str, Listed]:
+    """Return entry → the bundle of the scope that provides it; `bundles` are ordered oldest first."""
+    youngest = marks(bundles)
+    found: dict[str, Listed] = {}
+    for listed in bundles:
+        for entry in listed.entries:
+            if entry not in found and not is_superseded(listed, entry, youngest):
+                found[entry] = listed
+    return found
 
 
 def read(directory: str, owner: str) -> Index:
@@ -157,9 +180,14 @@ def _listed(dir_fd: int, bundle: str) -> Listed | str:
         found = read_manifest(dir_fd, bundle)
     except ManifestUnreadable as error:
         return str(error.fields["problem"])
+    return listed_of(found)
+
+
+def listed_of(found: Manifest) -> Listed:
+    """Return what the index says of a bundle with this manifest."""
     sizes = {entry: sum(file.size for file in files.values()) for entry, files in found.entries.items()}
     whose = (found.producer.user, found.producer.uid)
-    return Listed(bundle, found.sha256, found.size, sizes, *whose, found.replaces)
+    return Listed(found.bundle, found.sha256, found.size, sizes, *whose, found.replaces, found.supersedes)
 
 
 def read_manifest(dir_fd: int, bundle: str) -> Manifest:
@@ -228,17 +256,75 @@ def _is_other_format(data: bytes) -> bool:
         return False
 
 
-def with_new_id(found: Manifest, before: Index) -> Manifest | None:
-    """Set a bundle's id to sort after all others; return None if the namespace already has all its entries.
+def with_new_id(draft: Draft, blocked: Blocks, found: Manifest, before: Index, dir_fd: int) -> Manifest | None:
+    """Set a bundle's id to sort after all others, and mark the entries of which it takes the place.
 
-    The clocks of nodes differ: a bundle from a node with a slow clock must not replace entries of older bundles.
+    Returns None if readers would take nothing from it: the namespace has all its entries, and no base of the draft is
+    what readers have now. The clocks of nodes differ: a bundle from a node with a slow clock must not provide entries
+    of older bundles.
     """
-    if before.entries().issuperset(found.entries):
+    usable = before.usable(blocked)
+    provided = providers(usable)
+    taking = _taking_place(draft, found, usable, provided, dir_fd)
+    if not taking and provided.keys() >= found.entries.keys():
         return None
+    named = with_youngest_id(found, before)
+    return named._replace(supersedes=dict.fromkeys(taking, named.bundle))
+
+
+def with_youngest_id(found: Manifest, before: Index) -> Manifest:
+    """Set a bundle's id to sort after all others, and the time when it is made."""
     newest = max([*(listed.bundle for listed in before.bundles), *before.refused], default="")
     now = time.time_ns() // 1000
     made = max(now, layout.microseconds_of(newest) + 1) if newest else now
     return found._replace(bundle=layout.bundle_id(made, found.sha256), created=made / 1e6)
+
+
+def _taking_place(
+    draft: Draft, found: Manifest, usable: Sequence[Listed], provided: dict[str, Listed], dir_fd: int
+) -> list[str]:
+    """Return the entries of which the draft's version, or their absence, takes the place.
+
+    Newer work of another job is never replaced: readers must still have what the job was seeded with. A fresh job was
+    seeded with nothing. If it made anything that readers have otherwise, all of its entries take the place: layers
+    could not show some of them below, and others above, an older bundle.
+    """
+    published = _Published(dir_fd)
+    own = is_user_scope(found.scope)
+    if draft.fresh:
+        differs = any(
+            published.digest(provided[entry], entry) != content_digest(files) if entry in provided else own
+            for entry, files in found.entries.items()
+        )
+        return sorted(found.entries) if differs else []
+    taking = []
+    youngest = marks(usable)
+    for entry, base in draft.based_on.items():
+        if base.scope != found.scope:  # its own jobs are a user's only readers
+            is_current = own and entry not in youngest
+        else:
+            is_current = entry in provided and published.digest(provided[entry], entry) == base.content
+        if is_current:
+            taking.append(entry)
+    return sorted(taking)
+
+
+class _Published:
+    """The content of published entries; reads each manifest once."""
+
+    def __init__(self, dir_fd: int) -> None:
+        self._dir_fd = dir_fd
+        self._manifests: dict[str, Manifest | None] = {}
+
+    def digest(self, listed: Listed, entry: str) -> str:
+        """Return the `content_digest` of an entry of a bundle, or "" if its manifest is gone or unusable."""
+        if listed.bundle not in self._manifests:
+            self._manifests[listed.bundle] = None
+            with suppress(FileNotFoundError, ManifestUnreadable):
+                self._manifests[listed.bundle] = read_manifest(self._dir_fd, listed.bundle)
+        found = self._manifests[listed.bundle]
+        files = found.entries.get(entry) if found else None
+        return content_digest(files) if files else ""
 
 
 def with_older_id(found: Manifest, before: Index) -> Manifest | None:
@@ -247,64 +333,3 @@ def with_older_id(found: Manifest, before: Index) -> Manifest | None:
         return None
     oldest = layout.microseconds_of(min(found.replaces)) - 1
     return found._replace(bundle=layout.bundle_id(oldest, found.sha256), created=time.time())
-
-
-def with_id_over(blocked: Blocks, based_on: str, found: Manifest, before: Index) -> Manifest | None:
-    """Set the id of a bundle to sort before `based_on`, the bundle that its job began with ("" for none).
-
-    Returns None if readers now take the entries from another bundle: newer work of another job is never replaced. The
-    new bundle also sorts before bundles of blocked users, which readers skip.
-    """
-    having = _having(found.entries, before)
-    if _current_bundle(having, blocked) != based_on:
-        return None
-    if not having:
-        return with_new_id(found, before)
-    return with_older_id(found._replace(replaces=[listed.bundle for listed in having]), before)
-
-
-def needless(where: Namespace, based_on: Base | None, entries: Entries, owner: str) -> str:
-    """Return why these entries need not replace those that the job began with; "" if they should.
-
-    `entries` are those of the draft. `UNCHANGED`: the job began with the same content, or it is published already.
-    `SUPERSEDED`: another job has published newer content. `SMALLER`: such a cache only grows, so a smaller one was
-    started anew or is incomplete. Raises `StoreFailed` or `BlocksUnreadable`.
-    """
-    with store_errors("compare with the newest"):
-        having = _having(entries, read(where.path, owner))
-        current = _current_bundle(having, blocklist.read(where.store))
-        files = _files(where._replace(scope=based_on.scope), based_on.bundle) if based_on else {}
-        newest = _files(where, current) if current else {}
-    mine = {path: file for each in entries.values() for path, file in each.items()}
-    if _content(mine) in (_content(files), _content(newest)):
-        return UNCHANGED
-    if current and based_on != (where.scope, current):
-        return SUPERSEDED
-    return SMALLER if _size(mine) < _size(files) else ""
-
-
-def _having(entries: Collection[str], before: Index) -> list[Listed]:
-    """Return the bundles that have any of the entries, in the order in which readers take them."""
-    return [listed for listed in before.bundles if not listed.entries.keys().isdisjoint(entries)]
-
-
-def _current_bundle(having: list[Listed], blocked: Blocks) -> str:
-    return next((listed.bundle for listed in having if not blocked.user(listed.user, listed.uid)), "")
-
-
-def _files(where: Namespace, bundle: str) -> dict[str, File]:
-    """Return the files of a bundle by path; empty if it or its namespace is gone."""
-    try:
-        with opened_dir(where.path) as fd:
-            found = read_manifest(fd, bundle)
-    except FileNotFoundError:
-        return {}
-    return {path: file for files in found.entries.values() for path, file in files.items()}
-
-
-def _content(files: dict[str, File]) -> dict[str, tuple[int, str]]:
-    return {path: (file.size, file.sha256) for path, file in files.items()}
-
-
-def _size(files: dict[str, File]) -> int:
-    return sum(file.size for file in files.values())

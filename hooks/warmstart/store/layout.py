@@ -86,6 +86,11 @@ def is_component(name: str) -> bool:
     return _COMPONENT.fullmatch(name) is not None
 
 
+def is_user_scope(scope: str) -> bool:
+    """Return whether a scope is one user's own."""
+    return scope.startswith("user-")
+
+
 def is_bundle_id(name: str) -> bool:
     """Return whether a name has the form of a bundle id."""
     return _BUNDLE_ID.fullmatch(name) is not None

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.host.files import ensure_dir, opened_dir, unlink_if_there
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import bundles, index, rendezvous
+from warmstart.store import blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
@@ -28,9 +28,11 @@ from warmstart.store.layout import (
     MANIFEST,
     Namespace,
     is_bundle_id,
+    is_user_scope,
     store_errors,
 )
 from warmstart.store.locks import Held, publish_lock, try_lock
+from warmstart.store.manifest import ManifestUnreadable
 
 DAY = 86400.0
 ORPHAN_SECONDS = DAY  # longer than any publish takes
@@ -75,6 +77,7 @@ class Merger(NamedTuple):
     user: str
     sources: list[str]  # oldest first
     entries: dict[str, list[str]]  # bundle → entries; without sources that provide none
+    supersedes: dict[str, str]  # what the new bundle supersedes (`manifest.Manifest`)
 
 
 class Expired(NamedTuple):
@@ -147,9 +150,10 @@ def note_uses(store: str, uses: list[Use]) -> int:
 
 
 def remove(where: Namespace, names: list[str], owner: str) -> list[str]:
-    """Remove bundles; return those that existed."""
+    """Remove bundles; return those that existed. What they superseded stays superseded."""
     path = where.path
     with store_errors("remove bundles"), opened_dir(path) as fd, publish_lock(path):
+        _hand_on_marks(where, fd, names, owner)
         there = [bundle for bundle in names if is_bundle_id(bundle) and unlink_if_there(bundle + MANIFEST, fd)]
         index.update(fd, owner)
         for bundle in names:
@@ -162,11 +166,39 @@ def quarantine(where: Namespace, bundle: str, owner: str) -> bool:
     path = where.path
     with store_errors("quarantine a bundle"), opened_dir(path) as fd, publish_lock(path):
         ensure_dir(QUARANTINE, 0o700, fd)
+        _hand_on_marks(where, fd, [bundle], owner)
         with opened_dir(QUARANTINE, fd) as quarantine_fd:
             there = _move(bundle + MANIFEST, fd, quarantine_fd)
             index.update(fd, owner)  # always, because a process that moved it may have died before this
             _move(bundle + BUNDLE, fd, quarantine_fd)
     return there
+
+
+def _hand_on_marks(where: Namespace, fd: int, names: Collection[str], owner: str) -> None:
+    """Publish the marks of bundles that are about to go, in bundles without entries.
+
+    Otherwise readers would get the stale entries again of which these bundles took the place. Each user has a bundle,
+    because the marks of a blocked user do not count.
+    """
+    staying = []
+    going: dict[tuple[str, int], list[Listed]] = {}
+    for listed in index.update(fd, owner).bundles:
+        if listed.bundle not in names:
+            staying.append(listed)
+        elif listed.supersedes:
+            going.setdefault((listed.user, listed.uid), []).append(listed)
+    remaining = index.marks(staying)
+    elsewhere = _elsewhere(where, owner) if going else set()
+    for group in going.values():
+        live = _live_marks(group, staying, elsewhere)
+        supersedes = {entry: mark for entry, mark in live.items() if remaining.get(entry, "") < mark}
+        if supersedes:
+            with suppress(ManifestUnreadable):  # nobody can tell whose they are
+                bundles.publish_marks(fd, owner, group[-1].bundle, supersedes)
+
+
+def _hides(entry: str, mark: str, others: Iterable[Listed]) -> bool:
+    return any(entry in other.entries and index.is_superseded(other, entry, {entry: mark}) for other in others)
 
 
 def _move(name: str, source: int, target: int) -> bool:
@@ -224,54 +256,101 @@ def _is_left_over(fd: int, name: str, names: set[str], before: float) -> bool:
 
 
 def superseded(where: Namespace, owner: str, now: float) -> list[str]:
-    """Return the bundles that were replaced more than `GRACE_SECONDS` ago, so that nobody still reads them.
+    """Return the bundles that nobody needs any more, and nobody still reads.
 
-    Leaves out bundles with an entry that no remaining bundle has.
+    These were replaced by a compacted bundle or superseded in all their entries more than `GRACE_SECONDS` ago, or have
+    no entries and supersede nothing that is left. Leaves out bundles with an entry that no other bundle provides.
     """
-    path = where.path
-    with store_errors("look for replaced bundles"), opened_dir(path) as fd:
-        with publish_lock(path):
+    with store_errors("look for replaced bundles"), opened_dir(where.path) as fd:
+        with publish_lock(where.path):
             found = index.update(fd, owner).bundles
-        replaced = {old for listed in found if _is_past_grace(fd, listed, now) for old in listed.replaces}
-    staying = {entry for listed in found if listed.bundle not in replaced for entry in listed.entries}
-    return [listed.bundle for listed in found if listed.bundle in replaced and staying.issuperset(listed.entries)]
+        blocked = blocklist.read(where.store)
+        elsewhere = _elsewhere(where, owner)
+        settled = [listed for listed in found if _is_past_grace(fd, listed, now)]
+    replaced = {old for listed in settled for old in listed.replaces}
+    youngest = index.marks(listed for listed in settled if not blocked.user(listed.user, listed.uid))
+    needed = {
+        listed.bundle: {entry for entry in listed.entries if not index.is_superseded(listed, entry, youngest)}
+        for listed in found
+    }
+    staying = {entry for listed in found if listed.bundle not in replaced for entry in needed[listed.bundle]}
+    return [
+        listed.bundle
+        for listed in found
+        if (listed.bundle in replaced and staying >= needed[listed.bundle])
+        or (not needed[listed.bundle] and not _live_marks([listed], found, elsewhere))
+    ]
 
 
 def _is_past_grace(fd: int, listed: Listed, now: float) -> bool:
-    if not listed.replaces:
+    if not (listed.replaces or listed.supersedes):
         return False
     with suppress(FileNotFoundError):
         return os.stat(listed.bundle + MANIFEST, dir_fd=fd, follow_symlinks=False).st_ctime < now - GRACE_SECONDS
     return False
 
 
+def _live_marks(group: Sequence[Listed], found: Iterable[Listed], elsewhere: Collection[str]) -> dict[str, str]:
+    """Return the marks of bundles that alone hide something: in other bundles of the scope, or `elsewhere`."""
+    own = {listed.bundle for listed in group}
+    others = [listed for listed in found if listed.bundle not in own]
+    younger = index.marks(others)
+    return {
+        entry: mark
+        for entry, mark in index.marks(group).items()
+        if younger.get(entry, "") <= mark and (entry in elsewhere or _hides(entry, mark, others))
+    }
+
+
+def _elsewhere(where: Namespace, owner: str) -> set[str]:
+    """Return the entries that marks of this scope hide in other scopes: none, unless it is a user's."""
+    if not is_user_scope(where.scope):
+        return set()
+    shared = [scope for scope in _folders(os.path.join(where.store, ARTIFACTS)) if not is_user_scope(scope)]
+    indexes = [index.read(where._replace(scope=scope).path, owner) for scope in shared]
+    return {entry for found in indexes for listed in found.bundles for entry in listed.entries}
+
+
 def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) -> list[Merger]:
     """Return which bundles of a namespace to merge; arguments as in `mergers`."""
-    with store_errors("plan a compaction"), opened_dir(where.path) as fd, publish_lock(where.path):
-        found = index.update(fd, owner).bundles
-    return mergers(found, fewest, most_bytes)
+    with store_errors("plan a compaction"), opened_dir(where.path) as fd:
+        with publish_lock(where.path):
+            found = index.update(fd, owner)
+        blocked = {listed.bundle for listed in found.bundles} - {
+            listed.bundle for listed in found.usable(blocklist.read(where.store))
+        }
+        elsewhere = _elsewhere(where, owner)
+    # The bundles of a blocked user stay as they are, until they are unblocked or nobody has used them for long.
+    return mergers([listed for listed in found.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere)
 
 
-def mergers(found: list[Listed], fewest: int, most_bytes: int) -> list[Merger]:
+def mergers(
+    found: list[Listed], fewest: int, most_bytes: int, elsewhere: Collection[str] = frozenset()
+) -> list[Merger]:
     """Return which of a namespace's bundles to merge: per user at least `fewest`, with at most `most_bytes` together.
 
-    `found` is ordered oldest first.
+    `found` is ordered oldest first. `elsewhere` are the entries that marks of this scope hide in other scopes.
     """
     replaced = {old for listed in found for old in listed.replaces}
-    seen: set[str] = set()
-    provided: dict[str, list[str]] = {}  # bundle → entries that readers take from it
+    youngest = index.marks(found)
+    provided: dict[str, list[str]] = {listed.bundle: [] for listed in found}  # bundle → entries that readers take
+    for entry, listed in index.providers(found).items():
+        provided[listed.bundle].append(entry)
     groups: dict[tuple[str, int], list[Listed]] = {}
     for listed in found:
-        provided[listed.bundle] = [entry for entry in listed.entries if entry not in seen]
-        seen.update(listed.entries)
         if listed.bundle not in replaced:
             groups.setdefault((listed.user, listed.uid), []).append(listed)
     plans = []
     for (user, _), group in groups.items():
         chosen = _bounded(group, provided, most_bytes)
-        if len(chosen) >= fewest and any(provided[listed.bundle] for listed in chosen):
-            sources = [listed.bundle for listed in chosen]
-            plans.append(Merger(user, sources, {bundle: provided[bundle] for bundle in sources if provided[bundle]}))
+        if len(chosen) < fewest:
+            continue
+        entries = {listed.bundle: provided[listed.bundle] for listed in chosen if provided[listed.bundle]}
+        # The new bundle is older than the marks of its entries. What it takes is what these marks left, so it has them.
+        taken = {entry: youngest[entry] for names in entries.values() for entry in names if entry in youngest}
+        supersedes = {**_live_marks(chosen, found, elsewhere), **taken}
+        if entries or supersedes:
+            plans.append(Merger(user, [listed.bundle for listed in chosen], entries, supersedes))
     return plans
 
 
@@ -293,6 +372,8 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
     found = []
     scopes: dict[str, list[Bundle]] = {}
     for bundle in candidates:
+        if not bundle.entries:  # it goes when it hides nothing any more (`superseded`)
+            continue
         if bundle.used < now - policy.keep:
             found.append(Expired(bundle, UNUSED))
         else:

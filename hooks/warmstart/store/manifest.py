@@ -65,6 +65,13 @@ class Origin(NamedTuple):
     bundle: str  # id
 
 
+class Base(NamedTuple):
+    """What a job was seeded with for an entry that it then changed or removed."""
+
+    scope: str
+    content: str  # `content_digest` of the entry's files
+
+
 class Draft(NamedTuple):
     """What a publisher knows about a bundle before the bundle has an id."""
 
@@ -73,7 +80,9 @@ class Draft(NamedTuple):
     entries: Entries
     origins: dict[str, Origin] = {}  # noqa: RUF012 - never mutated
     replaces: list[str] = []  # noqa: RUF012 - never mutated
-    based_on: str | None = None  # bundle that the job began with, "" for none; None if the first publisher wins
+    supersedes: dict[str, str] = {}  # noqa: RUF012 - of a compacted bundle; as in `Manifest`
+    based_on: dict[str, Base] = {}  # noqa: RUF012 - entries that the job changed, or removed if `entries` lacks them
+    fresh: bool = False  # the job asked to start cold: what it built takes the place of what is published
 
 
 class Manifest(NamedTuple):
@@ -91,6 +100,15 @@ class Manifest(NamedTuple):
     entries: Entries
     origins: dict[str, Origin] = {}  # noqa: RUF012 - never mutated
     replaces: list[str] = []  # noqa: RUF012 - never mutated; ids of the bundles that it replaces
+    supersedes: dict[str, str] = {}  # noqa: RUF012 - entry → id; readers do not take it from bundles before that id
+
+
+def content_digest(files: dict[str, File]) -> str:
+    """Return a hash of an entry's content: paths, sizes and hashes of its files, without times."""
+    import hashlib  # not needed to seed
+
+    content = sorted((path, file.size, file.sha256) for path, file in files.items())
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def is_sha256(text: object) -> bool:
@@ -151,6 +169,7 @@ def _check_types(manifest: Manifest) -> None:
     wire.decode(list[str], [manifest.scope, manifest.profile, manifest.namespace])
     wire.decode(dict[str, str], manifest.facts)
     wire.decode(list[str], manifest.replaces)
+    wire.decode(dict[str, str], manifest.supersedes)
 
 
 def _check(bundle: str, manifest: Manifest) -> None:
@@ -160,6 +179,8 @@ def _check(bundle: str, manifest: Manifest) -> None:
         raise ValueError("invalid size or sha256")
     if not all(map(is_bundle_id, manifest.replaces)):
         raise ValueError("invalid bundle id in replaces")
+    if not all(is_plain_path(entry) and is_bundle_id(mark) for entry, mark in manifest.supersedes.items()):
+        raise ValueError("invalid entry or bundle id in supersedes")
     seen: set[str] = set()
     for entry, files in manifest.entries.items():
         if not files or not all(map(is_plain_path, (entry, *files))):

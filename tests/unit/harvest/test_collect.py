@@ -16,10 +16,13 @@ import pytest
 
 from warmstart.harvest import collect, scan
 from warmstart.harvest.collect import HELD, Collected, HarvestLimits, Stage, tool_lock
+from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.host import files, untrusted
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import mount_id, opened_dir
 from warmstart.host.untrusted import Tree, TurnedAway
+from warmstart.record import SeededBundle
+from warmstart.store.manifest import Entries, File
 
 PLENTY = 1 << 30
 
@@ -57,14 +60,22 @@ class Harvest:
         max_entries: int = 1000,
         deadline: Deadline | None = None,
         owner: int | None = None,
+        seeded: SeededEntries = NOTHING_SEEDED,
     ) -> Collected:
         """Collect the tree."""
         limits = HarvestLimits(max_size, max_entries, deadline or after(30))
         with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             uid = os.getuid() if owner is None else owner
             return collect.collect(
-                base, "tree", owner=uid, entry_of=entry_of, skip=skip, stage=Stage(fd), limits=limits
+                *(base, "tree"), owner=uid, entry_of=entry_of, skip=skip, stage=Stage(fd), limits=limits, seeded=seeded
             )
+
+    def given(self) -> Entries:
+        """Return the entries of the tree as it is; the stage is empty again."""
+        entries = self.collect().entries
+        shutil.rmtree(self.stage)
+        self.stage.mkdir()
+        return entries
 
     def staged(self) -> dict[str, bytes]:
         """Return the paths in the stage; directories end in `/`."""
@@ -144,7 +155,7 @@ def test_a_link_for_a_directory_spoils_the_entry_it_is_in(harvest: Harvest) -> N
 def test_a_cache_that_is_not_there_is_empty(harvest: Harvest) -> None:
     """A job that did not use the tool has no such directory: nothing is harvested or rejected."""
     harvest.tree.rmdir()
-    assert harvest.collect() == Collected({}, 0, 0, {}, [], {}, [], "")
+    assert harvest.collect() == Collected({}, [], 0, 0, {}, [], {}, [], "")
 
 
 def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_path: Path) -> None:
@@ -380,3 +391,44 @@ def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: s
     with pytest.raises(TurnedAway) as caught, tool_lock(tree, "f.lock", after(1)):
         pass
     assert caught.value.reason in (untrusted.LINK, untrusted.SPECIAL, untrusted.HARD_LINK)
+
+
+# What a job changed of its seeded entries.
+
+
+def seeded(*bundles: dict[str, dict[str, File]], rewritten: str = "") -> SeededEntries:
+    """Return what the job was seeded with; the prolog rewrote files of the name `rewritten`."""
+    named = {str(number): entries for number, entries in enumerate(bundles)}
+    found = [SeededBundle("user-1", name, name, list(entries)) for name, entries in named.items()]
+    return SeededEntries(found, lambda bundle: named[bundle.bundle], lambda path: path.endswith(rewritten or "?"))
+
+
+def test_changed_entries_of_an_extracted_cache(harvest: Harvest) -> None:
+    """Rewritten, grown, shrunk or removed; the same bytes with another time are no change, nor is the prolog's work."""
+    harvest.write(same_1=b"1", touched_1=b"1", new_1=b"1", moved_p=b"1")
+    harvest.write(m__changed_1=b"1", m__grown_1=b"1", m__shrunk_1=b"1", m__shrunk_2=b"2", m__removed_1=b"1")
+    given = harvest.given()
+    del given["new"]
+    for path in harvest.tree.rglob("*.*"):
+        if path.name != "same.1":
+            os.utime(path, ns=(1, 1))
+    harvest.write(m__changed_1=b"2", m__grown_2=b"2", moved_p=b"rewritten")
+    for name in ("m/shrunk.2", "m/removed.1"):
+        (harvest.tree / name).unlink()
+    found = harvest.collect(frozenset(given), seeded=seeded(given, rewritten=".p"))
+    assert found.changed == ["m/changed", "m/grown", "m/removed", "m/shrunk"]
+    assert sorted(found.entries) == ["m/changed", "m/grown", "m/shrunk", "new"]
+    assert harvest.staged() == {
+        "new.1": b"1", "m/": b"", "m/changed.1": b"2", "m/grown.1": b"1", "m/grown.2": b"2", "m/shrunk.1": b"1",
+    }  # fmt: skip
+
+
+def test_a_change_that_cannot_be_compared_is_left_out(harvest: Harvest) -> None:
+    """Its bundle is gone from node and store: nobody knows what the job was given. A link is not taken either."""
+    harvest.write(a_1=b"1", b_1=b"1")
+    given = harvest.given()
+    harvest.write(a_1=b"22")
+    (harvest.tree / "b.1").unlink()
+    (harvest.tree / "b.1").symlink_to("/etc/passwd")
+    assert harvest.collect(frozenset(given), seeded=seeded({**given, "a": {}})).changed == []
+    assert harvest.collect(frozenset(given), seeded=seeded(given)).rejected == {untrusted.LINK: 1}

@@ -32,7 +32,7 @@ def scanned(top: Path, *, skip: frozenset[str] = frozenset(), most_names: int = 
     """Scan a tree."""
     tally = Tally()
     with opened_dir(str(top)) as fd:
-        return scan.scan(fd, mount_id(fd), Rules(entry_of, skip, most_names, after(30)), tally), tally
+        return scan.scan(fd, mount_id(fd), Rules(entry_of, skip, (), most_names, after(30)), tally), tally
 
 
 def planted(top: Path, paths: set[str]) -> set[str]:
@@ -97,7 +97,7 @@ def test_what_a_job_removed_is_no_rejection(
     monkeypatch.setattr(scan, "_is_whiteout", lambda _item: is_whiteout)
     tally = Tally()
     with opened_dir(str(tmp_path)) as fd:
-        rules = Rules(entry_of, (), 10, after(30), whiteouts=in_upper)
+        rules = Rules(entry_of, (), (), 10, after(30), upper=in_upper)
         assert scan.scan(fd, mount_id(fd), rules, tally).entries == {}
     assert tally.counts == ({} if in_upper and is_whiteout else {SPECIAL: 1})
 

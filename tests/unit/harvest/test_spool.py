@@ -9,19 +9,19 @@ import pytest
 from tests.support.bundles import draft
 from warmstart.harvest import spool
 from warmstart.harvest.spool import Spooled
+from warmstart.store.manifest import Base
 
 ITEM = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", "ab" * 32)
 
 
-@pytest.mark.parametrize("based_on", [None, "", "20260101T000000.000000Z-abababababababab"])
-def test_a_spooled_bundle_comes_back_as_it_was(based_on: str | None) -> None:
-    """For a profile that keeps the newest, the bundle that the job began with is kept, too; "" is none."""
-    item = ITEM._replace(draft=ITEM.draft._replace(based_on=based_on))
+@pytest.mark.parametrize("based_on", [{}, {"a": Base("site", "ab" * 32)}])
+def test_a_spooled_bundle_comes_back_as_it_was(based_on: dict[str, Base]) -> None:
+    """What the job was seeded with is kept, too: late as it is, the bundle takes the place of that or of nothing."""
+    item = ITEM._replace(draft=ITEM.draft._replace(based_on=based_on, fresh=bool(based_on)))
     data = spool._encode(item)
     assert spool._decode(data) == item
     written = json.loads(data)
     assert written["draft"]["entries"] == {"a": {"a.nbi": [3, "ab" * 32, 17]}}
-    assert ("based_on" in written["draft"]) == (based_on is not None)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,9 @@ def test_a_profile_does_not_contradict_itself(name: str) -> None:
     profile = registry.get(name)
     assert (profile.relocate is not None) == (profile.relocation == "rewrite")
     assert profile.follows_links is False or profile.relocation == "constant-path"
-    assert not profile.lock or profile.keeps == "newest"
-    assert profile.suits_overlay == (not profile.exact_times and profile.keeps == "first")
+    assert not profile.lock or profile.keeps == "larger"
+    assert profile.suits_overlay == (not profile.exact_times and profile.keeps == "changed")
+    assert (profile.names_path("x/__grp__k.json") or profile.names_path("x")) <= (profile.relocate is not None)
     assert "image" in profile.facts
     assert len({*profile.facts}) == len(profile.facts)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.cache_files import STEM, letters, relocatable, shared
 from tests.support.judging import SAME_STAGE, Judge
+from warmstart.profiles import registry
 from warmstart.profiles.entry_files import REASONS
 
 SOURCE = b"// AOT ID\n#include <Python.h>\nextern void kernel();\n"
@@ -116,3 +117,12 @@ def test_an_unfit_header_is_refused(verdict: Judge, offset: int, layout: str, va
     struct.pack_into("<" + layout, content, offset, value)
     reason = verdict("inductor", {**BUILT, f"{STEM}.main.so": bytes(content)})
     assert reason in {"elf-malformed", "elf-truncated"}
+
+
+def test_no_job_builds_headers_that_go_with_it() -> None:
+    """Torch puts them below TMPDIR: with its default a job that compiles nothing would build them."""
+    variables = registry.get("inductor").environment("/cache")
+    assert variables == {
+        "TORCHINDUCTOR_CACHE_DIR": "/cache/inductor",
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    }

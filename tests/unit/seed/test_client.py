@@ -21,6 +21,7 @@ from warmstart.seed.client import JobClient
 from warmstart.seed.extract import ExtractionFailed
 from warmstart.seed.node_cache import Copy
 from warmstart.store.bundles import BundleDamaged, Offer
+from warmstart.store.manifest import File
 
 ME = Identity("me", os.getuid(), os.getgid())
 SHA256 = "ab" * 32
@@ -44,8 +45,8 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copy:
     fd = packed(tmp_path, ENTRIES)
     Path(made.path).write_bytes(os.pread(fd, 1 << 20, 0))
     os.close(fd)
-    times = {entry: dict.fromkeys(files, MTIME_NS) for entry, files in ENTRIES.items()}
-    Path(made.directory, f"{SHA256}.files.json").write_text(json.dumps(times))
+    listed = {entry: dict.fromkeys(files, File(1, SHA256, MTIME_NS)) for entry, files in ENTRIES.items()}
+    Path(made.directory, f"{SHA256}.files.json").write_text(json.dumps(listed))
     return made
 
 
@@ -84,9 +85,9 @@ def test_an_index_that_lies_is_found_out(copy: Copy, cache: int) -> None:
 def test_what_the_jobs_process_does_is_nobody_elses_fault(copy: Copy, cache: int) -> None:
     """A file that another job of the user removed meanwhile: this profile stays cold."""
     listed = Path(copy.directory, f"{SHA256}.files.json")
-    times = json.loads(listed.read_text())
-    times["e"]["m/gone.1"] = MTIME_NS
-    listed.write_text(json.dumps(times))
+    files = json.loads(listed.read_text())
+    files["e"]["m/gone.1"] = [1, SHA256, MTIME_NS]
+    listed.write_text(json.dumps(files))
     with pytest.raises(ExtractionFailed, match="modes and times"):
         JobClient(ME).unpack([(offer(["e", "f"], whole=True), copy)], cache, "numba", after(30))
 

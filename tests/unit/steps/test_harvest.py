@@ -18,15 +18,15 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
-from warmstart.record import Seeded
+from warmstart.record import Seeded, SeededBundle
 from warmstart.seed.overlay import CacheBusy
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.harvest import HarvestFailed, Options
-from warmstart.store import bundles, index
+from warmstart.store import bundles
 from warmstart.store.bundles import Offers
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace, StoreFailed
+from warmstart.store.layout import Namespace, StoreFailed, bundle_id
 
 SCOPE = "user-64201-ws-alice"
 PLENTY = Options(30, 1 << 30, 1000)
@@ -111,7 +111,7 @@ def test_what_the_store_has_or_the_job_was_given_is_not_new(job: Job) -> None:
     job.harvest()
     assert job.harvest().state == "unchanged"
     shutil.rmtree(f"{job.store}/artifacts")
-    job.seeded(numba=Seeded("ns", [ENTRY]))
+    job.seeded(numba=Seeded("ns", [SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])]))
     assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": []})
     assert job.offered() == []
 
@@ -258,13 +258,14 @@ def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     assert job.harvest(failed._replace(failure=lambda _deadline: "")).detail == {"entries": 1}
 
 
-def test_the_newest_replaces_what_the_job_began_with(job: Job) -> None:
-    """The same again is no new bundle, and one that began with another is refused with its reason."""
+def test_what_a_job_changed_supersedes_what_it_was_seeded_with(job: Job) -> None:
+    """The same again is no new bundle; what another job has superseded meanwhile, or what shrank, is refused."""
     job.seeded(cuda_computecache=Seeded("ns", []))
     job.write("cuda-computecache", DRIVER)
     job.harvest()
     (first,) = bundles.offers(job.store, [SCOPE], "cuda-computecache", "ns", "n1-test").offers
-    job.seeded(cuda_computecache=Seeded("ns", ["ComputeCache"], [SCOPE, first.bundle]))
+    given = SeededBundle(SCOPE, first.bundle, first.sha256, ["ComputeCache"])
+    job.seeded(cuda_computecache=Seeded("ns", [given]))
     assert job.harvest().detail == {"entries": 0}
     assert job.rejections() == []
     job.write("cuda-computecache", {"a/f/0123456789abcdff": b"another"})
@@ -273,7 +274,41 @@ def test_the_newest_replaces_what_the_job_began_with(job: Job) -> None:
     assert second.bundle != first.bundle
     job.write("cuda-computecache", {"a/f/0123456789abcdfe": b"a third"})
     job.harvest()
-    assert job.rejections() in ([{index.SUPERSEDED: 1}], [])
+    assert job.rejections() == [{harvest.SUPERSEDED: 1}]
+    job.write("cuda-computecache", {"index": b""})
+    for name in ("a/f/0123456789abcdff", "a/f/0123456789abcdfe"):
+        Path(job.context.record.run_directory, "cache/cuda-computecache", name).unlink()
+    job.harvest()
+    assert job.rejections()[1:] == [{harvest.SMALLER: 1}]
+
+
+def test_what_a_job_removed_is_retired(job: Job) -> None:
+    """Also where the node has no copy of the bundle any more; a bundle that is gone for good tells nothing."""
+    job.write("numba", numba_files())
+    job.harvest()
+    (first,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
+    gone = SeededBundle(SCOPE, bundle_id(1, "ab" * 32), "ab" * 32, ["other"])
+    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, first.bundle, first.sha256, [ENTRY]), gone]))
+    shutil.rmtree(f"{job.context.record.run_directory}/cache/numba")
+    os.mkdir(f"{job.context.record.run_directory}/cache/numba")
+    job.harvest()
+    assert job.offered() == []
+    told = events(job.context, "cache.harvested")[-1]
+    assert (told["entries"], told["changed"], told["retired"]) == (0, 0, 1)
+
+
+def test_a_fresh_job_brings_back_what_is_published(job: Job) -> None:
+    """It knows of nothing, so its version takes the place; the same content is no new bundle."""
+    job.write("cuda-computecache", DRIVER)
+    job.seeded(cuda_computecache=Seeded("ns"))
+    job.harvest()
+    job.context = job.context._replace(record=job.context.record._replace(fresh=True))
+    job.harvest()
+    assert len(events(job.context, "bundle.published")) == 1
+    job.write("cuda-computecache", {"index": b"0"})
+    job.harvest()
+    assert len(events(job.context, "bundle.published")) == 2
+    assert job.offered("cuda-computecache") == ["ComputeCache"]
 
 
 @pytest.mark.parametrize("busy", [False, True])

@@ -73,8 +73,8 @@ class Node:
             assert os.fstat(run_fd).st_ino == self.cache.parent.stat().st_ino
             assert (directory, job.uid) == (self.context.paths.layers, os.getuid())
             assert deadline.left() <= seed.MOUNTING_SECONDS
-            entries = [entry for offer, _ in picked for entry in offer.entries]
-            shown.append((subdir, entries))
+            entries = [offer.entries for offer, _ in picked]
+            shown.append((subdir, [entry for names in entries for entry in names]))
             return Shown(entries, mapped)
 
         self.patch.setattr(overlay, "show", show)
@@ -182,13 +182,17 @@ def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:
     assert node.cached().keys() == {"cuda-computecache/index", "cuda-computecache/a/f/0123456789abcdef"}
 
 
-def test_what_the_newest_may_replace_is_recorded(node: Node) -> None:
-    """For the harvest: scope and bundle; profiles that publish entries once have none."""
+def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
+    """For the harvest: the bundle, its scope and its copy on this node. A job that starts cold has none."""
     bundle = node.publish({"ComputeCache": {"index": b"i", "a/f/0123456789abcdef": b"k"}}, "cuda-computecache")
     node.publish(ENTRIES)
     found = seeded(node.run(Options(("cuda-computecache", "numba"))))
-    assert found["cuda-computecache"].based_on == [SCOPES[1], bundle]
-    assert found["numba"].based_on == []
+    (given,) = found["cuda-computecache"].bundles
+    assert (given.scope, given.bundle, given.entries) == (SCOPES[1], bundle, ["ComputeCache"])
+    assert os.path.exists(f"{node.context.paths.bundles}/{given.sha256}.files.json")
+    cold = node.run(Options(("cuda-computecache", "numba"), fresh=True))
+    assert "fresh" in cold.record
+    assert [found.bundles for found in seeded(cold).values()] == [[], []]
 
 
 @pytest.mark.parametrize("way", ["overlay", "extraction"])

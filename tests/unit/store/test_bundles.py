@@ -52,7 +52,7 @@ def test_a_published_bundle_is_offered_and_fetched(tmp_path: Path) -> None:
     fd = os.memfd_create("copy")
     found = bundles.fetch(namespace(tmp_path), offer.bundle, offer.sha256, offer.size, fd)
     assert os.pread(fd, 100, 0) == b"squashfs"
-    assert found == {"a": {"a.nbi": 17}, "b": {"b.nbi": 17}}
+    assert found == draft("a", "b").entries
 
 
 def test_an_entry_comes_from_one_bundle_the_oldest(tmp_path: Path) -> None:

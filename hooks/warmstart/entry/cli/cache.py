@@ -134,6 +134,10 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
             for entry, files in found.entries.items()
         ],
     )
+    if found.supersedes:
+        show_table(
+            ("supersedes in bundles before", "entry"), [(mark, entry) for entry, mark in found.supersedes.items()]
+        )
     if found.profile == FILES:  # in the format of `sha256sum --check`
         for files in found.entries.values():
             for path, file in files.items():

@@ -212,7 +212,7 @@ def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[
         return NO_STEPS, error
     if not prolog:
         return NO_STEPS, None
-    seeded = {name: Seeded("", []) for name in planning.profiles(policy, grant, requested)}
+    seeded = {name: Seeded("") for name in planning.profiles(policy, grant, requested)}
     record = _record(job)._replace(publish_scope=grant.publish_scope, seeded=seeded, cache=CACHE)
     epilog = [step.name for step in planning.epilog(policy, record)]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None

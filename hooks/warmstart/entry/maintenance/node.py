@@ -58,11 +58,11 @@ _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
 
 
 class MaintenanceFailed(ResourceError):
-    """A part of maintenance failed, mostly on this node's disk."""
+    """A part of a node's maintenance failed: a file operation, or a bug."""
 
     code = "maintenance-failed"
     template = "{part}: {problem}"
-    hint = "read the reason; the next run tries again"
+    hint = "the other parts are done, and the next run tries this one again; report a bug with its traceback"
 
 
 class Report(NamedTuple):
@@ -75,14 +75,7 @@ class Report(NamedTuple):
     removed: int = 0  # orphans: stages, workspaces and views
     pruned: int = 0  # bytes of bundle copies
     noted: int = 0  # uses recorded in the store: of bundles, and of images that steps got without a hook
-    failed: tuple[str, ...] = ()  # messages of the errors
-
-
-class DeferredOutcome(NamedTuple):
-    """Result of finishing the deferred harvests."""
-
-    runs: int  # finished, or dropped; nothing of them is left on the node
-    failures: list[WarmstartError]  # of single profiles and of whole runs; all are audited
+    failed: tuple[str, ...] = ()  # the session's failures
 
 
 def be_idle() -> None:
@@ -141,7 +134,6 @@ class _NodeMaintenance:
         self._session = session
         self._boot_id = records.boot_id()
         self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf)
-        self._failed: list[str] = []
 
     def all(self) -> Report:
         """Run every part."""
@@ -155,7 +147,7 @@ class _NodeMaintenance:
         pruned = self._part("copies", self._copies)
         return Report(
             *(self._session.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
-            failed=tuple(self._failed),
+            failed=tuple(map(str, self._session.failures)),
         )
 
     def _part(self, name: str, act: Callable[[], int | None]) -> int:
@@ -170,7 +162,6 @@ class _NodeMaintenance:
             failure = MaintenanceFailed(
                 part=name, problem="a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
             )
-        self._failed.append(str(failure))
         self._session.failed("maintenance", failure)
         return 0
 
@@ -181,9 +172,7 @@ class _NodeMaintenance:
         )
 
     def _harvests(self) -> int:
-        outcome = finish_deferred(self._session, self._boot_id)
-        self._failed += [str(failure) for failure in outcome.failures]
-        return outcome.runs
+        return finish_deferred(self._session, self._boot_id)
 
     def _imports(self) -> None:
         with suppress(FileNotFoundError), self._opened_workspaces() as fd:
@@ -322,24 +311,26 @@ class Orphans:
         try:
             yield
         except WorkspaceBusy as error:
-            self._session.failed("maintenance", error)
+            self._session.audit.emit(events.STEP_FAILED, step="maintenance", error=error.as_audit())
 
 
-def finish_deferred(session: MaintenanceSession, boot_id: str) -> DeferredOutcome:
-    """Finish the deferred harvests, oldest first. If one fails, the others still run."""
-    runs, failures = 0, list[WarmstartError]()
+def finish_deferred(session: MaintenanceSession, boot_id: str) -> int:
+    """Finish the deferred harvests, oldest first. If one fails, the others still run.
+
+    Return how many were finished or dropped; nothing of them is left on the node.
+    """
+    runs = 0
     with deferred.exclusive(session.paths.deferred) as locked:
         for item in deferred.deferred_harvests(session.paths.deferred) if locked else []:
             try:
-                runs += _finish(session, item, boot_id, failures)
+                runs += _finish(session, item, boot_id)
             except WarmstartError as error:
                 session.failed(harvest.NAME, error)
-                failures.append(error)
-    return DeferredOutcome(runs, failures)
+    return runs
 
 
-def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str, failures: list[WarmstartError]) -> bool:
-    """Harvest one run and remove it. Return False if profiles remain to be done. Adds errors to `failures`."""
+def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str) -> bool:
+    """Harvest one run and remove it. Return False if profiles remain to be done."""
     drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
     record = item.record
     if record is None:
@@ -350,7 +341,7 @@ def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str, fa
         drop(deferred.REBOOTED, audit)
     elif item.since < time.time() - deferred.LONGEST_SECONDS:
         drop(deferred.TOO_OLD, audit)
-    elif left := _harvest(session, record, audit, failures):
+    elif left := _harvest(session, record, audit):
         deferred.defer(session.paths.deferred, record._replace(deferred=left), item.since)
         return False
     else:
@@ -358,7 +349,7 @@ def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str, fa
     return True
 
 
-def _harvest(session: MaintenanceSession, record: Record, audit: Journal, failures: list[WarmstartError]) -> list[str]:
+def _harvest(session: MaintenanceSession, record: Record, audit: Journal) -> list[str]:
     """Harvest one run. Return the profiles that remain to be done."""
     rules = session.policy.harvest
     options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)
@@ -368,6 +359,6 @@ def _harvest(session: MaintenanceSession, record: Record, audit: Journal, failur
     )
     for failure in outcome.degraded:
         audit.emit(events.STEP_FAILED, error=failure.as_audit())
-    failures += outcome.degraded
+    session.failures.extend(outcome.degraded)
     audit.emit(events.STEP_FINISHED, outcome=outcome.state, **outcome.detail)
     return outcome.record["deferred"]

@@ -56,6 +56,7 @@ class MaintenanceSession(NamedTuple):
     audit: Journal
     run_id: str
     store: StoreClient  # closed at the session's end, which releases the store's lock
+    failures: list[WarmstartError]  # audited; the rest was done, but the session's outcome is `failed`
 
     @property
     def repack_settings(self) -> RepackSettings:
@@ -75,7 +76,8 @@ class MaintenanceSession(NamedTuple):
         return after(BUNDLE_SECONDS)
 
     def failed(self, step: str, error: WarmstartError) -> None:
-        """Audit an error after which the run continues."""
+        """Audit an error after which the run continues, and remember it."""
+        self.failures.append(error)
         self.audit.emit(events.STEP_FAILED, step=step, error=error.as_audit())
 
 
@@ -108,8 +110,9 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
     outcome = "failed"
     try:
         with StoreClient(policy.store_user, policy.paths.store, f"{node}-{run_id}") as store:
-            yield MaintenanceSession(policy, paths, node, journal, run_id, store)
-        outcome = "ok"
+            session = MaintenanceSession(policy, paths, node, journal, run_id, store, [])
+            yield session
+        outcome = "failed" if session.failures else "ok"
     finally:
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
         flush(paths.journal, policy.paths.audit)

@@ -16,6 +16,7 @@ from warmstart.entry.cli.cache import NamespaceFilter
 from warmstart.entry.maintenance import session as sessions
 from warmstart.host.deadline import after
 from warmstart.policy.schema import BYTES
+from warmstart.store import bundles, maintenance
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 
@@ -75,6 +76,24 @@ def test_declared_files_are_shown_as_sha256sum_takes_them(entry_site: EntrySite)
     assert made.bundle
     sha256 = packed.draft({"data": {"data": b"x"}}).entries["data"]["data"].sha256
     assert f"{sha256}  data\n" in entry_site.command("cache", "show", made.bundle).stdout
+
+
+def test_a_bundle_that_supersedes_is_shown_and_its_marks_outlive_it(entry_site: EntrySite) -> None:
+    """What takes over its marks is whole without a file in it, and is compacted with the rest."""
+    where = Namespace(str(entry_site.store), SCOPE, "files", "ns")
+    for name in ("other", "data"):
+        packed.publish(entry_site.root, where, {name: {name: b"old"}})
+    made = packed.publish(entry_site.root, where, {"data": {"data": b"new"}}, fresh=True)
+    assert made.bundle
+    shown = entry_site.command("cache", "show", made.bundle).stdout
+    assert "supersedes in bundles before" in shown
+    assert entry_site.json("cache", "show", made.bundle)["supersedes"] == {"data": made.bundle}
+    maintenance.remove(where, [made.bundle], "n1-test")
+    assert entry_site.json("cache", "verify")["verified"] == 3
+    assert entry_site.json("cache", "compact")["compacted"] == 1
+    assert entry_site.json("cache", "verify")["damaged"] == {}
+    offers = bundles.offers(where.store, [SCOPE], "files", "ns", "n1-test").offers
+    assert [offer.entries for offer in offers] == [["other"]]
 
 
 def test_a_damaged_bundle_is_quarantined(site: EntrySite) -> None:

@@ -89,7 +89,7 @@ def test_what_can_not_be_merged_stays(
     entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A damaged bundle is quarantined, a blocked user's are left."""
-    merger = Merger("a", ["x"], {})
+    merger = Merger("a", ["x"], {}, {})
     monkeypatch.setattr(StoreClient, "plan_compaction", lambda *_, **__: [merger])
     quarantined: list[str] = []
 

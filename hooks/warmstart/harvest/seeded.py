@@ -1,0 +1,79 @@
+"""What a job was seeded with, to find what it changed: entries that it rewrote or removed.
+
+An entry counts as changed if its content differs from that of its bundle. Names and times only tell which entries to
+look at: an overlay also copies up files that were merely touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from warmstart.record import SeededBundle
+from warmstart.store.manifest import Base, Entries, File, content_digest
+
+
+class SeededEntries:
+    """The seeded entries of a profile that its job may have changed; reads lists of files only when asked."""
+
+    def __init__(
+        self,
+        bundles: Sequence[SeededBundle],
+        read: Callable[[SeededBundle], Entries],
+        is_rewritten: Callable[[str], bool],
+    ) -> None:
+        """`read` returns the entries of a bundle, none if it is gone.
+
+        `is_rewritten` tells which files the prolog itself may have rewritten (`Profile.names_path`).
+        """
+        self._bundle_of = {entry: bundle for bundle in bundles for entry in bundle.entries}
+        self._read = read
+        self._is_rewritten = is_rewritten
+        self._entries: dict[str, Entries] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the entries."""
+        return self._bundle_of.keys()
+
+    def files(self, entry: str) -> dict[str, File]:
+        """Return the files that the job was given; none if its bundle is gone from both node and store."""
+        bundle = self._bundle_of[entry]
+        if bundle.bundle not in self._entries:
+            self._entries[bundle.bundle] = self._read(bundle)
+        return self._entries[bundle.bundle].get(entry, {})
+
+    def base(self, entry: str) -> Base:
+        """Return what a changed entry is based on."""
+        return Base(self._bundle_of[entry].scope, content_digest(self.files(entry)))
+
+    def is_changed(self, entry: str, files: dict[str, File]) -> bool:
+        """Return whether these files of the entry differ from those that the job was given."""
+        return self._content(files) != self._content(self.files(entry))
+
+    def _content(self, files: dict[str, File]) -> dict[str, tuple[int, str]]:
+        return {path: (file.size, file.sha256) for path, file in files.items() if not self._is_rewritten(path)}
+
+    def with_other_times(self, found: dict[str, dict[str, tuple[int, int]]]) -> list[str]:
+        """Return the entries that look changed in a whole tree: entry → path → size and mtime in nanoseconds."""
+        given = {entry: self.files(entry) for entry in self.names}
+        return [
+            entry
+            for entry, files in given.items()
+            if files and found.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()}
+        ]
+
+    def below(self, touched: set[str], entry_of: Callable[[str], str | None]) -> list[str]:
+        """Return the entries that look changed in an overlay, by the names that its upper layer has."""
+        named = {entry_of(path) for path in touched}
+        named.update(folder for path in touched for folder in _with_parents(path))
+        return [entry for entry in self.names if entry in named or not touched.isdisjoint(_with_parents(entry))]
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    """Yield a path and its parent directories."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+NOTHING_SEEDED = SeededEntries([], lambda _: {}, lambda _: False)

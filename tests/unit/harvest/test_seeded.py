@@ -1,0 +1,71 @@
+"""What a job was seeded with: which entries may have changed, by names, and which have, by content."""
+
+from __future__ import annotations
+
+import pytest
+
+from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
+from warmstart.record import SeededBundle
+from warmstart.store.manifest import Base, Entries, File, content_digest
+
+FILE, OTHER = File(1, "ab" * 32, 17), File(1, "cd" * 32, 17)
+NAMES = ("m/f", "m/g", "n/f", "k.d", "top")
+
+
+def entry_of(path: str) -> str | None:
+    """Map `<entry>.<digit>` to the entry, and all of `<name>.d/` to one entry."""
+    if ".d/" in path:
+        return path.partition("/")[0]
+    return path[:-2] if path[-1].isdigit() else None
+
+
+@pytest.fixture
+def seeded() -> SeededEntries:
+    """Return entries of two bundles, of which one is gone; the prolog rewrote what ends in `.p`."""
+    entries: Entries = {name: {f"{name}.1": FILE, f"{name}.p": FILE} for name in NAMES}
+    read = {"here": entries, "gone": {}}
+    bundles = [SeededBundle("site", "here", "ab" * 32, list(NAMES)), SeededBundle("site", "gone", "cd" * 32, ["old"])]
+    return SeededEntries(bundles, lambda bundle: read[bundle.bundle], lambda path: path.endswith(".p"))
+
+
+@pytest.mark.parametrize(
+    ("touched", "expected"),
+    [
+        ({"m/f.1"}, ["m/f"]),
+        ({"m"}, ["m/f", "m/g"]),
+        ({"k.d/x/y"}, ["k.d"]),
+        ({"k.d", "top.7"}, ["k.d", "top"]),
+        ({"old.1"}, ["old"]),
+        ({"mm/f.1", "other"}, []),
+    ],
+)
+def test_an_upper_layer_tells_which_entries_may_have_changed(
+    seeded: SeededEntries, touched: set[str], expected: list[str]
+) -> None:
+    """A whiteout or a file at, above or inside an entry; a directory that hides what is below it."""
+    assert seeded.below(touched, entry_of) == expected
+
+
+def test_a_whole_tree_tells_by_sizes_and_times(seeded: SeededEntries) -> None:
+    """An entry of which nobody knows what it was does not count."""
+    found = {name: {f"{name}.1": (1, 17), f"{name}.p": (1, 17)} for name in NAMES}
+    assert seeded.with_other_times(found) == []
+    found["m/f"]["m/f.1"] = (1, 18)
+    found["m/g"]["m/g.2"] = (1, 17)
+    del found["top"]
+    assert seeded.with_other_times(found) == ["m/f", "m/g", "top"]
+
+
+def test_content_tells_what_changed(seeded: SeededEntries) -> None:
+    """Files that come, go, or have other bytes; times, and what the prolog rewrote, say nothing."""
+    same = {"m/f.1": FILE._replace(mtime_ns=18), "m/f.p": OTHER}
+    assert not seeded.is_changed("m/f", same)
+    for files in ({**same, "m/f.1": OTHER}, {**same, "m/f.2": FILE}, {"m/f.p": FILE}):
+        assert seeded.is_changed("m/f", files)
+    assert seeded.base("m/f") == Base("site", content_digest({"m/f.1": FILE, "m/f.p": FILE}))
+    assert seeded.files("old") == {}
+
+
+def test_of_nothing_nothing_changes() -> None:
+    """Files that are unpacked to be verified were not seeded."""
+    assert list(NOTHING_SEEDED.names) == NOTHING_SEEDED.with_other_times({}) == NOTHING_SEEDED.below({"a"}, entry_of)
