@@ -60,6 +60,11 @@ class Installation(NamedTuple):
         """The last good policy in the form that hooks read."""
         return f"{self.var}/policy.json"
 
+    @property
+    def enforcement(self) -> str:
+        """What the running Slurm was last seen to enforce (`policy.trust`)."""
+        return f"{self.var}/enforcement.json"
+
     def node(self, node: str) -> NodePaths:
         """Return the directories of one node (one slurmd) of this host."""
         return NodePaths(f"{self.var}/{node}")

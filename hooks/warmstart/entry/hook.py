@@ -124,15 +124,18 @@ def _run(
 
 
 def _policy(installation: Installation, journal: Journal) -> Policy:
+    from warmstart.policy import trust
     from warmstart.policy.refresh import current
 
     try:
-        policy, rejected = current(installation)
+        policy, rejected = current(installation, os.environ.get("SLURM_CONF", ""))
     except PolicyError as error:
         journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
         raise
     if rejected is not None:
         journal.emit(events.POLICY_REJECTED, error=rejected.as_audit(), in_force="the last good one")
+    for problem in trust.problems(policy, installation.enforcement):
+        journal.emit(events.TRUST_UNPROVEN, error=problem.as_audit())
     return policy
 
 

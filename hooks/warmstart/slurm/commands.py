@@ -12,6 +12,8 @@ Every call has a deadline. Not on the hot path of a compute node: SchedMD asks p
 - Outcome (epilog, only if the policy depends on it): the epilog's SLURM_JOB_EXIT_CODE is 0 for cancelled and timed
   out jobs, and JobState is COMPLETING until the last epilog has ended (seen on 22.05). docs/policy.md lists squeue's
   exit code, reason and end time for each way in which a job can end. These fields contain no text of the job's owner.
+- Enforcement (maintenance, and once per change of the policy): AccountingStorageEnforce as slurmctld has it, for
+  `policy.trust`.
 - Drain reason (failures only): Slurm's own reason is always "Prolog error". slurmctld keeps the reason of a node that
   is already drained (`drain_nodes`, src/slurmctld/node_mgr.c). If the call fails, the exit status still drains the
   node.
@@ -40,6 +42,7 @@ _QOS = re.compile(r" QOS=(\S+)(?: WCKey=.*)?$", re.MULTILINE)
 _UNSET = ("N/A", "(null)")
 _DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
+_ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*([\w,]+)$", re.MULTILINE)
 _STATE = re.compile(r"\bJobState=([A-Z_]+)")
 # Slurm's job states that are final; COMPLETING is not among them (reference: squeue(1), JOB STATE CODES).
 _FINAL = frozenset(
@@ -197,6 +200,18 @@ def parse_outcome(answer: str, job_id: int) -> str:
     if (reason, status) != ("None", "0"):
         return f"it ended with status {status}, reason {reason}"
     return "" if until[:1].isdigit() else "it was requeued"
+
+
+def enforced(scontrol: str, slurm_conf: str) -> list[str] | None:
+    """Return AccountingStorageEnforce of slurmctld's running configuration; None without a clear answer."""
+    try:
+        process = run([scontrol, "show", "config"], deadline=after(_LOOKUP_S), env=_environment(slurm_conf))
+    except (WarmstartError, OSError):
+        return None
+    found = _ENFORCED.findall(process.stdout.decode("utf-8", "replace"))
+    if process.status != 0 or len(found) != 1:
+        return None
+    return [word for word in found[0].lower().split(",") if word != "none"]
 
 
 def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:

@@ -9,7 +9,7 @@ from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOW
 from warmstart.errors import PolicyError
 from warmstart.host.files import ROOT_ALONE
 from warmstart.paths import Installation
-from warmstart.policy import compiled, source
+from warmstart.policy import compiled, source, trust
 from warmstart.policy.current import current_policy
 from warmstart.policy.invalid import PolicyUntrusted
 
@@ -73,6 +73,21 @@ def switch(installation: Installation) -> Iterator[Finding]:
         yield Finding(OK, "hooks are enabled")
 
 
+def enforcement(installation: Installation) -> Iterator[Finding]:
+    """Check that Slurm enforces what the policy declares enforced: rights rest on it (docs/threats.md, row 36)."""
+    try:
+        policy = current_policy(installation).policy
+    except PolicyError as error:
+        yield Finding(UNKNOWN, f"there is no policy: {_line(error)}", error.hint)
+        return
+    names = trust.declared(policy)
+    for problem in trust.problems(policy, installation.enforcement):
+        yield Finding(CRITICAL, str(problem), problem.hint)
+    if not trust.unproven(policy):
+        found = f"Slurm enforces {' and '.join(names)}" if names else "the policy relies on nothing that users write"
+        yield Finding(OK, found)
+
+
 def _line(error: PolicyError) -> str:
     return "; ".join(str(error).splitlines())
 
@@ -82,4 +97,5 @@ CHECKS = {
     "policy.files": files,
     "policy.compiled": compiled_form,
     "policy.off": switch,
+    "policy.trust": enforcement,
 }
