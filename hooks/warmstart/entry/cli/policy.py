@@ -101,7 +101,7 @@ def show(installation: Installation, as_json: bool) -> None:
 
 def _print(installation: Installation, found: CurrentPolicy, since: str | None) -> None:
     if installation.is_off:
-        warn(f"switched off by {installation.off_switch}: hooks do nothing until it is removed")
+        warn(f"switched off by {installation.off_file}: hooks do nothing until it is removed")
     say(f"{found.origin}: {_state(found, since)}")
     if found.problem:
         warn(str(found.problem))

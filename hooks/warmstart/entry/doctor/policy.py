@@ -66,8 +66,13 @@ def compiled_form(installation: Installation) -> Iterator[Finding]:
 
 
 def switch(installation: Installation) -> Iterator[Finding]:
-    """Check for the file `off`, which is easily forgotten."""
-    if installation.is_off:
+    """Check for the file `off`, which is easily forgotten, and for the brake, which nobody asked for."""
+    if os.path.exists(installation.brake):
+        with open(installation.brake, encoding="utf-8", errors="replace") as file:
+            found = file.read(4096).partition("\n")[0]
+        change = f"find the cause (warmstart audit --event node.drained, hook.crashed); then rm {installation.brake}"
+        yield Finding(CRITICAL, found, change)
+    elif installation.is_off:
         yield Finding(ADVICE, f"{installation.off_switch} exists: hooks do nothing", "remove it to enable the hooks")
     else:
         yield Finding(OK, "hooks are enabled")
