@@ -51,14 +51,34 @@ class Installation(NamedTuple):
         return f"{self.etc}/off"
 
     @property
+    def brake(self) -> str:
+        """If this file exists, hooks do nothing: the host has switched itself off (`entry.brake`)."""
+        return f"{self.var}/brake.txt"
+
+    @property
+    def faults(self) -> str:
+        """The failures of the last hour that may pull the brake."""
+        return f"{self.var}/faults.txt"
+
+    @property
     def is_off(self) -> bool:
-        """Whether an administrator has switched warmstart off on this host."""
-        return os.path.exists(self.off_switch)
+        """Whether an administrator, or the brake, has switched warmstart off on this host."""
+        return os.path.exists(self.off_switch) or os.path.exists(self.brake)
+
+    @property
+    def off_file(self) -> str:
+        """The file because of which warmstart is off; the brake's only if there is no other."""
+        return self.off_switch if os.path.exists(self.off_switch) else self.brake
 
     @property
     def compiled_policy(self) -> str:
         """The last good policy in the form that hooks read."""
         return f"{self.var}/policy.json"
+
+    @property
+    def enforcement(self) -> str:
+        """What the running Slurm was last seen to enforce (`policy.trust`)."""
+        return f"{self.var}/enforcement.json"
 
     def node(self, node: str) -> NodePaths:
         """Return the directories of one node (one slurmd) of this host."""
@@ -75,6 +95,11 @@ class Installation(NamedTuple):
 
 class Controller(Installation):
     """Paths of slurmctld's hooks on the controller: the same policy, and a directory owned by SlurmUser."""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether an administrator has switched warmstart off. The brake is only for the nodes of a host."""
+        return os.path.exists(self.off_switch)
 
     @property
     def own(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 SCONTROL = "/usr/bin/scontrol"
 
 
-def maintain(site: Site, conf: str) -> None:
-    """Run the installed program for n1, with this cluster's controller."""
+def maintain(site: Site, conf: str, status: int = 0) -> str:
+    """Run the installed program for n1, with this cluster's controller. Return what it printed."""
     argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
     done = subprocess.run(argv, env={"SLURM_CONF": conf}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
@@ -53,3 +55,23 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     assert not state.exists()
     abandoned: list[dict[str, Any]] = site.events(job_id, "run.abandoned")
     assert [event["rebooted"] for event in abandoned] == [False]
+
+
+def test_an_account_that_slurm_does_not_enforce(site: Site) -> None:
+    """`sbatch -A ml` on this cluster, whose slurmctld enforces nothing: seeded from the user's scope alone, loudly."""
+    conf = str(site.cluster.base / "etc" / "slurm.conf")
+    site.write_policy("trust: {account: enforced}\nrules:\n  - {name: ml, profiles: [numba], scope: account}\n")
+    job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1", "--account=ml")
+    site.cluster.wait_for(job_id, {"RUNNING"})
+    try:
+        wait_until("the record", (record := site.var / "n1" / "state" / str(job_id) / "record.json").exists, 30)
+        assert [scope.partition("-")[0] for scope in json.loads(record.read_text())["read_scopes"]] == ["user"]
+        assert json.loads((site.var / "enforcement.json").read_text())["words"] == []
+    finally:
+        site.cluster.cancel(job_id)
+    site.cluster.wait_idle()
+    (problem,) = {
+        event["error"]["reason"] for event in site.audit("--job", str(job_id)) if "unproven" in event["event"]
+    }
+    assert "AccountingStorageEnforce is none, without associations" in problem
+    assert "trust.account is enforced in the policy, but" in " ".join(maintain(site, conf, status=1).split())

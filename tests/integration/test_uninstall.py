@@ -12,7 +12,13 @@ import pytest
 pytestmark = pytest.mark.usefixtures("capable_host")
 
 REPOSITORY = Path(__file__).parents[2]
-PROGRAMS = ("bin/warmstart", "lib/warmstart/python", "libexec/warmstart/prolog", "share/warmstart/site.yaml")
+PROGRAMS = (
+    "bin/warmstart",
+    "lib/tmpfiles.d/warmstart.conf",
+    "lib/warmstart/python",
+    "libexec/warmstart/prolog",
+    "share/warmstart/site.yaml",
+)
 KEPT = ("etc/warmstart/policy.yaml", "var/lib/warmstart/policy.json", "var/lib/warmstart/n1/spool/one/bundle.sqsh")
 
 

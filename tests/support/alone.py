@@ -19,6 +19,8 @@ def run_alone(
     cwd: str,
     keep: Sequence[int] = (),
     watch: Callable[[], None] | None = None,
+    real_uid: int | None = None,
 ) -> CompletedProgram:
-    """Stand in for `process.run_alone`, which only root can call."""
+    """Stand in for `process.run_alone`, which only root can call. Nobody but root can give it another real uid."""
+    del real_uid
     return process.run(argv, deadline=deadline, identity=identity, env=env, cwd=cwd, keep=keep, watch=watch)

@@ -3,6 +3,7 @@
 | what happened             | exit status | node   |
 |---------------------------|-------------|--------|
 | a `NodeError`             | 1           | drains |
+| … that pulls the brake    | 0           | fine   |
 | any other expected error  | 0           | fine   |
 | a bug                     | 0           | fine   |
 """
@@ -61,16 +62,16 @@ class Hook(NamedTuple):
 
 def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
     """Run `work` for the job in the environment. Return the exit status; never raises."""
+    installation = Installation(prefix)
     try:
         os.umask(0o022)
-        installation = Installation(prefix)
         if installation.is_off:
             return 0
         job = from_environment(os.environ)
         return _audited(name, installation, job, work)
-    except NodeError as error:
+    except NodeError as error:  # before there was a journal
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
-        return DRAINS
+        return 0 if _brake(installation, None, error) else DRAINS
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
         return 0
@@ -89,7 +90,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
     journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
     failure = _run(installation, job, journal, run_id, work)
-    status = DRAINS if isinstance(failure, NodeError) else 0
+    status = DRAINS if isinstance(failure, NodeError) and not installation.is_off else 0
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
     # Importing structlog costs more than a warm prolog, so a prolog leaves its lines to the epilog or to maintenance.
@@ -111,7 +112,8 @@ def _run(
         store = StoreClient(policy.store_user, policy.paths.store, f"{job.node}-{run_id}")
         work(Hook(job, policy, installation.node(job.node), journal, run_id, store))
     except NodeError as error:
-        _drain_node(policy, job, journal, error)
+        if not _brake(installation, journal, error):
+            _drain_node(policy, job, journal, error)
         return error
     except WarmstartError as error:
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
@@ -119,21 +121,40 @@ def _run(
     except Exception as error:  # noqa: BLE001 - a bug: audited, never a drain
         journal.emit(events.HOOK_CRASHED, traceback=_traceback())
         print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
+        _brake(installation, journal, error)
         return error
     return None
 
 
 def _policy(installation: Installation, journal: Journal) -> Policy:
+    from warmstart.policy import trust
     from warmstart.policy.refresh import current
 
     try:
-        policy, rejected = current(installation)
+        policy, rejected = current(installation, os.environ.get("SLURM_CONF", ""))
     except PolicyError as error:
         journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
         raise
     if rejected is not None:
         journal.emit(events.POLICY_REJECTED, error=rejected.as_audit(), in_force="the last good one")
+    for problem in trust.problems(policy, installation.enforcement):
+        journal.emit(events.TRUST_UNPROVEN, error=problem.as_audit())
     return policy
+
+
+def _brake(installation: Installation, journal: Journal | None, error: BaseException) -> bool:
+    """Count a failure; return whether the host has switched itself off, now or meanwhile, and so does not drain."""
+    from warmstart.entry import brake
+
+    if faults := brake.pull(installation, error, os.environ.get("SLURM_JOB_UID", "")):
+        if journal is not None:
+            journal.emit(events.NODE_BRAKED, faults=faults, file=installation.brake)
+        print(  # noqa: T201 - slurmd logs it
+            f"warmstart: switched itself off after {len(faults)} faults within an hour; to switch it on again: "
+            f"rm {installation.brake}",
+            file=sys.stderr,
+        )
+    return installation.is_off
 
 
 def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeError) -> None:

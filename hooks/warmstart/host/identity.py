@@ -48,13 +48,19 @@ class WorkerAnswerMalformed(StoreError):
     hint = "report it: this is a bug, or somebody controls that process"
 
 
-def become(identity: Identity) -> None:
-    """Take `identity` for good: real, effective and saved ids. Raises `PermissionError` if that fails."""
+def become(identity: Identity, real_uid: int | None = None) -> None:
+    """Take `identity` for good: real, effective and saved ids. Raises `PermissionError` if that fails.
+
+    As root, with `real_uid`, that becomes the real id. The process has the same files, but neither uid can trace it,
+    read its memory or change its limits: for that, all three ids have to be the caller's (ptrace(2), prlimit(2)).
+    """
+    uids = (identity.uid,) * 3
     if os.geteuid() == 0:
+        uids = (identity.uid if real_uid is None else real_uid, identity.uid, identity.uid)
         os.setgroups([])
         os.setresgid(identity.gid, identity.gid, identity.gid)
-        os.setresuid(identity.uid, identity.uid, identity.uid)
-    if os.getresuid() != (identity.uid,) * 3:
+        os.setresuid(*uids)
+    if os.getresuid() != uids:
         raise PermissionError(f"cannot become {identity.name}")
     os.umask(0o022)
     os.chdir("/")

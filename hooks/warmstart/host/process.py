@@ -137,6 +137,7 @@ def run_alone(
     keep: Sequence[int] = (),
     capabilities: Sequence[str] = (),
     watch: Callable[[], None] | None = None,
+    real_uid: int | None = None,
 ) -> CompletedProgram:
     """Run a program in its own PID, mount and IPC namespaces, which end with it. Needs root; raises what `run` raises.
 
@@ -146,7 +147,8 @@ def run_alone(
 
     `namespace` is the descriptor of a network namespace to run in (`host.netns`); without one there is no network.
     `capabilities` (names as in setpriv(1)) are those that the program may gain from the file capabilities of what it
-    executes; without any, it runs with no_new_privs.
+    executes; without any, it runs with no_new_privs. `real_uid` is the program's real uid, by default `identity`'s.
+    With another's, no process of `identity` can trace the program (`identity.become`).
     """
     gains = () if capabilities else ("--no-new-privs",)
     bounds = ",".join(["-all", *(f"+{name}" for name in capabilities)])
@@ -158,7 +160,8 @@ def run_alone(
             *(UNSHARE, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc"),
             *(("--net",) if namespace is None else ()),
             *("--", "/bin/sh", "-c", '"$0" "$@"; exit $?'),
-            *(SETPRIV, f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups"),
+            *(SETPRIV, f"--ruid={identity.uid if real_uid is None else real_uid}", f"--euid={identity.uid}"),
+            *(f"--regid={identity.gid}", "--clear-groups"),
             *(*gains, f"--bounding-set={bounds}", "--inh-caps=-all", "--", *argv),
         ],
         deadline=deadline,

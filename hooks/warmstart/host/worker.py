@@ -54,7 +54,8 @@ class Worker:
     """A child process with `identity`, forked at the first call and alive until `close`.
 
     `keep` are the descriptors that stay open in the child. `confine` sandboxes it for functions that parse hostile
-    bytes: no network, no new privileges, bounded memory, no writes to files (`identity.confine`).
+    bytes: no network, no new privileges, bounded memory, no writes to files (`identity.confine`). `real_uid` is that of
+    `become`, for an identity with hostile processes.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class Worker:
         *,
         keep: Iterable[int] = (),
         confine: bool = False,
+        real_uid: int | None = None,
     ) -> None:
         self.identity = identity
         self._keep = frozenset(keep)
         self._confine = confine
+        self._real_uid = real_uid
         self._pid = 0
         self._requests = -1
         self._answers = -1
@@ -131,7 +134,10 @@ class Worker:
         try:  # the child: no exception may reach the hook's own code
             detach()
             close_others(self._keep | {0, 1, 2, request_read, answer_write})
-            (confine if self._confine else become)(self.identity)
+            if self._confine:
+                confine(self.identity)
+            else:
+                become(self.identity, self._real_uid)
             _serve(request_read, answer_write)
         except BaseException:  # noqa: BLE001 - the parent raises it
             _send(answer_write, _bug())

@@ -4,7 +4,10 @@ The pyxis importer uses this module. Nothing here runs as root, root never reads
 store. The images are in
 
     <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/   removed with the job; its later steps find them
-    /var/tmp/warmstart-images-<uid>/                         for a job without a workspace; `release` removes them
+    /var/tmp/warmstart-images-<uid>-<random>/                for a job without a workspace; `release` removes them
+
+Anybody can take a name in /var/tmp, so the directory there has one that nobody can guess. Its user finds it again by
+looking for a directory that only the user can enter (docs/threats.md, row 34).
 
 enroot may use the user's own credentials. It gets a copy in a directory of its own, because concurrent imports would
 race in ~/.config/enroot. It evaluates the copy as the user who wrote it.
@@ -69,7 +72,9 @@ def user_import_directory(job_tmp: str, step: str, caps: Caps) -> UserImportDire
     """
     if job_tmp and _is_own_directory(job_tmp):
         return UserImportDirectory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), "", caps)
-    return UserImportDirectory(_ensure_own_directory(f"{FALLBACK}/{FOLDER}-{os.getuid()}"), f"{step}.", caps)
+    with disk_errors(FALLBACK):
+        found = next(_fallbacks(), None) or tempfile.mkdtemp(prefix=_fallback_prefix(), dir=FALLBACK)
+    return UserImportDirectory(found, f"{step}.", caps)
 
 
 def obtain(
@@ -123,14 +128,36 @@ def handed_over(job_tmp: str, reference: Reference) -> str:
 
 def release(step: str) -> None:
     """Remove a step's images from /var/tmp, if any; a second call does nothing."""
-    try:
-        with opened_dir(f"{FALLBACK}/{FOLDER}-{os.getuid()}") as folder:
+    for path in _fallbacks():
+        with opened_dir(path) as folder:
             for name in os.listdir(folder):
                 if name.startswith(f"{step}."):
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        return
+
+
+def _fallbacks() -> Iterator[str]:
+    """Yield the directories below /var/tmp that are the user's alone; two steps that began at once may make two."""
+    for name in sorted(os.listdir(FALLBACK)):
+        path = f"{FALLBACK}/{name}"
+        if name.startswith(_fallback_prefix()) and _is_own_private(path):
+            yield path
+
+
+def _fallback_prefix() -> str:
+    return f"{FOLDER}-{os.getuid()}-"
+
+
+def _is_own_private(path: str) -> bool:
+    try:
+        with opened_dir(path) as fd:
+            return _is_private(os.fstat(fd))
+    except OSError:  # another user's, or no directory
+        return False
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
 
 
 def _is_own_directory(path: str) -> bool:
@@ -149,7 +176,7 @@ def _ensure_own_directory(path: str) -> str:
             status = os.fstat(fd)
     except OSError as error:
         raise UserImportUnusable(path=path, problem=f"is not a directory ({error.strerror})") from error
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if not _is_private(status):
         raise UserImportUnusable(path=path, problem="is not yours alone")
     return path
 

@@ -141,7 +141,7 @@ class Limits(NamedTuple):
 
 
 class Trust(NamedTuple):
-    """Which attributes Slurm enforces; each is "claimed" or "enforced"."""
+    """Which attributes Slurm enforces; each is "claimed" or "enforced", and "unproven" after `trust.proven`."""
 
     account: str
     qos: str

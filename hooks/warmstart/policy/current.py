@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
-from warmstart.policy import compiled
+from warmstart.policy import compiled, trust
 from warmstart.policy.compiled import Policy
 from warmstart.policy.invalid import PolicyUnreadable
 
@@ -29,10 +29,15 @@ class CurrentPolicy(NamedTuple):
 
 
 def current_policy(installation: Installation) -> CurrentPolicy:
-    """Return the policy in force. Raises `PolicyError` if there is no valid one.
+    """Return the policy in force, its `trust` as far as it is proven. Raises `PolicyError` if there is no valid one.
 
     For a user who may not read the hooks' compiled form the site's files are compiled in memory.
     """
+    found = _current(installation)
+    return found._replace(policy=trust.proven(found.policy, installation.enforcement))
+
+
+def _current(installation: Installation) -> CurrentPolicy:
     compiled_policy = compiled.read(installation.compiled_policy)
     if compiled_policy is not None and compiled.is_current(compiled_policy):
         return CurrentPolicy(compiled_policy, installation.compiled_policy, changed=False, problem=None)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from warmstart.job import Job
 from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Rule
+from warmstart.policy.trust import unproven
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
@@ -55,7 +56,8 @@ def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[
             known.append(groups())
         return known[0]
 
-    return [_match(rule, job, once) for rule in policy.rules]
+    doubted = unproven(policy)
+    return [_match(rule, job, once, doubted if _grants_rights(rule) else frozenset()) for rule in policy.rules]
 
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
@@ -86,9 +88,10 @@ def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]]
 
     Returns "" if none does or the job may not read them; then the site's credentials are not used.
     """
+    doubted = unproven(policy)
     for item in policy.images.credentials.repositories if policy.images.credentials else ():
         fits = _matches(item.pattern, repository)
-        if fits and all(_condition(condition, job, groups)[0] is True for condition in item.match):
+        if fits and all(_condition(condition, job, groups, doubted)[0] is True for condition in item.match):
             return item.name
     return ""
 
@@ -135,14 +138,19 @@ def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tupl
     return [scope_key(name, job) for name in read], scope_key("user", job)
 
 
-def _match(rule: Rule, job: Job, groups: Callable[[], list[str]]) -> Matched:
+def _grants_rights(rule: Rule) -> bool:
+    """Return whether the policy may have this rule only on verified attributes (`checks`)."""
+    return rule.scope in SCOPES[1:] or bool(rule.publishers)
+
+
+def _match(rule: Rule, job: Job, groups: Callable[[], list[str]], doubted: frozenset[str]) -> Matched:
     if not rule.match:
         return Matched(rule, True, "is for every job")
     reasons = []
     unknown = False
     # Check the group last: the look-up may query a directory server.
     for condition in sorted(rule.match, key=lambda condition: condition.attribute == "group"):
-        matched, reason = _condition(condition, job, groups)
+        matched, reason = _condition(condition, job, groups, doubted)
         if matched is False:
             return Matched(rule, False, reason)
         unknown = unknown or matched is None
@@ -150,9 +158,13 @@ def _match(rule: Rule, job: Job, groups: Callable[[], list[str]]) -> Matched:
     return Matched(rule, not unknown, "; ".join(reasons), unknown)
 
 
-def _condition(condition: Condition, job: Job, groups: Callable[[], list[str]]) -> tuple[bool | None, str]:
-    """Return whether the condition holds (None if the node does not know the attribute), and why."""
+def _condition(
+    condition: Condition, job: Job, groups: Callable[[], list[str]], doubted: frozenset[str]
+) -> tuple[bool | None, str]:
+    """Return whether the condition holds (None if the node does not know the attribute, or doubts it), and why."""
     attribute = condition.attribute
+    if attribute in doubted:
+        return None, f"{attribute} is only claimed: Slurm is not known to enforce it"
     values = groups() if attribute == "group" else [getattr(job, attribute)]
     if values == [None]:
         return None, f"{attribute} is not known without the controller's spec"

@@ -13,12 +13,13 @@ import json
 import os
 import stat
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import PolicyError
 from warmstart.host import files, wire
 from warmstart.paths import Installation
-from warmstart.policy import compiled
+from warmstart.policy import compiled, trust
 from warmstart.policy.compiled import MADE_BY, Policy, Signature
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
 
@@ -44,11 +45,18 @@ class PolicyUnsaved(PolicyError):
     hint = "make the file writable; until then every hook compiles the policy again"
 
 
-def current(installation: Installation) -> tuple[Policy, PolicyError | None]:
+def current(installation: Installation, slurm_conf: str | None = None) -> tuple[Policy, PolicyError | None]:
     """Return the policy in force, and the error of the site's files if they are invalid.
 
-    Raises that error if there is no valid policy at all. Ignores the file `off`.
+    Its `trust` is what is proven (`policy.trust`). With `slurm_conf` ("" where Slurm finds it) the running
+    configuration is read when the policy is compiled. Raises that error if there is no valid policy at all. Ignores the
+    file `off`.
     """
+    policy, error = _current(installation, slurm_conf)
+    return trust.proven(policy, installation.enforcement), error
+
+
+def _current(installation: Installation, slurm_conf: str | None) -> tuple[Policy, PolicyError | None]:
     policy = compiled.read(installation.compiled_policy)
     if policy is not None and compiled.is_current(policy):
         return policy, None
@@ -56,7 +64,7 @@ def current(installation: Installation) -> tuple[Policy, PolicyError | None]:
     error = _remembered(installation, signature)
     if error is None:
         try:
-            return _compile(installation)
+            return _compile(installation, slurm_conf)
         except PolicyError as refused:
             error = refused
             _remember(installation, signature, refused)
@@ -65,13 +73,17 @@ def current(installation: Installation) -> tuple[Policy, PolicyError | None]:
     return policy, error
 
 
-def _compile(installation: Installation) -> tuple[Policy, PolicyError | None]:
+def _compile(installation: Installation, slurm_conf: str | None) -> tuple[Policy, PolicyError | None]:
     from warmstart.policy import load
 
     # Other users may compile a policy of their own. Root trusts only root's files.
     policy = load.compile_policy(installation.policy, owners={0, os.geteuid()})
     mode = _mode(installation, policy.signature)
-    return policy, _write(installation.compiled_policy, compiled.encode(policy), mode)
+    unsaved = _write(installation.compiled_policy, compiled.encode(policy), mode)
+    if slurm_conf is not None:
+        with suppress(OSError):  # then nothing is proven, and that is said
+            trust.remember(policy, installation.enforcement, slurm_conf)
+    return policy, unsaved
 
 
 def _mode(installation: Installation, signature: Signature) -> int:

@@ -309,8 +309,8 @@ class Images(Section):
     hosts: list[Destination] = Field(
         default=[],
         description="Other hosts of the site that a registry may redirect an import to: mirrors, token services, "
-        "storage. Public addresses need no entry; private, loopback and link-local addresses are refused without one "
-        "([images.md](images.md), Where imports may go).",
+        "storage. Without a port, 80 and 443. Public addresses need no entry; private, loopback and link-local "
+        "addresses are refused without one ([images.md](images.md), Where imports may go).",
     )
     proxy: Proxy | None = Field(
         default=None,

@@ -1,7 +1,8 @@
 """Operations under the job's uid, in directories of the job's user.
 
-Other jobs of that user can change the same files and control these processes. Root therefore trusts no result, only
-that the process ended. Hot path: operations import what they run.
+Other jobs of that user can change the same files, so root trusts no result, only that the process ended. They can stop
+and kill these processes, but not trace them: the real uid is the validator's (docs/threats.md, row 28). Hot path:
+operations import what they run.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 class JobClient:
     """Operations that run under a job's uid; `cache` is a descriptor of the job's cache directory."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, validator: Identity) -> None:
         self._identity = identity
+        self._real_uid = validator.uid
 
     def unpack(self, picked: list[tuple[Offer, Copy]], cache: int, subdir: str, deadline: Deadline) -> None:
         """Extract the offered entries of these copies into `subdir` of the cache, and restore their modes and times.
@@ -39,7 +41,7 @@ class JobClient:
             file_times = {path: file.mtime_ns for entry in offer.entries for path, file in files[entry].items()}
             sources.append(Source(copy.path, None if offer.whole else list(file_times)))
             times.update(file_times)
-        extract(sources, cache, subdir, self._identity, deadline)
+        extract(sources, cache, subdir, self._identity, deadline, real_uid=self._real_uid)
         try:
             with self._worker(cache) as worker:
                 worker.run(deadline, restore_times, cache, subdir, times)
@@ -57,4 +59,4 @@ class JobClient:
             worker.run(deadline, relocate, profile.name, cache, path, entries)
 
     def _worker(self, cache: int) -> Worker:
-        return Worker(self._identity, keep=(cache,))
+        return Worker(self._identity, keep=(cache,), real_uid=self._real_uid)

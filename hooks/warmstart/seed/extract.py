@@ -1,8 +1,9 @@
 """Seed by extraction, where overlays cannot be mounted: unsquashfs under the job's uid.
 
 Root never parses a bundle. The process has the job's uid and gid, no network and no privileges, and gets the bundle
-as an open file. Links that another process of the user makes can harm only that user. Its result is not trusted: the
-names that count as seeded come from the manifest.
+as an open file. It is outside the job's cgroup, so its real uid is the validator's: whoever could trace it would run
+outside the job's limits (docs/threats.md, row 28). Links that another process of the user makes can harm only that
+user. Its result is not trusted: the names that count as seeded come from the manifest.
 
 unsquashfs (verified with 4.5.1) opens the file system, the list and the destination through /proc/self/fd, so only
 the mode of the inode matters and not that of parent directories. The list has one path per line, each
@@ -61,12 +62,13 @@ def extract(  # noqa: PLR0917 - source, target, identity and limits
     identity: Identity,
     deadline: Deadline,
     bounds: Bounds | None = None,
+    real_uid: int | None = None,
 ) -> None:
     """Extract bundles as `identity` into the directory `name` below `parent_fd`, which `identity` owns.
 
     Modes are those of the bundle: 0777 for directories, 0666 for files, 0700 for `name` itself. Owner and group are
     `identity`'s; mtimes are in whole seconds (`restore_times` does the rest). No two sources may have a file in common
-    (`bundles.offers`).
+    (`bundles.offers`). `real_uid` is the process's real uid (`process.run_alone`).
 
     Raises `ExtractionFailed` or `ProgramTooSlow`, and removes `name`: a partial entry is worse than none.
     """
@@ -74,14 +76,20 @@ def extract(  # noqa: PLR0917 - source, target, identity and limits
         for source in sources:
             if source.files == []:  # unsquashfs extracts everything if the list is empty
                 continue
-            _extract_one(source, parent_fd, name, identity, deadline, bounds)
+            _extract_one(source, parent_fd, name, identity, deadline, bounds, real_uid)
     except BaseException:
         remove_tree(parent_fd, name, after(_REMOVAL))
         raise
 
 
 def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
-    source: Source, parent_fd: int, name: str, identity: Identity, deadline: Deadline, bounds: Bounds | None
+    source: Source,
+    parent_fd: int,
+    name: str,
+    identity: Identity,
+    deadline: Deadline,
+    bounds: Bounds | None,
+    real_uid: int | None,
 ) -> None:
     bundle = open_regular(source.path)
     listed = -1
@@ -104,6 +112,7 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
             cwd="/",
             keep=[bundle, parent_fd, *([listed] if listed >= 0 else [])],
             watch=bounds and bounds.watch,
+            real_uid=real_uid,
         )
     finally:
         os.close(bundle)

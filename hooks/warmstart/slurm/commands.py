@@ -6,12 +6,14 @@ Every call has a deadline. Not on the hot path of a compute node: SchedMD asks p
 - QOS (slurmctld hooks, before Slurm 25.11): through pyslurm where a release for the running Slurm is installed, else
   through scontrol.
 - State (maintenance): a running step daemon proves that its job is on this host; its title is `slurmstepd: [7.batch]`
-  (seen on 22.05; `setproctitle` in src/slurmd/slurmstepd). Its absence proves nothing, because without
-  PrologFlags=Contain none runs between two steps. The controller is then queried once per job. A failed query never
-  means "no such job".
+  (seen on 22.05; `setproctitle` in src/slurmd/slurmstepd). Anybody can give a process that title, so real uid and
+  executable count, too (docs/threats.md, row 33). Its absence proves nothing, because without PrologFlags=Contain none
+  runs between two steps. The controller is then queried once per job. A failed query never means "no such job".
 - Outcome (epilog, only if the policy depends on it): the epilog's SLURM_JOB_EXIT_CODE is 0 for cancelled and timed
   out jobs, and JobState is COMPLETING until the last epilog has ended (seen on 22.05). docs/policy.md lists squeue's
   exit code, reason and end time for each way in which a job can end. These fields contain no text of the job's owner.
+- Enforcement (maintenance, and once per change of the policy): AccountingStorageEnforce as slurmctld has it, for
+  `policy.trust`.
 - Drain reason (failures only): Slurm's own reason is always "Prolog error". slurmctld keeps the reason of a node that
   is already drained (`drain_nodes`, src/slurmctld/node_mgr.c). If the call fails, the exit status still drains the
   node.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -37,7 +40,9 @@ _LONGEST_REASON = 200
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d")
 _QOS = re.compile(r" QOS=(\S+)(?: WCKey=.*)?$", re.MULTILINE)
 _UNSET = ("N/A", "(null)")
+_DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
+_ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*([\w,]+)$", re.MULTILINE)
 _STATE = re.compile(r"\bJobState=([A-Z_]+)")
 # Slurm's job states that are final; COMPLETING is not among them (reference: squeue(1), JOB STATE CODES).
 _FINAL = frozenset(
@@ -128,18 +133,28 @@ def _has_fitting_pyslurm(query: QosQuery, deadline: Deadline) -> bool:
 
 
 def with_daemons(proc: str = "/proc") -> frozenset[int]:
-    """Return the ids of the jobs that have a step daemon on this host; only root's processes count."""
+    """Return the ids of the jobs that have a step daemon on this host; only daemons that root started count."""
     found = set()
-    for name in os.listdir(proc):
-        if not name.isdigit():
-            continue
+    for name in filter(str.isdigit, os.listdir(proc)):
         with suppress(OSError):
-            if os.stat(f"{proc}/{name}").st_uid != 0:
-                continue
             with open(f"{proc}/{name}/cmdline", "rb") as file:
-                if match := _TITLE.match(file.read(100)):
-                    found.add(int(match[1]))
+                match = _TITLE.match(file.read(100))
+            if match and _is_step_daemon(f"{proc}/{name}"):
+                found.add(int(match[1]))
     return frozenset(found)
+
+
+def _is_step_daemon(process: str) -> bool:
+    """Tell whether root runs a step daemon's program. A setuid program's owner is root, too, and users name files."""
+    with open(f"{process}/status", "rb") as file:
+        real_uid = re.search(rb"^Uid:\t(\d+)\t", file.read(), re.MULTILINE)
+    program = os.path.basename(os.readlink(f"{process}/exe"))
+    return (
+        real_uid is not None
+        and int(real_uid[1]) == 0
+        and program.startswith(_DAEMON)
+        and not os.stat(f"{process}/exe").st_mode & stat.S_ISUID
+    )
 
 
 def is_over(scontrol: str, job_id: int, slurm_conf: str) -> bool | None:
@@ -185,6 +200,18 @@ def parse_outcome(answer: str, job_id: int) -> str:
     if (reason, status) != ("None", "0"):
         return f"it ended with status {status}, reason {reason}"
     return "" if until[:1].isdigit() else "it was requeued"
+
+
+def enforced(scontrol: str, slurm_conf: str) -> list[str] | None:
+    """Return AccountingStorageEnforce of slurmctld's running configuration; None without a clear answer."""
+    try:
+        process = run([scontrol, "show", "config"], deadline=after(_LOOKUP_S), env=_environment(slurm_conf))
+    except (WarmstartError, OSError):
+        return None
+    found = _ENFORCED.findall(process.stdout.decode("utf-8", "replace"))
+    if process.status != 0 or len(found) != 1:
+        return None
+    return [word for word in found[0].lower().split(",") if word != "none"]
 
 
 def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:

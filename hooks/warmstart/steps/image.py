@@ -15,6 +15,7 @@ from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY, Charged
 from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import Reference
+from warmstart.policy import trust
 from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def run(context: Context, options: Options) -> Outcome:
     requester = Requester(record.node, record.run_id, record.job_id)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
     site = Site.of(policy, store, context.paths.uses, requester)
-    user = Charged(record.user, record.uid, record.account)
+    account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
+    user = Charged(record.user, record.uid, account)
     deadline = context.deadline.within(policy.images.wait)
     images, private = {}, dict(options.private)
     for reference in options.references:

@@ -143,7 +143,7 @@ class _Seeding:
     def _job(self) -> JobClient:
         from warmstart.seed.client import JobClient  # needed only to extract or rewrite entries
 
-        return JobClient(self._identity)
+        return JobClient(self._identity, self._context.policy.validate_user)
 
     def fetch(self, profile: Profile, namespace: str, *, cold: bool) -> None:
         """Fetch the profile's bundles to this node; none if the profile is to start `cold`."""

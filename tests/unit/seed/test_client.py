@@ -62,7 +62,7 @@ def test_what_is_offered_is_unpacked_with_its_times(
     copy: Copy, cache: int, tmp_path: Path, entries: list[str], files: dict[str, bytes]
 ) -> None:
     """And nothing else of the bundle."""
-    JobClient(ME).unpack([(offer(entries), copy)], cache, "numba", after(30))
+    JobClient(ME, ME).unpack([(offer(entries), copy)], cache, "numba", after(30))
     top = tmp_path / "cache" / "numba"
     found = {str(path.relative_to(top)): path for path in top.rglob("*") if path.is_file()}
     assert {name: path.read_bytes() for name, path in found.items()} == files
@@ -71,14 +71,14 @@ def test_what_is_offered_is_unpacked_with_its_times(
 
 def test_a_whole_bundle_is_unpacked_without_a_list(copy: Copy, cache: int, tmp_path: Path) -> None:
     """All its entries arrive."""
-    JobClient(ME).unpack([(offer(["e", "f"], whole=True), copy)], cache, "numba", after(30))
+    JobClient(ME, ME).unpack([(offer(["e", "f"], whole=True), copy)], cache, "numba", after(30))
     assert sum(path.is_file() for path in (tmp_path / "cache").rglob("*")) == 3
 
 
 def test_an_index_that_lies_is_found_out(copy: Copy, cache: int) -> None:
     """Before anything is unpacked."""
     with pytest.raises(BundleDamaged):
-        JobClient(ME).unpack([(offer(["e", "none"]), copy)], cache, "numba", after(30))
+        JobClient(ME, ME).unpack([(offer(["e", "none"]), copy)], cache, "numba", after(30))
     assert os.listdir(cache) == []
 
 
@@ -89,7 +89,7 @@ def test_what_the_jobs_process_does_is_nobody_elses_fault(copy: Copy, cache: int
     files["e"]["m/gone.1"] = [1, SHA256, MTIME_NS]
     listed.write_text(json.dumps(files))
     with pytest.raises(ExtractionFailed, match="modes and times"):
-        JobClient(ME).unpack([(offer(["e", "f"], whole=True), copy)], cache, "numba", after(30))
+        JobClient(ME, ME).unpack([(offer(["e", "f"], whole=True), copy)], cache, "numba", after(30))
 
 
 def test_entries_name_the_jobs_own_path(cache: int, tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_entries_name_the_jobs_own_path(cache: int, tmp_path: Path) -> None:
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_bytes(content)
     (key,) = os.listdir(top)
-    JobClient(ME).relocate(registry.get("triton"), cache, "/job/cache", [key], after(30))
+    JobClient(ME, ME).relocate(registry.get("triton"), cache, "/job/cache", [key], after(30))
     group = json.loads((top / key / "__grp__add_kernel.json").read_bytes())
     assert group["child_paths"]["add_kernel.cubin"] == f"/job/cache/triton/{key}/add_kernel.cubin"
     with pytest.raises(WorkerSilent):
-        JobClient(ME).relocate(registry.get("triton"), cache, "/job/cache", [key], after(0))
+        JobClient(ME, ME).relocate(registry.get("triton"), cache, "/job/cache", [key], after(0))
     with pytest.raises(FileNotFoundError):
-        JobClient(ME).relocate(registry.get("vllm"), cache, "/job/cache", [key], after(30))
+        JobClient(ME, ME).relocate(registry.get("vllm"), cache, "/job/cache", [key], after(30))

@@ -33,12 +33,15 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
     With --store: removes files of publishers that died, merges bundles, removes bundles that the policy lets expire,
     verifies a thirtieth of all bundles, and evicts images down to images.keep.
 
-    Does nothing while the file `off` exists beside the policy.
+    Does nothing while the file `off` exists beside the policy, or the host has switched itself off.
 
-    Exit status: 0 all done; 1 a part failed, or another maintenance run is active; 2 not root, or no policy.
+    Exit status: 0 all done; 1 a part failed, the host has switched itself off, or another maintenance run is active;
+    2 not root, or no policy.
     """
     if installation.is_off:
-        warn(f"switched off by {installation.off_switch}")
+        warn(f"switched off by {installation.off_file}")
+        if installation.off_file == installation.brake:
+            raise click.exceptions.Exit(PARTLY)
         return
     be_idle()
     if of_store:

@@ -134,7 +134,7 @@ def plan(
     if as_json:
         show_json({**found, "off": off, "policy": _origin(policy)})
     else:
-        _print(found, policy, installation.off_switch if off else "")
+        _print(found, policy, installation.off_file if off else "")
     if found["verdict"]:
         raise click.exceptions.Exit(REFUSED)
 

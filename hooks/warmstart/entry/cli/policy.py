@@ -10,8 +10,10 @@ import click
 from warmstart.entry.cli.output import fail, json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
+from warmstart.policy import trust
 from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
+from warmstart.policy.trust import TrustUnproven
 from warmstart.profiles.defined import DefinedProfile
 
 WRONG = 1
@@ -31,7 +33,7 @@ def check(installation: Installation, file: str | None, as_json: bool) -> None:
     """Check a policy file (default: the installed one) with the conf.d beside it.
 
     Prints every problem as FILE:LINE:COLUMN: PROBLEM. The files may belong to you instead of root. Users and groups
-    are looked up on this node.
+    are looked up on this node. If the policy relies on what Slurm enforces, slurmctld is asked whether it does.
 
     Exit status: 0 the policy is good; 1 it is not; 2 wrong usage.
     """
@@ -39,7 +41,7 @@ def check(installation: Installation, file: str | None, as_json: bool) -> None:
 
     path = os.path.abspath(file) if file else installation.policy
     try:
-        rules = load.compile_policy(path, owners={0, os.geteuid()}).rules
+        policy = load.compile_policy(path, owners={0, os.geteuid()})
     except PolicyError as error:
         problems = str(error).splitlines()
         if as_json:
@@ -47,10 +49,25 @@ def check(installation: Installation, file: str | None, as_json: bool) -> None:
         else:
             say("\n".join(problems))
         raise click.exceptions.Exit(WRONG) from None
+    rules, critical = len(policy.rules), _unproven(policy)
     if as_json:
-        show_json({"file": path, "ok": True, "rules": len(rules)})
+        problems_found = [problem.as_audit() for problem in critical]
+        show_json({"file": path, "ok": not critical, "rules": rules, "critical": problems_found})
     else:
-        say(f"ok: {len(rules)} {'rule' if len(rules) == 1 else 'rules'}")
+        for problem in critical:
+            warn(f"critical: {problem} ({problem.hint})")
+        say(f"{'the files are right' if critical else 'ok'}: {rules} {'rule' if rules == 1 else 'rules'}")
+    if critical:
+        raise click.exceptions.Exit(WRONG)
+
+
+def _unproven(policy: Policy) -> list[TrustUnproven]:
+    """Ask the running slurmctld whether it enforces what the policy declares."""
+    from warmstart.slurm.commands import enforced
+
+    if not trust.declared(policy):
+        return []
+    return trust.refuted(policy, enforced(policy.paths.scontrol, os.environ.get("SLURM_CONF", "")))
 
 
 @policy.command()
@@ -84,7 +101,7 @@ def show(installation: Installation, as_json: bool) -> None:
 
 def _print(installation: Installation, found: CurrentPolicy, since: str | None) -> None:
     if installation.is_off:
-        warn(f"switched off by {installation.off_switch}: hooks do nothing until it is removed")
+        warn(f"switched off by {installation.off_file}: hooks do nothing until it is removed")
     say(f"{found.origin}: {_state(found, since)}")
     if found.problem:
         warn(str(found.problem))

@@ -82,8 +82,10 @@ def state(node: Node) -> Iterator[Finding]:
 
 
 def workspace(node: Node) -> Iterator[Finding]:
-    """Check that only root can rename entries of the workspaces' parent."""
-    yield from _owned_by_root(node.policy.paths.workspace, WRONG, "the first prolog creates it")
+    """Check that only root can rename entries of the workspaces' parents, or create a parent that is missing."""
+    root = node.policy.paths.workspace
+    for path in [f"{root}/{name}" for name in node.installation.nodes()] or [root]:
+        yield from _owned_by_root(path, WRONG, "the first prolog creates it")
 
 
 def tmpdir(node: Node) -> Iterator[Finding]:
@@ -202,6 +204,8 @@ def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
     """
     bad, directory = [], _existing(path)
     there = directory == path
+    if not there and weakness(os.stat(directory, follow_symlinks=False)):
+        bad.append(f"{path}, which anybody can create first in {directory}")
     while True:
         seen = os.stat(directory, follow_symlinks=False)
         if not stat.S_ISDIR(seen.st_mode) or weakness(seen, sticky=True):
@@ -210,7 +214,7 @@ def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
             break
         directory = os.path.dirname(directory)
     if bad:
-        change = "make root the owner, and let only root write (or set the sticky bit)"
+        change = "make root the owner, and let only root write (or set the sticky bit); docs/install.md, tmpfiles.d"
         yield Finding(status, f"others than root can change {', '.join(bad)}", change)
     else:
         yield Finding(OK, f"only root can change {path}" if there else f"{path} does not exist yet; {otherwise}")

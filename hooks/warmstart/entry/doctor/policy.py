@@ -9,7 +9,7 @@ from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOW
 from warmstart.errors import PolicyError
 from warmstart.host.files import ROOT_ALONE
 from warmstart.paths import Installation
-from warmstart.policy import compiled, source
+from warmstart.policy import compiled, source, trust
 from warmstart.policy.current import current_policy
 from warmstart.policy.invalid import PolicyUntrusted
 
@@ -66,11 +66,31 @@ def compiled_form(installation: Installation) -> Iterator[Finding]:
 
 
 def switch(installation: Installation) -> Iterator[Finding]:
-    """Check for the file `off`, which is easily forgotten."""
-    if installation.is_off:
+    """Check for the file `off`, which is easily forgotten, and for the brake, which nobody asked for."""
+    if os.path.exists(installation.brake):
+        with open(installation.brake, encoding="utf-8", errors="replace") as file:
+            found = file.read(4096).partition("\n")[0]
+        change = f"find the cause (warmstart audit --event node.drained, hook.crashed); then rm {installation.brake}"
+        yield Finding(CRITICAL, found, change)
+    elif installation.is_off:
         yield Finding(ADVICE, f"{installation.off_switch} exists: hooks do nothing", "remove it to enable the hooks")
     else:
         yield Finding(OK, "hooks are enabled")
+
+
+def enforcement(installation: Installation) -> Iterator[Finding]:
+    """Check that Slurm enforces what the policy declares enforced: rights rest on it (docs/threats.md, row 36)."""
+    try:
+        policy = current_policy(installation).policy
+    except PolicyError as error:
+        yield Finding(UNKNOWN, f"there is no policy: {_line(error)}", error.hint)
+        return
+    names = trust.declared(policy)
+    for problem in trust.problems(policy, installation.enforcement):
+        yield Finding(CRITICAL, str(problem), problem.hint)
+    if not trust.unproven(policy):
+        found = f"Slurm enforces {' and '.join(names)}" if names else "the policy relies on nothing that users write"
+        yield Finding(OK, found)
 
 
 def _line(error: PolicyError) -> str:
@@ -82,4 +102,5 @@ CHECKS = {
     "policy.files": files,
     "policy.compiled": compiled_form,
     "policy.off": switch,
+    "policy.trust": enforcement,
 }

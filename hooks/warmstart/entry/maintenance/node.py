@@ -42,6 +42,7 @@ from warmstart.host.files import DIRECTORY, names_in, opened_dir
 from warmstart.images import scratch, usage_notes
 from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
+from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordUnreadable
 from warmstart.run_end import Orphan, WorkspaceBusy
 from warmstart.runner import run_epilog
@@ -94,7 +95,8 @@ def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Rep
         _node_lock(installation.node(node).root, node),
         maintenance_session(installation, "maintain", node) as session,
     ):
-        return _NodeMaintenance(session, _job_is_over(session, slurm_conf), slurm_conf).all()
+        is_over = _job_is_over(session, slurm_conf)
+        return _NodeMaintenance(session, is_over, slurm_conf, installation.enforcement).all()
 
 
 @contextmanager
@@ -130,14 +132,20 @@ def _job_is_over(session: MaintenanceSession, slurm_conf: str) -> Callable[[int]
 class _NodeMaintenance:
     """The parts of one node's maintenance. An error in one does not stop the others."""
 
-    def __init__(self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str) -> None:
+    def __init__(
+        self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str, enforcement: str
+    ) -> None:
+        """`enforcement` is the path of `Installation.enforcement`."""
         self._session = session
         self._boot_id = records.boot_id()
         self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf)
+        self._slurm_conf = slurm_conf
+        self._enforcement = enforcement
 
     def all(self) -> Report:
         """Run every part."""
         orphans = self._orphans
+        self._part("trust", self._trust)
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
         harvested = self._part("harvests", self._harvests)
@@ -164,6 +172,13 @@ class _NodeMaintenance:
             )
         self._session.failed("maintenance", failure)
         return 0
+
+    def _trust(self) -> None:
+        """Read what Slurm enforces. Raises `TrustUnproven` if that is less than the policy declares."""
+        session = self._session
+        trust.remember(session.policy, self._enforcement, self._slurm_conf)
+        if problems := trust.problems(trust.proven(session.policy, self._enforcement), self._enforcement):
+            raise problems[0]
 
     def _spool(self) -> int:
         session = self._session

@@ -28,6 +28,7 @@ from warmstart.host.identity import Identity, close_others, detach, surrender
 from warmstart.host.netns import Enclosure, enclosure
 from warmstart.images.reference import DOCKER_HUB, Reference
 
+DEFAULT_PORTS = (80, 443)  # of HTTP and HTTPS: other services of a registry's host are not its own
 PROXY = ("127.0.0.1", 3128)
 LONGEST_REFUSAL = 4096
 LONGEST_HEAD = 1 << 16
@@ -66,7 +67,10 @@ class DestinationRefused(Exception):
 
 
 class Reach(NamedTuple):
-    """What the policy allows imports to reach: `hosts` are HOST, HOST:PORT or *.DOMAIN, `proxy` is HOST:PORT or ""."""
+    """What the policy allows imports to reach: `hosts` are HOST, HOST:PORT or *.DOMAIN, `proxy` is HOST:PORT or "".
+
+    A host without a port is meant with `DEFAULT_PORTS`.
+    """
 
     hosts: tuple[str, ...] = ()
     proxy: str = ""
@@ -414,9 +418,10 @@ def _may_be_reached(family: int, address: tuple[str | int | bytes, ...]) -> bool
 
 
 def _fits(pattern: str, host: str, port: int) -> bool:
+    """Return whether HOST, HOST:PORT or *.DOMAIN names this host and port; without a port, a default one."""
     name, colon, own_port = pattern.rpartition(":")
     if not colon:
-        name, own_port = pattern, ""
-    if own_port and int(own_port) != port:
+        name = pattern
+    if port not in ((int(own_port),) if colon else DEFAULT_PORTS):
         return False
     return host.endswith(name[1:]) if name.startswith("*.") else host == name

@@ -29,7 +29,7 @@ def test_check_counts_the_rules_of_a_good_policy(site: Installation) -> None:
     """One word and a number, easy to read and to parse."""
     result = run(site, "policy", "check")
     assert (result.exit_code, result.stdout.strip()) == (0, "ok: 2 rules")
-    assert answer(site, "policy", "check") == {"file": site.policy, "ok": True, "rules": 2}
+    assert answer(site, "policy", "check") == {"file": site.policy, "ok": True, "rules": 2, "critical": []}
 
 
 def test_check_tells_every_problem_with_its_place(site: Installation) -> None:

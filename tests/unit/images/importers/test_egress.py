@@ -49,8 +49,12 @@ def test_public(address: str) -> None:
         ("REG.io", 5000, True),
         ("reg.io", 5001, False),
         ("evil-reg.io", 5000, False),
-        ("minio.site", 9000, True),
-        ("minio.site", 9001, True),
+        ("minio.site", 443, True),
+        ("minio.site", 80, True),
+        ("minio.site", 9000, False),
+        ("minio.site", 22, False),
+        ("a.b.blobs.site", 443, True),
+        ("a.b.blobs.site", 8080, False),
         ("a.b.blobs.site", 80, True),
         ("blobs.site", 80, False),
         ("xblobs.site", 80, False),
@@ -59,9 +63,30 @@ def test_public(address: str) -> None:
     ],
 )
 def test_what_the_policy_names(host: str, port: int, named: bool) -> None:
-    """Whole names, with the port if one is given; a star stands for whole labels."""
+    """Whole names, with the port that is given, else the default ones; a star stands for whole labels."""
     reach = Reach(("minio.site", "*.blobs.site", "one.site:443"))
     assert Destinations.of(parse("reg.io:5000/a:1"), reach).is_trusted(host, port) is named
+
+
+@pytest.mark.parametrize(
+    ("port", "named"), [(443, True), (80, True), (22, False), (5432, False), (6379, False), (8443, False)]
+)
+def test_a_registry_without_a_port_is_its_default_ports(port: int, named: bool) -> None:
+    """What else listens on that host is another service, wherever the registry sends an import."""
+    assert Destinations.of(parse("reg.io/a:1"), Reach()).is_trusted("reg.io", port) is named
+
+
+def test_a_redirect_to_another_port_of_the_registry_connects_to_nothing() -> None:
+    """Its host is the site's, and the service there trusts whoever is inside."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(0.0)
+        port = other.getsockname()[1]
+        with pytest.raises(DestinationRefused, match=f"localhost:{port} "):
+            Destinations("localhost").check("localhost", port)
+        with pytest.raises(DestinationRefused, match=f"localhost:{port} "):
+            Destinations("localhost").connect("localhost", port, 5.0)
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 def test_docker_hub_is_asked_where_it_answers() -> None:

@@ -1,0 +1,165 @@
+"""A user takes names in a shared directory before others do (docs/threats.md, row 34)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.requirements import unavailable
+from tests.support.runs import a_policy
+from warmstart.entry.doctor.node import Node
+from warmstart.entry.doctor.node import workspace as workspaces
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
+from warmstart.images import usage_notes, user_import
+from warmstart.images.scratch import Caps
+from warmstart.paths import Installation
+from warmstart.policy.schema import Paths
+
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"
+)
+ALICE = Identity("alice", 64201, 64201)
+REPOSITORY = Path(__file__).parents[2]
+BOB = Identity("bob", 64202, 64202)
+
+
+def import_directory(shared: str) -> str:
+    """Return where images of the caller's own go, with `shared` for /var/tmp."""
+    user_import.FALLBACK = shared
+    return user_import.user_import_directory("", "7.0", Caps(1 << 20, 100)).path
+
+
+def write(path: str) -> None:
+    """Write a file as the caller."""
+    Path(path).write_bytes(b"x")
+
+
+def squat(shared: str, names: list[str], target: str) -> None:
+    """Take names: as a directory that all may write, as a link to one, and as a file."""
+    for number, name in enumerate(names):
+        path = Path(shared, name)
+        if number % 3 == 0:
+            path.mkdir()
+            path.chmod(0o777)
+        elif number % 3 == 1:
+            path.symlink_to(target)
+        else:
+            path.write_bytes(b"")
+
+
+def release(shared: str, step: str) -> None:
+    """Remove a step's images."""
+    user_import.FALLBACK = shared
+    user_import.release(step)
+
+
+@pytest.fixture
+def shared(base: Path) -> str:
+    """Give a directory like /var/tmp."""
+    (base / "shared").mkdir()
+    (base / "shared").chmod(0o1777)
+    return str(base / "shared")
+
+
+@pytest.fixture
+def alice() -> Iterator[Worker]:
+    """Run functions as alice."""
+    with Worker(ALICE) as worker:
+        yield worker
+
+
+@pytest.fixture
+def bob() -> Iterator[Worker]:
+    """Run functions as bob."""
+    with Worker(BOB) as worker:
+        yield worker
+
+
+def test_names_that_another_user_took_keep_nobody_from_importing(alice: Worker, bob: Worker, shared: str) -> None:
+    """Bob has made what he can guess, before and after; alice has a directory that is hers alone."""
+    target = str(Path(shared).parent / "bobs")
+    Path(target).mkdir(mode=0o777)
+    stem = f"{usage_notes.FOLDER}-{ALICE.uid}"
+    bob.run(after(5), squat, shared, [stem, *(f"{stem}-{number}" for number in range(9))], target)
+    path = alice.run(after(5), import_directory, shared)
+    status = os.lstat(path)
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (ALICE.uid, 0o700)
+    bob.run(after(5), squat, shared, [f"{stem}-a", f"{stem}-b", f"{stem}-c", f"{stem}-0a"], target)
+    assert alice.run(after(5), import_directory, shared) == path
+    assert os.listdir(target) == []
+
+
+def test_the_name_cannot_be_guessed(alice: Worker, base: Path) -> None:
+    """It is another one in each shared directory."""
+    names = set()
+    for number in range(3):
+        (base / str(number)).mkdir()
+        (base / str(number)).chmod(0o1777)
+        names.add(os.path.basename(alice.run(after(5), import_directory, str(base / str(number)))))
+    assert len(names) == 3
+
+
+def test_release_finds_what_the_step_has(alice: Worker, bob: Worker, shared: str) -> None:
+    """In the user's directory and nowhere else."""
+    bobs = bob.run(after(5), import_directory, shared)
+    path = alice.run(after(5), import_directory, shared)
+    alice.run(after(5), write, f"{path}/7.0.a.sqsh")
+    alice.run(after(5), write, f"{path}/7.1.a.sqsh")
+    bob.run(after(5), write, f"{bobs}/7.0.a.sqsh")
+    for _ in range(2):
+        alice.run(after(5), release, shared, "7.0")
+        assert os.listdir(path) == ["7.1.a.sqsh"]
+    assert os.listdir(bobs) == ["7.0.a.sqsh"]
+
+
+def make(path: str) -> None:
+    """Make a directory."""
+    os.mkdir(path, 0o755)
+
+
+def workspace_findings(base: Path, workspace: str) -> list[tuple[str, str]]:
+    """Return what doctor says of the workspaces' parents on a host whose node n1 has run hooks."""
+    prefix = str(base / "prefix")
+    (base / "prefix/var/lib/warmstart/n1/state").mkdir(parents=True, exist_ok=True)
+    policy = a_policy(base)
+    policy = policy._replace(paths=policy.paths._replace(workspace=workspace))
+    return [(found.status, found.found) for found in workspaces(Node(Installation(prefix), policy))]
+
+
+def test_doctor_tells_of_a_workspace_root_that_a_user_has_made_or_could_make(
+    bob: Worker, base: Path, shared: str
+) -> None:
+    """A job there would run cold for ever: of the root, and of a node's directory in a root that all may write."""
+    root = f"{shared}/warmstart"
+    ((status, found),) = workspace_findings(base, root)
+    assert (status, "anybody can create" in found) == ("wrong", True)
+    bob.run(after(5), make, root)
+    ((status, found),) = workspace_findings(base, root)
+    assert (status, f"{root} (uid {BOB.uid}" in found) == ("wrong", True)
+    bob.run(after(5), make, f"{shared}/n1")
+    ((status, found),) = workspace_findings(base, shared)
+    assert (status, f"{shared}/n1 (uid {BOB.uid}" in found) == ("wrong", True)
+
+
+def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared: str) -> None:
+    """At boot, also if a user was there first; `doctor` then has nothing to say."""
+    tmpfiles = shutil.which("systemd-tmpfiles") or unavailable("systemd-tmpfiles is not installed")
+    text = (REPOSITORY / "packaging/tmpfiles.d/warmstart.conf").read_text()
+    default = str(Paths.model_fields["workspace"].default)
+    assert text.count(f"d {default} ") == 1
+    config = base / "warmstart.conf"
+    root = f"{shared}/warmstart"
+    config.write_text(text.replace(default, root))
+    bob.run(after(5), make, root)
+    subprocess.run([tmpfiles, "--create", str(config)], check=True)
+    status = os.lstat(root)
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o755)
+    assert [status for status, _ in workspace_findings(base, root)] == ["ok"]

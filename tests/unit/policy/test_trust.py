@@ -1,0 +1,238 @@
+"""What the policy declares as enforced counts only while Slurm is known to enforce it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import POLICY, answer, installed, run
+from tests.support.policy_site import Compile, a_rule
+from tests.support.runs import a_job
+from warmstart.entry.doctor import policy as doctor
+from warmstart.entry.doctor.finding import run as run_checks
+from warmstart.job import Job
+from warmstart.paths import Installation
+from warmstart.policy import trust
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy
+from warmstart.policy.match import Grant, combine, matching, private_repository
+from warmstart.policy.refresh import current
+from warmstart.slurm import commands
+
+JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml")
+PUBLISHER = JOB._replace(uid=1501, user="svc_ml")
+RULES = """\
+version: 1
+paths: {store: /shared/warmstart}
+images:
+  registries: [a.org]
+  credentials:
+    file: /etc/warmstart/login
+    repositories: [{name: team, repository: a.org/ml/*, match: {account: ml}}]
+trust: {account: enforced, qos: enforced}
+slurmctld: {spec_directory: /shared/specs}
+rules:
+  - {name: everyone, profiles: [numba]}
+  - {name: comfort, match: {account: ml}, env: {LEVEL: "3"}}
+  - {name: team, match: {account: ml, partition: gpu}, scope: account, publish: {users: [svc_ml]}}
+  - {name: high, match: {qos: high, partition: gpu}, scope: site}
+"""
+ALL = ("associations", "limits", "qos", "safe")
+CONFIG = """\
+Configuration data as of 2026-01-31T09:30:00
+AccountingStorageBackupHost = (null)
+AccountingStorageEnforce = {words}
+AccountingStorageHost   = localhost
+"""
+
+
+@pytest.fixture
+def policy(compiled_of: Compile) -> Policy:
+    """Return a policy that grants rights on account and QOS."""
+    return compiled_of(RULES)
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that writes what is remembered of the running Slurm; it returns the path."""
+
+    def write(*words: str, age: float = 0.0) -> str:
+        path = tmp_path / "enforcement.json"
+        path.write_text(json.dumps({"at": time.time() - age, "words": list(words)}))
+        return str(path)
+
+    return write
+
+
+def granted(policy: Policy, job: Job) -> Grant:
+    """Return what a job gets."""
+    return combine(policy, matching(policy, job, list), job)
+
+
+def private(policy: Policy) -> str:
+    """Return whose credentials the job of the tests gets."""
+    return private_repository(policy, JOB, list, "a.org/ml/app")
+
+
+def test_an_enforced_account_is_a_scope(policy: Policy, known: Callable[..., str]) -> None:
+    """The control: with a running configuration that says so, rights rest on it."""
+    proven = trust.proven(policy, known(*ALL))
+    assert proven == policy
+    assert granted(proven, JOB).read_scopes == ["account-ml", "user-1000-alice"]
+    assert granted(proven, PUBLISHER).publish_scope == "account-ml"
+    assert granted(proven, JOB._replace(qos="high")).read_scopes[0] == "site"
+    assert private(proven) == "team"
+    assert trust.problems(proven, "/nowhere") == []
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("limits",), ("qos",), ("nojobs", "wckeys")], ids=lambda words: "-".join(words) or "none"
+)
+def test_an_account_that_slurm_does_not_enforce_grants_nothing(
+    policy: Policy, known: Callable[..., str], words: tuple[str, ...]
+) -> None:
+    """`sbatch -A ml` by anybody: neither the account's scope nor its credentials; what everybody may choose stays."""
+    doubted = trust.proven(policy, known(*words))
+    for job in (JOB, PUBLISHER):
+        grant = granted(doubted, job)
+        assert (grant.read_scopes, grant.publish_scope) == ([grant.publish_scope], f"user-{job.uid}-{job.user}")
+        assert (grant.profiles, grant.env) == (["numba"], {"LEVEL": "3"})
+    assert private(doubted) == ""
+    assert ("site" in granted(doubted, JOB._replace(qos="high")).read_scopes) is ("qos" in words)
+    problem = str(trust.problems(doubted, known(*words))[0])
+    assert f"AccountingStorageEnforce is {','.join(words) or 'none'}, without associations" in problem
+
+
+@pytest.mark.parametrize("age", [trust.LONGEST_S + 60, -3600.0])
+def test_an_answer_of_long_ago_or_of_the_future_proves_nothing(
+    policy: Policy, known: Callable[..., str], age: float
+) -> None:
+    """Nobody has looked since, or the clock was set."""
+    path = known(*ALL, age=age)
+    assert trust.unproven(trust.proven(policy, path)) == {"account", "qos"}
+    assert "was last read" in str(trust.problems(trust.proven(policy, path), path)[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"at": "now", "words": ["associations"]}', '{"at": 1e99, "words": 7}']
+)
+def test_a_damaged_memory_proves_nothing(policy: Policy, tmp_path: Path, text: str) -> None:
+    """Nor does one that is not there."""
+    path = tmp_path / "enforcement.json"
+    assert trust.unproven(trust.proven(policy, str(path))) == {"account", "qos"}
+    path.write_text(text)
+    assert trust.unproven(trust.proven(policy, str(path))) == {"account", "qos"}
+
+
+def test_a_memory_that_others_can_write_proves_nothing(policy: Policy, known: Callable[..., str]) -> None:
+    """It would be a way to a team's scope."""
+    path = known(*ALL)
+    os.chmod(path, 0o666)
+    assert trust.unproven(trust.proven(policy, path)) == {"account", "qos"}
+
+
+def test_a_doubted_rule_restricts_all_the_same(policy: Policy, known: Callable[..., str]) -> None:
+    """A job under a team's rule does not reach further because its account is in doubt."""
+    wide = a_rule(name="wide", scope="site")
+    doubted = trust.proven(policy._replace(rules=(wide, *policy.rules)), known())
+    assert granted(doubted, JOB).read_scopes == ["user-1000-alice"]
+
+
+def test_a_policy_that_declares_nothing_reads_nothing(compiled_of: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm prolog pays for this only where a policy relies on it."""
+    monkeypatch.setattr(trust, "_known", lambda _: pytest.fail("the file was read"))
+    bare = compiled_of("version: 1\npaths: {store: /shared/warmstart}\n")
+    assert trust.proven(bare, "/nowhere") is bare
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CONFIG.format(words="associations,limits,qos"), ["associations", "limits", "qos"]),
+        (CONFIG.format(words="none"), []),
+        (CONFIG.format(words="none") * 2, None),
+        (CONFIG.replace("AccountingStorageEnforce", "X"), None),
+        ("", None),
+    ],
+)
+def test_the_running_configuration_is_read(tmp_path: Path, text: str, words: list[str] | None) -> None:
+    """One clear answer, or none."""
+    assert commands.enforced(scontrol(tmp_path, text), "") == words
+
+
+def test_a_controller_that_does_not_answer_says_nothing(tmp_path: Path) -> None:
+    """A command that fails or is missing is no answer."""
+    assert commands.enforced(scontrol(tmp_path, CONFIG.format(words="qos"), status=1), "") is None
+    assert commands.enforced(str(tmp_path / "nowhere"), "") is None
+
+
+def scontrol(place: Path, text: str, status: int = 0) -> str:
+    """Write a stand-in for scontrol; return its path."""
+    (place / "answer").write_text(text)
+    path = place / "scontrol"
+    path.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && cat {place}/answer\nexit {status}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def slurmctld(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str] | None]:
+    """Return what the running slurmctld enforces, under "words"; nothing at first."""
+    state: dict[str, list[str] | None] = {"words": []}
+    monkeypatch.setattr(commands, "enforced", lambda *_: state["words"])
+    return state
+
+
+@pytest.fixture
+def installation(tmp_path: Path, slurmctld: object) -> Installation:
+    """Return an installation whose policy relies on the account."""
+    return installed(tmp_path, POLICY + "trust: {account: enforced}\n")
+
+
+def test_the_configuration_is_read_when_the_policy_is_compiled(
+    installation: Installation, slurmctld: dict[str, list[str] | None]
+) -> None:
+    """And remembered: a later hook asks nobody, and without an answer the last one stays."""
+    policy, _ = current(installation, "")
+    assert policy.trust.account == trust.UNPROVEN
+    slurmctld["words"] = ["associations"]
+    assert current(installation, "")[0].trust.account == trust.UNPROVEN  # no question on the hot path
+    trust.remember(policy, installation.enforcement, "")
+    assert current(installation, "")[0].trust.account == trust.ENFORCED
+    assert current_policy(installation).policy.trust.account == trust.ENFORCED
+    slurmctld["words"] = None
+    trust.remember(policy, installation.enforcement, "")
+    assert current(installation, "")[0].trust.account == trust.ENFORCED
+
+
+def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[str, list[str] | None]) -> None:
+    """Until a hook or maintenance has seen that Slurm enforces it."""
+
+    def status() -> str:
+        return {found.check: found.status for found in run_checks(doctor.CHECKS, installation)}["policy.trust"]
+
+    assert status() == "critical"
+    policy, _ = current(installation, "")
+    assert status() == "critical"
+    slurmctld["words"] = ["associations"]
+    trust.remember(policy, installation.enforcement, "")
+    assert status() == "ok"
+
+
+@pytest.mark.parametrize("words", [[], ["qos"], None])
+def test_policy_check_calls_it_critical(
+    installation: Installation, slurmctld: dict[str, list[str] | None], words: list[str] | None
+) -> None:
+    """It asks the running slurmctld itself."""
+    slurmctld["words"] = words
+    done = run(installation, "policy", "check")
+    assert done.exit_code == 1
+    assert "critical: trust.account is enforced in the policy, but" in " ".join(done.stderr.split())
+    assert [error["code"] for error in answer(installation, "policy", "check")["critical"]] == ["trust-unproven"]
+    slurmctld["words"] = ["associations"]
+    assert run(installation, "policy", "check").exit_code == 0
