@@ -117,7 +117,7 @@ class NodePaths(NamedTuple):
 
     @property
     def view(self) -> str:
-        """`<jobid>/` (the job's uid, 0500): the files that its task prolog reads. The parent has mode 0711."""
+        """`<jobid>/`: the files that the job's task prolog reads, and only the job's uid. Both directories are 0711."""
         return f"{self.root}/view"
 
     @property

@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,26 @@ class Node:
 def node(base: Path) -> Node:
     """Yield a node whose controller knows no jobs."""
     return Node(base)
+
+
+@pytest.fixture
+def immutable() -> Iterator[Callable[[Path], None]]:
+    """Give what makes a file that not even root can remove; undone after the test."""
+    made: list[Path] = []
+
+    def make(path: Path) -> None:
+        made.append(path)
+        subprocess.run(["/usr/bin/chattr", "+i", path], check=True)
+
+    yield make
+    for path in made:
+        if path.exists():
+            mutable(path)
+
+
+def mutable(path: Path) -> None:
+    """Undo what `immutable` did."""
+    subprocess.run(["/usr/bin/chattr", "-i", path], check=True)
 
 
 def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[str]:
@@ -321,6 +342,42 @@ def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
     with records.job_lock(node.paths.state, 4, after(1)):
         node.maintain()
         assert node.left() == before
+
+
+def test_one_run_that_cannot_be_removed_costs_no_other(node: Node, immutable: Callable[[Path], None]) -> None:
+    """Nor the trees of runs without a record. It is audited, keeps its record, and goes with the next maintenance."""
+    held = [Path(node.paths.view) / "4", Path(node.run_of(4).run_directory) / "cache"]
+    node.run_of(5)
+    for job_id in (6, 7):
+        node.trees(a_record(job_id=job_id, view_id=job_id, workspace=str(node.base / "workspace")))
+    held += [Path(node.paths.view) / "6", node.workspace / "6.0a1b2c3d"]
+    for path in held:
+        immutable(path)
+    node.maintain(status=1)
+    assert node.left() == ["n1/4.0a1b2c3d", "n1/6.0a1b2c3d", "state/4", "view/4", "view/6"]
+    errors = [event["error"]["code"] for event in node.site.events("step.failed")]
+    assert errors == ["workspace-busy"] * 4
+    for path in held:
+        mutable(path)
+    node.maintain()
+    assert node.left() == []
+
+
+def test_one_run_that_meets_a_bug_costs_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever one run or tree raises, the next one is done."""
+    node.run_of(4)
+    node.run_of(5)
+    real = records.load
+
+    def load(state: str, job_id: int) -> Record | None:
+        if job_id == 4:
+            raise RuntimeError("a bug")
+        return real(state, job_id)
+
+    monkeypatch.setattr(records, "load", load)
+    node.maintain(status=1)
+    assert node.left() == ["n1/4.0a1b2c3d", "state/4", "view/4"]
+    assert "a bug" in node.site.events("hook.crashed")[0]["traceback"]
 
 
 def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -33,7 +32,7 @@ from warmstart.entry.maintenance.session import (
     MaintenanceSession,
     maintenance_session,
 )
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
@@ -43,7 +42,7 @@ from warmstart.images import scratch, usage_notes
 from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
 from warmstart.record import JobBusy, Record, RecordUnreadable
-from warmstart.run_end import Orphan, WorkspaceBusy
+from warmstart.run_end import Orphan
 from warmstart.runner import run_epilog
 from warmstart.seed import node_cache
 from warmstart.slurm import commands
@@ -55,14 +54,6 @@ SPOOL_SECONDS = 600.0
 RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
 MOST_QUERIES = 200  # to the controller, for one node
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
-
-
-class MaintenanceFailed(ResourceError):
-    """A part of maintenance failed, mostly on this node's disk."""
-
-    code = "maintenance-failed"
-    template = "{part}: {problem}"
-    hint = "read the reason; the next run tries again"
 
 
 class Report(NamedTuple):
@@ -140,8 +131,8 @@ class _NodeMaintenance:
     def __init__(self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str) -> None:
         self._session = session
         self._boot_id = records.boot_id()
-        self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf)
-        self._failed: list[str] = []
+        self._failures: list[WarmstartError] = []
+        self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf, self._failures)
 
     def all(self) -> Report:
         """Run every part."""
@@ -155,24 +146,14 @@ class _NodeMaintenance:
         pruned = self._part("copies", self._copies)
         return Report(
             *(self._session.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
-            failed=tuple(self._failed),
+            failed=tuple(str(failure) for failure in self._failures),
         )
 
     def _part(self, name: str, act: Callable[[], int | None]) -> int:
-        try:
-            return act() or 0
-        except WarmstartError as error:
-            failure = error
-        except OSError as error:
-            failure = MaintenanceFailed(part=name, problem=error.strerror or str(error))
-        except Exception:  # noqa: BLE001 - a bug that one job's files trigger does not stop the other parts
-            self._session.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
-            failure = MaintenanceFailed(
-                part=name, problem="a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
-            )
-        self._failed.append(str(failure))
-        self._session.failed("maintenance", failure)
-        return 0
+        done = None
+        with self._session.isolated(name, self._failures):
+            done = act()
+        return done or 0
 
     def _spool(self) -> int:
         session = self._session
@@ -182,7 +163,7 @@ class _NodeMaintenance:
 
     def _harvests(self) -> int:
         outcome = finish_deferred(self._session, self._boot_id)
-        self._failed += [str(failure) for failure in outcome.failures]
+        self._failures += outcome.failures
         return outcome.runs
 
     def _imports(self) -> None:
@@ -201,7 +182,11 @@ class _NodeMaintenance:
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
             for name in os.listdir(workspaces):
-                with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, workspaces) as fd:
+                with (
+                    session.isolated(f"uses of {name}", self._failures),
+                    suppress(FileNotFoundError, NotADirectoryError),
+                    opened_dir(name, workspaces) as fd,
+                ):
                     marked += usage_notes.mark_noted(
                         fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
                     )
@@ -219,13 +204,19 @@ class Orphans:
     """Leftovers of jobs that are over: runs without an epilog, and trees without a record."""
 
     def __init__(
-        self, session: MaintenanceSession, boot_id: str, is_over: Callable[[int], bool], slurm_conf: str
+        self,
+        session: MaintenanceSession,
+        boot_id: str,
+        is_over: Callable[[int], bool],
+        slurm_conf: str,
+        failures: list[WarmstartError],
     ) -> None:
-        """`is_over` is true only for jobs that are certainly over."""
+        """`is_over` is true only for jobs that are certainly over. The errors of runs and trees go to `failures`."""
         self._session = session
         self._boot_id = boot_id
         self._is_over = is_over
         self._slurm_conf = slurm_conf
+        self._failures = failures
         self.finished = 0  # runs
         self.removed = 0  # trees
 
@@ -233,7 +224,7 @@ class Orphans:
         """Harvest and release the runs whose epilog never ran, or was killed."""
         for name in names_in(self._session.paths.state):
             if name.isdigit():
-                with suppress(JobBusy):
+                with self._session.isolated(f"run of job {name}", self._failures), suppress(JobBusy):
                     self._finish_run(int(name))
 
     def remove_trees(self) -> None:
@@ -254,7 +245,8 @@ class Orphans:
             audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
             seconds = session.policy.harvest.budget + SECONDS_BESIDES
             context = Context(session.policy, session.paths, record, audit, after(seconds), session.store)
-            run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
+            failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
+            self._failures += [failure] if failure else []
             self.finished += 1
 
     def _may_be_finished(self, job_id: int) -> bool:
@@ -293,7 +285,7 @@ class Orphans:
 
     def _end(self, orphan: Orphan) -> None:
         session = self._session
-        with suppress(JobBusy), self._busy_reported():
+        with session.isolated(orphan.path, self._failures), suppress(JobBusy):
             self.removed += run_end.end_orphan(
                 session.paths, orphan, session.policy.limits.keep or 0, self._is_over, session.audit
             )
@@ -302,8 +294,8 @@ class Orphans:
         directory = self._session.paths.view
         for name in names_in(directory):
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
-            if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._view_ids():
-                with self._busy_reported():
+            with self._session.isolated(f"{directory}/{name}", self._failures):
+                if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._view_ids():
                     run_end.remove_orphan("view", directory, name, self._session.audit)
                     self.removed += 1
 
@@ -317,24 +309,14 @@ class Orphans:
                     found.add(record.view_id)
         return found
 
-    @contextmanager
-    def _busy_reported(self) -> Iterator[None]:
-        try:
-            yield
-        except WorkspaceBusy as error:
-            self._session.failed("maintenance", error)
-
 
 def finish_deferred(session: MaintenanceSession, boot_id: str) -> DeferredOutcome:
     """Finish the deferred harvests, oldest first. If one fails, the others still run."""
     runs, failures = 0, list[WarmstartError]()
     with deferred.exclusive(session.paths.deferred) as locked:
         for item in deferred.deferred_harvests(session.paths.deferred) if locked else []:
-            try:
+            with session.isolated(f"harvest of {item.name}", failures, step=harvest.NAME):
                 runs += _finish(session, item, boot_id, failures)
-            except WarmstartError as error:
-                session.failed(harvest.NAME, error)
-                failures.append(error)
     return DeferredOutcome(runs, failures)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -47,6 +48,14 @@ class MaintenanceBusy(ResourceError):
     hint = "wait for it; it does the same work"
 
 
+class MaintenanceFailed(ResourceError):
+    """A part of maintenance, or its work on one run, failed on this node's disk or met a bug."""
+
+    code = "maintenance-failed"
+    template = "{part}: {problem}"
+    hint = "read the reason; the next run tries again"
+
+
 class MaintenanceSession(NamedTuple):
     """One run of maintenance or of a command that changes something."""
 
@@ -73,6 +82,23 @@ class MaintenanceSession(NamedTuple):
     def bundle_deadline(self) -> Deadline:
         """Return the deadline for working on one bundle."""
         return after(BUNDLE_SECONDS)
+
+    @contextmanager
+    def isolated(self, part: str, failures: list[WarmstartError], step: str = "maintenance") -> Iterator[None]:
+        """Audit what a `with` block raises, bugs included, and add it to `failures`, so that the next part is done."""
+        try:
+            yield
+            return
+        except WarmstartError as error:
+            failure = error
+        except OSError as error:
+            failure = MaintenanceFailed(part=part, problem=error.strerror or str(error))
+        except Exception:  # noqa: BLE001 - whatever one job's files trigger
+            self.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
+            problem = "a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
+            failure = MaintenanceFailed(part=part, problem=problem)
+        failures.append(failure)
+        self.failed(step, failure)
 
     def failed(self, step: str, error: WarmstartError) -> None:
         """Audit an error after which the run continues."""
