@@ -141,6 +141,16 @@ class NodePaths(NamedTuple):
         return f"{self.root}/maintenance"
 
     @property
+    def locks(self) -> str:
+        """Lock files that are in no other directory of mode 0700."""
+        return f"{self.root}/locks"
+
+    @property
+    def maintained(self) -> str:
+        """A file whose mtime is when maintenance last succeeded."""
+        return f"{self.root}/maintained"
+
+    @property
     def bundles(self) -> str:
         """Local copies of the store's bundles."""
         return f"{self.root}/bundles"

@@ -7,12 +7,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import spank
+from tests.support.privileges import as_user
 from tests.support.runs import a_record
 from warmstart import view
 from warmstart.record import Record
@@ -52,26 +53,6 @@ def published(node: Path) -> Path:
     record: Record = a_record(uid=JOB, gid=JOB)
     view.publish(str(node / "view"), record, {"verdict": VERDICT})
     return node / "view" / "7"
-
-
-def as_user(uid: int, act: Callable[[], object]) -> bool:
-    """Return whether a process with this uid and gid can do something."""
-    pid = os.fork()
-    if not pid:
-        status = 2
-        try:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-            act()
-            status = 0
-        except OSError:
-            status = 1
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status in (0, 1)
-    return status == 0
 
 
 def test_its_user_alone_reads_it_and_changes_no_name(node: Path, acl: bool) -> None:

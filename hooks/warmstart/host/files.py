@@ -255,6 +255,21 @@ def wait_flock(fd: int, deadline: Deadline, pause_s: float = 0.02, *, shared: bo
     return True
 
 
+@contextmanager
+def opened_lock(directory: str, name: str) -> Iterator[int]:
+    """Open a lock file, 0600 in a directory that nobody else can enter (0700), and create both if they are missing.
+
+    Whoever can open a file or a directory for reading can hold a flock(2) on it for ever. So what others wait for is
+    locked through such a file, or through a directory that has mode 0700 itself. The lock is the caller's to take.
+    """
+    ensure_dir(directory, 0o700)
+    fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def unlock(fd: int) -> None:
     """Release the flock(2) on a descriptor that stays open."""
     fcntl.flock(fd, fcntl.LOCK_UN)

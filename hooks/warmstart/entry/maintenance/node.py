@@ -1,6 +1,6 @@
 """Maintenance of one node: work that its hooks deferred, and leftovers of hooks that died (docs/maintenance.md).
 
-One run per node at a time; the lock is the node's own directory. If a part fails, the other parts still run.
+One run per node at a time, under a lock that only root can open. If a part fails, the other parts still run.
 
 Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The run's record, this
 boot's id, the step daemons and the controller (`slurm.commands`) decide whether the job is over, never its user or a
@@ -37,7 +37,7 @@ from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
-from warmstart.host.files import DIRECTORY, names_in, opened_dir
+from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import scratch, usage_notes
 from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
@@ -53,6 +53,7 @@ IONICE = "/usr/bin/ionice"
 SPOOL_SECONDS = 600.0
 RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
 MOST_QUERIES = 200  # to the controller, for one node
+_LONGEST_PID = 20
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
 
 
@@ -88,22 +89,19 @@ def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Rep
 
     Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `maintenance_session`.
     """
-    with (
-        _node_lock(installation.node(node).root, node),
-        maintenance_session(installation, "maintain", node) as session,
-    ):
+    with maintenance_session(installation, "maintain", node) as session, _node_lock(session):
         return _NodeMaintenance(session, _job_is_over(session, slurm_conf), slurm_conf).all()
 
 
 @contextmanager
-def _node_lock(directory: str, node: str) -> Iterator[None]:
-    fd = os.open(directory, DIRECTORY)
-    try:
+def _node_lock(session: MaintenanceSession) -> Iterator[None]:
+    with files.opened_lock(session.paths.locks, "maintenance") as fd:
         if not files.try_flock(fd):
-            raise MaintenanceBusy(what=f"on node {node}")
+            holder = os.pread(fd, _LONGEST_PID, 0).decode("ascii", "replace") or "unknown"
+            raise MaintenanceBusy(what=f"on node {session.node} (process {holder})")
+        os.ftruncate(fd, 0)
+        os.write(fd, str(os.getpid()).encode())
         yield
-    finally:
-        os.close(fd)
 
 
 def _job_is_over(session: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
@@ -132,6 +130,7 @@ class _NodeMaintenance:
         self._session = session
         self._boot_id = records.boot_id()
         self._failures: list[WarmstartError] = []
+        self._is_complete = True
         self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf, self._failures)
 
     def all(self) -> Report:
@@ -144,16 +143,26 @@ class _NodeMaintenance:
         self._part("imports", self._imports)
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
+        if self._is_complete:
+            self._mark_success()
         return Report(
             *(self._session.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
             failed=tuple(str(failure) for failure in self._failures),
         )
 
     def _part(self, name: str, act: Callable[[], int | None]) -> int:
-        done = None
+        done, is_complete = None, False
         with self._session.isolated(name, self._failures):
             done = act()
+            is_complete = True
+        self._is_complete = self._is_complete and is_complete
         return done or 0
+
+    def _mark_success(self) -> None:
+        """Note when every part got to its end, for doctor. The failure of one run's work does not count."""
+        paths = self._session.paths
+        with self._session.isolated("maintained", self._failures), opened_dir(paths.root) as fd:
+            replace_file(fd, os.path.basename(paths.maintained), b"", 0o600, durable=False)
 
     def _spool(self) -> int:
         session = self._session
@@ -246,8 +255,10 @@ class Orphans:
             seconds = session.policy.harvest.budget + SECONDS_BESIDES
             context = Context(session.policy, session.paths, record, audit, after(seconds), session.store)
             failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
-            self._failures += [failure] if failure else []
-            self.finished += 1
+            if failure and records.load(session.paths.state, job_id):  # something of the run is left on the node
+                self._failures.append(failure)
+            else:
+                self.finished += 1
 
     def _may_be_finished(self, job_id: int) -> bool:
         """Check without the lock, so that the hooks of a running job do not wait for it."""

@@ -28,6 +28,9 @@ from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 
+# How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
+NODE_INTERVAL_S = 1800
+STORE_INTERVAL_S = 86400
 STORE_SECONDS = 60.0  # for one operation on the store
 BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle
 
@@ -118,6 +121,8 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
         NotRoot: The caller is not root.
         PolicyError: There is no usable policy.
         StateUnusable, StateFull: The node's state directory cannot be written.
+
+    An error that ends the session, such as a lock that another run holds, is audited.
     """
     if os.geteuid() != 0:
         raise NotRoot(what=f"warmstart {hook}")
@@ -136,6 +141,9 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
         with StoreClient(policy.store_user, policy.paths.store, f"{node}-{run_id}") as store:
             yield MaintenanceSession(policy, paths, node, journal, run_id, store)
         outcome = "ok"
+    except WarmstartError as error:
+        journal.emit(events.STEP_FAILED, step=hook, error=error.as_audit())
+        raise
     finally:
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
         flush(paths.journal, policy.paths.audit)
