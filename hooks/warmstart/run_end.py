@@ -201,7 +201,7 @@ def end_orphan(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[
 def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
     """Remove a tree and audit the removal. Raises `WorkspaceBusy`."""
     try:
-        with opened_dir(directory) as fd:
+        with opened_dir(directory) as fd, scratch.freeing_disk(fd, name):
             remove_tree(fd, name, after(MAINTENANCE_SECONDS))
     except OSError as error:
         raise WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror) from error
@@ -287,7 +287,8 @@ def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             in_use = _unmount(node, record.run_name)
             if not (record.keep and _retain(node, record.run_name, deadline)):
-                remove_tree(node, record.run_name, deadline)
+                with scratch.freeing_disk(node, record.run_name):
+                    remove_tree(node, record.run_name, deadline)
             scratch.remove_left(node, record.run_id, deadline)
             return in_use
     except FileNotFoundError:

@@ -145,7 +145,7 @@ def limits(node: Node) -> Iterator[Finding]:
     kind, mount_point = _mount(_existing(node.policy.paths.workspace))
     if mount_point == "/":
         found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
-        yield Finding(ADVICE, found, "give paths.workspace a file system of its own, or quotas")
+        yield Finding(ADVICE, found, "set limits.workspace, or give paths.workspace a file system of its own")
     else:
         yield Finding(OK, f"workspaces have no size limit; a job can fill only {mount_point} ({kind})")
 
@@ -309,7 +309,6 @@ CHECKS = {
     "node.file-system": file_system,
     "node.leases": leases,
     "node.space": space,
-    "node.limits": limits,
     "node.programs": tools,
     "node.maintenance": maintenance,
     "node.journals": journals,
