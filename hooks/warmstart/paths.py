@@ -142,7 +142,7 @@ class NodePaths(NamedTuple):
 
     @property
     def view(self) -> str:
-        """`<jobid>/` (the job's uid, 0500): the files that its task prolog reads. The parent has mode 0711."""
+        """`<jobid>/`: the files that the job's task prolog reads, and only the job's uid. Both directories are 0711."""
         return f"{self.root}/view"
 
     @property
@@ -164,6 +164,16 @@ class NodePaths(NamedTuple):
     def maintenance(self) -> str:
         """Bundles that maintenance has unpacked. Only one process uses it at a time."""
         return f"{self.root}/maintenance"
+
+    @property
+    def locks(self) -> str:
+        """Lock files that are in no other directory of mode 0700."""
+        return f"{self.root}/locks"
+
+    @property
+    def maintained(self) -> str:
+        """A file whose mtime is when maintenance last succeeded."""
+        return f"{self.root}/maintained"
 
     @property
     def bundles(self) -> str:

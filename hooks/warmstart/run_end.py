@@ -22,7 +22,8 @@ The order of removal:
 
 A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record or the
 note of a deferred harvest names the run, and a repeated epilog, the prolog of a requeued job, or maintenance starts
-over. Only a rendezvous can outlive both; maintenance of the store removes old ones. `defer` writes its note first and
+over. So a part that fails leaves the record in place, and does not keep the other parts from being done. Only a
+rendezvous can outlive both; maintenance of the store removes old ones. `defer` writes its note first and
 removes the record last, so at least one of them names the run at all times. A tree that neither names is an orphan.
 After `undo`, which leaves the ports, the epilog releases them without a record.
 
@@ -42,8 +43,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart import record as records
@@ -73,10 +74,10 @@ _STORE_SECONDS = 5.0
 
 
 class WorkspaceBusy(ResourceError):
-    """Something below the workspace could not be removed."""
+    """A run's workspace, or another directory of the run, could not be removed."""
 
     code = "workspace-busy"
-    template = "workspace {path} could not be removed completely: {problem}"
+    template = "{path} could not be removed completely: {problem}"
     hint = "find the process or mount that holds it (fuser -vm, findmnt), then remove the directory by hand"
 
 
@@ -105,23 +106,20 @@ class Orphan(NamedTuple):
         return f"{self.directory}/{self.name}"
 
 
-def release(ending: Ending, deadline: Deadline) -> StoreError | None:
+def release(ending: Ending, deadline: Deadline) -> list[WarmstartError]:
     """End a run after its job: remove it, or defer its harvest if the record says so (`deferred`).
 
-    Returns the store's error if the rendezvous could not be removed; everything else is done then. Raises
-    `WorkspaceBusy`, and `CacheInUse` after everything on the node is removed.
+    Returns the errors of the parts that failed; the others are done.
     """
-    release_ports(ending.paths, ending.record.node, ending.record.job_id, ending.audit)
+    failures: list[WarmstartError] = []
+    _release_ports(ending, failures)
     _mark_images(ending)
     if ending.record.deferred:
-        defer(ending, deadline)
+        defer(ending, deadline, failures)
     else:
-        _remove(ending, deadline)
-    try:
-        _withdraw(ending)
-    except StoreError as error:
-        return error
-    return None
+        _remove(ending, deadline, failures)
+    _withdraw(ending, failures)
+    return failures
 
 
 def supersede(ending: Ending, *, rebooted: bool) -> None:
@@ -129,14 +127,12 @@ def supersede(ending: Ending, *, rebooted: bool) -> None:
 
     Failures are audited and not raised, because the new run has its own directory.
     """
-    record, audit = ending.record, ending.audit
-    audit.emit(events.RUN_SUPERSEDED, earlier_run=record.run_id, rebooted=rebooted)
-    try:
-        release_ports(ending.paths, record.node, record.job_id, audit)
-        _remove(ending, after(_PROLOG_SECONDS))
-        _withdraw(ending)
-    except WarmstartError as error:
-        audit.emit(events.STEP_FAILED, step=STEP, error=error.as_audit())
+    ending.audit.emit(events.RUN_SUPERSEDED, earlier_run=ending.record.run_id, rebooted=rebooted)
+    failures: list[WarmstartError] = []
+    _release_ports(ending, failures)
+    _remove(ending, after(_PROLOG_SECONDS), failures)
+    _withdraw(ending, failures)
+    _audit(ending, failures)
 
 
 def undo(ending: Ending) -> None:
@@ -146,27 +142,28 @@ def undo(ending: Ending) -> None:
     raised: the failure that the caller handles matters more.
     """
     ending = ending._replace(record=ending.record._replace(keep=False))
-    try:
-        _remove(ending, after(_PROLOG_SECONDS))
-        _withdraw(ending)
-    except (WarmstartError, OSError) as error:
-        ending.audit.emit(events.STEP_FAILED, step=STEP, error={"reason": str(error)})
+    failures: list[WarmstartError] = []
+    _remove(ending, after(_PROLOG_SECONDS), failures)
+    _withdraw(ending, failures)
+    _audit(ending, failures)
 
 
-def defer(ending: Ending, deadline: Deadline) -> None:
+def defer(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Defer a run's harvest: leave its cache to maintenance and remove the rest of the run.
 
-    Drops the oldest deferred harvests if there are too many. Raises `StateUnusable`, `StateFull`, `WorkspaceBusy`.
+    Drops the oldest deferred harvests if there are too many. The errors of parts are added to `failures`.
     """
     record, paths = ending.record, ending.paths
-    deferred.defer(paths.deferred, record, time.time())
-    ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.deferred)
-    view.remove(paths.view, record)
-    _close_to_user(record, deadline)
-    records.forget(paths.state, record.job_id)
-    with deferred.exclusive(paths.deferred) as is_ours:
+    with _collected(f"{paths.deferred}/{record.run_name}", failures):
+        deferred.defer(paths.deferred, record, time.time())
+        ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.deferred)
+    _remove_view(ending, failures)
+    with _collected(record.run_directory, failures):
+        _close_to_user(record, deadline)
+    _forget(ending, failures)
+    with _collected(paths.deferred, failures), deferred.exclusive(paths.deferred) as is_ours:
         if is_ours:
-            _drop_deferred_beyond_limits(ending, deadline)
+            _drop_deferred_beyond_limits(ending, deadline, failures)
 
 
 def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
@@ -204,7 +201,7 @@ def end_orphan(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[
 def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
     """Remove a tree and audit the removal. Raises `WorkspaceBusy`."""
     try:
-        with opened_dir(directory) as fd:
+        with opened_dir(directory) as fd, scratch.freeing_disk(fd, name):
             remove_tree(fd, name, after(MAINTENANCE_SECONDS))
     except OSError as error:
         raise WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror) from error
@@ -229,16 +226,52 @@ def retained_since(node: int, run_name: str) -> float | None:
     return found.st_mtime if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
 
 
-def _remove(ending: Ending, deadline: Deadline) -> None:
+def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Remove a run from this node: 2 to 6 of the module's order."""
-    record, paths = ending.record, ending.paths
-    view.remove(paths.view, record)
-    in_use = _remove_run(paths, record, deadline)
-    records.forget(paths.state, record.job_id)
+    record = ending.record
+    in_use: list[str] = []
+    _remove_view(ending, failures)
+    with _collected(record.run_directory, failures):
+        in_use = _remove_run(ending.paths, record, deadline)
+    _forget(ending, failures)
     if in_use:
         from warmstart.seed.overlay import CacheInUse
 
-        raise CacheInUse(path=f"{record.run_directory}/cache", subdirs=", ".join(in_use))
+        failures.append(CacheInUse(path=f"{record.run_directory}/cache", subdirs=", ".join(in_use)))
+
+
+def _release_ports(ending: Ending, failures: list[WarmstartError]) -> None:
+    record, paths = ending.record, ending.paths
+    with _collected(paths.ports, failures):
+        release_ports(paths, record.node, record.job_id, ending.audit)
+
+
+def _remove_view(ending: Ending, failures: list[WarmstartError]) -> None:
+    with _collected(f"{ending.paths.view}/{ending.record.view_id}", failures):
+        view.remove(ending.paths.view, ending.record)
+
+
+def _forget(ending: Ending, failures: list[WarmstartError]) -> None:
+    """Remove the record, unless a part failed: then it names what is left for the next attempt."""
+    if not failures:
+        with _collected(f"{ending.paths.state}/{ending.record.job_id}", failures):
+            records.forget(ending.paths.state, ending.record.job_id)
+
+
+@contextmanager
+def _collected(path: str, failures: list[WarmstartError]) -> Iterator[None]:
+    """Add what a part raises to `failures`, so that the others are done. `path` is what an `OSError` is about."""
+    try:
+        yield
+    except WarmstartError as error:
+        failures.append(error)
+    except OSError as error:
+        failures.append(WorkspaceBusy(path=path, problem=error.strerror or str(error)))
+
+
+def _audit(ending: Ending, failures: list[WarmstartError]) -> None:
+    for failure in failures:
+        ending.audit.emit(events.STEP_FAILED, step=STEP, error=failure.as_audit())
 
 
 def _remove_run(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
@@ -254,7 +287,8 @@ def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             in_use = _unmount(node, record.run_name)
             if not (record.keep and _retain(node, record.run_name, deadline)):
-                remove_tree(node, record.run_name, deadline)
+                with scratch.freeing_disk(node, record.run_name):
+                    remove_tree(node, record.run_name, deadline)
             scratch.remove_left(node, record.run_id, deadline)
             return in_use
     except FileNotFoundError:
@@ -302,10 +336,11 @@ def _unmount(node: int, run_name: str) -> list[str]:
         return []
 
 
-def _withdraw(ending: Ending) -> None:
+def _withdraw(ending: Ending, failures: list[WarmstartError]) -> None:
     """Remove the rendezvous that this node published. After a `StoreError` maintenance of the store removes it."""
-    if ending.record.meeting:
-        ending.store.withdraw_rendezvous(ending.record.meeting, after(_STORE_SECONDS))
+    with _collected(ending.record.meeting, failures):
+        if ending.record.meeting:
+            ending.store.withdraw_rendezvous(ending.record.meeting, after(_STORE_SECONDS))
 
 
 def _mark_images(ending: Ending) -> None:
@@ -339,15 +374,19 @@ def _close_to_user(record: Record, deadline: Deadline) -> None:
         raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
 
 
-def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline) -> None:
-    """Drop the oldest deferred harvests above the policy's number, and more while the disk is short of space."""
+def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
+    """Drop the oldest deferred harvests above the policy's number, and more while the disk is short of space.
+
+    One that cannot be dropped does not keep the others.
+    """
     harvests = deferred.deferred_harvests(ending.paths.deferred)
     beyond = len(harvests) - ending.policy.harvest.deferred
     for number, harvest in enumerate(harvests):
         if number >= beyond and not deferred.is_short_of_space(ending.record.workspace):
             return
         reason = deferred.NO_ROOM if number < beyond else deferred.NO_SPACE
-        drop_deferred(ending.paths, harvest, reason, ending.audit, deadline)
+        with _collected(f"{ending.paths.deferred}/{harvest.name}", failures):
+            drop_deferred(ending.paths, harvest, reason, ending.audit, deadline)
 
 
 def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool]) -> str | None:

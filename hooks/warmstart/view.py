@@ -1,7 +1,8 @@
 """The job's view: `view/<jobid>/`, the only state of warmstart on a node that jobs read.
 
-The job's uid owns its files (mode 0500), so a job that sets SLURM_JOB_ID to another job's id can read nothing there
-(docs/threats.md, row 17). Root never reads them back. The directory's name is the id that the job's tasks see.
+Directory and files are root's, so nothing that a job does there can keep them from being removed (docs/threats.md, row
+21). The files can be read by the job's uid alone (`files.allow_reading`), so a job that sets SLURM_JOB_ID to another
+job's id can read nothing there (row 17). The directory's name is the id that the job's tasks see.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from contextlib import suppress
 
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree, write_all
+from warmstart.host.files import allow_reading, opened_dir, remove_tree, write_all
 from warmstart.record import Record, writing_state
 
 REMOVAL_SECONDS = 10.0
@@ -33,7 +34,10 @@ def publish(directory: str, record: Record, files: dict[str, str]) -> None:
 
 
 def remove(directory: str, record: Record) -> None:
-    """Remove the job's view, and an unfinished one that a killed prolog left. Missing ones are no error."""
+    """Remove the job's view, and an unfinished one that a killed prolog left. Missing ones are no error.
+
+    Raises `OSError` if one cannot be removed.
+    """
     with opened_dir(directory) as parent:
         for name in (str(record.view_id), _fresh(record)):
             remove_tree(parent, name, after(REMOVAL_SECONDS))
@@ -49,8 +53,7 @@ def _fill(parent: int, name: str, record: Record, files: dict[str, str]) -> None
             handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400, dir_fd=fd)
             try:
                 write_all(handle, text.encode("utf-8", "surrogateescape"))
-                os.fchown(handle, record.uid, record.gid)
+                allow_reading(handle, record.uid, record.gid)
             finally:
                 os.close(handle)
-        os.fchown(fd, record.uid, record.gid)
-        os.fchmod(fd, 0o500)
+        os.fchmod(fd, 0o711)

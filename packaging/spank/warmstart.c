@@ -145,7 +145,7 @@ static int read_view(const struct settings *settings, const char *job, uid_t uid
 }
 
 /* Find the job's view by the step's job id, else by SLURM_JOB_ID: in a heterogeneous job the view has the leader's id,
- * which only the environment has. Users can forge that, so the view's owner is checked. */
+ * which only the environment has. Users can forge that, so the view is opened with the user's rights. */
 static int find_view(spank_t spank, const struct settings *settings, uid_t uid)
 {
 	char job[32];

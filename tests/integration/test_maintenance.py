@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +18,12 @@ import pytest
 from tests.cluster import mounts
 from tests.support.late_node import BOOT
 from tests.support.maintenance_site import MaintenanceSite, one
+from tests.support.privileges import as_user
 from tests.support.runs import a_record
 from warmstart import record as records
+from warmstart import run_end
 from warmstart.audit.journal import Journal
-from warmstart.harvest import spool
+from warmstart.harvest import deferred, spool
 from warmstart.harvest.collect import collect
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Spooled
@@ -92,6 +97,26 @@ class Node:
 def node(base: Path) -> Node:
     """Yield a node whose controller knows no jobs."""
     return Node(base)
+
+
+@pytest.fixture
+def immutable() -> Iterator[Callable[[Path], None]]:
+    """Give what makes a file that not even root can remove; undone after the test."""
+    made: list[Path] = []
+
+    def make(path: Path) -> None:
+        made.append(path)
+        subprocess.run(["/usr/bin/chattr", "+i", path], check=True)
+
+    yield make
+    for path in made:
+        if path.exists():
+            mutable(path)
+
+
+def mutable(path: Path) -> None:
+    """Undo what `immutable` did."""
+    subprocess.run(["/usr/bin/chattr", "-i", path], check=True)
 
 
 def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[str]:
@@ -325,6 +350,42 @@ def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
         assert node.left() == before
 
 
+def test_one_run_that_cannot_be_removed_costs_no_other(node: Node, immutable: Callable[[Path], None]) -> None:
+    """Nor the trees of runs without a record. It is audited, keeps its record, and goes with the next maintenance."""
+    held = [Path(node.paths.view) / "4", Path(node.run_of(4).run_directory) / "cache"]
+    node.run_of(5)
+    for job_id in (6, 7):
+        node.trees(a_record(job_id=job_id, view_id=job_id, workspace=str(node.base / "workspace")))
+    held += [Path(node.paths.view) / "6", node.workspace / "6.0a1b2c3d"]
+    for path in held:
+        immutable(path)
+    node.maintain(status=1)
+    assert node.left() == ["n1/4.0a1b2c3d", "n1/6.0a1b2c3d", "state/4", "view/4", "view/6"]
+    errors = [event["error"]["code"] for event in node.site.events("step.failed")]
+    assert errors == ["workspace-busy"] * 4
+    for path in held:
+        mutable(path)
+    node.maintain()
+    assert node.left() == []
+
+
+def test_one_run_that_meets_a_bug_costs_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever one run or tree raises, the next one is done."""
+    node.run_of(4)
+    node.run_of(5)
+    real = records.load
+
+    def load(state: str, job_id: int) -> Record | None:
+        if job_id == 4:
+            raise RuntimeError("a bug")
+        return real(state, job_id)
+
+    monkeypatch.setattr(records, "load", load)
+    node.maintain(status=1)
+    assert node.left() == ["n1/4.0a1b2c3d", "state/4", "view/4"]
+    assert "a bug" in node.site.events("hook.crashed")[0]["traceback"]
+
+
 def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
     """Stages, views and workspaces without a record go; foreign names are ignored."""
     record = a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace"))
@@ -387,18 +448,92 @@ def fetch(node: Node, offer: Offer) -> Path:
         return Path(copy.path)
 
 
-def test_journals_reach_the_log_and_only_one_run_maintains_a_node(node: Node) -> None:
-    """Maintenance flushes a warm prolog's journal. A second run at the same time does nothing."""
+def test_journals_reach_the_log(node: Node) -> None:
+    """Maintenance flushes a warm prolog's journal."""
     os.makedirs(node.paths.journal, mode=0o700)
     line = {"ts": 1.0, "event": "hook.started", "hook": "prolog", "run_id": "aa", "node": "n1", "job_id": 3}
     Path(node.paths.journal, "prolog-aa-999999.done").write_text(json.dumps(line) + "\n")
     node.maintain()
     assert [e["job_id"] for e in node.site.events("hook.started") if e["hook"] == "prolog"] == [3]
     assert os.listdir(node.paths.journal) == []
+
+
+def test_only_one_run_maintains_a_node(node: Node) -> None:
+    """The second does nothing, and says so in its report and in the audit, with the first one's process."""
+    node.run_of(4)
+    before = node.left()
+    os.mkdir(node.paths.locks, mode=0o700)
+    with open(f"{node.paths.locks}/maintenance", "w") as lock:
+        lock.write(str(os.getpid()))
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (report,) = node.site.json("maintain", "--node", "n1")
+        assert report["failed"] == [f"another maintenance run is active on node n1 (process {os.getpid()})"]
+    assert node.left() == before
+    (event,) = node.site.events("step.failed")
+    assert (event["hook"], event["error"]["code"]) == ("maintain", "maintenance-busy")
+    assert not os.path.exists(node.paths.maintained)
+
+
+def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can open a file or directory for reading can lock it for ever."""
+    locked: set[str] = set()
+    real = fcntl.flock
+
+    def flock(fd: int, operation: int) -> None:
+        locked.add(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    node.run_of(4)
+    spooled(node, "a")
+    deferred.defer(node.paths.deferred, node.run_of(5), time.time())
+    records.forget(node.paths.state, 5)
+    (node.workspace / "import.0a1b2c3d.0123").mkdir(mode=0o710)
+    (node.base / "audit").mkdir(mode=0o755)
+    (node.base / "audit" / "audit.jsonl").touch(mode=0o644)  # as a site may have it
+    node.maintain()
+    assert {os.path.basename(path).partition(".")[0] for path in locked} >= {"maintenance", "4", "spool", "deferred"}
+    assert not [path for path in locked if as_user(64201, partial(os.open, path, os.O_RDONLY))]
+
+
+def test_a_flock_on_the_nodes_directory_stops_nothing(node: Node) -> None:
+    """Everybody can open it: the view, which jobs read, is below it."""
     with opened_dir(node.paths.root) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        node.maintain(status=1)
-        assert "another maintenance run" in node.site.json("maintain", "--node", "n1")[0]["failed"][0]
+        node.maintain()
+
+
+def test_the_last_success_is_known(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in which a whole part failed is none. One run's failure is only reported."""
+    monkeypatch.setattr(node_cache, "prune", fails)
+    node.maintain(status=1)
+    assert not os.path.exists(node.paths.maintained)
+    monkeypatch.undo()
+    monkeypatch.setattr(run_end, "remove_tree", fails)
+    node.run_of(4)
+    node.maintain(status=1)
+    os.unlink(node.paths.maintained)
+    monkeypatch.undo()
+    node.maintain()
+    assert os.path.exists(node.paths.maintained)
+
+
+def fails(*_: object) -> None:
+    """Fail as a disk does."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Node) -> None:
+    """Its state is reported, and the next node is done."""
+    other = node.site.installation.node("n0")
+    os.makedirs(other.state, mode=0o700)
+    os.chown(other.root, 64201, 64201)
+    node.run_of(4)
+    (n0, n1) = node.site.json("maintain")
+    assert (n0["node"], n1["node"], n1["failed"]) == ("n0", "n1", [])
+    assert "belongs to uid 64201" in n0["failed"][0]
+    assert node.left() == []
 
 
 def test_the_off_switch_stops_maintenance(node: Node) -> None:
@@ -430,7 +565,13 @@ def test_the_store_is_maintained_by_one_host(node: Node) -> None:
     finally:
         time.time = real
     assert sorted(path.name for path in directory.glob("*Z-*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
+    stamp = node.site.store / "artifacts" / "maintained"
+    stamp.unlink()
     with node.site.client() as other:
         assert other.lock(after(5))
         assert node.site.command("maintain", "--store") == 1
+    (event,) = node.site.events("step.failed")
+    assert event["error"]["code"] == "maintenance-busy"
+    assert not stamp.exists()
     assert node.site.command("maintain", "--store") == 0
+    assert stamp.stat().st_uid == node.site.owner.uid

@@ -57,8 +57,7 @@ class Node(NamedTuple):
         directory = self.base / "state" / "n1" / "view" / str(job)
         directory.mkdir(parents=True)
         (directory / "environment").write_text("".join(f"{line}\n" for line in lines))
-        for path in (directory / "environment", directory):
-            os.chown(path, uid, uid)
+        os.chown(directory / "environment", uid, uid)
         return directory / "environment"
 
     def task(self, **environment: str) -> list[str]:

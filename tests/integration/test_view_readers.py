@@ -81,8 +81,7 @@ def write_view(base: Path, *lines: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     header = [f"{base}/workspace", f"{base}/constant", f"{base}/workspace/{NODE}/7.0a1b2c3d/cache"]
     path.write_text("".join(f"{line}\n" for line in (*header, *lines)))
-    for owned in (path, path.parent):
-        os.chown(owned, JOB, JOB)
+    os.chown(path, JOB, JOB)
 
 
 def task(**environment: str) -> dict[str, str]:

@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+
+
+def as_user(uid: int, act: Callable[[], object]) -> bool:
+    """Return whether a process with this uid and gid can do something, or gets an `OSError`."""
+    pid = os.fork()
+    if not pid:
+        status = 2
+        try:
+            drop_to(uid, uid)
+            act()
+            status = 0
+        except OSError:
+            status = 1
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, 1)
+    return status == 0
 
 
 def drop_to(uid: int, gid: int) -> None:

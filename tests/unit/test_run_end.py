@@ -20,12 +20,14 @@ from warmstart import record as records
 from warmstart import run_end, view
 from warmstart.errors import StoreError
 from warmstart.harvest import deferred
-from warmstart.host.deadline import after
+from warmstart.host import files
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.record import JobBusy, Record
 from warmstart.run_end import Ending, Orphan, WorkspaceBusy
 from warmstart.steps import release, workspace
 from warmstart.steps.contract import Context
+from warmstart.store.layout import StoreFailed
 
 SOON = 10.0
 LONG_AGO = (1, 1)
@@ -88,7 +90,7 @@ def tree(root: str) -> list[str]:
 
 def released(ending: Ending) -> None:
     """End a run as its epilog does."""
-    assert run_end.release(ending, after(SOON)) is None
+    assert run_end.release(ending, after(SOON)) == []
 
 
 def superseded(ending: Ending) -> None:
@@ -137,8 +139,8 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
     ending = runs.make()
     with monkeypatch.context() as patch:
         patch.setattr(run_end, "remove_tree", fails)
-        with pytest.raises(WorkspaceBusy):
-            run_end.release(ending, after(SOON))
+        (failure,) = run_end.release(ending, after(SOON))
+        assert isinstance(failure, WorkspaceBusy)
         run_end.supersede(ending, rebooted=True)
         run_end.undo(ending)
     assert (os.listdir(runs.paths.view), runs.recorded()) == ([], ending.record)
@@ -149,6 +151,48 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
     assert (runs.left(), runs.recorded()) == ([], None)
 
 
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_a_view_that_cannot_be_removed_costs_nothing_else(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The workspace goes, the step reports a resource error, and the record names what is left for the next attempt."""
+    ending = runs.make(meeting="test.7.0.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(view, "remove_tree", fails)
+        if way == "release":
+            outcome = release.run(runs.context._replace(record=ending.record), release.Options())
+            assert [type(failure) for failure in outcome.degraded] == [WorkspaceBusy, StoreFailed]
+        else:
+            WAYS[way](ending)
+            assert [event["step"] for event in runs.events("step.failed")] == ["release", "release"]
+    assert (runs.left(), runs.recorded()) == (["7"], ending.record)
+    released(ending._replace(record=ending.record._replace(meeting="")))
+    assert (runs.left(), runs.recorded()) == ([], None)
+
+
+def test_one_deferred_harvest_that_cannot_be_dropped_costs_no_other(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others beyond the limit go, and so does the record of the run that has just ended."""
+    policy = a_policy(runs.root)
+    policy = policy._replace(harvest=policy.harvest._replace(deferred=1))
+    for number in (1, 2):
+        record = runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", deferred=["numba"]).record
+        deferred.defer(runs.paths.deferred, record, float(number))
+        records.forget(runs.paths.state, number)
+    real = files.remove_tree
+
+    def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
+        if name == "1.00000001":
+            fails()
+        real(dir_fd, name, deadline)
+
+    monkeypatch.setattr(run_end, "remove_tree", remove_tree)
+    ending = runs.make(deferred=["numba"])._replace(policy=policy)
+    assert [type(failure) for failure in run_end.release(ending, after(SOON))] == [WorkspaceBusy]
+    assert (runs.deferred(), runs.recorded()) == (["1.00000001", "7.0a1b2c3d"], None)
+
+
 def fails(*_: object) -> None:
     """Remove nothing, since something is held."""
     raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
@@ -157,7 +201,8 @@ def fails(*_: object) -> None:
 def test_a_store_that_is_away_keeps_nothing_on_the_node(runs: Runs) -> None:
     """The rendezvous is the last thing: its failure is the epilog's to tell, and the prolog goes on."""
     ending = runs.make(meeting="test.7.0.json")  # the store's directory is not there
-    assert isinstance(run_end.release(ending, after(SOON)), StoreError)
+    (failure,) = run_end.release(ending, after(SOON))
+    assert isinstance(failure, StoreError)
     assert (runs.left(), runs.recorded()) == ([], None)
     ending = runs.make(meeting="test.7.0.json")
     run_end.undo(ending)
@@ -273,7 +318,7 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
     answers = iter([True, False])
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
     Path(runs.paths.deferred, "9.00000009.json").write_text("{")  # damaged: nobody can tell since when
-    run_end.defer(runs.make(deferred=["numba"])._replace(policy=policy), after(SOON))
+    released(runs.make(deferred=["numba"])._replace(policy=policy))
     assert [(event["run"], event["reason"], event["profiles"]) for event in runs.events("harvest.dropped")] == [
         ("1.00000001", deferred.NO_ROOM, ["numba"]),
         ("9.00000009", deferred.NO_ROOM, []),

@@ -2,8 +2,8 @@
 
 Delivery is at least once. A journal is unlinked only after the log has been synced, so if a flush dies, the next one
 moves the same journals again. A repeated line has the same `run_id`, `hook`, `ts` and `event`; `audit.query` shows it
-once. A lock on the log keeps two flushes off the same journals. A flush that does not get the lock in time continues
-without it and may repeat lines.
+once. A lock on the journals' directory (0700; readers of the log could hold one on the log) keeps two flushes off the
+same journals. A flush that does not get the lock in time continues without it and may repeat lines.
 
 The log is opened at every flush, so logrotate may move it at any time (docs/audit.md).
 """
@@ -52,7 +52,7 @@ def flush(journal_dir: str, audit_path: str) -> int:
             deadline = after(BUDGET)
             with _opened_log(audit_path) as log:
                 with suppress(OSError):  # a file system without locks
-                    files.wait_flock(log, deadline.within(LOCK_WAIT))
+                    files.wait_flock(directory, deadline.within(LOCK_WAIT))
                 return _move_all(directory, _Appender(log), deadline)
     except FileNotFoundError as error:
         if error.filename == journal_dir:

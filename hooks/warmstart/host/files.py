@@ -29,9 +29,10 @@ ROOT_ALONE = frozenset({0})  # trusted owners
 # Errors that no user can cause and that every other job would meet, too: only these drain the node
 # (docs/architecture.md, rule 2).
 NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
-# Deeper directories are moved to the top before they are entered: each level takes a descriptor, and a job can nest
-# 4,000 of them.
-_DEEPEST = 48
+_ACL = "system.posix_acl_access"
+# Tags of acl(5) entries, as the kernel's posix_acl_xattr.h numbers them; only USER has an id.
+_USER_OBJ, _USER, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
+_ACL_VERSION, _NO_ID, _READ = 2, 0xFFFFFFFF, 4
 _MOST_MOUNTS = 16  # on one name; more are left for the next call
 
 
@@ -50,12 +51,12 @@ class Copied(NamedTuple):
     sha256: str  # hexadecimal
 
 
-class _Removal(NamedTuple):
-    """One recursive removal: the top directory (descriptor), the ID of its mount, and the deadline."""
+class _Level(NamedTuple):
+    """A directory that is being removed."""
 
-    top: int
-    mount: str
-    deadline: Deadline
+    name: str  # in its parent
+    status: os.stat_result
+    names: list[str]  # in it, still to be removed
 
 
 @contextmanager
@@ -125,6 +126,25 @@ def mount_id(fd: int) -> str:
             if line.startswith("mnt_id:"):
                 return line.split()[1]
     raise OSError(errno.ENOTSUP, "the kernel reports no mnt_id", f"/proc/self/fdinfo/{fd}")
+
+
+def allow_reading(fd: int, uid: int, gid: int) -> None:
+    """Let a user read our own file, which nobody else may, and not change it.
+
+    Sets the access control list `user::r-- user:UID:r-- group::--- mask::r-- other::---` (acl(5)). If the file system
+    has none, the file becomes the user's own, mode 0400.
+    """
+    entries = ((_USER_OBJ, _READ, _NO_ID), (_USER, _READ, uid), (_GROUP_OBJ, 0, _NO_ID), (_MASK, _READ, _NO_ID))
+    acl = _ACL_VERSION.to_bytes(4, "little")
+    for tag, permissions, identifier in (*entries, (_OTHER, 0, _NO_ID)):
+        acl += tag.to_bytes(2, "little") + permissions.to_bytes(2, "little") + identifier.to_bytes(4, "little")
+    os.fchmod(fd, 0o400)
+    try:
+        os.setxattr(fd, _ACL, acl)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        os.fchown(fd, uid, gid)
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -235,6 +255,21 @@ def wait_flock(fd: int, deadline: Deadline, pause_s: float = 0.02, *, shared: bo
     return True
 
 
+@contextmanager
+def opened_lock(directory: str, name: str) -> Iterator[int]:
+    """Open a lock file, 0600 in a directory that nobody else can enter (0700), and create both if they are missing.
+
+    Whoever can open a file or a directory for reading can hold a flock(2) on it for ever. So what others wait for is
+    locked through such a file, or through a directory that has mode 0700 itself. The lock is the caller's to take.
+    """
+    ensure_dir(directory, 0o700)
+    fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def unlock(fd: int) -> None:
     """Release the flock(2) on a descriptor that stays open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
@@ -339,11 +374,17 @@ def _require_trust(fd: int, path: str, owners: Collection[int], *, sticky: bool)
         raise Untrusted(errno.EPERM, problem, path)
 
 
+def uncover(name: str, dir_fd: int) -> None:
+    """Detach everything that is mounted on a directory. Raises `EXDEV` if that fails."""
+    os.close(_open_path(name, dir_fd, mount_id(dir_fd), os.O_DIRECTORY))
+
+
 def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
     """Remove `name` in `dir_fd` recursively, at any depth; do nothing if it is missing.
 
     Mounts in the tree (a job can mount a FUSE file system of its own) are detached, and their files are not touched.
-    Raises `EXDEV` if detaching fails. Raises `ETIME` at the deadline; the next call continues with what is left.
+    Raises `EXDEV` if detaching fails, `EAGAIN` if a process moves a directory of the tree meanwhile, and `ETIME` at the
+    deadline; the next call continues with what is left.
     """
     mount = mount_id(dir_fd)
     try:
@@ -353,19 +394,47 @@ def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
     except NotADirectoryError:  # a file or a link
         os.unlink(name, dir_fd=dir_fd)
         return
-    try:
-        removal = _Removal(top, mount, deadline)
-        # Moving deep directories up adds names to the top, so look again until it is empty.
-        while os.listdir(top):
-            _empty(removal, top, 1)
-    finally:
-        os.close(top)
+    _empty(top, mount, deadline)
     os.rmdir(name, dir_fd=dir_fd)
 
 
-def _empty(removal: _Removal, fd: int, depth: int) -> None:
-    for name in os.listdir(fd):
-        if removal.deadline.expired():
+def _empty(fd: int, mount: str, deadline: Deadline) -> None:
+    """Remove everything below a directory, and close it.
+
+    Only one directory is open at a time, because a job can nest 4,000; the way back is `..`. Nothing is moved, because
+    rename(2) fails between two project ids (EXDEV on XFS and ext4), and users can set those of their own directories.
+    """
+    levels = [_Level("", os.fstat(fd), os.listdir(fd))]
+    try:
+        while True:
+            level = levels[-1]
+            if name := _unlink_up_to_directory(fd, level.names, mount, deadline):
+                try:
+                    below = _open_listable(name, fd, mount)
+                except FileNotFoundError:
+                    continue
+                os.close(fd)
+                fd = below
+                levels.append(_Level(name, os.fstat(fd), os.listdir(fd)))
+                continue
+            levels.pop()
+            if not levels:
+                return
+            above = os.open("..", DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = above
+            if not os.path.samestat(os.fstat(fd), levels[-1].status):
+                raise OSError(errno.EAGAIN, "a process moved it during its removal", level.name)
+            os.rmdir(level.name, dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
+def _unlink_up_to_directory(fd: int, names: list[str], mount: str, deadline: Deadline) -> str:
+    """Take names off the end of the list and unlink them; return the first that is a directory, or ""."""
+    while names:
+        name = names.pop()
+        if deadline.expired():
             raise OSError(errno.ETIME, "not all removed before the deadline", name)
         try:
             os.unlink(name, dir_fd=fd)
@@ -374,27 +443,13 @@ def _empty(removal: _Removal, fd: int, depth: int) -> None:
         except (IsADirectoryError, PermissionError):
             # For a directory unlink(2) fails with EISDIR on Linux, and with EPERM by POSIX. If the cause is another
             # one, removing it as a directory fails, too.
-            _remove_directory(removal, fd, name, depth)
+            return name
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            os.close(_open_path(name, fd, removal.mount, 0))  # a file that something is mounted on
-
-
-def _remove_directory(removal: _Removal, parent: int, name: str, depth: int) -> None:
-    try:
-        fd = _open_listable(name, parent, removal.mount)
-    except FileNotFoundError:
-        return
-    try:
-        if depth >= _DEEPEST:
-            # A random name, so that the job cannot have taken it.
-            os.rename(name, f".up-{os.urandom(8).hex()}", src_dir_fd=parent, dst_dir_fd=removal.top)
-            return
-        _empty(removal, fd, depth + 1)
-    finally:
-        os.close(fd)
-    os.rmdir(name, dir_fd=parent)
+            os.close(_open_path(name, fd, mount, 0))  # a file that something is mounted on
+            os.unlink(name, dir_fd=fd)
+    return ""
 
 
 def _open_listable(name: str, parent: int, mount: str) -> int:

@@ -19,8 +19,10 @@ programs run. That limit is weaker: it notices an excess only after it has been 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +31,7 @@ from typing import NamedTuple
 from warmstart.errors import NodeError, ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir, remove_tree
+from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir, remove_tree, uncover
 from warmstart.host.identity import Identity
 
 PREFIX = "import."
@@ -48,6 +50,9 @@ EVERY_S = 1.0
 LOOK_SHARE = 4  # measuring may take at most about one part in this many of the time
 DEEPEST = 200  # nested directories: no image has so many, and each level takes a descriptor
 STAT_BLOCK = 512  # bytes in st_blocks
+_LOOP_MAJOR = 7  # the kernel's devices.txt
+# EXT4_IOC_SHUTDOWN, which is FS_IOC_SHUTDOWN, and EXT4_GOING_FLAGS_NOLOGFLUSH (fs/ext4/ext4.h).
+_SHUTDOWN, _DROP = 0x8004587D, 2
 
 
 class ScratchUnusable(ResourceError):
@@ -185,16 +190,41 @@ def remove_abandoned(parent: int) -> None:
 
 
 def _remove(parent: int, name: str, deadline: Deadline) -> None:
-    """Remove a scratch directory, and free the space of its disk even if a process still holds that."""
-    disk = -1
-    with suppress(OSError), opened_dir(name, parent) as outer:
-        disk = os.open(DISK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
-    try:
+    """Remove a scratch directory."""
+    with freeing_disk(parent, name):
         remove_tree(parent, name, deadline)
+
+
+@contextmanager
+def freeing_disk(parent: int, name: str) -> Iterator[None]:
+    """Remove a directory with a loop file system in a `with` block. Frees the file's space even if a process holds it.
+
+    If the file system is mounted on the directory itself, shuts it down, so that unmounting does not write what is
+    still in memory, and detaches it, since its file lies below. Does nothing for directories without one.
+    """
+    disk = -1
+    with suppress(OSError):
+        with opened_dir(name, parent) as root:
+            if is_mounted_from(root, name):
+                fcntl.ioctl(root, _SHUTDOWN, _DROP.to_bytes(4, sys.byteorder))
+        uncover(name, parent)
+        with opened_dir(name, parent) as outer:
+            disk = os.open(DISK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
+    try:
+        yield
     finally:
         if disk >= 0:
             os.ftruncate(disk, 0)
             os.close(disk)
+
+
+def is_mounted_from(root: int, name: str) -> bool:
+    """Return whether `root` is on the loop file system whose file is in the directory `name`."""
+    device = os.fstat(root).st_dev
+    if os.major(device) != _LOOP_MAJOR:
+        return False
+    with open(f"/sys/dev/block/{_LOOP_MAJOR}:{os.minor(device)}/loop/backing_file", encoding="utf-8") as file:
+        return file.read().rstrip("\n").endswith(f"/{name}/{DISK}")
 
 
 def _make_and_lock(parent: int, run_id: str, gid: int) -> tuple[str, int]:

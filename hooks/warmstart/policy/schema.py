@@ -428,6 +428,15 @@ class Limits(Section):
         description="How long a job's `TMPDIR` stays on its nodes after the job, if the job asks for it with "
         "`--warm-keep` ([inside-the-job.md](inside-the-job.md)). `null`: no job may.",
     )
+    workspace: Size | None = Field(
+        default=None,
+        description="Bytes that one job's workspace may take on a node: `TMPDIR` and cache. The workspace is then a "
+        "file system of its own (ext4 in a sparse file). What a job keeps with `--warm-keep` is lost when the node "
+        "starts again. `null`: no limit.",
+    )
+    workspace_files: int = Field(
+        default=1_000_000, ge=1000, description="Files and directories in a workspace that `limits.workspace` limits."
+    )
 
 
 class Trust(Section):

@@ -1,6 +1,6 @@
 """Step `environment`: write the view that the job's task prolog reads (docs/inside-the-job.md).
 
-    view/<jobid>/            the job's uid, 0500
+    view/<jobid>/            root, 0711; its files are root's, and the job's uid can read them (`view`)
         environment          three lines with paths: the workspace root, the constant path, the cache's real path; then
                              `NAME=VALUE`, or `!NAME=VALUE` if the user cannot override the variable
         notice               lines for the job's output, if any

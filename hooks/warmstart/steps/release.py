@@ -19,6 +19,6 @@ def run(context: Context, options: Options) -> Outcome:  # noqa: ARG001 - the sh
     """Remove workspace, view and record; release the rendezvous."""
     record = context.record
     ending = Ending(context.policy, context.paths, record, context.audit, context.store)
-    failure = run_end.release(ending, context.deadline)
+    failures = run_end.release(ending, context.deadline)
     detail: dict[str, object] = {"kept": record.run_directory} if record.keep else {}
-    return Outcome("changed", detail=detail, degraded=[failure] if failure else [])
+    return Outcome("changed", detail=detail, degraded=failures)

@@ -5,7 +5,9 @@
 
 Root builds the whole tree and changes its owner last, so the job's user cannot interfere with the construction
 (docs/threats.md, row 4). A cache with directories for profiles still belongs to root after this step: `seed` mounts
-overlays in it and then changes its owner. `release` computes the same name from the record and removes the tree.
+overlays in it and then changes its owner. With `limits.workspace` the run's directory is a file system of that size, so
+that a job fills only its own. Not by project quota: users can change the project id of what they own, and so leave the
+quota (tried on XFS). `release` computes the same name from the record and removes the tree.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import NodeError, ResourceError
-from warmstart.host.files import NODE_FAULTS, ensure_dir, ensure_path, opened_dir
+from warmstart.host.deadline import after
+from warmstart.host.files import NODE_FAULTS, ensure_dir, ensure_path, opened_dir, remove_tree
 from warmstart.paths import LONGEST_TMPDIR
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "workspace"
+_REMOVAL_S = 5.0
 
 
 class WorkspaceUnusable(NodeError):
@@ -48,32 +52,65 @@ class Options(NamedTuple):
 
 def run(context: Context, options: Options) -> Outcome:
     """Build the whole tree, or nothing. Raises `WorkspaceUnusable` or `WorkspaceFull`."""
-    record = context.record
+    record, limits = context.record, context.policy.limits
+    path = record.run_directory
+    detail: dict[str, object] = {"path": path}
     try:
         ensure_path(record.workspace, 0o755)
         with opened_dir(record.workspace) as root:
             ensure_dir(record.node, 0o755, root)
             with opened_dir(record.node, root) as node:
-                _build(node, record, options.subdirs)
+                if limits.workspace is None:
+                    os.mkdir(record.run_name, 0o711, dir_fd=node)
+                    _build(node, record, options.subdirs)
+                else:
+                    detail["limit"] = _build_limited(
+                        node, record, options.subdirs, limits.workspace, limits.workspace_files
+                    )
     except OSError as error:
         problem = error.strerror or str(error)
         cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
         raise cls(root=record.workspace, problem=problem) from error
-    path = record.run_directory
     environment = {}
     if len(os.fsencode(f"{path}/tmp")) <= LONGEST_TMPDIR:
         environment["TMPDIR"] = f"{path}/tmp"
     else:  # keep the user's TMPDIR: programs could not bind a socket below a longer path
         context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST_TMPDIR)
     cache = context.policy.constant_cache or f"{path}/cache"
-    return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)
+    return Outcome("changed", detail=detail, record={"cache": cache}, environment=environment)
+
+
+def _build_limited(node: int, record: Record, subdirs: tuple[str, ...], size: int, files: int) -> str:
+    """Build the tree in a file system of its own, or without a limit if this node cannot make one; return which.
+
+    The file system lies in a file of the run's directory, on which it is then mounted. Its own errors drain no node: a
+    full disk below it looks like a failing one.
+    """
+    from warmstart.images import scratch  # slow to import, and few sites limit workspaces
+
+    os.mkdir(record.run_name, 0o711, dir_fd=node)
+    is_mounted = False
+    try:
+        with opened_dir(record.run_name, node) as run_fd:
+            caps = scratch.Caps(size, files)
+            is_mounted = scratch.mount_loop_filesystem(run_fd, record.run_directory, ".", caps)
+        if is_mounted:
+            with opened_dir(record.run_name, node) as run_fd:
+                os.rmdir("lost+found", dir_fd=run_fd)
+        _build(node, record, subdirs)
+    except OSError as error:
+        with suppress(OSError), scratch.freeing_disk(node, record.run_name):
+            remove_tree(node, record.run_name, after(_REMOVAL_S))
+        if is_mounted:
+            raise WorkspaceFull(root=record.run_directory, problem=error.strerror or str(error)) from error
+        raise
+    return "file system" if is_mounted else "none"
 
 
 def _build(node: int, record: Record, subdirs: tuple[str, ...]) -> None:
     to_be_seeded = ["cache", *(f"cache/{name}" for name in subdirs)] if subdirs else []
     own = ["tmp", *([] if subdirs else ["cache"])]
     made: list[str] = []
-    os.mkdir(record.run_name, 0o711, dir_fd=node)
     try:
         with opened_dir(record.run_name, node) as run_fd:
             os.fchmod(run_fd, 0o711)

@@ -121,6 +121,12 @@ class StoreClient:
 
         return self.worker.run(deadline, maintenance.lock, self.path)
 
+    def mark_maintained(self, deadline: Deadline) -> None:
+        """Note that a maintenance run of the store got to its end."""
+        from warmstart.store import maintenance
+
+        self.worker.run(deadline, maintenance.mark_maintained, self.path)
+
     def namespaces(self, deadline: Deadline) -> list[Namespace]:
         """Return all namespaces, sorted."""
         from warmstart.store import maintenance

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.host.files import ensure_dir, opened_dir, unlink_if_there
+from warmstart.host.files import ensure_dir, opened_dir, replace_file, unlink_if_there
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
@@ -44,6 +44,7 @@ HIGH, LOW = 0.9, 0.8  # fractions of a scope's quota: above HIGH, maintenance re
 UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"
 
+_MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
 _held: list[Held] = []  # keeps locks until this process ends
 
 
@@ -95,6 +96,20 @@ def lock(store: str) -> bool:
     if held is not None:
         _held.append(held)
     return held is not None
+
+
+def mark_maintained(store: str) -> None:
+    """Note the time of a maintenance run that got to its end."""
+    with store_errors("note the store's maintenance"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
+        replace_file(fd, _MAINTAINED, b"", 0o600)
+
+
+def last_maintained(store: str) -> float | None:
+    """Return how many seconds ago the last maintenance run of the store succeeded, None if none ever did."""
+    try:
+        return time.time() - os.stat(os.path.join(store, ARTIFACTS, _MAINTAINED), follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def namespaces(store: str) -> list[Namespace]:

@@ -21,6 +21,9 @@ from warmstart.audit import events, pending, sink
 from warmstart.audit.journal import Journal
 from warmstart.audit.line import LONGEST_VALUE, ORDER
 from warmstart.audit.sink import AuditUnwritable, flush
+from warmstart.host import files
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import opened_dir
 
 
 def test_a_finished_journal_becomes_lines_of_one_shape(journal_dir: str, log: Path) -> None:
@@ -200,15 +203,28 @@ def test_other_files_in_the_journal_directory_are_left(journal_dir: str, log: Pa
 def test_lock_of_another_flush_delays_but_never_prevents(
     journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever holds the log's lock for ever costs the turn's wait, no event."""
-    import fcntl
-
+    """Whoever holds the lock for ever costs the turn's wait, no event."""
     monkeypatch.setattr(sink, "LOCK_WAIT", 0.01)
-    log.parent.mkdir()
-    with open(log, "a") as holder:
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        finished(journal_dir)
+    finished(journal_dir)
+    with opened_dir(journal_dir) as holder:
+        assert files.try_flock(holder)
         assert flush(journal_dir, str(log)) == 2
+
+
+def test_readers_of_the_log_hold_up_no_flush(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site may let users read the log, and whoever can open a file can lock it; the journals' directory is 0700."""
+    locked = []
+    real = files.wait_flock
+
+    def wait_flock(fd: int, deadline: Deadline) -> bool:
+        locked.append(os.fstat(fd).st_ino)
+        return real(fd, deadline)
+
+    monkeypatch.setattr(files, "wait_flock", wait_flock)
+    finished(journal_dir)
+    assert flush(journal_dir, str(log)) == 2
+    assert locked == [os.stat(journal_dir).st_ino]
+    assert os.stat(journal_dir).st_mode & 0o777 == 0o700
 
 
 def test_a_rotated_log_is_no_obstacle(journal_dir: str, log: Path) -> None:

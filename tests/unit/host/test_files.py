@@ -376,18 +376,51 @@ def test_a_passed_deadline_leaves_the_rest_for_the_next_call(tmp_path: Path, par
     assert os.listdir(tmp_path) == []
 
 
-def test_names_in_the_way_do_not_keep_a_deep_tree(tmp_path: Path, parent: int) -> None:
-    """A job can't guess the names that deep directories are moved to."""
+def test_a_tree_goes_where_no_directory_can_be_moved(
+    tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two project ids rename(2) fails with EXDEV, on XFS and ext4; users can set the ids of their own files."""
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
     fd = os.open(tmp_path, os.O_RDONLY)
     for name in ["tree", *["d"] * 120]:
         os.mkdir(name, dir_fd=fd)
         inner = os.open(name, os.O_RDONLY, dir_fd=fd)
-        os.makedirs(tmp_path / "tree" / f".up-{os.fstat(inner).st_ino}" / "full", exist_ok=True)
         os.close(fd)
         fd = inner
     os.close(fd)
-    remove_tree(parent, "tree", after(5))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuses)
+        remove_tree(parent, "tree", after(5))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_is_moved_meanwhile_costs_its_new_place_nothing(
+    tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way back from it leads elsewhere, where nothing is removed; the next call removes what is left."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "a").mkdir(parents=True)
+    (elsewhere / "precious").write_text("x")
+    inner = tmp_path / "tree" / "a" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "file").write_text("x")
+    real = os.unlink
+
+    def unlink(name: str, **at: int) -> None:
+        real(name, **at)
+        if name == "file":
+            os.rename(inner, elsewhere / "inner")
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.raises(OSError, match="moved") as caught:
+        remove_tree(parent, "tree", after(5))
+    assert caught.value.errno == errno.EAGAIN
+    assert sorted(os.listdir(elsewhere)) == ["a", "inner", "precious"]
+    remove_tree(parent, "tree", after(5))
+    assert os.listdir(tmp_path) == ["elsewhere"]
 
 
 # The one helper that takes file locks.

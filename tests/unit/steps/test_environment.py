@@ -154,14 +154,14 @@ def test_jobs_that_warmstart_does_not_know_see_nothing(context: Context, tmp_pat
     assert printed(tmp_path, job="8") == (0, [])
 
 
-def test_the_view_is_the_jobs_alone(context: Context, tmp_path: Path) -> None:
-    """Directory 0500 and files 0400, the job's; a second rendering replaces the first."""
+def test_a_second_rendering_replaces_the_first(context: Context, tmp_path: Path) -> None:
+    """The job can enter the view's directory and not list it; its group and others can read no file."""
     environment.run(context, Options({}, {"A": "1"}, ("x",)))
     make_removable(tmp_path / "node" / "view" / "7")
     environment.run(context, Options({}, {"A": "2"}, ()))
     mine = tmp_path / "node" / "view" / "7"
     assert [path.name for path in mine.iterdir()] == ["environment"]
-    assert (mine.stat().st_mode & 0o777, (mine / "environment").stat().st_mode & 0o777) == (0o500, 0o400)
+    assert (mine.stat().st_mode & 0o777, (mine / "environment").stat().st_mode & 0o607) == (0o711, 0o400)
     assert os.listdir(tmp_path / "node" / "view") == ["7"]
 
 

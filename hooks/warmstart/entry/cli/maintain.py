@@ -8,9 +8,9 @@ import click
 
 from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
 from warmstart.entry.maintenance.node import Report, be_idle, maintain_node
-from warmstart.entry.maintenance.session import MaintenanceBusy, maintenance_session
+from warmstart.entry.maintenance.session import MaintenanceBusy, NotRoot, maintenance_session
 from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
-from warmstart.errors import WarmstartError
+from warmstart.errors import PolicyError, WarmstartError
 from warmstart.paths import Installation
 
 PARTLY = 1
@@ -51,10 +51,12 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
     for node in [only] if only else installation.nodes():
         try:
             reports.append(maintain_node(installation, node, os.environ.get("SLURM_CONF", "")))
-        except MaintenanceBusy as error:
+        except (PolicyError, NotRoot) as error:
+            fail(error, error.hint)
+        except WarmstartError as error:  # of this node; the next one is done
             reports.append(Report(node, failed=(str(error),)))
-        except (WarmstartError, OSError) as error:
-            fail(error, getattr(error, "hint", ""))
+        except OSError as error:
+            reports.append(Report(node, failed=(f"{error.filename}: {error.strerror}",)))
     _show(reports, as_json)
     if any(report.failed for report in reports):
         raise click.exceptions.Exit(PARTLY)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, OK, UNKNOWN, WRONG, Finding
-from warmstart.entry.doctor.node import Node
+from warmstart.entry.doctor.node import Node, limits
 from warmstart.errors import WarmstartError
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
@@ -54,6 +54,19 @@ def seeding(node: Node) -> Iterator[Finding]:
         yield Finding(ADVICE, found, LOAD)
     else:
         yield Finding(OK, f"jobs see bundles through an overlay; {MAP if shown.mapped else NO_MAP}")
+
+
+def workspace_limits(node: Node) -> Iterator[Finding]:
+    """Make a loop file system as prolog does for a workspace if `limits.workspace` is set."""
+    if node.policy.limits.workspace is None:
+        yield from limits(node)
+    elif obstacle := _obstacle(node):
+        yield obstacle
+    elif _try(node, _make):
+        yield Finding(OK, "limits.workspace is enforced by a file system for each workspace")
+    else:
+        found = "no file system for each workspace: limits.workspace limits nothing"
+        yield Finding(WRONG, found, f"provide {scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)")
 
 
 def image_limits(node: Node) -> Iterator[Finding]:
@@ -149,6 +162,7 @@ def _make(parent: str, name: str) -> bool:
 
 
 CHECKS = {
+    "node.limits": workspace_limits,
     "node.seeding": seeding,
     "node.image-limits": image_limits,
     "node.job-ends": job_ends,

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from warmstart.audit import pending
-from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
+from warmstart.entry.maintenance.session import NODE_INTERVAL_S
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
 from warmstart.host import process
@@ -146,7 +147,7 @@ def limits(node: Node) -> Iterator[Finding]:
     kind, mount_point = _mount(_existing(node.policy.paths.workspace))
     if mount_point == "/":
         found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
-        yield Finding(ADVICE, found, "give paths.workspace a file system of its own, or quotas")
+        yield Finding(ADVICE, found, "set limits.workspace, or give paths.workspace a file system of its own")
     else:
         yield Finding(OK, f"workspaces have no size limit; a job can fill only {mount_point} ({kind})")
 
@@ -178,6 +179,32 @@ def journals(node: Node) -> Iterator[Finding]:
         yield Finding(WRONG, found, change)
     else:
         yield Finding(OK, words)
+
+
+def maintenance(node: Node) -> Iterator[Finding]:
+    """Check when each node's maintenance last succeeded: three intervals ago is overdue."""
+    overdue, new = [], []
+    for paths in node.nodes():
+        name = os.path.basename(paths.root)
+        try:
+            since, words = os.stat(paths.maintained, follow_symlinks=False).st_mtime, ""
+        except FileNotFoundError:
+            since, words = os.stat(paths.root).st_mtime, "has never succeeded"
+        age = time.time() - since
+        if age > OVERDUE_INTERVALS * NODE_INTERVAL_S:
+            overdue.append(f"{words or f'last succeeded {age / 3600:.1f} h ago'} on {name}")
+        elif words:
+            new.append(name)
+    if overdue:
+        change = (
+            "enable warmstart-maintain.timer and see its unit and its `step.failed` events; run `warmstart maintain`"
+        )
+        yield Finding(WRONG, f"maintenance {', '.join(overdue)}", change)
+    elif new:
+        change = "enable warmstart-maintain.timer, or run `warmstart maintain`"
+        yield Finding(ADVICE, f"maintenance has not succeeded yet on {', '.join(new)}", change)
+    else:
+        yield Finding(OK, "maintenance is up to date")
 
 
 def spool(node: Node) -> Iterator[Finding]:
@@ -286,8 +313,8 @@ CHECKS = {
     "node.file-system": file_system,
     "node.leases": leases,
     "node.space": space,
-    "node.limits": limits,
     "node.programs": tools,
+    "node.maintenance": maintenance,
     "node.journals": journals,
     "node.spool": spool,
 }

@@ -13,12 +13,23 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from warmstart.entry.doctor import probe
-from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.entry.doctor.finding import (
+    ADVICE,
+    AS_ROOT,
+    CRITICAL,
+    OK,
+    OVERDUE_INTERVALS,
+    UNKNOWN,
+    WRONG,
+    Finding,
+)
+from warmstart.entry.maintenance.session import STORE_INTERVAL_S
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import ROOT
 from warmstart.host.worker import Worker
 from warmstart.policy.compiled import Policy
+from warmstart.store import maintenance
 
 DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
 NOBODY = (65534, 4294967294)
@@ -185,6 +196,20 @@ def clock(store: Store) -> Iterator[Finding]:
         yield Finding(OK, words if ahead else "the store's clock agrees with this node's")
 
 
+def maintained(store: Store) -> Iterator[Finding]:
+    """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
+    age = store.run(maintenance.last_maintained, store.path)
+    since = "has never succeeded" if age is None else f"last succeeded {age / 3600:.1f} h ago"
+    if age is None or age > OVERDUE_INTERVALS * STORE_INTERVAL_S:
+        change = (
+            "enable warmstart-maintain-store.timer on one host of the cluster and see its unit and its `step.failed`"
+            " events; run `warmstart maintain --store`"
+        )
+        yield Finding(WRONG, f"the store's maintenance {since}", change)
+    else:
+        yield Finding(OK, f"the store's maintenance {since}")
+
+
 def root(store: Store) -> Iterator[Finding]:
     """Check for root squash: without it, root on any node can put code into all jobs of the cluster."""
     if not store.directory:
@@ -229,6 +254,7 @@ CHECKS = {
     "store.locks": locks,
     "store.links": links,
     "store.clock": clock,
+    "store.maintenance": maintained,
     "store.root": root,
     "store.space": space,
 }

@@ -1,6 +1,6 @@
 """Maintenance of one node: work that its hooks deferred, and leftovers of hooks that died (docs/maintenance.md).
 
-One run per node at a time; the lock is the node's own directory. If a part fails, the other parts still run.
+One run per node at a time, under a lock that only root can open. If a part fails, the other parts still run.
 
 Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The run's record, this
 boot's id, the step daemons and the controller (`slurm.commands`) decide whether the job is over, never its user or a
@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -33,18 +32,18 @@ from warmstart.entry.maintenance.session import (
     MaintenanceSession,
     maintenance_session,
 )
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
-from warmstart.host.files import DIRECTORY, names_in, opened_dir
+from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import scratch, usage_notes
 from warmstart.images.client import ImageStoreClient
 from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordUnreadable
-from warmstart.run_end import Orphan, WorkspaceBusy
+from warmstart.run_end import Orphan
 from warmstart.runner import run_epilog
 from warmstart.seed import node_cache
 from warmstart.slurm import commands
@@ -55,15 +54,8 @@ IONICE = "/usr/bin/ionice"
 SPOOL_SECONDS = 600.0
 RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
 MOST_QUERIES = 200  # to the controller, for one node
+_LONGEST_PID = 20
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
-
-
-class MaintenanceFailed(ResourceError):
-    """A part of a node's maintenance failed: a file operation, or a bug."""
-
-    code = "maintenance-failed"
-    template = "{part}: {problem}"
-    hint = "the other parts are done, and the next run tries this one again; report a bug with its traceback"
 
 
 class Report(NamedTuple):
@@ -91,23 +83,20 @@ def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Rep
 
     Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `maintenance_session`.
     """
-    with (
-        _node_lock(installation.node(node).root, node),
-        maintenance_session(installation, "maintain", node) as session,
-    ):
+    with maintenance_session(installation, "maintain", node) as session, _node_lock(session):
         is_over = _job_is_over(session, slurm_conf)
         return _NodeMaintenance(session, is_over, slurm_conf, installation.enforcement).all()
 
 
 @contextmanager
-def _node_lock(directory: str, node: str) -> Iterator[None]:
-    fd = os.open(directory, DIRECTORY)
-    try:
+def _node_lock(session: MaintenanceSession) -> Iterator[None]:
+    with files.opened_lock(session.paths.locks, "maintenance") as fd:
         if not files.try_flock(fd):
-            raise MaintenanceBusy(what=f"on node {node}")
+            holder = os.pread(fd, _LONGEST_PID, 0).decode("ascii", "replace") or "unknown"
+            raise MaintenanceBusy(what=f"on node {session.node} (process {holder})")
+        os.ftruncate(fd, 0)
+        os.write(fd, str(os.getpid()).encode())
         yield
-    finally:
-        os.close(fd)
 
 
 def _job_is_over(session: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
@@ -138,6 +127,7 @@ class _NodeMaintenance:
         """`enforcement` is the path of `Installation.enforcement`."""
         self._session = session
         self._boot_id = records.boot_id()
+        self._is_complete = True
         self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf)
         self._slurm_conf = slurm_conf
         self._enforcement = enforcement
@@ -153,25 +143,26 @@ class _NodeMaintenance:
         self._part("imports", self._imports)
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
+        if self._is_complete:
+            self._mark_success()
         return Report(
             *(self._session.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
             failed=tuple(map(str, self._session.failures)),
         )
 
     def _part(self, name: str, act: Callable[[], int | None]) -> int:
-        try:
-            return act() or 0
-        except WarmstartError as error:
-            failure = error
-        except OSError as error:
-            failure = MaintenanceFailed(part=name, problem=error.strerror or str(error))
-        except Exception:  # noqa: BLE001 - a bug that one job's files trigger does not stop the other parts
-            self._session.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
-            failure = MaintenanceFailed(
-                part=name, problem="a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
-            )
-        self._session.failed("maintenance", failure)
-        return 0
+        done, is_complete = None, False
+        with self._session.isolated(name):
+            done = act()
+            is_complete = True
+        self._is_complete = self._is_complete and is_complete
+        return done or 0
+
+    def _mark_success(self) -> None:
+        """Note when every part got to its end, for doctor. The failure of one run's work does not count."""
+        paths = self._session.paths
+        with self._session.isolated("maintained"), opened_dir(paths.root) as fd:
+            replace_file(fd, os.path.basename(paths.maintained), b"", 0o600, durable=False)
 
     def _trust(self) -> None:
         """Read what Slurm enforces. Raises `TrustUnproven` if that is less than the policy declares."""
@@ -205,7 +196,11 @@ class _NodeMaintenance:
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
             for name in os.listdir(workspaces):
-                with suppress(FileNotFoundError, NotADirectoryError), opened_dir(name, workspaces) as fd:
+                with (
+                    session.isolated(f"uses of {name}"),
+                    suppress(FileNotFoundError, NotADirectoryError),
+                    opened_dir(name, workspaces) as fd,
+                ):
                     marked += usage_notes.mark_noted(
                         fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
                     )
@@ -223,7 +218,11 @@ class Orphans:
     """Leftovers of jobs that are over: runs without an epilog, and trees without a record."""
 
     def __init__(
-        self, session: MaintenanceSession, boot_id: str, is_over: Callable[[int], bool], slurm_conf: str
+        self,
+        session: MaintenanceSession,
+        boot_id: str,
+        is_over: Callable[[int], bool],
+        slurm_conf: str,
     ) -> None:
         """`is_over` is true only for jobs that are certainly over."""
         self._session = session
@@ -237,7 +236,7 @@ class Orphans:
         """Harvest and release the runs whose epilog never ran, or was killed."""
         for name in names_in(self._session.paths.state):
             if name.isdigit():
-                with suppress(JobBusy):
+                with self._session.isolated(f"run of job {name}"), suppress(JobBusy):
                     self._finish_run(int(name))
 
     def remove_trees(self) -> None:
@@ -258,8 +257,11 @@ class Orphans:
             audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
             seconds = session.policy.harvest.budget + SECONDS_BESIDES
             context = Context(session.policy, session.paths, record, audit, after(seconds), session.store)
-            run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
-            self.finished += 1
+            failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
+            if failure and records.load(session.paths.state, job_id):  # something of the run is left on the node
+                session.failures.append(failure)
+            else:
+                self.finished += 1
 
     def _may_be_finished(self, job_id: int) -> bool:
         """Check without the lock, so that the hooks of a running job do not wait for it."""
@@ -297,7 +299,7 @@ class Orphans:
 
     def _end(self, orphan: Orphan) -> None:
         session = self._session
-        with suppress(JobBusy), self._busy_reported():
+        with session.isolated(orphan.path), suppress(JobBusy):
             self.removed += run_end.end_orphan(
                 session.paths, orphan, session.policy.limits.keep or 0, self._is_over, session.audit
             )
@@ -306,8 +308,8 @@ class Orphans:
         directory = self._session.paths.view
         for name in names_in(directory):
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
-            if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._view_ids():
-                with self._busy_reported():
+            with self._session.isolated(f"{directory}/{name}"):
+                if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._view_ids():
                     run_end.remove_orphan("view", directory, name, self._session.audit)
                     self.removed += 1
 
@@ -321,13 +323,6 @@ class Orphans:
                     found.add(record.view_id)
         return found
 
-    @contextmanager
-    def _busy_reported(self) -> Iterator[None]:
-        try:
-            yield
-        except WorkspaceBusy as error:
-            self._session.audit.emit(events.STEP_FAILED, step="maintenance", error=error.as_audit())
-
 
 def finish_deferred(session: MaintenanceSession, boot_id: str) -> int:
     """Finish the deferred harvests, oldest first. If one fails, the others still run.
@@ -337,10 +332,8 @@ def finish_deferred(session: MaintenanceSession, boot_id: str) -> int:
     runs = 0
     with deferred.exclusive(session.paths.deferred) as locked:
         for item in deferred.deferred_harvests(session.paths.deferred) if locked else []:
-            try:
+            with session.isolated(f"harvest of {item.name}", step=harvest.NAME):
                 runs += _finish(session, item, boot_id)
-            except WarmstartError as error:
-                session.failed(harvest.NAME, error)
     return runs
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -27,6 +28,9 @@ from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 
+# How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
+NODE_INTERVAL_S = 1800
+STORE_INTERVAL_S = 86400
 STORE_SECONDS = 60.0  # for one operation on the store
 BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle
 
@@ -45,6 +49,14 @@ class MaintenanceBusy(ResourceError):
     code = "maintenance-busy"
     template = "another maintenance run is active {what}"
     hint = "wait for it; it does the same work"
+
+
+class MaintenanceFailed(ResourceError):
+    """A part of maintenance, or its work on one run, failed on this node's disk or met a bug."""
+
+    code = "maintenance-failed"
+    template = "{part}: {problem}"
+    hint = "read the reason; the next run tries again"
 
 
 class MaintenanceSession(NamedTuple):
@@ -75,6 +87,22 @@ class MaintenanceSession(NamedTuple):
         """Return the deadline for working on one bundle."""
         return after(BUNDLE_SECONDS)
 
+    @contextmanager
+    def isolated(self, part: str, step: str = "maintenance") -> Iterator[None]:
+        """Audit and remember what a `with` block raises, bugs included, so that the next part is done."""
+        try:
+            yield
+            return
+        except WarmstartError as error:
+            failure = error
+        except OSError as error:
+            failure = MaintenanceFailed(part=part, problem=error.strerror or str(error))
+        except Exception:  # noqa: BLE001 - whatever one job's files trigger
+            self.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
+            problem = "a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
+            failure = MaintenanceFailed(part=part, problem=problem)
+        self.failed(step, failure)
+
     def failed(self, step: str, error: WarmstartError) -> None:
         """Audit an error after which the run continues, and remember it."""
         self.failures.append(error)
@@ -94,6 +122,8 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
         NotRoot: The caller is not root.
         PolicyError: There is no usable policy.
         StateUnusable, StateFull: The node's state directory cannot be written.
+
+    An error that ends the session, such as a lock that another run holds, is audited.
     """
     if os.geteuid() != 0:
         raise NotRoot(what=f"warmstart {hook}")
@@ -113,6 +143,9 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
             session = MaintenanceSession(policy, paths, node, journal, run_id, store, [])
             yield session
         outcome = "failed" if session.failures else "ok"
+    except WarmstartError as error:
+        journal.emit(events.STEP_FAILED, step=hook, error=error.as_audit())
+        raise
     finally:
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
         flush(paths.journal, policy.paths.audit)

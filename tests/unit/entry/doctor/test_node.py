@@ -227,6 +227,25 @@ def test_journals_and_spools_that_wait(here: Node) -> None:
     assert (one(node.journals, here).status, one(node.spool, here).status) == ("wrong", "wrong")
 
 
+def test_overdue_maintenance_is_told(here: Node) -> None:
+    """Three intervals after the last success; on a new node after three intervals without one."""
+    assert one(node.maintenance, here).status == "ok"  # no hook has run here
+    places = [here.installation.node(name) for name in ("n1", "n2")]
+    for place in places:
+        os.makedirs(place.state)
+    assert one(node.maintenance, here).status == "advice"
+    os.utime(places[1].root, (time.time() - 2 * 3600,) * 2)
+    found = one(node.maintenance, here)
+    assert (found.status, found.found) == ("wrong", "maintenance has never succeeded on n2")
+    for place in places:
+        Path(place.maintained).touch()
+    assert one(node.maintenance, here).status == "ok"
+    os.utime(places[0].maintained, (time.time() - 2 * 3600,) * 2)
+    found = one(node.maintenance, here)
+    assert (found.status, found.found) == ("wrong", "maintenance last succeeded 2.0 h ago on n1")
+    assert "warmstart-maintain.timer" in found.change
+
+
 def test_how_jobs_ended_matters_where_the_policy_says_so(here: Node, tmp_path: Path) -> None:
     """The status depends on whether a rule, the policy or only a job's request needs squeue."""
     policy = here.policy._replace(paths=here.policy.paths._replace(scontrol=str(tmp_path / "scontrol")))

@@ -33,6 +33,7 @@ GOOD: dict[str, Any] = {
     "link": 2,
     "clock_ahead": 0.0,
     "can_list": False,
+    "last_maintained": 60.0,
 }
 DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 
@@ -87,6 +88,8 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.root", "unknown", {"as_root": False}),
         ("store.space", "wrong", {"look": LOOK._replace(free=19)}),
         ("store.space", "advice", {"look": LOOK._replace(free=100)}),
+        ("store.maintenance", "wrong", {"last_maintained": 3 * 86400.0 + 1}),
+        ("store.maintenance", "wrong", {"last_maintained": None}),
         ("store.locks", "unknown", {"place": ""}),
         ("store.root", "unknown", {"place": ""}),
     ],

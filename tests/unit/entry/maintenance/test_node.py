@@ -18,7 +18,7 @@ from warmstart.entry.maintenance.session import MaintenanceBusy
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, try_flock
+from warmstart.host.files import opened_lock, try_flock
 from warmstart.record import Record, Seeded
 from warmstart.seed import node_cache
 from warmstart.slurm import commands
@@ -85,7 +85,7 @@ def test_a_node_without_work(node: Node) -> None:
 
 def test_one_run_at_a_time(node: Node) -> None:
     """The second one is told."""
-    with opened_dir(node.site.paths.root) as held:
+    with opened_lock(node.site.paths.locks, "maintenance") as held:
         assert try_flock(held)
         with pytest.raises(MaintenanceBusy, match="n1"):
             node.maintain()

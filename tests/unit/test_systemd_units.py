@@ -1,0 +1,26 @@
+"""The units that an installation offers say when maintenance runs, and hide no failure of it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from warmstart.entry.maintenance.session import NODE_INTERVAL_S, STORE_INTERVAL_S
+
+UNITS = Path(__file__).resolve().parents[2] / "packaging" / "systemd"
+
+
+@pytest.mark.parametrize("unit", ["warmstart-maintain.service", "warmstart-maintain-store.service"])
+def test_a_failed_run_is_a_failed_unit(unit: str) -> None:
+    """`systemctl --failed` and monitoring see it."""
+    assert "SuccessExitStatus" not in (UNITS / unit).read_text()
+
+
+def test_doctor_knows_the_intervals() -> None:
+    """It alarms three intervals after the last success."""
+    node = (UNITS / "warmstart-maintain.timer").read_text()
+    minutes = re.findall(r"^OnUnitActiveSec=(\d+)min$", node, re.MULTILINE)
+    assert [int(number) * 60 for number in minutes] == [NODE_INTERVAL_S]
+    store = (UNITS / "warmstart-maintain-store.timer").read_text()
+    assert re.findall(r"^OnCalendar=(.*)$", store, re.MULTILINE) == ["*-*-* 03:00"]
+    assert STORE_INTERVAL_S == 24 * 3600
