@@ -31,7 +31,7 @@ from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.seed.extract import Bounds, Source, extract
+from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -92,14 +92,51 @@ class Choice(NamedTuple):
 def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
     """Merge several bundles into one and publish it.
 
-    The result's `bundle` is None if one of the sources is gone. Raises `BundleDamaged` with the id of a source to
-    quarantine, and the errors of `unpacked`, `pack` and `StoreClient.publish`.
+    Leaves out bundles that do not fit into one directory tree with the others. The result's `bundle` is None if one of
+    the sources is gone, or if no two fit together. Raises `BundleDamaged` with the id of a source to quarantine, and
+    the errors of `unpacked`, `pack` and `StoreClient.publish`.
     """
     found = {bundle: settings.store.manifest(where, bundle, deadline) for bundle in merger.sources}
+    merger = _fitting(merger, found)
+    if len(merger.sources) < 2:
+        return Published(None, "", 0, indexed=False)
     selections = [BundleSelection(where, found[bundle], entries) for bundle, entries in merger.entries.items()]
     draft = draft_of(found[merger.sources[0]], selections)._replace(replaces=merger.sources)
     with unpacked(settings, selections, deadline) as stage:
         return publish_stage(settings, stage, where, draft, deadline)
+
+
+def _fitting(merger: Merger, found: dict[str, Manifest]) -> Merger:
+    """Return the largest part of a merger whose files fit into one directory tree.
+
+    Jobs choose names, so a name may be a file in one bundle and a directory in another, or belong to two entries if
+    the rules for entries have changed. The other parts are merged by later runs.
+    """
+    parts: list[_Part] = []
+    for bundle, entries in merger.entries.items():
+        files = {path for entry in entries for path in found[bundle].entries[entry]}
+        folders = {folder for path in files for folder in parents(path)}
+        part = next((part for part in parts if part.has_room_for(files, folders)), None)
+        if part is None:
+            part = _Part(set(), set(), [])
+            parts.append(part)
+        part.files.update(files)
+        part.folders.update(folders)
+        part.bundles.append(bundle)
+    chosen = max((part.bundles for part in parts), key=len, default=[])
+    sources = [bundle for bundle in merger.sources if bundle in chosen or bundle not in merger.entries]
+    return merger._replace(sources=sources, entries={bundle: merger.entries[bundle] for bundle in chosen})
+
+
+class _Part(NamedTuple):
+    """Bundles that can be unpacked into one directory."""
+
+    files: set[str]
+    folders: set[str]  # all parents of the files
+    bundles: list[str]
+
+    def has_room_for(self, files: set[str], folders: set[str]) -> bool:
+        return self.files.isdisjoint(files | folders) and self.folders.isdisjoint(files)
 
 
 def promote(settings: RepackSettings, choice: Choice, deadline: Deadline) -> Published:

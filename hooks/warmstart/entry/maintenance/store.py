@@ -70,7 +70,10 @@ class StoreMaintenance:
         session = self._session
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
-            self._compact(where, merger)
+            try:
+                self._compact(where, merger)
+            except WarmstartError as error:  # the bundles of other users are still merged
+                self._failed(error)
 
     def collect_garbage(self) -> None:
         """Remove the bundles that the policy's `maintenance` section lets expire."""
