@@ -26,11 +26,12 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, UserError
-from warmstart.harvest.collect import HarvestLimits, Stage, collect, room
+from warmstart.harvest.collect import HarvestLimits, Stage, collect
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
+from warmstart.host.space import Reservation, room
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
 from warmstart.store.client import StoreClient
@@ -243,18 +244,24 @@ def _fill(
     copy: Callable[[BundleSelection, int], None],
 ) -> None:
     sizes = [file.size for selection in selections for file in _files(selection)]
-    _require_room(settings, 2 * sum(sizes))  # the unpacked files, and root's copy of them
-    sources = [_fetched(settings, top, selection, copy) for selection in selections]
+    space = Reservation(top)
+    # The bundles, the unpacked files, and root's copy of them. Sizes in a manifest are not trusted.
+    space.hold(sum(selection.manifest.size for selection in selections) + 2 * sum(sizes))
+    sources = []
+    for selection in selections:
+        sources.append(_fetched(settings, top, selection, copy))
+        space.hold(space.size - selection.manifest.size)
     os.mkdir("unpacked", 0o700, dir_fd=top)
     with opened_dir("unpacked", top) as unpacked_fd:
         os.fchown(unpacked_fd, settings.validator.uid, settings.validator.gid)
-        bounds = Bounds(max([_UNNAMED, *sizes]), partial(_require_room, settings, 0))
+        bounds = Bounds(max([_UNNAMED, *sizes]), partial(_require_room, settings))
+        space.hold(sum(sizes))
         extract(sources, unpacked_fd, "all", settings.validator, deadline, bounds)
     for source in sources:
         os.unlink(os.path.basename(source.path), dir_fd=top)
     os.mkdir("entries", 0o755, dir_fd=top)
     with opened_dir("entries", top) as fd:
-        stage = Stage(fd)  # one for all: entries of several bundles may share a directory
+        stage = Stage(fd, space, copies=1)  # one for all: entries of several bundles may share a directory
         for selection in selections:
             _collect_verified(settings, top, stage, selection, deadline)
     remove_tree(top, "unpacked", after(_REMOVAL))
@@ -264,16 +271,10 @@ def _files(selection: BundleSelection) -> list[File]:
     return [file for entry in selection.entries for file in selection.manifest.entries[entry].values()]
 
 
-def _require_room(settings: RepackSettings, more: int) -> None:
-    """Raise `UnpackFailed` if the stage's disk has no room for `more` bytes: sizes in a manifest are not trusted."""
-    left = room(settings.stage)
-    if left <= more:
-        raise UnpackFailed(
-            path=settings.stage, problem=f"there is room for {left} bytes, but {more or 'more'} are needed"
-        )
-    found = os.statvfs(settings.stage)
-    if found.f_favail * 20 < found.f_files:
-        raise UnpackFailed(path=settings.stage, problem="less than a twentieth of its inodes is free")
+def _require_room(settings: RepackSettings) -> None:
+    """Raise `UnpackFailed` if the stage's disk is at its floor."""
+    if not room(settings.stage):
+        raise UnpackFailed(path=settings.stage, problem="the disk has no room for more")
 
 
 def _from_store(settings: RepackSettings, deadline: Deadline, selection: BundleSelection, fd: int) -> None:

@@ -106,8 +106,9 @@ def local_copy(
 ) -> Copy:
     """Return the node's copy of an offered bundle; fetch it from the store if there is none.
 
-    `namespace` has the scope of the offer. Raises `FetchOverBudget` if the fetch would take more than `most_bytes` or
-    is not complete at the deadline, `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
+    `namespace` has the scope of the offer. Space for the bundle is reserved first, and nothing is left of a fetch that
+    fails. Raises `FetchOverBudget` if the fetch would take more than `most_bytes` or is not complete at the deadline,
+    `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
     """
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
@@ -120,9 +121,13 @@ def local_copy(
         try:
             if _is_there(dir_fd, offer):
                 return Copy(directory, offer.sha256, 0)
+            _reserve(fd, offer)
             files_of = _fetch(fd, namespace, offer, store, deadline)
             replace_file(dir_fd, offer.sha256 + _ORIGIN, json.dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
             _finish(dir_fd, fd, offer.sha256, files_of)
+        except BaseException:
+            _abandon(dir_fd, fd, offer)
+            raise
         finally:
             os.close(fd)
     return Copy(directory, offer.sha256, offer.size)
@@ -158,6 +163,26 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
             os.close(fd)
             raise
         os.close(fd)
+
+
+def _reserve(fd: int, offer: Offer) -> None:
+    """Allocate the disk space of a bundle; raises `CopyFailed` if the disk would be at its floor with it."""
+    from warmstart.host import space
+
+    try:
+        left = space.room(fd) if space.allocate(fd, offer.size) else space.room(fd) - offer.size
+    except OSError as error:
+        raise bundles.CopyFailed(bundle=offer.bundle, problem=error.strerror) from error
+    if left <= 0:
+        raise bundles.CopyFailed(bundle=offer.bundle, problem=f"the disk has no room for its {offer.size} bytes")
+
+
+def _abandon(dir_fd: int, fd: int, offer: Offer) -> None:
+    """Remove what a failed fetch wrote. Whoever waits for its lock starts anew."""
+    with suppress(OSError):
+        if is_at(fd, offer.sha256 + _FETCHING, dir_fd):
+            unlink_if_there(offer.sha256 + _FETCHING, dir_fd)
+            os.ftruncate(fd, 0)  # a process that hangs may still have it open
 
 
 def _fetch(
@@ -292,22 +317,25 @@ def _copies(fd: int) -> list[_Copy]:
 
 
 def _remove_abandoned(fd: int, now: float) -> None:
-    """Remove old files of abandoned fetches, which nobody has locked, and descriptions of copies that are gone."""
+    """Remove files of abandoned fetches, which nobody has locked, and old descriptions of copies that are gone."""
     for name in os.listdir(fd):
         if not name.endswith((_FETCHING, *_COMPANIONS)):
             continue
         with suppress(OSError):
-            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_USE_SECONDS:
-                continue
-            if not name.endswith(_FETCHING):
+            if name.endswith(_FETCHING):
+                _remove_unlocked(fd, name)
+            elif os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime <= now - IN_USE_SECONDS:
                 _remove_companion(fd, name)
-                continue
-            file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-            try:
-                if files.try_flock(file):
-                    unlink_if_there(name, fd)
-            finally:
-                os.close(file)
+
+
+def _remove_unlocked(fd: int, name: str) -> None:
+    """Remove the file of a fetch that nobody has locked."""
+    file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        if files.try_flock(file) and is_at(file, name, fd):
+            unlink_if_there(name, fd)
+    finally:
+        os.close(file)
 
 
 def _remove_companion(fd: int, name: str) -> None:
