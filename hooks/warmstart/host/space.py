@@ -1,7 +1,8 @@
-"""Reserve space on a disk to which several processes of root's write at once (docs/threats.md, rows 23 and 26).
+"""Space that several users or processes share: reservations on a disk, and who gives way (docs/threats.md).
 
 A writer reserves first and then looks at what is left, so that two writers do not count on the same bytes. Some space
-and some inodes are always left for others: the disk's floor.
+and some inodes are always left for others: the disk's floor (rows 23 and 26). What is over a shared bound is taken
+from whoever holds most (row 27).
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import NamedTuple
 
 _FLOOR = 1 << 30  # bytes, or a twentieth of the disk if that is less
 _STEP = 16 << 20  # bytes; fewer are not worth a system call
@@ -27,6 +30,36 @@ def room(place: str | int) -> int:
         return 0
     floor = min(_FLOOR, found.f_blocks * found.f_frsize // 20)
     return max(0, found.f_bavail * found.f_frsize - floor)
+
+
+class Held(NamedTuple):
+    """Something that counts towards a bound which several holders share."""
+
+    holder: Hashable
+    size: int  # bytes, or 1 where the number is bounded
+    may_go: bool = True
+
+
+def fair_order(items: Iterable[Held]) -> Iterator[int]:
+    """Yield positions in the order of eviction: each time the first item of the holder that still has most.
+
+    `items` are ordered by age or last use, those that should go first at the start.
+    """
+    sizes: list[int] = []
+    held: dict[Hashable, int] = {}
+    queues: dict[Hashable, deque[int]] = {}
+    for number, item in enumerate(items):
+        sizes.append(item.size)
+        held[item.holder] = held.get(item.holder, 0) + item.size
+        if item.may_go:
+            queues.setdefault(item.holder, deque()).append(number)
+    while queues:
+        holder = max(queues, key=held.__getitem__)
+        number = queues[holder].popleft()
+        if not queues[holder]:
+            del queues[holder]
+        held[holder] -= sizes[number]
+        yield number
 
 
 class Reservation:

@@ -14,8 +14,9 @@ Jobs get clones of the mounts, so a bundle can be unmounted here at any time: th
 device and bytes until the last overlay above it is unmounted. After a reboot the next job mounts it again. ctypes is
 imported only to mount.
 
-Eviction keeps the cache within `seed.keep`. It removes the least recently used copies, but never one used in the last
-hour, which a prolog may be about to mount. Open or mounted files stay usable after their removal.
+Eviction keeps the cache within `seed.keep`. It removes the least recently used copies of the scope that has most, but
+never one used in the last hour, which a prolog may be about to mount. Open or mounted files stay usable after their
+removal.
 """
 
 from __future__ import annotations
@@ -273,11 +274,15 @@ def prune(directory: str, layers: str, keep: int, now: float) -> int:
     """
     try:
         with opened_dir(directory) as fd:
-            copies = _copies(fd)
+            from warmstart.host.space import Held, fair_order
+
+            copies = sorted(_copies(fd))
             excess = sum(copy.size for copy in copies) - keep
             removed = 0
-            for copy in sorted(copies):
-                if removed >= excess or copy.used > now - IN_USE_SECONDS:
+            held = [Held(_scope(fd, copy), copy.size, may_go=copy.used <= now - IN_USE_SECONDS) for copy in copies]
+            for number in fair_order(held):
+                copy = copies[number]
+                if removed >= excess:
                     break
                 for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: the others mean nothing without it
                     unlink_if_there(copy.sha256 + suffix, fd)
@@ -354,9 +359,20 @@ def uses(directory: str) -> list[Use]:
         with opened_dir(directory) as fd:
             for copy in _copies(fd):
                 with suppress(OSError, ValueError, TypeError):
-                    raw = read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd)
-                    scope, profile, namespace, bundle = json.loads(raw)
-                    found.append(Use(scope, profile, namespace, bundle, copy.used))
+                    found.append(_use(fd, copy))
     except FileNotFoundError:
         return []
     return found
+
+
+def _use(fd: int, copy: _Copy) -> Use:
+    """Return the last use of a copy; raises `OSError`, `ValueError` or `TypeError` if its place is not known."""
+    scope, profile, namespace, bundle = json.loads(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
+    return Use(str(scope), str(profile), str(namespace), str(bundle), copy.used)
+
+
+def _scope(fd: int, copy: _Copy) -> str:
+    """Return the scope of a copy, "" if it is not known."""
+    with suppress(OSError, ValueError, TypeError):
+        return _use(fd, copy).scope
+    return ""

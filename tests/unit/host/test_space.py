@@ -11,7 +11,7 @@ import pytest
 
 from warmstart.host import space
 from warmstart.host.files import opened_dir
-from warmstart.host.space import Reservation
+from warmstart.host.space import Held, Reservation, fair_order
 
 MIB = 1 << 20
 
@@ -106,3 +106,16 @@ def test_a_disk_without_inodes_has_no_room(monkeypatch: pytest.MonkeyPatch) -> N
     assert space.room("/") == (2 << 30) - (4096 << 20) // 20
     Found.f_files = Found.f_favail = 0
     assert space.room("/") > 0
+
+
+def test_who_holds_most_gives_way() -> None:
+    """Of theirs the first one goes, as long as they have most; equal ones take turns from the oldest."""
+    items = [Held("b", 3), Held("a", 1), Held("a", 5), Held("a", 5), Held("c", 2)]
+    assert list(fair_order(items)) == [1, 2, 3, 0, 4]
+    assert list(fair_order([Held("a", 1), Held("b", 1), Held("a", 1), Held("b", 1)])) == [0, 1, 2, 3]
+
+
+def test_what_may_not_go_still_counts() -> None:
+    """A holder who uses much now has the other things removed first."""
+    items = [Held("a", 2), Held("b", 1), Held("b", 5, may_go=False)]
+    assert list(fair_order(items)) == [1, 0]
