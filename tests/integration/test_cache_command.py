@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.maintenance_site import MaintenanceSite, one
-from warmstart.host.deadline import Deadline
+from warmstart.host.deadline import Deadline, after
 from warmstart.repack import merge
 from warmstart.repack.merge import RepackSettings, UnpackFailed
 from warmstart.store import manifest
@@ -128,6 +128,21 @@ def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch:
     assert site.json("cache", "gc")["removed"] == 3
     assert site.seen() == seen
     assert [path.suffix for path in sorted(site.directory().glob("*Z-*"))] == [".json", ".sqsh"]
+
+
+def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day later; what has bundles stays."""
+    bundle = site.publish(one("a"))
+    site.publish(one("b"), scope="site")
+    with site.client() as client:
+        client.remove(site.namespace(), [bundle], after(20))
+    assert site.json("cache", "gc")["swept"] == 0
+    later = time.time() + 2 * 86400
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert site.json("cache", "gc")["swept"] == 1
+    assert sorted(os.listdir(site.store / "artifacts")) == ["locks", "site"]
+    (event,) = site.events("store.swept")
+    assert (event["scope"], event["namespace"], event["names"]) == ("user-1-a", "ns", ["numba"])
 
 
 def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:

@@ -192,7 +192,7 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
 @json_option
 @click.pass_obj
 def gc(installation: Installation, as_json: bool) -> None:
-    """Remove files of publishers that died, replaced bundles, and bundles that the policy lets expire.
+    """Remove files of publishers that died, replaced bundles, bundles that the policy lets expire, empty namespaces.
 
     Exit status: 0 done; 2 not root, or the store fails or is busy.
     """
@@ -200,6 +200,7 @@ def gc(installation: Installation, as_json: bool) -> None:
         for where in work.namespaces():
             work.sweep(where)
         work.collect_garbage()
+        work.remove_empty()
     _report(work, as_json)
 
 
