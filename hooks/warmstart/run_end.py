@@ -57,6 +57,7 @@ from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import ports
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
 from warmstart.paths import SEED, NodePaths
 from warmstart.policy.compiled import Policy
@@ -151,7 +152,7 @@ def undo(ending: Ending) -> None:
 def defer(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Defer a run's harvest: leave its cache to maintenance and remove the rest of the run.
 
-    Drops the oldest deferred harvests if there are too many. The errors of parts are added to `failures`.
+    Drops deferred harvests if there are too many. The errors of parts are added to `failures`.
     """
     record, paths = ending.record, ending.paths
     with _collected(f"{paths.deferred}/{record.run_name}", failures):
@@ -375,18 +376,21 @@ def _close_to_user(record: Record, deadline: Deadline) -> None:
 
 
 def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
-    """Drop the oldest deferred harvests above the policy's number, and more while the disk is short of space.
+    """Drop deferred harvests above the policy's number, and more while the disk is short of space.
 
-    One that cannot be dropped does not keep the others.
+    Those of the user who has most go first, the oldest of them at first. One that cannot be dropped does not keep the
+    others.
     """
     harvests = deferred.deferred_harvests(ending.paths.deferred)
     beyond = len(harvests) - ending.policy.harvest.deferred
-    for number, harvest in enumerate(harvests):
-        if number >= beyond and not deferred.is_short_of_space(ending.record.workspace):
+    damaged = Held(None, len(harvests))  # nobody's, so these go first
+    held = [Held(harvest.record.uid, 1) if harvest.record else damaged for harvest in harvests]
+    for dropped, number in enumerate(fair_order(held)):
+        if dropped >= beyond and not deferred.is_short_of_space(ending.record.workspace):
             return
-        reason = deferred.NO_ROOM if number < beyond else deferred.NO_SPACE
-        with _collected(f"{ending.paths.deferred}/{harvest.name}", failures):
-            drop_deferred(ending.paths, harvest, reason, ending.audit, deadline)
+        reason = deferred.NO_ROOM if dropped < beyond else deferred.NO_SPACE
+        with _collected(f"{ending.paths.deferred}/{harvests[number].name}", failures):
+            drop_deferred(ending.paths, harvests[number], reason, ending.audit, deadline)
 
 
 def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool]) -> str | None:

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.maintenance_site import MaintenanceSite, one
+from warmstart.host.deadline import Deadline, after
+from warmstart.repack import merge
+from warmstart.repack.merge import RepackSettings, UnpackFailed
 from warmstart.store import manifest
+from warmstart.store.bundles import Published
+from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Merger
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -55,12 +61,48 @@ def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> N
     assert (event["bundle"], event["entries"]) == (merged, 3)
 
 
-def test_bundles_with_a_directory_in_common_become_one(site: MaintenanceSite) -> None:
-    """All functions of one source lie in one directory of Numba's, whichever jobs compiled them."""
+def test_bundles_that_share_a_directory_become_one(site: MaintenanceSite) -> None:
+    """Numba, Inductor and declared files put the entries of many jobs into the same directories."""
     for number in range(4):
-        site.publish(one(f"src_00ff/f{number}"))
+        site.publish({f"dir/f{number}": {f"dir/f{number}": b"x", f"dir/below/g{number}": b"y"}})
     assert site.json("cache", "compact")["compacted"] == 1
     assert len(set(site.seen().values())) == 1
+    assert site.events("step.failed") == []
+
+
+def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(site: MaintenanceSite) -> None:
+    """A job may choose both. The bundle that fits no longer stays as it is; all others become one."""
+    clashing = [site.publish({name: {name: b"x"}}) for name in ("a", "a/b")]
+    for name in ("c", "d"):
+        site.publish(one(name))
+    before = site.seen()
+    for _ in range(2):
+        site.json("cache", "compact")
+    after_it = site.seen()
+    assert after_it.keys() == before.keys()
+    assert after_it["a/b"] == clashing[1]
+    assert len({bundle for entry, bundle in after_it.items() if entry != "a/b"}) == 1
+    assert len(site.events("bundle.compacted")) == 1
+    assert site.events("step.failed") == []
+
+
+def test_one_users_bundles_keep_no_other_users_from_being_merged(
+    site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one namespace of a shared scope. The failure is reported."""
+    for name, uid in zip("abcd", (1, 1, 2, 2), strict=True):
+        site.publish(one(name), scope="site", user=f"user{uid}", uid=uid)
+    compact = merge.compact
+
+    def fail_for_one(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
+        if merger.user == "user1":
+            raise UnpackFailed(path="/x", problem="no")
+        return compact(settings, where, merger, deadline)
+
+    monkeypatch.setattr(merge, "compact", fail_for_one)
+    assert site.command("cache", "compact") == 1
+    assert len(site.events("bundle.compacted")) == 1
+    assert [event["error"]["code"] for event in site.events("step.failed")] == ["unpack-failed"]
 
 
 def test_no_bundle_grows_beyond_what_a_node_fetches(site: MaintenanceSite) -> None:
@@ -86,6 +128,21 @@ def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch:
     assert site.json("cache", "gc")["removed"] == 3
     assert site.seen() == seen
     assert [path.suffix for path in sorted(site.directory().glob("*Z-*"))] == [".json", ".sqsh"]
+
+
+def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day later; what has bundles stays."""
+    bundle = site.publish(one("a"))
+    site.publish(one("b"), scope="site")
+    with site.client() as client:
+        client.remove(site.namespace(), [bundle], after(20))
+    assert site.json("cache", "gc")["swept"] == 0
+    later = time.time() + 2 * 86400
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert site.json("cache", "gc")["swept"] == 1
+    assert sorted(os.listdir(site.store / "artifacts")) == ["locks", "site"]
+    (event,) = site.events("store.swept")
+    assert (event["scope"], event["namespace"], event["names"]) == ("user-1-a", "ns", ["numba"])
 
 
 def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:

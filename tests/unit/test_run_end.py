@@ -422,3 +422,14 @@ def test_an_orphan_that_is_held_stays(orphan: Orphans, monkeypatch: pytest.Monke
     with pytest.raises(WorkspaceBusy, match=orphan.record.run_name):
         orphan.end(is_over=True)
     assert orphan.kinds() == []
+
+
+def test_nobody_drops_the_deferred_harvests_of_others(runs: Runs) -> None:
+    """Who has most gives way, for the number and for space."""
+    policy = runs.context.policy
+    limited = policy._replace(harvest=policy.harvest._replace(deferred=3))
+    for job_id, uid in ((1, 11), (2, 22), (3, 22), (4, 22), (5, 22)):
+        ending = runs.make(job_id=job_id, view_id=job_id, uid=os.getuid(), deferred=["numba"])
+        record = ending.record._replace(uid=uid)
+        run_end.defer(ending._replace(policy=limited, record=record), after(SOON), [])
+    assert runs.deferred() == ["1.0a1b2c3d", "4.0a1b2c3d", "5.0a1b2c3d"]

@@ -23,7 +23,8 @@ from warmstart.harvest.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.host import files
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ReadFailed, copy_hashed, mount_id
+from warmstart.host.files import ReadFailed, copy_data, mount_id
+from warmstart.host.space import Reservation
 from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
 from warmstart.store.manifest import LARGEST, LATEST_NS, Entries, File
 
@@ -46,7 +47,7 @@ NAMES_PER_ENTRY = 10  # names scanned per entry of the limit: locks and temporar
 LONGEST_DRAFT = LARGEST - (1 << 20)
 
 _PER_FILE = 180  # most bytes of JSON for a file, without its path; an entry, without its name, takes less
-_LEFT_FREE = 1 << 30  # bytes, or a twentieth of the disk if that is less
+_BLOCK = 4096  # bytes; what a small file takes on a disk
 _LOCK_SECONDS = 2.0
 
 
@@ -282,25 +283,35 @@ def _draft_size(entry: str, paths: Collection[str]) -> int:
 
 
 class Stage:
-    """Root's directory for harvested files; empty at first."""
+    """Root's directory for harvested files; empty at first.
 
-    def __init__(self, fd: int) -> None:
-        """Use the directory `fd`, which the caller closes."""
+    Every byte is reserved before it is written, because several epilogs may share the disk.
+    """
+
+    def __init__(self, fd: int, space: Reservation | None = None, copies: int = 2) -> None:
+        """Use the directory `fd`, which the caller closes.
+
+        `space` (default: a reservation of its own) then holds as many bytes as were copied, times `copies` - 1: with
+        2 those of a bundle of the files.
+        """
         self._fd = fd
         self._made: set[str] = {""}
+        self._space = space or Reservation(fd)
+        self._copies = copies
+        self._copied = 0  # bytes
 
     def copy_in(self, source: int, path: str, deadline: Deadline) -> File:
-        """Copy an open file to `path`; return its size, hash and mtime. Holes are copied as zeros.
+        """Copy an open file to `path`; return its size, hash and mtime. Holes stay holes.
 
         Raises `TurnedAway` if the file changed meanwhile or cannot be read, `OutOfTime` at the deadline, `OSError` if
-        the stage's disk fails. The incomplete copy is then removed.
+        the stage's disk fails or is at its floor. The incomplete copy is then removed.
         """
         self._make_parents(posixpath.dirname(path))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         out = os.open(path, flags, 0o600, dir_fd=self._fd)
         try:
             before = os.fstat(source)
-            sha256 = _copy(source, out, before.st_size, deadline)
+            sha256 = self._copy(source, out, before.st_size, deadline)
             if _state(os.fstat(source)) != _state(before):
                 raise TurnedAway(CHANGED)
             mtime_ns = min(max(before.st_mtime_ns, 0), LATEST_NS)
@@ -312,6 +323,28 @@ class Stage:
         finally:
             os.close(out)
         return File(before.st_size, sha256, mtime_ns)
+
+    def _copy(self, source: int, out: int, size: int, deadline: Deadline) -> str:
+        def watch(more: int) -> None:
+            if deadline.expired():
+                raise OutOfTime
+            self._reserve(more)
+
+        try:
+            copied = copy_data(source, out, size, watch)
+        except ReadFailed as error:
+            raise TurnedAway(UNREADABLE) from error
+        if copied.size != size:
+            raise TurnedAway(CHANGED)
+        return copied.sha256
+
+    def _reserve(self, more: int) -> None:
+        """Reserve space for `more` bytes that are about to be written, and for the bundle."""
+        more = -(-more // _BLOCK) * _BLOCK
+        kept = self._copied * (self._copies - 1)
+        self._space.hold(max(self._space.size, kept + more * self._copies))
+        self._space.hold(self._space.size - more)
+        self._copied += more
 
     def discard(self, paths: list[str]) -> None:
         """Remove copied files, and directories that are then empty."""
@@ -337,20 +370,6 @@ class Stage:
         os.mkdir(folder, 0o755, dir_fd=self._fd)
         os.chmod(folder, 0o755, dir_fd=self._fd)  # whatever the umask is
         self._made.add(folder)
-
-
-def _copy(source: int, out: int, size: int, deadline: Deadline) -> str:
-    def check_deadline() -> None:
-        if deadline.expired():
-            raise OutOfTime
-
-    try:
-        copied = copy_hashed(source, out, most=size, watch=check_deadline)
-    except ReadFailed as error:
-        raise TurnedAway(UNREADABLE) from error
-    if copied.size != size:
-        raise TurnedAway(CHANGED)
-    return copied.sha256
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
@@ -383,10 +402,3 @@ def tool_lock(tree: Tree, path: str, deadline: Deadline) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def room(stage: str | int) -> int:
-    """Return how many bytes a stage (path or descriptor) may still take; some space is left for others on its disk."""
-    found = os.statvfs(stage)
-    left = min(_LEFT_FREE, found.f_blocks * found.f_frsize // 20)
-    return max(0, found.f_bavail * found.f_frsize - left)

@@ -9,6 +9,7 @@ id-mapped; bundles are only mounted below private directories. zstd at level 3 w
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from warmstart.errors import ResourceError
@@ -26,10 +27,11 @@ class PackFailed(ResourceError):
     hint = "check the free space on the disk of the node's state"
 
 
-def pack(stage: str, out: str, deadline: Deadline) -> int:
+def pack(stage: str, out: str, deadline: Deadline, watch: Callable[[], None] | None = None) -> int:
     """Pack the directory `stage` into the new file `out`; return a read-only descriptor of it.
 
-    Only root can reach either path. The same content gives the same bytes except for the times of directories.
+    Only root can reach either path. `watch` is called every second; an exception from it ends the packing. The same
+    content gives the same bytes except for the times of directories.
     Raises `PackFailed` or `ProgramTooSlow`, and removes `out`.
     """
     try:
@@ -50,6 +52,7 @@ def pack(stage: str, out: str, deadline: Deadline) -> int:
                 *("-processors", "2", "-mem", "256M", "-no-progress", "-quiet"),
             ],
             deadline=deadline,
+            watch=watch,
         )
         if packed.status != 0:
             raise PackFailed(path=out, problem=packed.complaint())

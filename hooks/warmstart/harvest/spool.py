@@ -1,7 +1,7 @@
 """The spool: bundles on this node that could not be published yet. A later epilog or maintenance retries them.
 
     <node>/spool/                              root, 0700
-        <microseconds>.<job>.<run>.<profile>/  one bundle; the names sort by age
+        <microseconds>.<uid>.<job>.<run>.<profile>/  one bundle of a user's job; the names sort by age
             bundle.sqsh  draft.json
 
 A bundle enters the spool by the rename of a complete, synced directory, and is removed once it is published.
@@ -32,6 +32,7 @@ from warmstart.host.files import (
     remove_tree,
     replace_file,
 )
+from warmstart.host.space import Held, fair_order
 from warmstart.host.wire import Json
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import bundles, manifest
@@ -77,16 +78,16 @@ class Delivered(NamedTuple):
 
 
 def add(directory: str, stage: str, spooled: Spooled, limit: int) -> list[str]:
-    """Move `bundle.sqsh` from the run's stage into the spool; return the names of the bundles dropped, oldest first.
+    """Move `bundle.sqsh` from the run's stage into the spool; return the names of the bundles that were dropped.
 
-    `limit` is the size of the whole spool in bytes. The oldest bundles are dropped to keep it, including the new one
-    if it alone is larger. Raises `SpoolFailed` if the disk fails.
+    `limit` is the size of the whole spool in bytes. Beyond it bundles of the user who has most there are dropped, the
+    oldest first; the new one, too, if it alone is larger. Raises `SpoolFailed` if the disk fails.
     """
     with _disk_errors(directory):
         ensure_dir(directory, 0o700)
         with opened_dir(directory) as parent, opened_dir(stage) as source:
             _prepare(source, spooled)
-            name = f"{time.time_ns() // 1000:020d}.{spooled.run}"
+            name = f"{time.time_ns() // 1000:020d}.{spooled.draft.producer.uid}.{spooled.run}"
             os.rename("spooled", name, src_dir_fd=source, dst_dir_fd=parent)
             os.fsync(parent)
             with _exclusive(parent) as is_ours:
@@ -109,22 +110,24 @@ def _prepare(stage: int, spooled: Spooled) -> None:
 
 def _make_room(parent: int, limit: int) -> list[str]:
     names = sorted(os.listdir(parent))
-    sizes = {name: _size(parent, name) for name in names}
-    total = sum(sizes.values())
+    held = [Held(name.split(".")[1], _size(parent, name)) for name in names]
+    total = sum(item.size for item in held)
     dropped = []
-    for name in names:
+    for number in fair_order(held):
         if total <= limit:
             break
-        remove_tree(parent, name, after(_REMOVAL))
-        total -= sizes[name]
-        dropped.append(name)
+        remove_tree(parent, names[number], after(_REMOVAL))
+        total -= held[number].size
+        dropped.append(names[number])
     return dropped
 
 
 def _size(parent: int, name: str) -> int:
-    with suppress(OSError):
-        return os.stat(f"{name}/{BUNDLE}", dir_fd=parent, follow_symlinks=False).st_size
-    return 0
+    size = 0
+    for file in (BUNDLE, DRAFT):
+        with suppress(OSError):
+            size += os.stat(f"{name}/{file}", dir_fd=parent, follow_symlinks=False).st_size
+    return size
 
 
 def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: Deadline) -> Iterator[Delivered]:

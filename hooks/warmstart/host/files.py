@@ -213,6 +213,54 @@ def copy_hashed(
     return Copied(size, digest.hexdigest())
 
 
+def copy_data(source: int, target: int, size: int, watch: Callable[[int], object]) -> Copied:
+    """Hash the first `size` bytes of a file, and copy its data to an empty one of the same length; holes stay holes.
+
+    `watch` is called before every write with its number of bytes, and with 0 before every part of a hole; an exception
+    from it ends the copy. Errors as in `copy_hashed`. Changes the position of both files.
+    """
+    import hashlib
+
+    digest = hashlib.sha256()
+    zeros = bytes(CHUNK)
+    done = 0
+    for start, end in _extents(source, size):
+        for offset in range(done, start, CHUNK):
+            watch(0)
+            digest.update(memoryview(zeros)[: start - offset])
+        done = start
+        os.lseek(target, start, os.SEEK_SET)
+        for chunk in _chunks(source, start, end - start, lambda: None):
+            watch(len(chunk))
+            write_all(target, chunk)
+            digest.update(chunk)
+            done += len(chunk)
+        if done < end:  # the file became shorter
+            break
+    os.ftruncate(target, done)
+    return Copied(done, digest.hexdigest())
+
+
+def _extents(source: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each part of the first `size` bytes that is no hole; at last an empty one at the end."""
+    end = 0
+    while end < size:
+        start = min(_seek(source, end, os.SEEK_DATA, size), size)
+        end = min(_seek(source, start, os.SEEK_HOLE, size), size) if start < size else size
+        yield start, end
+
+
+def _seek(source: int, offset: int, whence: int, size: int) -> int:
+    try:
+        return os.lseek(source, offset, whence)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # lseek(2): nothing of this kind up to the end of the file
+            return size
+        if error.errno == errno.EINVAL:  # the file system does not know holes
+            return offset if whence == os.SEEK_DATA else size
+        raise ReadFailed(error.errno, error.strerror) from error
+
+
 def copy(source: int, target: int) -> int:
     """Copy a file from its start without hashing it; return its size in bytes. Errors as in `copy_hashed`."""
     size = 0

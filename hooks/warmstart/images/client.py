@@ -82,9 +82,9 @@ class ImageStoreClient(NamedTuple):
         """Record that a node uses an image."""
         self._run(deadline, uses.mark, self.path, name, node)
 
-    def mark_served(self, name: str, node: str, deadline: Deadline) -> bool:
+    def mark_served(self, names: list[str], node: str, uid: int, deadline: Deadline) -> int:
         """Record that a node uses an image, if the store has it; return whether it has."""
-        return self._run(deadline, uses.mark_served, self.path, name, node)
+        return self._run(deadline, uses.mark_served, self.path, names, node, uid)
 
     # Election of a producer
 

@@ -210,7 +210,8 @@ def evict(store: str, name: str, lease: float, names: str, forced: bool = False)
 def _remove_hidden(room: Room, name: str) -> bool:
     """Remove a hidden image; put it back and return False if a node has marked it meanwhile."""
     hidden = OUT_OF_SIGHT + name + IMAGE
-    is_back = any(time.time() - at < room.lease for at in uses.last(room.store, name).values())
+    now = time.time()
+    is_back = any(now - at < uses.lease_of(mark, room.lease) for mark, at in uses.last(room.store, name).items())
     with opened_folder(room.store) as images:
         if is_back:
             with suppress(FileExistsError):  # imported again meanwhile
@@ -273,7 +274,7 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
     known = read_metadata(path + META)
     marks = uses.last(store, name)
     now = time.time()
-    nodes = sorted(node for node, at in marks.items() if now - at < lease)
+    nodes = sorted({uses.node_of(mark) for mark, at in marks.items() if now - at < uses.lease_of(mark, lease)})
     is_pinned = os.path.exists(os.path.join(store, IMAGES, PINNED, name))
     is_new = now - status.st_mtime < NEW_S
     published, uid = known.get("published"), known.get("uid")

@@ -5,7 +5,8 @@ The pyxis importer runs as the job's user, who cannot mark the use of an image i
     <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/.served-<image name>
 
 The epilog and maintenance turn notes into marks. Until then the image may be evicted, unless an older mark outlasts the
-step; without one the step gets a copy. A forged note is harmless: its author could as well have requested the image.
+step; without one the step gets a copy. Anybody can forge notes, so what they protect is bounded for each user, and ends
+two days later (uses.py).
 Every epilog loads this module, so it imports nothing slow.
 """
 
@@ -37,10 +38,15 @@ def is_held(store: str, name: str, lease: float) -> bool:
     `lease` (seconds) is how long a mark protects. The last day of a mark does not count, nor the last half of a short
     lease.
     """
-    latest = time.time() - max(lease - uses.DAY, lease / 2)
+    now = time.time()
+
+    def outlasts(mark: os.DirEntry[str]) -> bool:
+        own = uses.lease_of(mark.name, lease)
+        return mark.stat(follow_symlinks=False).st_mtime > now - max(own - uses.DAY, own / 2)
+
     folder = os.path.join(store, IMAGES, USED, name)
     with suppress(FileNotFoundError), os.scandir(folder) as marks:
-        if any(mark.stat(follow_symlinks=False).st_mtime > latest for mark in marks):
+        if any(map(outlasts, marks)):
             return True
     return os.path.exists(os.path.join(store, IMAGES, PINNED, name))
 
@@ -58,15 +64,15 @@ def note(job_tmp: str, name: str) -> None:
 def mark_noted(run: int, notes: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
     """Turn a job's notes into marks; return the number of new marks.
 
-    `run` is the open directory of a job's run, `notes` the path of this node's own notes (uses.py). Raises
-    `StoreError`, and `OSError` if the local disk fails.
+    `run` is the open directory of a job's run, `notes` the path of this node's own notes (uses.py): what a hook of
+    this node has marked needs no other mark. Raises `StoreError`, and `OSError` if the local disk fails.
     """
-    made = 0
-    for name in _notes(run):
-        if not uses.is_noted(notes, name) and store.mark_served(name, node, deadline):
-            uses.note(notes, name)
-            made += 1
-    return made
+    names = [name for name in _notes(run) if not uses.is_noted(notes, name)]
+    if not names:
+        return 0
+    # The job's user owns TMPDIR in root's directory of the run, and cannot give it away.
+    uid = os.stat("tmp", dir_fd=run, follow_symlinks=False).st_uid
+    return store.mark_served(names, node, uid, deadline)
 
 
 def _notes(run: int) -> Iterator[str]:

@@ -386,8 +386,8 @@ class Harvest(Section):
     max_entries: int = Field(default=50_000, ge=1, description="Entries harvested from one job.")
     spool: Size = _default(
         "5GiB",
-        "Bytes that a node keeps of bundles that the store did not take. The oldest go first "
-        "([maintenance.md](maintenance.md)).",
+        "Bytes that a node keeps of bundles that the store did not take. Beyond that, those of the user "
+        "who has most go first ([maintenance.md](maintenance.md)).",
     )
     deferred: int = Field(
         default=8,

@@ -26,12 +26,13 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError, UserError
-from warmstart.harvest.collect import HarvestLimits, Stage, collect, room
+from warmstart.harvest.collect import HarvestLimits, Stage, collect
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.seed.extract import Bounds, Source, extract
+from warmstart.host.space import Reservation, room
+from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -92,15 +93,52 @@ class Choice(NamedTuple):
 def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
     """Merge several bundles into one and publish it.
 
-    The result's `bundle` is None if one of the sources is gone. Raises `BundleDamaged` with the id of a source to
-    quarantine, and the errors of `unpacked`, `pack` and `StoreClient.publish`.
+    Leaves out bundles that do not fit into one directory tree with the others. The result's `bundle` is None if one of
+    the sources is gone, or if no two fit together. Raises `BundleDamaged` with the id of a source to quarantine, and
+    the errors of `unpacked`, `pack` and `StoreClient.publish`.
     """
     found = {bundle: settings.store.manifest(where, bundle, deadline) for bundle in merger.sources}
+    merger = _fitting(merger, found)
+    if len(merger.sources) < 2:
+        return Published(None, "", 0, indexed=False)
     selections = [BundleSelection(where, found[bundle], entries) for bundle, entries in merger.entries.items()]
     draft = draft_of(found[merger.sources[0]], selections)
     draft = draft._replace(replaces=merger.sources, supersedes=merger.supersedes)
     with unpacked(settings, selections, deadline) as stage:
         return publish_stage(settings, stage, where, draft, deadline)
+
+
+def _fitting(merger: Merger, found: dict[str, Manifest]) -> Merger:
+    """Return the largest part of a merger whose files fit into one directory tree.
+
+    Jobs choose names, so a name may be a file in one bundle and a directory in another, or belong to two entries if
+    the rules for entries have changed. The other parts are merged by later runs.
+    """
+    parts: list[_Part] = []
+    for bundle, entries in merger.entries.items():
+        files = {path for entry in entries for path in found[bundle].entries[entry]}
+        folders = {folder for path in files for folder in parents(path)}
+        part = next((part for part in parts if part.has_room_for(files, folders)), None)
+        if part is None:
+            part = _Part(set(), set(), [])
+            parts.append(part)
+        part.files.update(files)
+        part.folders.update(folders)
+        part.bundles.append(bundle)
+    chosen = max((part.bundles for part in parts), key=len, default=[])
+    sources = [bundle for bundle in merger.sources if bundle in chosen or bundle not in merger.entries]
+    return merger._replace(sources=sources, entries={bundle: merger.entries[bundle] for bundle in chosen})
+
+
+class _Part(NamedTuple):
+    """Bundles that can be unpacked into one directory."""
+
+    files: set[str]
+    folders: set[str]  # all parents of the files
+    bundles: list[str]
+
+    def has_room_for(self, files: set[str], folders: set[str]) -> bool:
+        return self.files.isdisjoint(files | folders) and self.folders.isdisjoint(files)
 
 
 def promote(settings: RepackSettings, choice: Choice, deadline: Deadline) -> Published:
@@ -207,18 +245,24 @@ def _fill(
     copy: Callable[[BundleSelection, int], None],
 ) -> None:
     sizes = [file.size for selection in selections for file in _files(selection)]
-    _require_room(settings, 2 * sum(sizes))  # the unpacked files, and root's copy of them
-    sources = [_fetched(settings, top, selection, copy) for selection in selections]
+    space = Reservation(top)
+    # The bundles, the unpacked files, and root's copy of them. Sizes in a manifest are not trusted.
+    space.hold(sum(selection.manifest.size for selection in selections) + 2 * sum(sizes))
+    sources = []
+    for selection in selections:
+        sources.append(_fetched(settings, top, selection, copy))
+        space.hold(space.size - selection.manifest.size)
     os.mkdir("unpacked", 0o700, dir_fd=top)
     with opened_dir("unpacked", top) as unpacked_fd:
         os.fchown(unpacked_fd, settings.validator.uid, settings.validator.gid)
-        bounds = Bounds(max([_UNNAMED, *sizes]), partial(_require_room, settings, 0))
+        bounds = Bounds(max([_UNNAMED, *sizes]), partial(_require_room, settings))
+        space.hold(sum(sizes))
         extract(sources, unpacked_fd, "all", settings.validator, deadline, bounds)
     for source in sources:
         os.unlink(os.path.basename(source.path), dir_fd=top)
     os.mkdir("entries", 0o755, dir_fd=top)
     with opened_dir("entries", top) as fd:
-        stage = Stage(fd)  # one for all: entries of several bundles may share a directory
+        stage = Stage(fd, space, copies=1)  # one for all: entries of several bundles may share a directory
         for selection in selections:
             _collect_verified(settings, top, stage, selection, deadline)
     remove_tree(top, "unpacked", after(_REMOVAL))
@@ -228,16 +272,10 @@ def _files(selection: BundleSelection) -> list[File]:
     return [file for entry in selection.entries for file in selection.manifest.entries[entry].values()]
 
 
-def _require_room(settings: RepackSettings, more: int) -> None:
-    """Raise `UnpackFailed` if the stage's disk has no room for `more` bytes: sizes in a manifest are not trusted."""
-    left = room(settings.stage)
-    if left <= more:
-        raise UnpackFailed(
-            path=settings.stage, problem=f"there is room for {left} bytes, but {more or 'more'} are needed"
-        )
-    found = os.statvfs(settings.stage)
-    if found.f_favail * 20 < found.f_files:
-        raise UnpackFailed(path=settings.stage, problem="less than a twentieth of its inodes is free")
+def _require_room(settings: RepackSettings) -> None:
+    """Raise `UnpackFailed` if the stage's disk is at its floor."""
+    if not room(settings.stage):
+        raise UnpackFailed(path=settings.stage, problem="the disk has no room for more")
 
 
 def _from_store(settings: RepackSettings, deadline: Deadline, selection: BundleSelection, fd: int) -> None:

@@ -135,14 +135,15 @@ def restore_times(cache: int, subdir: str, times: dict[str, int]) -> None:
     `times` maps paths to nanoseconds since the epoch. Raises `OSError` if a file is missing.
     """
     with opened_dir(subdir, cache) as top:
-        for folder in sorted({folder for path in times for folder in _parents(path)}):
+        for folder in sorted({folder for path in times for folder in parents(path)}):
             os.chmod(folder, _FOLDER_MODE, dir_fd=top)
         for path, mtime_ns in times.items():
             os.chmod(path, _FILE_MODE, dir_fd=top)
             os.utime(path, ns=(mtime_ns, mtime_ns), dir_fd=top, follow_symlinks=False)
 
 
-def _parents(path: str) -> list[str]:
+def parents(path: str) -> list[str]:
+    """Return the directories above a relative path, the nearest first."""
     folders = []
     while path := posixpath.dirname(path):
         folders.append(path)

@@ -14,8 +14,9 @@ Jobs get clones of the mounts, so a bundle can be unmounted here at any time: th
 device and bytes until the last overlay above it is unmounted. After a reboot the next job mounts it again. ctypes is
 imported only to mount.
 
-Eviction keeps the cache within `seed.keep`. It removes the least recently used copies, but never one used in the last
-hour, which a prolog may be about to mount. Open or mounted files stay usable after their removal.
+Eviction keeps the cache within `seed.keep`. It removes the least recently used copies of the scope that has most, but
+never one used in the last hour, which a prolog may be about to mount. Open or mounted files stay usable after their
+removal.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ def local_copy(
 ) -> Copy:
     """Return the node's copy of an offered bundle; fetch it from the store if there is none.
 
-    `namespace` has the scope of the offer. Raises `FetchOverBudget` if the fetch would take more than `most_bytes` or
-    is not complete at the deadline, `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
+    `namespace` has the scope of the offer. Space for the bundle is reserved first, and nothing is left of a fetch that
+    fails. Raises `FetchOverBudget` if the fetch would take more than `most_bytes` or is not complete at the deadline,
+    `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
     """
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
@@ -127,9 +129,13 @@ def local_copy(
         try:
             if _is_there(dir_fd, offer):
                 return Copy(directory, offer.sha256, 0)
+            _reserve(fd, offer)
             entries = _fetch(fd, namespace, offer, store, deadline)
             replace_file(dir_fd, offer.sha256 + _ORIGIN, json.dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
             _finish(dir_fd, fd, offer.sha256, entries)
+        except BaseException:
+            _abandon(dir_fd, fd, offer)
+            raise
         finally:
             os.close(fd)
     return Copy(directory, offer.sha256, offer.size)
@@ -165,6 +171,26 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
             os.close(fd)
             raise
         os.close(fd)
+
+
+def _reserve(fd: int, offer: Offer) -> None:
+    """Allocate the disk space of a bundle; raises `CopyFailed` if the disk would be at its floor with it."""
+    from warmstart.host import space
+
+    try:
+        left = space.room(fd) if space.allocate(fd, offer.size) else space.room(fd) - offer.size
+    except OSError as error:
+        raise bundles.CopyFailed(bundle=offer.bundle, problem=error.strerror) from error
+    if left <= 0:
+        raise bundles.CopyFailed(bundle=offer.bundle, problem=f"the disk has no room for its {offer.size} bytes")
+
+
+def _abandon(dir_fd: int, fd: int, offer: Offer) -> None:
+    """Remove what a failed fetch wrote. Whoever waits for its lock starts anew."""
+    with suppress(OSError):
+        if is_at(fd, offer.sha256 + _FETCHING, dir_fd):
+            unlink_if_there(offer.sha256 + _FETCHING, dir_fd)
+            os.ftruncate(fd, 0)  # a process that hangs may still have it open
 
 
 def _fetch(fd: int, namespace: Namespace, offer: Offer, store: StoreClient, deadline: Deadline) -> Entries:
@@ -253,11 +279,15 @@ def prune(directory: str, layers: str, keep: int, now: float) -> int:
     """
     try:
         with opened_dir(directory) as fd:
-            copies = _copies(fd)
+            from warmstart.host.space import Held, fair_order
+
+            copies = sorted(_copies(fd))
             excess = sum(copy.size for copy in copies) - keep
             removed = 0
-            for copy in sorted(copies):
-                if removed >= excess or copy.used > now - IN_USE_SECONDS:
+            held = [Held(_scope(fd, copy), copy.size, may_go=copy.used <= now - IN_USE_SECONDS) for copy in copies]
+            for number in fair_order(held):
+                copy = copies[number]
+                if removed >= excess:
                     break
                 for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: the others mean nothing without it
                     unlink_if_there(copy.sha256 + suffix, fd)
@@ -297,22 +327,25 @@ def _copies(fd: int) -> list[_Copy]:
 
 
 def _remove_abandoned(fd: int, now: float) -> None:
-    """Remove old files of abandoned fetches, which nobody has locked, and descriptions of copies that are gone."""
+    """Remove files of abandoned fetches, which nobody has locked, and old descriptions of copies that are gone."""
     for name in os.listdir(fd):
         if not name.endswith((_FETCHING, *_COMPANIONS)):
             continue
         with suppress(OSError):
-            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_USE_SECONDS:
-                continue
-            if not name.endswith(_FETCHING):
+            if name.endswith(_FETCHING):
+                _remove_unlocked(fd, name)
+            elif os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime <= now - IN_USE_SECONDS:
                 _remove_companion(fd, name)
-                continue
-            file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-            try:
-                if files.try_flock(file):
-                    unlink_if_there(name, fd)
-            finally:
-                os.close(file)
+
+
+def _remove_unlocked(fd: int, name: str) -> None:
+    """Remove the file of a fetch that nobody has locked."""
+    file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        if files.try_flock(file) and is_at(file, name, fd):
+            unlink_if_there(name, fd)
+    finally:
+        os.close(file)
 
 
 def _remove_companion(fd: int, name: str) -> None:
@@ -331,9 +364,20 @@ def uses(directory: str) -> list[Use]:
         with opened_dir(directory) as fd:
             for copy in _copies(fd):
                 with suppress(OSError, ValueError, TypeError):
-                    raw = read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd)
-                    scope, profile, namespace, bundle = json.loads(raw)
-                    found.append(Use(scope, profile, namespace, bundle, copy.used))
+                    found.append(_use(fd, copy))
     except FileNotFoundError:
         return []
     return found
+
+
+def _use(fd: int, copy: _Copy) -> Use:
+    """Return the last use of a copy; raises `OSError`, `ValueError` or `TypeError` if its place is not known."""
+    scope, profile, namespace, bundle = json.loads(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
+    return Use(str(scope), str(profile), str(namespace), str(bundle), copy.used)
+
+
+def _scope(fd: int, copy: _Copy) -> str:
+    """Return the scope of a copy, "" if it is not known."""
+    with suppress(OSError, ValueError, TypeError):
+        return _use(fd, copy).scope
+    return ""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.harvest import spool
-from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_view, room
+from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_view
 from warmstart.harvest.pack import pack
 from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
 from warmstart.harvest.seeded import SeededEntries
@@ -26,6 +26,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
+from warmstart.host.space import Reservation, room
 from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
 from warmstart.record import SeededBundle
@@ -170,13 +171,14 @@ class _ProfileHarvest:
             raise _Late
         collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
         with self._stage() as (path, entries_fd):
-            collected = self._collect(entries_fd, collecting)
+            space = Reservation(entries_fd)
+            collected = self._collect(Stage(entries_fd, space), entries_fd, collecting)
             valid = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             retired = [entry for entry in collected.changed if entry not in collected.entries]
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
             late = collected.truncated == OUT_OF_TIME
             try:
-                bundle = self._publish(path, valid) if valid or retired else None
+                bundle = self._publish(path, valid, space) if valid or retired else None
             except StoreError as error:  # spooled, or refused; `late` still reports what was not collected
                 return _Harvested(0, collected.size, late, error)
             count = len(valid) if bundle else 0
@@ -218,14 +220,12 @@ class _ProfileHarvest:
             finally:
                 remove_tree(parent, name, after(CLEANING_SECONDS))
 
-    def _collect(self, entries_fd: int, limits: HarvestLimits) -> Collected:
+    def _collect(self, stage: Stage, entries_fd: int, limits: HarvestLimits) -> Collected:
         """Copy new entries into the stage."""
         record, profile = self._context.record, self._profile
-        half = room(entries_fd) // 2  # the bundle will need space on the same file system
-        if not half:
+        if not room(entries_fd):
             raise HarvestFailed(profile=profile.name, problem=STAGE_FULL)
-        limits = limits._replace(max_size=min(limits.max_size, half))
-        entry_of, owner, stage = profile.entry_of, record.uid, Stage(entries_fd)
+        entry_of, owner = profile.entry_of, record.uid
         skip = self._known_entries(limits.deadline)
         busy = limits.deadline.within(BUSY_SECONDS)
         with opened_dir(record.run_directory) as base, frozen_view(base, profile.name, profile.subdir, busy) as view:
@@ -301,14 +301,17 @@ class _ProfileHarvest:
     def _given_files(self, entry: str) -> dict[str, File]:
         return self._seeded.files(entry) if entry in self._seeded.names else {}
 
-    def _publish(self, stage: str, entries: Entries) -> str | None:
+    def _publish(self, stage: str, entries: Entries, space: Reservation) -> str | None:
         """Pack `stage`/entries and publish the bundle. Return its id, or None if the store already has every entry.
 
-        Raises `_Late`, and the store's errors; after most of these the bundle is spooled.
+        `space` is what is reserved for the bundle. Raises `_Late`, and the store's errors; after most of these the
+        bundle is spooled.
         """
         deadline = self._limits.deadline
         with _in_time(deadline):
-            fd = pack(f"{stage}/entries", f"{stage}/{spool.BUNDLE}", deadline)
+            bundle = f"{stage}/{spool.BUNDLE}"
+            fd = pack(f"{stage}/entries", bundle, deadline, space.while_written(bundle))
+        space.hold(0)
         draft = self._draft(entries)
         try:
             published = self._context.store.publish(self._namespace, fd, draft, deadline, quota=self._quota)

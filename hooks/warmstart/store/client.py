@@ -156,6 +156,12 @@ class StoreClient:
 
         return self.worker.run(deadline, maintenance.sweep, where, self.publisher, now)
 
+    def remove_empty(self, where: Namespace, now: float, deadline: Deadline) -> bool:
+        """Remove a namespace that has been empty for a day; return whether it was removed."""
+        from warmstart.store import maintenance
+
+        return self.worker.run(deadline, maintenance.remove_empty, where, now)
+
     def sweep_top(self, now: float, deadline: Deadline) -> list[str]:
         """Remove old temp files and rendezvous answers outside of the namespaces; return the removed names."""
         from warmstart.store import maintenance

@@ -10,6 +10,7 @@ Garbage collection removes bundles that were unused for `keep`; in a scope near 
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -45,6 +46,8 @@ UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"
 
 _MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
+_NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})  # rmdir(2)
+
 _held: list[Held] = []  # keeps locks until this process ends
 
 
@@ -235,6 +238,46 @@ def sweep(where: Namespace, owner: str, now: float) -> list[str]:
         with publish_lock(path):
             index.update(fd, owner)
     return swept
+
+
+def remove_empty(where: Namespace, now: float) -> bool:
+    """Remove a namespace without bundles in which nothing has changed for a day, and its parents if they are empty.
+
+    Return whether it was removed. A publisher that comes at the same moment keeps it, or finds it gone and fails: its
+    bundle is spooled.
+    """
+    path = where.path
+    with store_errors("remove an empty namespace"):
+        try:
+            with opened_dir(path) as fd:
+                if os.fstat(fd).st_mtime > now - ORPHAN_SECONDS or _has_content(fd):
+                    return False
+                unlink_if_there(index.NAME, fd)
+                with suppress(FileNotFoundError), opened_dir(LOCKS, fd) as locks_fd:
+                    for name in os.listdir(locks_fd):
+                        unlink_if_there(name, locks_fd)
+                for folder in (LOCKS, QUARANTINE):
+                    with suppress(FileNotFoundError):
+                        os.rmdir(folder, dir_fd=fd)
+            os.rmdir(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno not in _NOT_EMPTY:
+                raise
+            return False
+        for folder in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+            with suppress(OSError):
+                os.rmdir(folder)
+    return True
+
+
+def _has_content(fd: int) -> bool:
+    """Return whether a namespace has more than its index, its locks and an empty quarantine."""
+    with suppress(FileNotFoundError), opened_dir(QUARANTINE, fd) as quarantine_fd:
+        if os.listdir(quarantine_fd):
+            return True
+    return not {index.NAME, LOCKS, QUARANTINE}.issuperset(os.listdir(fd))
 
 
 def sweep_top(store: str, now: float) -> list[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from tests.support.bundles import draft
 from warmstart.harvest import spool
 from warmstart.harvest.spool import Spooled
-from warmstart.store.manifest import Base
+from warmstart.store.manifest import Base, File
 
 ITEM = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", "ab" * 32)
 
@@ -40,3 +43,35 @@ def test_what_is_damaged_is_said_to_be(change: dict[str, object]) -> None:
         spool._decode(json.dumps({**json.loads(spool._encode(ITEM)), **change}).encode())
     with pytest.raises(ValueError, match="damaged"):
         spool._decode(b"[]")
+
+
+def add(base: Path, uid: int, size: int, limit: int) -> list[str]:
+    """Spool a bundle of a user; return the uids of those whose bundles had to go."""
+    stage = Path(tempfile.mkdtemp(dir=base))
+    (stage / "bundle.sqsh").write_bytes(b"x" * size)
+    producer = ITEM.draft.producer._replace(uid=uid)
+    dropped = spool.add(
+        str(base / "spool"), str(stage), ITEM._replace(draft=ITEM.draft._replace(producer=producer)), limit
+    )
+    return [name.split(".")[1] for name in dropped]
+
+
+def test_nobody_pushes_others_out_of_the_spool(tmp_path: Path) -> None:
+    """Who has most gives way, with one large bundle or many small ones."""
+    add(tmp_path, 1, 10_000, 1 << 20)
+    for _ in range(5):
+        add(tmp_path, 2, 10_000, 1 << 20)
+    assert add(tmp_path, 2, 10_000, 50_000) == ["2", "2", "2"]
+    assert add(tmp_path, 3, 1 << 20, 50_000) == ["3"]
+    assert sorted(name.split(".")[1] for name in os.listdir(tmp_path / "spool")) == ["1", "2", "2", "2"]
+    assert add(tmp_path, 4, 10_000, 45_000) == ["2"]
+
+
+def test_a_description_counts_in_the_spool(tmp_path: Path) -> None:
+    """A job chooses the names in it, and many long ones are larger than their bundle."""
+    long = {f"{number}{'x' * 200}": {f"{number}{'x' * 200}": File(3, "ab" * 32, 17)} for number in range(100)}
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    (stage / "bundle.sqsh").write_bytes(b"x")
+    item = ITEM._replace(draft=ITEM.draft._replace(entries=long))
+    assert len(spool.add(str(tmp_path / "spool"), str(stage), item, 10_000)) == 1

@@ -494,3 +494,33 @@ def test_a_file_system_without_locks_is_an_error(tmp_path: Path) -> None:
             files.wait_flock(fd, after(10))
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("parts", [[], ["hole"], ["data"], ["data", "hole", "data"], ["hole", "data", "hole"]])
+def test_a_copy_keeps_holes(tmp_path: Path, parts: list[str]) -> None:
+    """Content, length and hash are those of the file; what is a hole takes no space."""
+    size = 3 << 20
+    whole = b""
+    with open(tmp_path / "a", "wb") as file:
+        for part in parts:
+            if part == "data":
+                file.write(b"x" * size)
+            else:
+                file.truncate(file.seek(size, os.SEEK_CUR))
+            whole += (b"x" if part == "data" else b"\0") * size
+    written: list[int] = []
+    with open(tmp_path / "a", "rb") as source, open(tmp_path / "b", "wb") as target:
+        copied = files.copy_data(source.fileno(), target.fileno(), len(whole), written.append)
+    assert copied == (len(whole), hashlib.sha256(whole).hexdigest())
+    assert (tmp_path / "b").read_bytes() == whole
+    data = parts.count("data") * size
+    assert sum(written) == data
+    assert (tmp_path / "b").stat().st_blocks * 512 <= data + 65536
+
+
+def test_a_copy_of_a_file_that_became_shorter_is_shorter(tmp_path: Path) -> None:
+    """The caller compares the sizes."""
+    (tmp_path / "a").write_bytes(b"x" * 100)
+    with open(tmp_path / "a", "rb") as source, open(tmp_path / "b", "wb") as target:
+        assert files.copy_data(source.fileno(), target.fileno(), 60, lambda _: None).size == 60
+    assert (tmp_path / "b").read_bytes() == b"x" * 60

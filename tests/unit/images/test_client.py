@@ -54,8 +54,7 @@ def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
     path = f"{store.path}/images/{NAME}.sqsh"
     assert store.find(WANT, after(60)) == Found(NAME, path, DIGEST, len(image()), stale=False, invalid="")
     store.mark(NAME, "n1", after(60))
-    assert store.mark_served(NAME, "n2", after(60))
-    assert not store.mark_served(image_name(f"sha256:{'cd' * 32}", KIND), "n2", after(60))
+    assert store.mark_served([NAME, image_name(f"sha256:{'cd' * 32}", KIND)], "n2", 7, after(60)) == 1
     (entry,) = store.inventory(600.0, after(60))
     assert (entry.path, entry.reference, entry.nodes) == (path, "reg.io/a:1", ["n1", "n2"])
     assert store.stores(after(60)) == [store.path]

@@ -49,7 +49,7 @@ def test_a_note_becomes_a_mark_and_protects(store: Path, run: Path) -> None:
         usage_notes.note(str(run / "tmp"), name)
     assert collect(store, run) == 2
     assert collect(store, run) == 0
-    assert set(uses.last(str(store), NAME)) == {"n1"}
+    assert set(uses.last(str(store), NAME)) == {f"n1~{os.getuid()}"}
     assert usage_notes.is_held(str(store), NAME, 600.0)
     assert not eviction.evict(str(store), NAME, 600.0, "")
 
@@ -95,4 +95,38 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
         usage_notes.mark_noted(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
     finally:
         os.close(fd)
-    assert len(worker.calls) == usage_notes.MOST
+    assert len(worker.calls) == 1
+
+
+def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
+    """While the job runs maintenance makes the mark again; the lease of hooks' marks is longer."""
+    week = 7 * uses.DAY
+    usage_notes.note(str(run / "tmp"), NAME)
+    (mark,) = [store / "images" / "used" / NAME / f"n1~{os.getuid()}" for _ in range(collect(store, run))]
+    for days, made, held, protected in ((0.9, 0, True, "in use"), (1.5, 1, False, "in use"), (2.1, 1, False, "")):
+        os.utime(mark, (time.time() - days * uses.DAY,) * 2)
+        os.utime(store / "images" / f"{NAME}.sqsh", (1, 1))
+        assert usage_notes.is_held(str(store), NAME, week) is held
+        found = eviction.describe(str(store), NAME, week)
+        assert found
+        assert (found.protected, found.nodes) == (protected, ["n1"] if protected else [])
+        assert collect(store, run) == made
+    os.utime(mark, (time.time() - 3 * uses.DAY,) * 2)
+    assert eviction.evict(str(store), NAME, week, "")
+
+
+def test_the_notes_of_one_user_protect_so_many_images(store: Path, run: Path) -> None:
+    """On all nodes together. Another user's notes and the hooks' own marks still count."""
+    names = [f"{number:064x}.x86_64.oci1" for number in range(uses.MOST_SERVED + 10)]
+    for name in names:
+        (store / "images" / f"{name}.sqsh").write_bytes(b"x" * 4096)
+        usage_notes.note(str(run / "tmp"), name)
+    assert collect(store, run) == uses.MOST_SERVED
+    assert collect(store, run) == 0
+    assert uses.mark_served(str(store), names, "n2", os.getuid()) == uses.MOST_SERVED
+    for name in names:
+        os.utime(store / "images" / f"{name}.sqsh", (1, 1))
+    left = [entry.name for entry in eviction.inventory(str(store), 600.0) if entry.protected and entry.name in names]
+    assert len(left) == uses.MOST_SERVED
+    other = min(set(names) - set(left))
+    assert uses.mark_served(str(store), [other], "n2", os.getuid() + 1) == 1

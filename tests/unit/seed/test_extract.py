@@ -130,5 +130,5 @@ def test_times_and_modes_are_restored(cache: int, tmp_path: Path, bundle: str) -
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=5))
 def test_the_directories_above_a_path(parts: list[str]) -> None:
     """From the nearest to the topmost, without the root."""
-    above = extraction._parents("/".join(parts))
+    above = extraction.parents("/".join(parts))
     assert above == ["/".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]

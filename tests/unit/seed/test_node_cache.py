@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import stat
 import tempfile
@@ -181,8 +182,20 @@ def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), 0, 0.0) == 0
 
 
-def test_what_the_dead_left_goes_after_an_hour(node: Node) -> None:
-    """Not while somebody has the lock; and what describes no copy."""
+def test_nobody_pushes_the_copies_of_others_out(node: Node) -> None:
+    """Copies of the scope that has most go first, though others were not used for longer."""
+    node.directory.mkdir(mode=0o700)
+    for name, scope, hours in (("aa", "user-1", 9), ("bb", "user-2", 8), ("cc", "user-2", 7), ("dd", "user-2", 0)):
+        (node.directory / f"{name}.sqsh").write_bytes(b"x" * 10)
+        (node.directory / f"{name}.origin.json").write_text(json.dumps([scope, "numba", "ns", "b"]))
+        then = time.time() - hours * HOUR_AGO
+        os.utime(node.directory / f"{name}.sqsh", (then, then))
+    node.prune(20)
+    assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["aa", "dd"]
+
+
+def test_what_the_dead_left_goes(node: Node) -> None:
+    """Descriptions of no copy; abandoned fetches at once, since their lock tells."""
     node.directory.mkdir(mode=0o700)
     for name in ("11.fetching", "22.fetching", "33.files.json", "44.fetching", "55.origin.json"):
         (node.directory / name).touch()
@@ -191,7 +204,7 @@ def test_what_the_dead_left_goes_after_an_hour(node: Node) -> None:
     with (node.directory / "22.fetching").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         node.prune(0)
-    assert sorted(os.listdir(node.directory)) == ["22.fetching", "44.fetching"]
+    assert sorted(os.listdir(node.directory)) == ["22.fetching"]
 
 
 def test_where_a_copy_is_from_and_when_it_was_used(node: Node) -> None:

@@ -225,7 +225,7 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
 def test_a_node_without_room_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others need that disk; a cache that can't be read is no more than this profile's failure."""
     job.write("numba", numba_files())
-    monkeypatch.setattr(harvest, "room", lambda _fd: 1)
+    monkeypatch.setattr(harvest, "room", lambda _fd: 0)
     (error,) = job.harvest().degraded
     assert isinstance(error, HarvestFailed)
     monkeypatch.undo()

@@ -45,7 +45,7 @@ def offered(context: Context) -> list[str]:
 
 def left(context: Context) -> list[str]:
     """Return the runs whose bundles are still spooled."""
-    return [name.partition(".")[2] for name in sorted(os.listdir(context.paths.spool))]
+    return [name.split(".", 2)[2] for name in sorted(os.listdir(context.paths.spool))]
 
 
 def test_all_that_is_spooled_is_published(context: Context) -> None:

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.support.bundles import OWNER, draft, namespace, publish
 from tests.support.policy_site import defaults
 from warmstart.repack import merge
@@ -88,3 +90,58 @@ def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert node_cache.uses(str(tmp_path / "none")) == []
     assert maintenance.survey(str(tmp_path), OWNER) == []
     assert os.listdir(tmp_path) == []
+
+
+def emptied(store: Path, scope: str = "user-1") -> Path:
+    """Publish a bundle and remove it again. Return the namespace's directory."""
+    made = publish(store, "a", scope=scope).bundle or ""
+    where = namespace(store, scope)
+    assert maintenance.remove(where, [made], OWNER) == [made]
+    return Path(where.path)
+
+
+LATER = time.time() + 2 * maintenance.DAY
+
+
+def test_an_empty_namespace_goes_after_a_day(tmp_path: Path) -> None:
+    """With its index, its locks, and directories above it that are empty then. A new publisher makes it again."""
+    path = emptied(tmp_path)
+    publish(tmp_path, "a", scope="user-2")
+    (path / "quarantine").mkdir()
+    assert not maintenance.remove_empty(namespace(tmp_path), time.time())
+    assert path.is_dir()
+    assert maintenance.remove_empty(namespace(tmp_path), LATER)
+    assert sorted(os.listdir(tmp_path / "artifacts")) == ["user-2"]
+    assert not maintenance.remove_empty(namespace(tmp_path), LATER)
+    assert publish(tmp_path, "b").bundle
+    assert maintenance.namespaces(str(tmp_path)) == [namespace(tmp_path), namespace(tmp_path, "user-2")]
+
+
+@pytest.mark.parametrize("content", ["bundle", ".tmp-n1-x", "quarantine/x.json"])
+def test_a_namespace_that_has_anything_stays(tmp_path: Path, content: str) -> None:
+    """A bundle, a file that is being written, or evidence of damage."""
+    path = emptied(tmp_path)
+    if content == "bundle":
+        publish(tmp_path, "b")
+    else:
+        (path / content).parent.mkdir(exist_ok=True)
+        (path / content).touch()
+    assert not maintenance.remove_empty(namespace(tmp_path), LATER)
+    assert (path / "locks").is_dir()
+
+
+def test_a_publisher_that_comes_meanwhile_keeps_the_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory that is not empty any more stays, and its index is made again."""
+    emptied(tmp_path)
+    rmdir = os.rmdir
+
+    def late(path: str, *, dir_fd: int | None = None) -> None:
+        if path == namespace(tmp_path).path:
+            publish(tmp_path, "b")
+        rmdir(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", late)
+    assert not maintenance.remove_empty(namespace(tmp_path), LATER)
+    monkeypatch.undo()
+    (offer,) = bundles.offers(str(tmp_path), ["user-1"], "numba", "ns", OWNER).offers
+    assert offer.entries == ["b"]

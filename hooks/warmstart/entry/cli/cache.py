@@ -180,7 +180,7 @@ def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: boo
 def compact(installation: Installation, /, fewest: int, as_json: bool, **options: str | None) -> None:
     """Merge each user's bundles in each namespace into one. The old ones stay for an hour.
 
-    Exit status: 0 done; 2 not root, or the store fails or is busy.
+    Exit status: 0 done; 1 some could not be merged; 2 not root, or the store fails or is busy.
     """
     only = NamespaceFilter(**options)
     with store_maintenance(installation) as (_, work):
@@ -188,13 +188,15 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
             work.sweep(where)
             work.compact(where, fewest)
     _report(work, as_json)
+    if work.report.failed:
+        raise click.exceptions.Exit(NO)
 
 
 @cache.command()
 @json_option
 @click.pass_obj
 def gc(installation: Installation, as_json: bool) -> None:
-    """Remove files of publishers that died, replaced bundles, and bundles that the policy lets expire.
+    """Remove files of publishers that died, replaced bundles, bundles that the policy lets expire, empty namespaces.
 
     Exit status: 0 done; 2 not root, or the store fails or is busy.
     """
@@ -202,6 +204,7 @@ def gc(installation: Installation, as_json: bool) -> None:
         for where in work.namespaces():
             work.sweep(where)
         work.collect_garbage()
+        work.remove_empty()
     _report(work, as_json)
 
 

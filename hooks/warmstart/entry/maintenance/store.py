@@ -28,7 +28,7 @@ REPLACED = "replaced by a compacted bundle"
 class StoreReport(NamedTuple):
     """Counts of what maintenance did in the store."""
 
-    swept: int = 0  # files of publishers that died
+    swept: int = 0  # files of publishers that died, and empty namespaces
     compacted: int = 0  # new bundles, each merged from several
     removed: int = 0  # bundles
     verified: int = 0  # bundles
@@ -70,7 +70,10 @@ class StoreMaintenance:
         session = self._session
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
-            self._compact(where, merger)
+            try:
+                self._compact(where, merger)
+            except WarmstartError as error:  # the bundles of other users are still merged
+                self._failed(error)
 
     def collect_garbage(self) -> None:
         """Remove the bundles that the policy's `maintenance` section lets expire."""
@@ -79,6 +82,19 @@ class StoreMaintenance:
             going.setdefault((self._session.namespace(bundle), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             self._remove(where, names, reason)
+
+    def remove_empty(self) -> None:
+        """Remove namespaces that have been empty for a day."""
+        session = self._session
+        for where in self.namespaces():
+            try:
+                is_gone = session.store.remove_empty(where, time.time(), session.store_deadline())
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            if is_gone:
+                session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=[where.profile])
+                self._count(swept=1)
 
     def scrub(self, bundles: Iterable[Bundle]) -> dict[str, str]:
         """Verify bundles and quarantine the damaged ones. Return their problems by bundle id."""
@@ -108,6 +124,7 @@ class StoreMaintenance:
             except WarmstartError as error:
                 self._failed(error)
         self.collect_garbage()
+        self.remove_empty()
         self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
         self.evict_images()
         self.empty_quarantines()

@@ -1,0 +1,161 @@
+"""Jobs that would fill the disk of a node's state (docs/threats.md, rows 23 and 26). Needs root for a small disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import mounts
+from tests.support.bundles import draft
+from warmstart.harvest import collect
+from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage
+from warmstart.host import space
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.host.identity import Identity
+from warmstart.host.space import Reservation
+from warmstart.seed.node_cache import local_copy
+from warmstart.store.bundles import BundleDamaged, CopyFailed, Offer
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+MIB = 1 << 20
+JOB = 64201
+OWNER = Identity("the store's owner", 64210, 64210)
+
+
+@pytest.fixture
+def disk(base: Path) -> Iterator[Path]:
+    """Yield the disk of a node's state, of 64 MiB."""
+    with mounts.tmpfs(base / "disk", size="64m", inodes=10_000) as small:
+        yield small
+
+
+@pytest.fixture
+def tree(base: Path) -> Path:
+    """Return the directory that has a job's `tree`, on another disk."""
+    (base / "tree").mkdir()
+    os.chown(base / "tree", JOB, JOB)
+    return base
+
+
+def write(tree: Path, name: str, data: bytes, length: int = 0) -> None:
+    """Write a file of the job, with a hole up to `length`."""
+    path = tree / "tree" / name
+    path.write_bytes(data)
+    os.truncate(path, max(length, len(data)))
+    os.chown(path, JOB, JOB)
+
+
+def harvest(tree: Path, stage: Path) -> Collected:
+    """Collect the job's tree into a stage."""
+    stage.mkdir()
+    with opened_dir(str(tree)) as base, opened_dir(str(stage)) as fd:
+        limits = HarvestLimits(1 << 40, 1000, after(60))
+        return collect.collect(
+            base, "tree", owner=JOB, entry_of=lambda path: path, skip=(), stage=Stage(fd), limits=limits
+        )
+
+
+def used(disk: Path) -> int:
+    """Return how many bytes of the disk are used."""
+    found = os.statvfs(disk)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def test_holes_take_no_space(tree: Path, disk: Path) -> None:
+    """A job's files are mostly holes: 320 MiB of them are staged in a few kilobytes, with the right content."""
+    for number in range(20):
+        write(tree, f"f{number}", b"data", 16 * MIB)
+    found = harvest(tree, disk / "stage")
+    assert (len(found.entries), found.truncated) == (20, "")
+    assert used(disk) < MIB
+    staged = disk / "stage" / "f0"
+    assert staged.stat().st_size == 16 * MIB
+    assert staged.read_bytes() == b"data".ljust(16 * MIB, b"\0")
+
+
+def test_epilogs_do_not_count_on_the_same_space(tree: Path, disk: Path) -> None:
+    """Another epilog will pack its bundle: what this one stages leaves that much, its own bundle, and the floor."""
+    for number in range(60):
+        write(tree, f"f{number:02}", os.urandom(MIB))
+    with opened_dir(str(disk)) as fd:
+        other = Reservation(fd)
+        other.hold(20 * MIB)
+        found = harvest(tree, disk / "stage")
+        assert found.truncated == STAGE_FULL
+        assert 5 < len(found.entries) < 20
+        bundle = sum(file.size for files in found.entries.values() for file in files.values())
+        other.hold(0)
+    (disk / "other").write_bytes(b"x" * 20 * MIB)
+    (disk / "own").write_bytes(b"x" * bundle)
+    assert space.room(str(disk)) >= 0
+    floor = 64 * MIB // 20
+    assert os.statvfs(disk).f_bavail * 4096 >= floor
+
+
+def test_what_dies_with_a_reservation_leaves_none(disk: Path) -> None:
+    """The kernel gives the space back, however the process ended."""
+    before = used(disk)
+    pid = os.fork()
+    if not pid:
+        with opened_dir(str(disk)) as fd:
+            Reservation(fd).hold(30 * MIB)
+            os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    assert used(disk) == before
+    assert os.listdir(disk) == []
+
+
+class Site:
+    """A store with one bundle, and a node."""
+
+    def __init__(self, base: Path, disk: Path, size: int) -> None:
+        store = base / "store"
+        store.mkdir()
+        os.chown(store, OWNER.uid, OWNER.gid)
+        self.where = Namespace(str(store), "user-1", "numba", "ns")
+        self.directory = disk / "bundles"
+        fd = os.memfd_create("bundle")
+        os.write(fd, os.urandom(size))
+        with StoreClient(OWNER, str(store), "n1-test") as client:
+            client.publish(self.where, fd, draft("a"), after(20))
+            (self.offer,) = client.offers(["user-1"], "numba", "ns", after(20)).offers
+        os.close(fd)
+
+    def fetch(self, offer: Offer) -> None:
+        """Fetch a bundle to the node."""
+        with StoreClient(OWNER, self.where.store, "n1-test") as client:
+            local_copy(
+                str(self.directory), self.where, offer, store=client, most_bytes=1 << 40, deadline=after(20)
+            )  # fmt: skip
+
+
+def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) -> None:
+    """Nothing of it is on the disk."""
+    site = Site(base, disk, 62 * MIB)
+    with pytest.raises(CopyFailed, match="has no room for its 65011712 bytes"):
+        site.fetch(site.offer)
+    assert os.listdir(site.directory) == []
+    assert used(disk) < MIB
+
+
+def test_nothing_is_left_of_a_fetch_that_failed(base: Path, disk: Path) -> None:
+    """The bytes in the store are not those of the manifest. The next fetch is not disturbed."""
+    site = Site(base, disk, 8 * MIB)
+    (stored,) = Path(site.where.path).glob("*.sqsh")
+    whole = stored.read_bytes()
+    stored.chmod(0o600)
+    stored.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(BundleDamaged):
+        site.fetch(site.offer)
+    assert os.listdir(site.directory) == []
+    assert used(disk) < MIB
+    stored.write_bytes(whole)
+    site.fetch(site.offer)
+    assert (site.directory / f"{site.offer.sha256}.sqsh").read_bytes() == whole
