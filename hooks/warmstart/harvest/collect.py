@@ -12,7 +12,6 @@ Any process of the job may hold the lock for ever, so the wait is short; a locke
 from __future__ import annotations
 
 import errno
-import json
 import os
 import posixpath
 from collections.abc import Callable, Collection, Iterator
@@ -26,7 +25,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import ReadFailed, copy_data, mount_id
 from warmstart.host.space import Reservation
 from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
-from warmstart.store.manifest import LARGEST, LATEST_NS, Entries, File
+from warmstart.store.manifest import LATEST_NS, MOST_PER_BUNDLE, Entries, File, entry_weight, mark_weight
 
 if TYPE_CHECKING:
     from warmstart.seed.overlay import FrozenView
@@ -42,11 +41,8 @@ BASE_GONE = "changed, but its bundle is gone"
 ROOT = 0  # uid
 
 NAMES_PER_ENTRY = 10  # names scanned per entry of the limit: locks and temporary files count, too
-# Bytes of a manifest's JSON. Readers refuse a longer manifest, and a longer draft exceeds a worker's message: its
-# bundle would be retried from the spool for ever.
-LONGEST_DRAFT = LARGEST - (1 << 20)
+LONGEST_DRAFT = MOST_PER_BUNDLE - (64 << 10)  # bytes of JSON; the store refuses a longer one
 
-_PER_FILE = 180  # most bytes of JSON for a file, without its path; an entry, without its name, takes less
 _BLOCK = 4096  # bytes; what a small file takes on a disk
 _LOCK_SECONDS = 2.0
 
@@ -214,6 +210,8 @@ class _Copy:
         self._changed.append(entry)
         if taken:
             self._add(entry, taken)
+        else:
+            self._draft += _draft_size(entry, ())
 
     def _add(self, entry: str, taken: dict[str, File]) -> None:
         self._entries[entry] = taken
@@ -278,8 +276,8 @@ def _rejections(tally: Tally) -> Iterator[None]:
 
 
 def _draft_size(entry: str, paths: Collection[str]) -> int:
-    """Return an upper bound of an entry's JSON in a manifest, in bytes."""
-    return sum(len(json.dumps(name)) + _PER_FILE for name in (entry, *paths))
+    """Return an upper bound of an entry's JSON in a manifest, in bytes, with a mark in case it supersedes another."""
+    return entry_weight(entry, paths) + mark_weight(entry)
 
 
 class Stage:

@@ -36,8 +36,9 @@ from warmstart.host.space import Held, fair_order
 from warmstart.host.wire import Json
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import bundles, manifest
-from warmstart.store.bundles import Published
+from warmstart.store.bundles import PublishBlocked, Published, QuotaExceeded
 from warmstart.store.client import StoreClient
+from warmstart.store.index import TooManyNames
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Base, Draft, Entries, Producer
 
@@ -167,7 +168,7 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
                 published = store.publish(namespace, bundle, spooled.draft, deadline, quota=quota)
             finally:
                 os.close(bundle)
-    except (bundles.PublishBlocked, bundles.QuotaExceeded, ValueError, TypeError, FileNotFoundError) as error:
+    except (PublishBlocked, QuotaExceeded, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
     remove_tree(parent, name, after(_REMOVAL))
     return Delivered(name, spooled, published, reason)

@@ -408,8 +408,8 @@ class Maintenance(Section):
     keep: Duration = _default("90d", "Bundles that no node has used for this long are removed.")
     per_user: Size = _default(
         "50GiB",
-        "Bytes of bundles in one user's scope. A bundle that would exceed it is not published. Above nine tenths, "
-        "maintenance removes the least recently used bundles, down to eight tenths.",
+        "Bytes in one user's scope: bundles, manifests and indexes. A bundle that would exceed it is not "
+        "published. Above nine tenths, maintenance removes the least recently used bundles, down to eight tenths.",
     )
     per_account: Size = _default("500GiB", "The same for an account's scope.")
     per_site: Size = _default("2TiB", "The same for the site's scope.")

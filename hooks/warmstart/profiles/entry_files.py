@@ -43,6 +43,7 @@ REASONS = {
     "build-unfinished": "the build's log does not say that the build ended",
     "made-elsewhere": "the build names its run's own path, because its job did not see the cache at the constant path",
     "unreadable": "a staged file could not be read",
+    "too-slow": "its validation took longer than files of that size need",
     "validator-failed": "the validator itself failed on this entry",
 }
 
@@ -97,6 +98,14 @@ class EntryFiles:
                 missing = error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}
                 raise EntryInvalid("not-a-file" if missing else "unreadable") from error
             yield file, os.fstat(file.fileno()).st_size
+
+    def size(self) -> int:
+        """Return the bytes of all files. Raises `EntryInvalid` and `OSError`."""
+        total = 0
+        for name in self.names:
+            with self.open(name) as (_, size):
+                total += size
+        return total
 
     def mtime_ns(self, name: str) -> int:
         """Return the file's mtime in nanoseconds since the epoch. The stage preserves mtimes."""

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
@@ -13,6 +15,13 @@ from warmstart.profiles.defined import DefinedProfile
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
 Verdicts = dict[str, str | None]
+# CPU time for one entry: small files can be made that take long to check (docs/threats.md, row 30).
+LEAST_SECONDS = 2.0
+BYTES_PER_SECOND = 8 << 20  # large entries have more
+
+
+class _TooSlow(BaseException):  # no `except Exception` of a validator stops it
+    """The entry's time is over."""
 
 
 def judge(
@@ -32,11 +41,31 @@ def _reason(profile: Profile, stage: int, entry: str, names: list[str]) -> str |
     try:
         if not names or any(profile.entry_of(name) != entry for name in names):
             return "unexpected-file"
-        profile.validate(EntryFiles(stage, entry, names))
+        files = EntryFiles(stage, entry, names)
+        with _limited(LEAST_SECONDS + files.size() / BYTES_PER_SECOND):
+            profile.validate(files)
     except EntryInvalid as invalid:
         return invalid.reason
+    except _TooSlow:
+        return "too-slow"
     except OSError:
         return "unreadable"
     except Exception:  # noqa: BLE001 - hostile bytes hit a bug or a limit: this entry is invalid, others are judged
         return "validator-failed"
     return None
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise `_TooSlow` in this thread, the main one, after so many seconds of CPU time."""
+
+    def end(*_: object) -> None:
+        raise _TooSlow
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

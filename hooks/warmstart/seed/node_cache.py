@@ -105,7 +105,7 @@ def entries_of(directory: str, sha256: str) -> Entries:
 
 class _Copy(NamedTuple):
     used: float
-    size: int
+    size: int  # bytes, with the list of its files
     sha256: str
 
 
@@ -322,8 +322,15 @@ def _copies(fd: int) -> list[_Copy]:
         if name.endswith(_BUNDLE):
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                copies.append(_Copy(status.st_mtime, status.st_size, name.removesuffix(_BUNDLE)))
+                sha256 = name.removesuffix(_BUNDLE)
+                copies.append(_Copy(status.st_mtime, status.st_size + _size(fd, sha256 + _FILES), sha256))
     return copies
+
+
+def _size(fd: int, name: str) -> int:
+    with suppress(FileNotFoundError):
+        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
+    return 0
 
 
 def _remove_abandoned(fd: int, now: float) -> None:

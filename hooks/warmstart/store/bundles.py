@@ -213,16 +213,18 @@ def known_entries(
 
     A `fresh` job replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for none.
     Raises `PublishBlocked` if the user or the namespace is blocked, `QuotaExceeded` if the scope's quota is used up,
-    `BlocksUnreadable`, `StoreFailed`.
+    `TooManyNames` if the user's names in the namespace are, `BlocksUnreadable`, `StoreFailed`.
     """
     with store_errors("read the index"):
         if quota:
             check_quota(where.store, where.scope, 1, quota)
         blocked = _unblocked(where, user, uid)
         never = blocked.entries(where.profile)
+        found = index.read(where.path, owner)
+        index.check_user_weight(user, uid, found, 1)
         if fresh:
             return sorted(never)
-        return sorted(index.providers(index.read(where.path, owner).usable(blocked)).keys() | never)
+        return sorted(index.providers(found.usable(blocked)).keys() | never)
 
 
 def _unblocked(where: Namespace, user: str, uid: int) -> Blocks:
@@ -289,13 +291,14 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
     `owner` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
     `bundle` is None if readers would take nothing from it (`index.with_new_id`).
 
-    Raises `QuotaExceeded` if the scope would exceed `quota`, `PublishBlocked`, `BlocksUnreadable`, `StoreFull` or
-    `StoreFailed`. After the last two, readers see nothing of the bundle, or all of it if only the final sync of the
-    directory failed.
+    Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` (`index.check_weight`), `PublishBlocked`,
+    `BlocksUnreadable`, `StoreFull` or `StoreFailed`. After the last two, readers see nothing of the bundle, or all of
+    it if only the final sync of the directory failed.
     """
     if quota:
         with store_errors("measure the scope"):
-            check_quota(where.store, where.scope, os.fstat(fd).st_size, quota)
+            described = _described(where, draft, "0" * 64, os.fstat(fd).st_size)
+            check_quota(where.store, where.scope, _stored_size(described), quota)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
     return _publish(where, fd, draft, owner, partial(index.with_new_id, draft, blocked))
@@ -317,15 +320,28 @@ def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _With
             with temp_file(dir_fd, owner) as (temp, out):
                 size, sha256 = copy_hashed(fd, out)
                 os.fsync(out)  # the slow part, so before taking the lock
-                found = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
-                found = found._replace(origins=draft.origins, replaces=draft.replaces, supersedes=draft.supersedes)
+                found = _described(where, draft, sha256, size)
                 with publish_lock(where.path):
-                    identified = with_id(found, index.update(dir_fd, owner), dir_fd)
+                    before = index.update(dir_fd, owner)
+                    identified = with_id(found, before, dir_fd)
+                    if identified is not None:
+                        index.check_weight(identified, before)
                     indexed = identified is not None and _link_and_list(dir_fd, owner, (temp, out), identified)
         finally:
             os.close(dir_fd)
     superseding = list(identified.supersedes) if identified else []
     return Published(identified and identified.bundle, sha256, size, indexed, superseding)
+
+
+def _described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:
+    """Return the manifest of a squashfs file, without id and time."""
+    found = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
+    return found._replace(origins=draft.origins, replaces=draft.replaces, supersedes=draft.supersedes)
+
+
+def _stored_size(found: Manifest) -> int:
+    """Return how many bytes a bundle takes in the store: squashfs, manifest, and its row in the index."""
+    return found.size + len(manifest.encode(found)) + index.encoded_size(index.listed_of(found))
 
 
 def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:
@@ -373,22 +389,22 @@ def check_quota(store: str, scope: str, more: int, most: int) -> None:
 
     Concurrent publishers may together exceed the quota.
     """
-    used = 0
-    for size in _sizes(os.path.join(store, ARTIFACTS, scope)):
-        used += size
-        if used + more > most:
-            raise QuotaExceeded(scope=scope, used=used, quota=most, more=more)
-    if more > most:
+    used = sum(_sizes(os.path.join(store, ARTIFACTS, scope)))
+    if used + more > most:
         raise QuotaExceeded(scope=scope, used=used, quota=most, more=more)
 
 
 def _sizes(path: str) -> Iterator[int]:
-    """Yield the sizes of a scope's bundles in bytes; skips files that vanish and names outside of the layout."""
+    """Yield the sizes of a scope's bundles, manifests and indexes in bytes.
+
+    Skips files that vanish and names outside of the layout.
+    """
     for profile in _components(path):
         for name in _components(os.path.join(path, profile)):
             with suppress(FileNotFoundError, NotADirectoryError), opened_dir(os.path.join(path, profile, name)) as fd:
                 for file in os.listdir(fd):
-                    if file.endswith(BUNDLE) and is_bundle_id(file.removesuffix(BUNDLE)):
+                    stem, suffix = os.path.splitext(file)
+                    if file == index.NAME or (suffix in (BUNDLE, MANIFEST) and is_bundle_id(stem)):
                         with suppress(FileNotFoundError):
                             yield os.stat(file, dir_fd=fd, follow_symlinks=False).st_size
 

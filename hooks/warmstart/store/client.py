@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 
 class StoreClient:
-    """One store, with a process of its owner; `close` ends the process and releases its locks."""
+    """One store, with processes of its owner; `close` ends them and releases their locks."""
 
     def __init__(self, owner: Identity, path: str, publisher: str) -> None:
         """Work in the store at `path` as `owner`; `publisher` (node and run id) is part of the names of temp files."""
         self.path = path
         self.publisher = publisher
         self.worker = Worker(owner)
+        # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
+        self._locker = Worker(owner)
 
     def __enter__(self) -> StoreClient:
         return self
@@ -40,8 +42,9 @@ class StoreClient:
         self.close()
 
     def close(self) -> None:
-        """End the process and release its locks."""
+        """End the processes and release their locks."""
         self.worker.close()
+        self._locker.close()
 
     # Bundles
 
@@ -67,7 +70,8 @@ class StoreClient:
         """Return the entries that a user's job need not harvest.
 
         A `fresh` job replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for none.
-        Raises `PublishBlocked`, `QuotaExceeded` if the scope's quota is used up, or `BlocksUnreadable`.
+        Raises `PublishBlocked`, `QuotaExceeded` if the scope's quota is used up, `TooManyNames` if the user's names in
+        the namespace are, or `BlocksUnreadable`.
         """
         from warmstart.store import bundles
 
@@ -99,7 +103,8 @@ class StoreClient:
     ) -> Published:
         """Publish an open squashfs file; readers see it whole or not at all. `quota` is in bytes, 0 for none.
 
-        Raises `QuotaExceeded` if the scope would exceed `quota`, `PublishBlocked`, `BlocksUnreadable` or `StoreFull`.
+        Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames`, `PublishBlocked`, `BlocksUnreadable`
+        or `StoreFull`.
         """
         from warmstart.store import bundles
 
@@ -119,7 +124,7 @@ class StoreClient:
         """Take the store's maintenance lock until `close`; return False if another host has it."""
         from warmstart.store import maintenance
 
-        return self.worker.run(deadline, maintenance.lock, self.path)
+        return self._locker.run(deadline, maintenance.lock, self.path)
 
     def mark_maintained(self, deadline: Deadline) -> None:
         """Note that a maintenance run of the store got to its end."""
@@ -133,11 +138,11 @@ class StoreClient:
 
         return self.worker.run(deadline, maintenance.namespaces, self.path)
 
-    def survey(self, deadline: Deadline) -> list[Bundle]:
-        """Return every bundle that readers see."""
+    def survey(self, where: Namespace, deadline: Deadline) -> list[Bundle]:
+        """Return every bundle of a namespace that readers see."""
         from warmstart.store import layout, maintenance
 
-        found = self.worker.run(deadline, maintenance.survey, self.path, self.publisher)
+        found = self.worker.run(deadline, maintenance.survey, where, self.publisher)
         for bundle in found:
             # Root uses these names for directories of an export.
             if not (all(map(layout.is_component, bundle[:3])) and layout.is_bundle_id(bundle.bundle)):

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from warmstart.errors import UserError
 from warmstart.host import wire
 from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
 from warmstart.host.wire import Json
@@ -31,11 +32,28 @@ from warmstart.store import layout, manifest
 from warmstart.store.atomic import replace
 from warmstart.store.blocklist import Blocks
 from warmstart.store.layout import MANIFEST, is_bundle_id, is_user_scope
-from warmstart.store.manifest import Draft, Manifest, ManifestUnreadable, content_digest, is_sha256
+from warmstart.store.manifest import (
+    MOST_PER_BUNDLE,
+    MOST_PER_NAMESPACE,
+    MOST_PER_USER,
+    Draft,
+    Manifest,
+    ManifestUnreadable,
+    content_digest,
+    is_sha256,
+)
 
 FORMAT = 1
 NAME = "index.json"
 LARGEST = 256 << 20
+
+
+class TooManyNames(UserError):
+    """The names of a harvest's files would take more memory of every reader than they may."""
+
+    code = "too-many-names"
+    template = "{what} would have {size} bytes of names and numbers of files; {bound} are allowed"
+    hint = "fewer or shorter names; maintenance removes the user's least recently used bundles"
 
 
 class Listed(NamedTuple):
@@ -49,6 +67,7 @@ class Listed(NamedTuple):
     uid: int
     replaces: list[str]  # ids of the bundles that it replaces
     supersedes: dict[str, str] = {}  # noqa: RUF012 - never mutated; as in the manifest
+    weight: int = 0  # `manifest.weight`, bytes
 
 
 class Index(NamedTuple):
@@ -187,7 +206,8 @@ def listed_of(found: Manifest) -> Listed:
     """Return what the index says of a bundle with this manifest."""
     sizes = {entry: sum(file.size for file in files.values()) for entry, files in found.entries.items()}
     whose = (found.producer.user, found.producer.uid)
-    return Listed(found.bundle, found.sha256, found.size, sizes, *whose, found.replaces, found.supersedes)
+    weight = manifest.weight(found)
+    return Listed(found.bundle, found.sha256, found.size, sizes, *whose, found.replaces, found.supersedes, weight)
 
 
 def read_manifest(dir_fd: int, bundle: str) -> Manifest:
@@ -227,7 +247,13 @@ def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:
 
 def _encode(index: Index) -> bytes:
     bundles = [listed._asdict() for listed in index.bundles]
-    return json.dumps({"format": FORMAT, "bundles": bundles, "refused": index.refused}).encode()
+    content = {"format": FORMAT, "bundles": bundles, "refused": index.refused}
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def encoded_size(listed: Listed) -> int:
+    """Return how many bytes a bundle takes in the index."""
+    return len(json.dumps(listed._asdict(), separators=(",", ":"))) + 1
 
 
 def _decode(data: bytes) -> Index | None:
@@ -254,6 +280,30 @@ def _is_other_format(data: bytes) -> bool:
         return bool(json.loads(data)["format"] != FORMAT)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def check_weight(found: Manifest, before: Index) -> None:
+    """Raise `TooManyNames` if a bundle, or its user's bundles or all bundles of the namespace with it, weigh too much.
+
+    Bundles that replace others are bounded alone: their sources go soon, and the namespace is lighter without them.
+    """
+    added = manifest.weight(found)
+    _check_bound("the bundle", added, MOST_PER_BUNDLE)
+    if not found.replaces:
+        check_user_weight(found.producer.user, found.producer.uid, before, added)
+        total = sum(listed.weight for listed in before.bundles)
+        _check_bound("the namespace", total + added, MOST_PER_NAMESPACE)
+
+
+def check_user_weight(user: str, uid: int, before: Index, added: int) -> None:
+    """Raise `TooManyNames` if a user's bundles of the namespace weigh too much with `added` bytes more."""
+    own = sum(listed.weight for listed in before.bundles if (listed.user, listed.uid) == (user, uid))
+    _check_bound(f"{user}'s part of the namespace", own + added, MOST_PER_USER)
+
+
+def _check_bound(what: str, size: int, bound: int) -> None:
+    if size > bound:
+        raise TooManyNames(what=what, size=size, bound=bound)
 
 
 def with_new_id(draft: Draft, blocked: Blocks, found: Manifest, before: Index, dir_fd: int) -> Manifest | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from warmstart.store.layout import (
     store_errors,
 )
 from warmstart.store.locks import Held, publish_lock, try_lock
-from warmstart.store.manifest import ManifestUnreadable
+from warmstart.store.manifest import MOST_PER_BUNDLE, MOST_PER_USER, ManifestUnreadable
 
 DAY = 86400.0
 ORPHAN_SECONDS = DAY  # longer than any publish takes
@@ -44,6 +44,8 @@ MOST_ENTRIES = 50_000  # in a compacted bundle
 HIGH, LOW = 0.9, 0.8  # fractions of a scope's quota: above HIGH, maintenance removes down to LOW
 UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"
+OVER_NAMES = "its user's names in the namespace are close to their bound"
+_PER_ORIGIN = 300  # most bytes of JSON of an entry's origin and mark, without the entry's name, which each repeats
 
 _MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})  # rmdir(2)
@@ -63,6 +65,8 @@ class Bundle(NamedTuple):
     entries: int  # number
     user: str  # name of the user whose job made it
     used: float  # last fetch, or last use of a node's copy; seconds since the epoch, exact to a day
+    stored: int  # bytes in the store: squashfs, manifest, and its row in the index
+    weight: int  # `manifest.weight`, bytes
 
 
 class Use(NamedTuple):
@@ -140,16 +144,17 @@ def _folders(path: str) -> list[str]:
         return []
 
 
-def survey(store: str, owner: str) -> list[Bundle]:
-    """Return all bundles that readers see."""
+def survey(where: Namespace, owner: str) -> list[Bundle]:
+    """Return all bundles of a namespace that readers see."""
     found = []
-    with store_errors("survey the store"):
-        for where in _namespaces(store):
-            for listed in index.read(where.path, owner).bundles:
-                with suppress(FileNotFoundError):
-                    used = os.stat(os.path.join(where.path, listed.bundle + BUNDLE)).st_mtime
-                    rest = (listed.sha256, listed.size, len(listed.entries), listed.user, used)
-                    found.append(Bundle(where.scope, where.profile, where.name, listed.bundle, *rest))
+    with store_errors("survey a namespace"):
+        for listed in index.read(where.path, owner).bundles:
+            with suppress(FileNotFoundError):
+                path = os.path.join(where.path, listed.bundle)
+                used = os.stat(path + BUNDLE).st_mtime
+                stored = listed.size + os.stat(path + MANIFEST).st_size + index.encoded_size(listed)
+                rest = (listed.sha256, listed.size, len(listed.entries), listed.user, used, stored, listed.weight)
+                found.append(Bundle(where.scope, where.profile, where.name, listed.bundle, *rest))
     return found
 
 
@@ -323,7 +328,7 @@ def superseded(where: Namespace, owner: str, now: float) -> list[str]:
         with publish_lock(where.path):
             found = index.update(fd, owner).bundles
         blocked = blocklist.read(where.store)
-        elsewhere = _elsewhere(where, owner)
+        elsewhere = _elsewhere(where, owner) if index.marks(found) else set()
         settled = [listed for listed in found if _is_past_grace(fd, listed, now)]
     replaced = {old for listed in settled for old in listed.replaces}
     youngest = index.marks(listed for listed in settled if not blocked.user(listed.user, listed.uid))
@@ -377,7 +382,7 @@ def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) 
         blocked = {listed.bundle for listed in found.bundles} - {
             listed.bundle for listed in found.usable(blocklist.read(where.store))
         }
-        elsewhere = _elsewhere(where, owner)
+        elsewhere = _elsewhere(where, owner) if index.marks(found.bundles) else set()
     # The bundles of a blocked user stay as they are, until they are unblocked or nobody has used them for long.
     return mergers([listed for listed in found.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere)
 
@@ -414,48 +419,60 @@ def mergers(
 
 def _bounded(group: list[Listed], provided: dict[str, list[str]], most_bytes: int) -> list[Listed]:
     """Return the smallest of a user's bundles, as many as fit into one; ordered oldest first."""
-    size = count = 0
+    size = count = weight = 0
     chosen = []
     for listed in sorted(group, key=lambda listed: listed.size):
         size += listed.size
         count += len(provided[listed.bundle])
-        if size > most_bytes or count > MOST_ENTRIES:
+        # The merged bundle's manifest says of each entry where it is from, and what it superseded.
+        weight += listed.weight + sum(2 * len(entry) + _PER_ORIGIN for entry in provided[listed.bundle])
+        if size > most_bytes or count > MOST_ENTRIES or weight > MOST_PER_BUNDLE:
             break
         chosen.append(listed)
     return sorted(chosen, key=lambda listed: listed.bundle)
 
 
 def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
-    """Return the bundles to remove: all unused for `policy.keep` seconds, and each scope's least recently used."""
+    """Return the bundles to remove: all unused for `policy.keep` seconds, and the least recently used beyond a bound.
+
+    Bounds are the quota of a scope, and what one user's bundles of a namespace may weigh.
+    """
     found = []
     scopes: dict[str, list[Bundle]] = {}
+    users: dict[tuple[str, ...], list[Bundle]] = {}
     for bundle in candidates:
-        if not bundle.entries:  # it goes when it hides nothing any more (`superseded`)
-            continue
-        if bundle.used < now - policy.keep:
+        if bundle.entries and bundle.used < now - policy.keep:
             found.append(Expired(bundle, UNUSED))
         else:
             scopes.setdefault(bundle.scope, []).append(bundle)
+            users.setdefault((bundle.scope, bundle.profile, bundle.namespace, bundle.user), []).append(bundle)
+    for used in users.values():
+        going = _beyond(used, MOST_PER_USER, lambda bundle: bundle.weight)
+        found.extend(Expired(bundle, OVER_NAMES) for bundle in going)
+    gone = {expired.bundle for expired in found}
     for scope, used in scopes.items():
         reason = OVER.format(key=f"per_{scope.partition('-')[0]}")
-        found.extend(Expired(bundle, reason) for bundle in _beyond(used, bundles.quota(scope, policy)))
+        staying = [bundle for bundle in used if bundle not in gone]
+        going = _beyond(staying, bundles.quota(scope, policy), lambda bundle: bundle.stored)
+        found.extend(Expired(bundle, reason) for bundle in going)
     return found
 
 
-def _beyond(used: list[Bundle], quota: int) -> list[Bundle]:
+def _beyond(used: list[Bundle], quota: int, size_of: Callable[[Bundle], int]) -> list[Bundle]:
     """Return the least recently used bundles to remove, so that new ones fit into the quota.
 
-    The most recently used bundle stays unless the scope exceeds its quota.
+    The most recently used bundle stays unless all together exceed the quota.
     """
-    size = sum(bundle.size for bundle in used)
+    size = sum(map(size_of, used))
     excess = size - LOW * quota if size > HIGH * quota else 0
     going = []
-    by_use = sorted(used, key=lambda b: (b.used, b.bundle))
+    # A bundle without entries goes when it hides nothing any more (`superseded`).
+    by_use = sorted((bundle for bundle in used if bundle.entries), key=lambda bundle: (bundle.used, bundle.bundle))
     for bundle in by_use if size > quota else by_use[:-1]:
         if excess <= 0:
             break
         going.append(bundle)
-        excess -= bundle.size
+        excess -= size_of(bundle)
     return going
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from warmstart.errors import StoreError
@@ -17,9 +18,17 @@ from warmstart.store.layout import is_bundle_id, is_plain_path
 
 FORMAT = 1
 OTHER_FORMAT = "its format is"  # start of the problem in `ManifestUnreadable` for another format
-LARGEST = 64 << 20  # bytes of JSON; 50,000 entries of two files take about 20 MiB
+LARGEST = 64 << 20  # bytes of JSON
+# Bounds of `weight` at publication, in bytes: whoever reads a bundle or an index holds all of its names in memory, and
+# a job chooses the names (docs/threats.md, row 24). 50,000 entries of two files with ordinary names weigh 30 MB.
+MOST_PER_BUNDLE = 32 << 20
+MOST_PER_USER = 64 << 20  # of one user's bundles in one namespace
+MOST_PER_NAMESPACE = 128 << 20
 
 LATEST_NS = (2**32 - 1) * 1_000_000_000  # a squashfs keeps seconds in 32 bits
+
+# Most bytes that JSON takes besides the name: for a file, for an entry, for a superseded entry, for a bundle.
+_PER_FILE, _PER_ENTRY, _PER_MARK, _PER_BUNDLE = 120, 40, 60, 512
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -111,6 +120,27 @@ def content_digest(files: dict[str, File]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
+def entry_weight(entry: str, paths: Iterable[str]) -> int:
+    """Return the most bytes that an entry takes as JSON, with every name in full."""
+    return _length(entry) + _PER_ENTRY + sum(_length(path) + _PER_FILE for path in paths)
+
+
+def mark_weight(entry: str) -> int:
+    """Return the most bytes that a superseded entry takes as JSON."""
+    return _length(entry) + _PER_MARK
+
+
+def weight(manifest: Manifest) -> int:
+    """Return the most bytes that names and numbers of a bundle's files and marks take as JSON."""
+    entries = sum(entry_weight(entry, files) for entry, files in manifest.entries.items())
+    marks = sum(map(mark_weight, manifest.supersedes))
+    return _PER_BUNDLE + entries + marks + _PER_MARK * len(manifest.replaces)
+
+
+def _length(name: str) -> int:
+    return len(json.dumps(name)) - 2
+
+
 def is_sha256(text: object) -> bool:
     """Return whether a value is a SHA-256 in lower-case hexadecimal."""
     return isinstance(text, str) and _SHA256.fullmatch(text) is not None
@@ -119,12 +149,21 @@ def is_sha256(text: object) -> bool:
 def encode(manifest: Manifest) -> bytes:
     """Encode a manifest as JSON, as it is stored."""
     entries = {
-        entry: {"files": {path: File(*file)._asdict() for path, file in sorted(files.items())}}
+        entry: {_relative(entry, path): file for path, file in sorted(files.items())}
         for entry, files in sorted(manifest.entries.items())
     }
     origins = {entry: origin._asdict() for entry, origin in manifest.origins.items()}
     nested = {"producer": manifest.producer._asdict(), "entries": entries, "origins": origins}
-    return json.dumps({"format": FORMAT, **manifest._asdict(), **nested}).encode()
+    return json.dumps({"format": FORMAT, **manifest._asdict(), **nested}, separators=(",", ":")).encode()
+
+
+def _relative(entry: str, path: str) -> str:
+    """Return a file's name as in a manifest: if it begins with its entry's name, `/` in place of that."""
+    return "/" + path[len(entry) :] if path.startswith(entry) else path
+
+
+def _in_full(entry: str, name: str) -> str:
+    return entry + name[1:] if name.startswith("/") else name
 
 
 def decode(bundle: str, data: bytes) -> Manifest:
@@ -135,7 +174,7 @@ def decode(bundle: str, data: bytes) -> Manifest:
         if written != FORMAT:
             raise ManifestUnreadable(bundle=bundle, problem=f"{OTHER_FORMAT} {written!r}, known is {FORMAT}")
         raw["producer"] = wire.from_object(Producer, raw["producer"])
-        raw["entries"] = {entry: _files(value["files"]) for entry, value in raw["entries"].items()}
+        raw["entries"] = {entry: _files(entry, files) for entry, files in raw["entries"].items()}
         origins = raw.get("origins", {})
         raw["origins"] = {entry: wire.from_object(Origin, origin) for entry, origin in origins.items()}
         manifest = Manifest(**raw)
@@ -158,8 +197,8 @@ def _unreadable(bundle: str, error: Exception) -> ManifestUnreadable:
     return ManifestUnreadable(bundle=bundle, problem=f"not a manifest: {error!r:.200}")
 
 
-def _files(raw: dict[str, Json]) -> dict[str, File]:
-    return {path: File(**file) for path, file in raw.items()}
+def _files(entry: str, raw: dict[str, Json]) -> dict[str, File]:
+    return {_in_full(entry, name): File(*file) for name, file in raw.items()}
 
 
 def _check_types(manifest: Manifest) -> None:

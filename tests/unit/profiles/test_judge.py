@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.cache_files import NUMBA_BASE, NUMBA_DATA, NUMBA_INDEX, numba_files
 from tests.support.judging import Judge
+from warmstart.profiles import judge as judging
+from warmstart.profiles import registry
+from warmstart.profiles.contract import Profile
+from warmstart.profiles.defined import DefinedProfile
+from warmstart.profiles.entry_files import EntryFiles
 from warmstart.profiles.judge import judge
 
 
@@ -27,6 +35,33 @@ def test_good_and_bad_entries_are_answered_side_by_side(stage: Path, stage_fd: i
     other = NUMBA_BASE.replace("-17", "-18")
     entries[other] = [f"{other}.nbi", f"{other}.1.nbc"]
     assert judge("numba", stage_fd, entries) == {NUMBA_BASE: None, other: "not-a-file"}
+
+
+def endless(_files: EntryFiles) -> None:
+    """Validate for ever, whatever is raised."""
+    while True:
+        with suppress(Exception):
+            while True:
+                pass
+
+
+def test_an_entry_that_takes_too_long_is_invalid(stage: Path, stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are still judged, and no timer is left."""
+    entries = write_entry(stage)
+    other = NUMBA_BASE.replace("-17", "-18")
+    (stage / f"{other}.nbi").write_bytes(b"x")
+    get = registry.get
+
+    def busy(name: str, defined: Sequence[DefinedProfile]) -> Profile:
+        profile = get(name, defined)
+        return profile._replace(
+            validate=lambda files: endless(files) if files.entry == other else profile.validate(files)
+        )
+
+    monkeypatch.setattr(registry, "get", busy)
+    monkeypatch.setattr(judging, "LEAST_SECONDS", 0.5)
+    assert judge("numba", stage_fd, {other: [f"{other}.nbi"], **entries}) == {other: "too-slow", NUMBA_BASE: None}
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("hostile", ["link", "fifo", "directory"])

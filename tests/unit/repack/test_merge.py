@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 from warmstart.store import maintenance
 from warmstart.store.index import Listed
 from warmstart.store.layout import bundle_id, microseconds_of
+from warmstart.store.manifest import MOST_PER_BUNDLE
 
 
-def listed(age: int, *entries: str, user: str = "a", size: int = 1, replaces: tuple[str, ...] = ()) -> Listed:
+def listed(
+    age: int, *entries: str, user: str = "a", size: int = 1, replaces: tuple[str, ...] = (), weight: int = 0
+) -> Listed:
     """Return a bundle of the index; a greater `age` is younger."""
     sha256 = hashlib.sha256(b"%d" % age).hexdigest()
-    return Listed(bundle_id(age, sha256), sha256, size, dict.fromkeys(entries, 1), user, ord(user), list(replaces))
+    made = Listed(bundle_id(age, sha256), sha256, size, dict.fromkeys(entries, 1), user, ord(user), list(replaces))
+    return made._replace(weight=weight)
 
 
 def test_only_first_publishers_entries_are_merged() -> None:
@@ -40,6 +44,13 @@ def test_a_merged_bundle_has_bounds() -> None:
     (merger,) = maintenance.mergers(found, 2, 10)
     assert merger.sources == [found[1].bundle, found[2].bundle]
     assert maintenance.mergers(found, 3, 10) == []
+
+
+def test_what_no_bundle_may_name_is_not_merged() -> None:
+    """The merged bundle could not be published."""
+    found = [listed(age, f"e{age}", size=age, weight=MOST_PER_BUNDLE // 3) for age in (1, 2, 3, 4)]
+    (merger,) = maintenance.mergers(found, 2, 1 << 30)
+    assert merger.sources == [found[0].bundle, found[1].bundle]
 
 
 ROW = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"))

@@ -167,17 +167,24 @@ def test_a_store_that_hangs_is_over_the_budget(node: Node, monkeypatch: pytest.M
         node.copy(offer, seconds=0)
 
 
+def listing(copy: Copy) -> str:
+    """Return the path of the list of a copy's files."""
+    return copy.path.replace(".sqsh", ".files.json")
+
+
 def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
-    """With all that describes it, and no more than has to; one of the last hour never."""
+    """With all that describes it, which counts; no more than has to, and one of the last hour never."""
     offers = [node.publish(name, content=name.encode() * 10) for name in "abc"]
     copies = [node.copy(offer) for offer in offers]
     for copy, seconds in zip(copies, (HOUR_AGO, 3 * HOUR_AGO, 5), strict=True):
         age(copy, seconds)
-    assert node.prune(30) == 0
-    assert node.prune(29) == 10
+    (size,) = {os.stat(copy.path).st_size + os.stat(listing(copy)).st_size for copy in copies}
+    assert size > 100
+    assert node.prune(3 * size) == 0
+    assert node.prune(3 * size - 1) == size
     assert [os.path.exists(copy.path) for copy in copies] == [True, False, True]
     assert not list(node.directory.glob(f"{copies[1].sha256}*"))
-    assert node.prune(0) == 10
+    assert node.prune(0) == size
     assert [os.path.exists(copy.path) for copy in copies] == [False, False, True]
     assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), 0, 0.0) == 0
 

@@ -368,6 +368,11 @@ def test_names_from_outside_do_not_lead_out(tmp_path: Path) -> None:
 RULES = defaults().maintenance._replace(keep=1, per_user=10, per_account=20, per_site=30)
 
 
+def stored(store: Path, scope: str = "user-1") -> int:
+    """Return the bytes of a scope's bundles, manifests and indexes."""
+    return sum(path.stat().st_size for path in (store / "artifacts" / scope).rglob("*.*") if path.is_file())
+
+
 def publish_within(store: Path, quota: int, *entries: str) -> Published:
     """Publish a bundle of 10 bytes."""
     with (store / "bundle").open("w+b", buffering=0) as file:
@@ -378,11 +383,13 @@ def publish_within(store: Path, quota: int, *entries: str) -> Published:
 def test_the_last_byte_is_let_in_and_the_next_is_not(tmp_path: Path) -> None:
     """All namespaces of the scope count, and no other scope; a refused bundle leaves nothing."""
     publish(tmp_path, "theirs", scope="site", content=b"x" * 1000)
-    publish_within(tmp_path, 20, "a")
-    assert publish_within(tmp_path, 20, "b").bundle
+    publish_within(tmp_path, 1000, "a")
+    one = stored(tmp_path)
+    assert publish_within(tmp_path, 2 * one, "b").bundle
+    used = stored(tmp_path)
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    with pytest.raises(QuotaExceeded, match="scope user-1 uses 20 of its 20 bytes"):
-        publish_within(tmp_path, 20, "c")
+    with pytest.raises(QuotaExceeded, match=f"scope user-1 uses {used} of its {used + 100} bytes"):
+        publish_within(tmp_path, used + 100, "c")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     assert publish_within(tmp_path, 0, "c").bundle  # no quota
 
@@ -397,22 +404,24 @@ def test_a_harvest_is_spared_where_nothing_more_may_come(tmp_path: Path) -> None
     """`known_entries` raises before anything is copied."""
     publish_within(tmp_path, 0, "a")
     where = (namespace(tmp_path), "a", 1000, OWNER)
-    assert bundles.known_entries(*where, quota=11) == ["a"]
+    used = stored(tmp_path)
+    assert bundles.known_entries(*where, quota=used + 1) == ["a"]
     with pytest.raises(QuotaExceeded):
-        bundles.known_entries(*where, quota=10)
+        bundles.known_entries(*where, quota=used)
 
 
 def test_what_is_no_bundle_does_not_count(tmp_path: Path) -> None:
-    """Indexes, temp files, quarantined bundles and foreign names do not count."""
+    """Temp files, quarantined bundles and foreign names do not count."""
     publish_within(tmp_path, 0, "a")
+    used = stored(tmp_path)
     folder = Path(namespace(tmp_path).path)
     (folder / ".tmp-x").write_bytes(b"x" * 100)
     (folder / "no-id.sqsh").write_bytes(b"x" * 100)
     (folder / "quarantine").mkdir()
     (folder.parent / "file").write_bytes(b"x" * 100)
-    bundles.check_quota(str(tmp_path), "user-1", 10, 20)
+    bundles.check_quota(str(tmp_path), "user-1", 10, used + 10)
     with pytest.raises(QuotaExceeded):
-        bundles.check_quota(str(tmp_path), "user-1", 11, 20)
+        bundles.check_quota(str(tmp_path), "user-1", 11, used + 10)
 
 
 @pytest.mark.parametrize(("scope", "most"), [("user-7-a", 10), ("account-ml", 20), ("site", 30)])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity, WorkerAnswerMalformed
+from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerSilent
 from warmstart.store import bundles, maintenance
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleGone, Offer, Offers
@@ -37,7 +37,7 @@ def test_what_is_published_is_offered_fetched_and_described(client: StoreClient,
     where = namespace(tmp_path)
     squashfs = os.memfd_create("bundle")
     os.write(squashfs, b"squashfs")
-    made = client.publish(where, squashfs, draft("a"), after(10), quota=100)
+    made = client.publish(where, squashfs, draft("a"), after(10), quota=1000)
     assert (made.size, made.indexed) == (8, True)
     (offer,) = client.offers(["user-1"], "numba", "ns", after(10)).offers
     assert (offer.bundle, offer.entries) == (made.bundle, ["a"])
@@ -62,7 +62,7 @@ def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: 
     with StoreClient(client.worker.identity, client.path, OWNER) as other:
         assert not other.lock(after(10))
     assert client.namespaces(after(10)) == [where]
-    assert [bundle.bundle for bundle in client.survey(after(10))] == made
+    assert [bundle.bundle for bundle in client.survey(where, after(10))] == made
     (merger,) = client.plan_compaction(where, after(10), fewest=2, most_bytes=100)
     assert merger.sources == made
     squashfs = os.memfd_create("merged")
@@ -73,6 +73,15 @@ def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: 
     assert client.sweep(where, 0.0, after(10)) == client.sweep_top(0.0, after(10)) == []
     assert client.quarantine(where, merged.bundle, after(10))
     assert client.remove(where, [str(made[0])], after(10)) == [made[0]]
+
+
+def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClient) -> None:
+    """Its process is killed; the run goes on with the next namespace, and no other host begins one."""
+    assert client.lock(after(10))
+    with pytest.raises(WorkerSilent):
+        client.namespaces(after(0))
+    with StoreClient(client.worker.identity, client.path, OWNER) as other:
+        assert not other.lock(after(10))
 
 
 def test_blocks_and_answers_of_a_rendezvous_come_back_as_they_were(client: StoreClient) -> None:
@@ -122,11 +131,11 @@ def test_a_manifest_keeps_its_rules(client: StoreClient, monkeypatch: pytest.Mon
         client.manifest(namespace(tmp_path), BUNDLE, after(10))
 
 
-def test_a_survey_names_no_path(client: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survey_names_no_path(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root makes directories of an export with these names."""
     monkeypatch.setattr(maintenance, "survey", forged_survey)
     with pytest.raises(WorkerAnswerMalformed, match="survey"):
-        client.survey(after(10))
+        client.survey(namespace(tmp_path), after(10))
 
 
 TOLD = AN_OFFER
@@ -147,6 +156,6 @@ def forged_manifest(_where: Namespace, bundle: str) -> Manifest:
     return Manifest(bundle, SHA, 1, 1.0, "user-1", "numba", "ns", PRODUCER, {}, {"a": {"../a": File(1, SHA, 1)}})
 
 
-def forged_survey(_store: str, _owner: str) -> list[Bundle]:
+def forged_survey(_where: Namespace, _owner: str) -> list[Bundle]:
     """List a bundle elsewhere."""
-    return [Bundle("..", "numba", "ns", BUNDLE, SHA, 1, 1, "a", 1.0)]
+    return [Bundle("..", "numba", "ns", BUNDLE, SHA, 1, 1, "a", 1.0, 1, 1)]

@@ -20,9 +20,10 @@ from warmstart.store.maintenance import Bundle, Use
 POLICY = defaults().maintenance._replace(keep=100, per_user=10, per_account=20, per_site=30)
 
 
-def bundle(name: str, used: float, size: int = 1, scope: str = "user-1-a") -> Bundle:
+def bundle(name: str, used: float, stored: int = 1, scope: str = "user-1-a", weight: int = 1) -> Bundle:
     """Return a bundle as in the survey."""
-    return Bundle(scope, "numba", "ns", name, hashlib.sha256(name.encode()).hexdigest(), size, 1, "a", used)
+    sha256 = hashlib.sha256(name.encode()).hexdigest()
+    return Bundle(scope, "numba", "ns", name, sha256, 1, 1, "a", used, stored, weight)
 
 
 def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
@@ -37,6 +38,22 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
         "older": "its scope is close to maintenance.per_user",
         "all": "its scope is close to maintenance.per_site",
     }
+
+
+def test_names_close_to_their_bound_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's least recently used bundles of that namespace go, before a harvest is refused."""
+    monkeypatch.setattr(maintenance, "MOST_PER_USER", 100)
+    heavy = [bundle("older", 150, weight=50), bundle("newer", 160, weight=45)]
+    site = [one._replace(scope="site", user=one.bundle) for one in heavy]
+    going = {one.bundle: one.reason for one in maintenance.expired([*heavy, *site], POLICY, 200)}
+    assert going == {heavy[0]: maintenance.OVER_NAMES}
+
+
+def test_marks_count_in_the_quota_but_stay() -> None:
+    """A bundle without entries goes when it hides nothing any more."""
+    marks = bundle("marks", 120, 8)._replace(entries=0)
+    going = maintenance.expired([marks, bundle("older", 150, 1), bundle("newer", 160, 1)], POLICY, 200)
+    assert [one.bundle.bundle for one in going] == ["older"]
 
 
 def test_every_bundle_is_verified_once_in_thirty_days() -> None:
@@ -55,8 +72,9 @@ def test_the_survey_tells_the_last_use_and_uses_are_noted_once_a_day(tmp_path: P
     use = Use("user-1", "numba", "ns", made, 1_050_000.0)
     assert maintenance.note_uses(str(tmp_path), [use, use._replace(bundle="../../x", at=9e9)]) == 0
     assert maintenance.note_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
-    (row,) = maintenance.survey(str(tmp_path), OWNER)
+    (row,) = maintenance.survey(namespace(tmp_path), OWNER)
     assert (row.bundle, row.used, row.user) == (made, 1_200_000.0, "a")
+    assert row.stored > row.size + path.with_suffix(".json").stat().st_size
 
 
 def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> None:
@@ -88,7 +106,8 @@ def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A node without copies or spool and a store without artifacts are not errors."""
     assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
     assert node_cache.uses(str(tmp_path / "none")) == []
-    assert maintenance.survey(str(tmp_path), OWNER) == []
+    assert maintenance.namespaces(str(tmp_path)) == []
+    assert maintenance.survey(namespace(tmp_path), OWNER) == []
     assert os.listdir(tmp_path) == []
 
 

@@ -21,7 +21,7 @@ A_MANIFEST = Manifest(
     *(BUNDLE, SHA, 4096, 1_700_000_000.123456, "user-1", "numba", "ns"),
     producer=PRODUCER,
     facts={"cpu": "x"},
-    entries={"a/k": {"a/k.nbi": File(3, SHA, 17), "a/k.nbc": File(0, SHA, 18)}},
+    entries={"a/k": {"a/k.nbi": File(3, SHA, 17), "a/k.nbc": File(0, SHA, 18), "a/other": File(1, SHA, 19)}},
 )
 
 
@@ -33,6 +33,13 @@ def changed(**changes: Any) -> bytes:  # noqa: ANN401
 def test_a_manifest_survives_being_written_down() -> None:
     """Decoding returns what was encoded."""
     assert manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)) == A_MANIFEST
+
+
+def test_a_file_that_begins_as_its_entry_is_written_without() -> None:
+    """As documented: `/` stands for the entry's name."""
+    assert json.loads(manifest.encode(A_MANIFEST))["entries"] == {
+        "a/k": {"/.nbc": [0, SHA, 18], "/.nbi": [3, SHA, 17], "a/other": [1, SHA, 19]}
+    }
 
 
 def test_a_manifest_of_a_merged_bundle_says_where_each_entry_is_from() -> None:
@@ -64,17 +71,15 @@ def test_a_newer_format_is_refused_by_name() -> None:
         changed(size=-1),
         changed(size="big"),
         changed(extra=1),
-        changed(entries={"a/k": {"files": {}}}),
-        changed(entries={"a/k": {"files": {"../k": {"size": 1, "sha256": SHA, "mtime_ns": 1}}}}),
-        changed(entries={"a\nb": {"files": {"k": {"size": 1, "sha256": SHA, "mtime_ns": 1}}}}),
-        changed(entries={e: {"files": {"k": {"size": 1, "sha256": SHA, "mtime_ns": 1}}} for e in ("a", "b")}),
-        *(
-            changed(entries={"a": {"files": {"a": {"size": 1, "sha256": SHA, "mtime_ns": 1} | wrong}}})
-            for wrong in (
-                *({"size": -1}, {"size": "1"}, {"size": 1.5}, {"size": True}, {"sha256": "AB" * 32}, {"sha256": 1}),
-                *({"mtime_ns": -1}, {"mtime_ns": 10**30}, {"mtime_ns": "1"}, {"mtime_ns": 0.5}),
-            )
-        ),
+        changed(entries={"a/k": {}}),
+        changed(entries={"a/k": {"../k": [1, SHA, 1]}}),
+        changed(entries={"a/k": {"//../../k": [1, SHA, 1]}}),
+        changed(entries={"a\nb": {"k": [1, SHA, 1]}}),
+        changed(entries={entry: {"k": [1, SHA, 1]} for entry in ("a", "b")}),
+        *(changed(entries={"a": {"/": json.loads(file)}}) for file in ("[]", "[1, 2]", "{}", "7", '"abc"', "null")),
+        *(changed(entries={"a": {"/": [size, SHA, 1]}}) for size in (-1, "1", 1.5, True)),
+        *(changed(entries={"a": {"/": [1, sha256, 1]}}) for sha256 in ("AB" * 32, 1)),
+        *(changed(entries={"a": {"/": [1, SHA, mtime_ns]}}) for mtime_ns in (-1, 10**30, "1", 0.5)),
         *(changed(producer=PRODUCER._asdict() | wrong) for wrong in ({"uid": "7"}, {"user": None}, {"more": 1})),
         changed(producer={"user": "a", "uid": 1}),
         changed(producer=list(PRODUCER)),

@@ -98,12 +98,17 @@ def ls(installation: Installation, /, as_json: bool, **options: str | None) -> N
     """
     only = NamespaceFilter(**options)
     with admin_session(installation) as session:
-        found = [bundle for bundle in session.store.survey(session.store_deadline()) if only.matches(bundle)]
+        found = [bundle for bundle in session.bundles() if only.matches(bundle)]
+        failures = session.failures
     found.sort(key=lambda bundle: bundle.used)
     if as_json:
         show_json([bundle._asdict() for bundle in found])
     else:
         show_table(COLUMNS, map(_row, found))
+    for failure in failures:
+        warn(str(failure))
+    if failures:
+        raise click.exceptions.Exit(UNUSABLE)
     if not found:
         raise click.exceptions.Exit(NO)
 
@@ -276,7 +281,7 @@ def _find(bundles: list[Bundle], name: str) -> Bundle | None:
 
 
 def _manifest(session: MaintenanceSession, name: str) -> Manifest | None:
-    found = _find(session.store.survey(session.store_deadline()), name)
+    found = _find(session.bundles(), name)
     if found is None:
         return None
     return session.store.manifest(session.namespace(found), name, session.bundle_deadline())

@@ -63,7 +63,7 @@ def export_command(
     """
     only = NamespaceFilter(**options)
     with admin_session(installation) as session:
-        found = only.select(session.store.survey(session.store_deadline()), bundles)
+        found = only.select(session.bundles(), bundles)
         done: list[Bundle] = []
         if found:
             with transfer.writing(target) as writer:
@@ -75,7 +75,7 @@ def export_command(
         show_json([bundle._asdict() for bundle in done])
     else:
         say(f"{len(done)} bundles exported to {target}")
-    if not done or len(done) < max(len(found), len(bundles)):
+    if not done or len(done) < max(len(found), len(bundles)) or session.failures:
         raise click.exceptions.Exit(NO)
 
 

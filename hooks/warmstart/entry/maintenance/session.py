@@ -31,6 +31,7 @@ from warmstart.store.maintenance import Bundle
 # How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
 NODE_INTERVAL_S = 1800
 STORE_INTERVAL_S = 86400
+STORE_STEP = "store"  # in the audit
 STORE_SECONDS = 60.0  # for one operation on the store
 BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle
 
@@ -78,6 +79,19 @@ class MaintenanceSession(NamedTuple):
     def namespace(self, item: Bundle | Item) -> Namespace:
         """Return the namespace in this store of a bundle, or of a bundle in an export."""
         return Namespace(self.policy.paths.store, item.scope, item.profile, item.namespace)
+
+    def bundles(self) -> list[Bundle]:
+        """Return the store's bundles that readers see.
+
+        Each namespace has a deadline of its own; one that fails is in `failures`, and its bundles are left out.
+        """
+        found = []
+        for where in self.store.namespaces(self.store_deadline()):
+            try:
+                found += self.store.survey(where, self.store_deadline())
+            except WarmstartError as error:
+                self.failed(STORE_STEP, error)
+        return found
 
     def store_deadline(self) -> Deadline:
         """Return the deadline for one operation on the store."""

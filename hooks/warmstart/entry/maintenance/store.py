@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.entry.maintenance.session import MaintenanceBusy, MaintenanceSession, labels
+from warmstart.entry.maintenance.session import STORE_STEP, MaintenanceBusy, MaintenanceSession, labels
 from warmstart.errors import WarmstartError
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY
@@ -21,7 +21,6 @@ from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
 
-STEP = "store"
 REPLACED = "replaced by a compacted bundle"
 
 
@@ -53,8 +52,11 @@ class StoreMaintenance:
         return self._session.store.namespaces(self._session.store_deadline())
 
     def bundles(self) -> list[Bundle]:
-        """Return the store's bundles."""
-        return self._session.store.survey(self._session.store_deadline())
+        """Return the store's bundles, without those of namespaces that fail."""
+        before = len(self._session.failures)
+        found = self._session.bundles()
+        self._count(failed=len(self._session.failures) - before)
+        return found
 
     def sweep(self, where: Namespace) -> None:
         """Remove files of publishers that died, and replaced bundles after their grace period."""
@@ -81,7 +83,10 @@ class StoreMaintenance:
         for bundle, reason in maintenance.expired(self.bundles(), self._session.policy.maintenance, time.time()):
             going.setdefault((self._session.namespace(bundle), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
-            self._remove(where, names, reason)
+            try:
+                self._remove(where, names, reason)
+            except WarmstartError as error:
+                self._failed(error)
 
     def remove_empty(self) -> None:
         """Remove namespaces that have been empty for a day."""
@@ -197,7 +202,7 @@ class StoreMaintenance:
         self._session.audit.emit(event, **labels(where), bundle=bundle, reason=reason)
 
     def _failed(self, error: WarmstartError) -> None:
-        self._session.failed(STEP, error)
+        self._session.failed(STORE_STEP, error)
         self._count(failed=1)
 
     def _count(self, **more: int) -> None:

@@ -142,9 +142,9 @@ def symbols(part: Part) -> Symbols:
     defined: set[bytes] = set()
     undefined: set[bytes] = set()
     room = _LARGEST_NAMES  # of all names together: they may overlap
-    for section in found.sections:
-        if section.kind != _SYMTAB:
-            continue
+    tables = [section for section in found.sections if section.kind == _SYMTAB]
+    require(len(tables) <= 1)  # gABI, chapter 4
+    for section in tables:
         strings = found.sections[section.link]
         require(section.each == _SYMBOL.size and strings.kind == _STRTAB)
         if section.size > _LARGEST_SYMBOLS or strings.size > _LARGEST_NAMES:
@@ -175,9 +175,10 @@ def _check_sections(part: Part, found: Headers) -> None:
 
 
 def check_segments(part: Part, table: bytes) -> bool:
-    """Require segments inside the part, one of them loaded; return whether there is a dynamic one."""
+    """Require segments inside the part, one of them loaded, at most one dynamic; return whether there is one."""
     kinds = set()
     for kind, _, offset, _, _, in_file, in_memory, align in _SEGMENT.iter_unpack(table):
+        require(kind != _DYNAMIC or _DYNAMIC not in kinds)
         kinds.add(kind)
         require(align & (align - 1) == 0)
         if offset + in_file > part.size:

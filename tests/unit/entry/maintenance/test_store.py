@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.host.deadline import Deadline
 from warmstart.images.client import ImageStoreClient
 from warmstart.repack import merge
+from warmstart.store import index
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
@@ -78,6 +80,24 @@ def test_one_namespace_that_fails_is_told(
     assert StoreMaintenance(session).all().failed == 1
     assert sorted(seen) == sorted(["site", SCOPE])
     assert [event["step"] for event in entry_site.events("step.failed")] == ["store"]
+
+
+def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
+    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is in it: garbage is collected in the others, and their bundles are verified."""
+    read = index.read
+
+    def failing(directory: str, owner: str) -> index.Index:
+        if "/site/" in directory:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(directory, owner)
+
+    monkeypatch.setattr(index, "read", failing)
+    monkeypatch.setattr(merge, "is_due", lambda *_: True)
+    report = StoreMaintenance(session).all()
+    assert (report.verified, report.failed) == (2, 2)
+    assert {event["error"]["code"] for event in entry_site.events("step.failed")} == {"store-failed"}
 
 
 def damaged(*_: object) -> None:
@@ -149,8 +169,7 @@ def test_the_scrub_goes_on(entry_site: EntrySite, session: MaintenanceSession, m
 
 def test_quotas_are_exact_here(entry_site: EntrySite, session: MaintenanceSession) -> None:
     """The least recently used bundles of a scope go."""
-    found = session.store.survey(session.store_deadline())
-    sizes = sorted(bundle.size for bundle in found if bundle.scope == SCOPE)
+    sizes = [bundle.stored for bundle in session.bundles() if bundle.scope == SCOPE]
     policy = session.policy
     small = session._replace(policy=policy._replace(maintenance=policy.maintenance._replace(per_user=sum(sizes) - 1)))
     work = StoreMaintenance(small)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import pytest
 from hypothesis import example, given
@@ -33,6 +34,26 @@ def test_each_type_is_only_its_own(reason: Reason) -> None:
     for wanted in (elf.RELOCATABLE, elf.SHARED):
         assert reason({"f": CUBIN}, lambda files, wanted=wanted: check(wanted, files)) == "elf-malformed"  # type: ignore[misc]
     assert reason({"f": OBJECT}, lambda files: elf.check_cubin(files, "f")) == "elf-malformed"
+
+
+def with_more_segments(library: bytes, count: int) -> bytes:
+    """Return a library whose dynamic segment is listed `count` more times; the table stands at the end."""
+    (at,) = struct.unpack_from("<Q", library, 32)
+    (segments,) = struct.unpack_from("<H", library, 56)
+    table = [library[at + 56 * number :][:56] for number in range(segments)]
+    (dynamic,) = (segment for segment in table if segment[0] == 2)
+    longer = bytearray(library + b"".join([*table, *([dynamic] * count)]))
+    struct.pack_into("<Q", longer, 32, len(library))
+    struct.pack_into("<H", longer, 56, segments + count)
+    return bytes(longer)
+
+
+@pytest.mark.parametrize("count", [1, 6_000])
+def test_a_library_has_one_dynamic_segment(reason: Reason, count: int) -> None:
+    """6,000 that all name the same 64 KiB kept the validator busy for seconds."""
+    assert reason({"f": with_more_segments(SHARED, 0)}, lambda files: check(elf.SHARED, files)) is None
+    found = with_more_segments(SHARED, count)
+    assert reason({"f": found}, lambda files: check(elf.SHARED, files)) == "elf-malformed"
 
 
 @SAME_STAGE
