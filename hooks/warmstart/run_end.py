@@ -287,6 +287,7 @@ def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
     try:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             in_use = _unmount(node, record.run_name)
+            _hide_cache(node, record.run_name)
             if not (record.keep and _retain(node, record.run_name, deadline)):
                 with scratch.freeing_disk(node, record.run_name):
                     remove_tree(node, record.run_name, deadline)
@@ -298,6 +299,15 @@ def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
         if error.errno == errno.EROFS:
             return []  # a read-only file system: nothing was written, and nothing can be removed
         raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
+
+
+def _hide_cache(node: int, run_name: str) -> None:
+    """Rename the cache before it is removed file by file.
+
+    If this process dies meanwhile, the harvest is repeated. It must not take what is gone for what the job removed.
+    """
+    with suppress(OSError), opened_dir(run_name, node) as run_fd:
+        os.rename("cache", ".cache", src_dir_fd=run_fd, dst_dir_fd=run_fd)
 
 
 def _retain(node: int, run_name: str, deadline: Deadline) -> bool:

@@ -16,8 +16,8 @@ def test_one_harvest_fits_into_what_a_job_fetches(base: Path) -> None:
     """The next job publishes the rest. An oversized bundle would keep its entries from all (first wins)."""
     entries = numba_entries(1, 2, 3, 4)
     size = sum(len(data) for data in entries[min(entries)].values())
-    node = LateNode(base, "seed: {max_fetch: 1KiB}")
-    assert 2 * size <= 1024 < 3 * size
+    node = LateNode(base, "seed: {max_fetch: 1536B}")
+    assert 2 * size <= 1536 < 3 * size
     for number in (1, 2):
         node.epilog(node.run_of(number, entries=entries), budget=30.0)
         assert len(node.site.seen()) == 2 * number

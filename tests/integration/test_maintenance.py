@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -327,8 +328,8 @@ def test_a_silent_controller_means_nothing(node: Node) -> None:
 def test_a_step_daemon_is_proof_enough(node: Node) -> None:
     """A job with a step daemon on this host is alive, whatever the controller says."""
     node.run_of(99_999_999)
-    argv = ["/bin/sh", "-c", 'exec -a "slurmstepd: [99999999.batch]" sleep 60']
-    daemon = subprocess.Popen(["/bin/bash", *argv[1:]])
+    program = shutil.copy("/bin/sleep", node.base / "slurmstepd")
+    daemon = subprocess.Popen(["slurmstepd: [99999999.batch]", "60"], executable=program)
     try:
         while b"slurmstepd" not in Path(f"/proc/{daemon.pid}/cmdline").read_bytes():
             time.sleep(0.01)

@@ -192,7 +192,7 @@ def test_an_image_that_a_step_is_served_is_marked(site: Site, in_store: str) -> 
         capture_output=True,
         text=True,
     )
-    assert [mark.name for mark in used.iterdir()] == ["n1"], done.stdout
+    assert [mark.name for mark in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"], done.stdout
     assert Path(got(as_pyxis(site, "get", f"docker://{in_store}"))) == path
 
 
@@ -207,7 +207,7 @@ def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, fresh_image: Calla
     for note in (site.var / "n1" / "uses").iterdir():
         note.unlink()
     assert site.run_hook("epilog", variables).returncode == 0
-    assert [mark.name for mark in used.iterdir()] == ["n1"]
+    assert [mark.name for mark in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"]
 
 
 def test_a_job_without_a_workspace_has_a_place_too(

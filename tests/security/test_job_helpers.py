@@ -6,6 +6,7 @@ Such a process is outside the job's cgroup, so whoever controls it runs outside 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -129,7 +130,7 @@ def test_extraction(base: Path, cache: int) -> None:
     subprocess.run(["mksquashfs", str(content), bundle, "-quiet", "-no-progress", "-no-sparse"], check=True)
     offer = Offer("user-1", "b", "ab" * 32, os.path.getsize(bundle), ["e"], whole=True)
     (base / f"{offer.sha256}.sqsh").hardlink_to(bundle)
-    (base / f"{offer.sha256}.files.json").write_text('{"e": {"e.nbi": 17}}')
+    (base / f"{offer.sha256}.files.json").write_text(json.dumps({"e": {"e.nbi": [SIZE, "0" * 64, 17]}}))
     copy = Copy(str(base), offer.sha256, 0)
     client = JobClient(JOB, VALIDATOR)
     extraction = threading.Thread(target=client.unpack, args=([(offer, copy)], cache, "numba", after(60)))

@@ -109,7 +109,7 @@ def test_a_job_that_leaves_its_cache_in_another_shape(site: Site, attack: str) -
     assert not workspace.exists()
     epilog = [event for event in site.events(job.job_id, "hook.finished") if event["hook"] == "epilog"]
     assert [event["status"] for event in epilog] == [0]
-    assert site.events(job.job_id, "bundle.published") == []
+    assert [event["entries"] for event in site.events(job.job_id, "cache.harvested") if event["entries"]] == []
 
 
 def test_a_job_cannot_move_what_is_roots(site: Site) -> None:

@@ -151,6 +151,16 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
     assert (runs.left(), runs.recorded()) == ([], None)
 
 
+def test_a_cache_is_hidden_before_it_is_removed(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A harvest that is repeated after a kill finds no half of it."""
+    ending = runs.make()
+    run = Path(ending.record.run_directory)
+    (run / "cache").mkdir(exist_ok=True)
+    monkeypatch.setattr(run_end, "remove_tree", fails)
+    run_end.undo(ending)
+    assert (run.is_dir(), (run / "cache").exists()) == (True, False)
+
+
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_a_view_that_cannot_be_removed_costs_nothing_else(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, way: str

@@ -66,7 +66,7 @@ class Reservation:
     """Bytes that one writer may count on, on the file system of a directory. Starts with none.
 
     An unnamed file has the bytes (open(2), O_TMPFILE; fallocate(2)), so none stay reserved when the process dies.
-    Where the file system lacks either, `hold` only checks that the bytes are free.
+    Where the file system lacks either, `hold` only checks that the bytes are free. The end of a `with` releases them.
     """
 
     def __init__(self, directory: int) -> None:
@@ -81,7 +81,13 @@ class Reservation:
                 raise
             self._fd = os.dup(directory)
             self._holds = False
-        weakref.finalize(self, os.close, self._fd)
+        self._close = weakref.finalize(self, os.close, self._fd)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
 
     def hold(self, size: int) -> None:
         """Hold `size` bytes from now on; raises `OSError` (`ENOSPC`), and holds what it held, at the disk's floor."""

@@ -245,27 +245,27 @@ def _fill(
     copy: Callable[[BundleSelection, int], None],
 ) -> None:
     sizes = [file.size for selection in selections for file in _files(selection)]
-    space = Reservation(top)
-    # The bundles, the unpacked files, and root's copy of them. Sizes in a manifest are not trusted.
-    space.hold(sum(selection.manifest.size for selection in selections) + 2 * sum(sizes))
-    sources = []
-    for selection in selections:
-        sources.append(_fetched(settings, top, selection, copy))
-        space.hold(space.size - selection.manifest.size)
-    os.mkdir("unpacked", 0o700, dir_fd=top)
-    with opened_dir("unpacked", top) as unpacked_fd:
-        os.fchown(unpacked_fd, settings.validator.uid, settings.validator.gid)
-        bounds = Bounds(max([_UNNAMED, *sizes]), partial(_require_room, settings))
-        space.hold(sum(sizes))
-        extract(sources, unpacked_fd, "all", settings.validator, deadline, bounds)
-    for source in sources:
-        os.unlink(os.path.basename(source.path), dir_fd=top)
-    os.mkdir("entries", 0o755, dir_fd=top)
-    with opened_dir("entries", top) as fd:
-        stage = Stage(fd, space, copies=1)  # one for all: entries of several bundles may share a directory
+    with Reservation(top) as space:
+        # The bundles, the unpacked files, and root's copy of them. Sizes in a manifest are not trusted.
+        space.hold(sum(selection.manifest.size for selection in selections) + 2 * sum(sizes))
+        sources = []
         for selection in selections:
-            _collect_verified(settings, top, stage, selection, deadline)
-    remove_tree(top, "unpacked", after(_REMOVAL))
+            sources.append(_fetched(settings, top, selection, copy))
+            space.hold(space.size - selection.manifest.size)
+        os.mkdir("unpacked", 0o700, dir_fd=top)
+        with opened_dir("unpacked", top) as unpacked_fd:
+            os.fchown(unpacked_fd, settings.validator.uid, settings.validator.gid)
+            bounds = Bounds(max([_UNNAMED, *sizes]), partial(_require_room, settings))
+            space.hold(sum(sizes))
+            extract(sources, unpacked_fd, "all", settings.validator, deadline, bounds)
+        for source in sources:
+            os.unlink(os.path.basename(source.path), dir_fd=top)
+        os.mkdir("entries", 0o755, dir_fd=top)
+        with opened_dir("entries", top) as fd:
+            stage = Stage(fd, space, copies=1)  # one for all: entries of several bundles may share a directory
+            for selection in selections:
+                _collect_verified(settings, top, stage, selection, deadline)
+        remove_tree(top, "unpacked", after(_REMOVAL))
 
 
 def _files(selection: BundleSelection) -> list[File]:

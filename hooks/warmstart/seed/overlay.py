@@ -299,6 +299,15 @@ def frozen_view(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> I
         yield FrozenView(upper, opened.enter_context(opened_dir(".", merged)))
 
 
+def was_shown(run_fd: int, subdir: str) -> bool:
+    """Return whether a profile of a run was seeded by a view, mounted or not."""
+    try:
+        os.stat(f"{SEED}/{subdir}", dir_fd=run_fd, follow_symlinks=False)  # root's, as all that lies above it
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _make_read_only(merged: int, deadline: Deadline) -> bool:
     """Make a view read-only; return False if a file is still open for writing at the deadline."""
     while True:

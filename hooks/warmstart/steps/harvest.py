@@ -20,7 +20,7 @@ from warmstart.harvest import spool
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_view
 from warmstart.harvest.pack import pack
 from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
-from warmstart.harvest.seeded import SeededEntries
+from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
@@ -29,9 +29,9 @@ from warmstart.host.process import ProgramTooSlow
 from warmstart.host.space import Reservation, room
 from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
-from warmstart.record import SeededBundle
+from warmstart.record import SeededBundle, boot_id
 from warmstart.seed import node_cache
-from warmstart.seed.overlay import frozen_view
+from warmstart.seed.overlay import frozen_view, was_shown
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
@@ -144,10 +144,13 @@ class _ProfileHarvest:
     def _replaceable(self, bundles: list[SeededBundle]) -> list[SeededBundle]:
         """Return the bundles of which the job's version can take the place in the scope that it publishes to.
 
+        There are none after a reboot: what is missing then was perhaps never written to the disk.
         What another scope provides comes first for the readers of a shared scope. A user's own scope may supersede
         other scopes, because that user alone reads it.
         """
         scope = self._namespace.scope
+        if self._context.record.boot_id != boot_id():
+            return []
         return bundles if is_user_scope(scope) else [bundle for bundle in bundles if bundle.scope == scope]
 
     def _entries_of(self, bundle: SeededBundle) -> Entries:
@@ -170,8 +173,7 @@ class _ProfileHarvest:
         if deadline.expired():
             raise _Late
         collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
-        with self._stage() as (path, entries_fd):
-            space = Reservation(entries_fd)
+        with self._stage() as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), entries_fd, collecting)
             valid = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             retired = [entry for entry in collected.changed if entry not in collected.entries]
@@ -239,7 +241,8 @@ class _ProfileHarvest:
                     owner=owner,
                     entry_of=entry_of,
                     skip=skip,
-                    seeded=self._seeded,
+                    # A view that is not mounted any more shows nothing: not what the job removed.
+                    seeded=NOTHING_SEEDED if was_shown(base, profile.subdir) else self._seeded,
                     stage=stage,
                     limits=limits,
                     lock=profile.lock,

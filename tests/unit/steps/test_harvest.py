@@ -297,6 +297,26 @@ def test_what_a_job_removed_is_retired(job: Job) -> None:
     assert (told["entries"], told["changed"], told["retired"]) == (0, 0, 1)
 
 
+@pytest.mark.parametrize("missing", ["after a reboot", "its view is not mounted any more", "it is being removed"])
+def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: str) -> None:
+    """Nothing is retired if the tree is not the one that the job left."""
+    job.write("numba", numba_files())
+    job.harvest()
+    (first,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
+    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, first.bundle, first.sha256, [ENTRY])]))
+    run = job.context.record.run_directory
+    shutil.rmtree(f"{run}/cache/numba")
+    os.mkdir(f"{run}/cache/numba")
+    if missing == "after a reboot":
+        job.context = job.context._replace(record=job.context.record._replace(boot_id="another boot"))
+    elif missing == "it is being removed":
+        os.rename(f"{run}/cache", f"{run}/.cache")
+    else:
+        os.makedirs(f"{run}/.seed/numba")
+    job.harvest()
+    assert job.offered() == [ENTRY]
+
+
 def test_a_fresh_job_brings_back_what_is_published(job: Job) -> None:
     """It knows of nothing, so its version takes the place; the same content is no new bundle."""
     job.write("cuda-computecache", DRIVER)
