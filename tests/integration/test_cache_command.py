@@ -185,7 +185,7 @@ def test_a_newer_format_is_not_quarantined(site: MaintenanceSite) -> None:
     """An old warmstart on one host must not take a newer one's bundles away."""
     bundle = site.publish(one("a"))
     path = site.directory() / f"{bundle}.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
     assert site.command("cache", "verify") == 1
     assert path.exists()
     assert site.events("bundle.quarantined") == []
