@@ -1,4 +1,4 @@
-"""Names of files: they count in quotas, and they are bounded for each bundle, user and namespace (threats, row 24)."""
+"""Names of files count in quotas, and are bounded for each bundle, user and namespace (docs/threats.md, row 24)."""
 
 from __future__ import annotations
 
