@@ -32,7 +32,8 @@ test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as
 
 test-all: setup-tests ## every test, the sweeps too; writes docs/test-results.md
 	$(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
-	$(BIN)/python -m tests.results build/tests.xml >docs/test-results.md; exit $$status
+	$(BIN)/python -m tests.results build/tests.xml >build/test-results.md && \
+	mv build/test-results.md docs/test-results.md; exit $$status
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
 	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)

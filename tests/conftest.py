@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import spank
 from tests.cluster import host
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
@@ -91,6 +92,16 @@ def site(installed: Site) -> Iterator[Site]:
         cluster.resume(node)
     assert not drained, {node: states[node].reason for node in drained}
     assert set(installed.leftovers()) - before == set()
+
+
+@pytest.fixture(scope="module")
+def plugged(installed: Site) -> Iterator[Site]:
+    """Return the site with the SPANK plugin: extensions need the constant path, and it has --warm-fresh."""
+    if spank.missing():
+        pytest.fail(spank.missing())
+    with spank.loaded(installed):
+        yield installed
+    installed.write_policy()
 
 
 @pytest.fixture(scope="session")

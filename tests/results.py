@@ -26,7 +26,8 @@ def page(junit: str) -> str:
     cases: dict[str, Counter[str]] = {}
     seconds: Counter[str] = Counter()
     for case in ET.parse(junit).getroot().iter("testcase"):
-        folder = case.get("classname", "").split(".")[1]  # tests.unit.host.test_files
+        parts = case.get("classname", "").split(".")  # tests.unit.host.test_files; "" if a file cannot be imported
+        folder = parts[1] if len(parts) > 1 else "not collected"
         outcomes = {child.tag for child in case} & {"failure", "error", "skipped"}
         cases.setdefault(folder, Counter())[min(outcomes, default="passed")] += 1
         seconds[folder] += round(float(case.get("time", "0")))

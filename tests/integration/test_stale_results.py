@@ -6,15 +6,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from tests import spank
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site, result
 from tests.support.requirements import need_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 RULES = "rules:\n  - {{name: all, profiles: [{tool}]}}\n"
@@ -44,16 +41,6 @@ class Project:
         ended = self.site.finish(job_id)
         assert ended.state == "COMPLETED", ended
         return result(ended.output) if ended.output.strip() else {}
-
-
-@pytest.fixture(scope="module")
-def plugged(installed: Site) -> Iterator[Site]:
-    """Return the site with the SPANK plugin: extensions need the constant path, and it has --warm-fresh."""
-    if spank.missing():
-        pytest.fail(spank.missing())
-    with spank.loaded(installed):
-        yield installed
-    installed.write_policy()
 
 
 def test_after_an_edit_of_a_helper_one_clean_run_is_enough(plugged: Site) -> None:

@@ -6,11 +6,9 @@ Numba is not here: it takes stale code after an edit of a helper, seeded or not 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
-from tests import spank
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site
 from tests.support.requirements import need_module
@@ -112,16 +110,6 @@ class Project:
         ended = self.site.finish(self.site.cluster.submit(script, ALICE, f"--nodelist={node}", *arguments), 300)
         assert ended.state == "COMPLETED", ended
         return [json.loads(line) for line in ended.output.splitlines() if line.startswith('"')]
-
-
-@pytest.fixture(scope="module")
-def plugged(installed: Site) -> Iterator[Site]:
-    """Return the site with the SPANK plugin: extensions need the constant path."""
-    if spank.missing():
-        pytest.fail(spank.missing())
-    with spank.loaded(installed):
-        yield installed
-    installed.write_policy()
 
 
 @pytest.mark.sweep

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.built_entries import BUILT, NINJA_DEPS, NINJA_LOG, OPS, operation
+from tests.support.built_entries import BUILT, BUILT_ELSEWHERE, NINJA_LOG, OPS, operation
 from tests.support.judging import Judge
-
-ELSEWHERE = b"/var/tmp/warmstart/n1/17.0a1b2c3d/cache/torch-extensions/x/main.cpp"
 
 
 def test_an_operation_is_its_build_and_its_sources(verdict: Judge) -> None:
@@ -21,20 +19,7 @@ def test_an_operation_that_was_killed_is_refused(verdict: Judge) -> None:
     assert verdict("flashinfer", operation(BUILT) | {f"{OPS}/generated/x/x.cu": b""}) == "text-malformed"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"build.ninja": b"build main.o: compile " + ELSEWHERE + b"\nbuild x.so: link main.o\n"},
-        {".ninja_log": NINJA_LOG.replace(b"main.o", ELSEWHERE.replace(b"cpp", b"o"))},
-        {
-            ".ninja_deps": NINJA_DEPS[:16]
-            + (76).to_bytes(4, "little")
-            + ELSEWHERE.ljust(72, b"\0")
-            + b"\xfe"
-            + b"\xff" * 3
-        },
-    ],
-)
+@pytest.mark.parametrize("changes", BUILT_ELSEWHERE)
 def test_what_was_built_at_a_runs_own_path_is_refused(verdict: Judge, changes: dict[str, bytes]) -> None:
     """Nobody has that path again; kept, it would keep those out that were built at the constant path."""
     assert verdict("flashinfer", operation({**BUILT, **changes})) == "made-elsewhere"
