@@ -3,9 +3,6 @@
 A key is described here and nowhere else: `make docs` writes policies/schema.json and the tables of docs/policy.md from
 this module (`policy.reference`). What hooks read of it is in `policy.compiled`; checks across several keys are in
 `policy.checks`.
-
-Durations and sizes are a whole number and its unit. A bare number is refused: nobody should have to guess whether
-`wait: 4` means seconds or minutes.
 """
 
 from __future__ import annotations
@@ -18,16 +15,18 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from warmstart.host.wire import Json
 from warmstart.policy.document import Fault, Loc, fault
+from warmstart.policy.units import (
+    DURATION,
+    PERCENT,
+    PORTS,
+    SIZE,
+    parse_duration,
+    parse_percent,
+    parse_ports,
+    parse_size,
+)
 from warmstart.profiles.defined import Format
 
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-# Nine digits: a larger number is a typing error, and every value stays far below 2**63.
-DURATION = r"[1-9][0-9]{0,8}[smhd]"
-SIZE = r"[1-9][0-9]{0,8}([KMGT]i)?B"
-PERCENT = r"[1-9]?[0-9]%"
-PORTS = r"[1-9][0-9]{3,4}-[1-9][0-9]{3,4}"
-_LOWEST_PORT, _HIGHEST_PORT = 1024, 65535  # only root may bind lower ones (ip(7))
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 PATH = r"/[A-Za-z0-9_.@+=%/-]{1,1023}"
@@ -56,39 +55,6 @@ _PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 VALUE = rf"{_PRINTABLE}{{0,4096}}"
 GLOB = rf"{_PRINTABLE}{{1,256}}"
 _MOST = 32  # patterns of a kind: root compares each with every name
-
-
-def parse_duration(text: object) -> int:
-    """Return the seconds of `30s`, `4m`, `24h` or `7d`. Raises `ValueError` that says what to write instead."""
-    if not isinstance(text, str) or not re.fullmatch(DURATION, text):
-        raise ValueError(f"{text!a} is not a duration; write a number and s, m, h or d: 30s, 4m")
-    return int(text[:-1]) * SECONDS[text[-1]]
-
-
-def parse_size(text: object) -> int:
-    """Return the bytes of `512MiB` or `1GiB`. Raises `ValueError` that says what to write instead."""
-    if not isinstance(text, str) or not re.fullmatch(SIZE, text):
-        units = ", ".join(BYTES)
-        raise ValueError(f"{text!a} is not a size; write a number and one of {units}: 1GiB")
-    number = text.rstrip("BKMGTi")
-    return int(number) * BYTES[text[len(number) :]]
-
-
-def _parse_percent(text: object) -> int:
-    """Return 85 for `85%`, 0 to 99. Raises `ValueError` that says what to write instead."""
-    if not isinstance(text, str) or not re.fullmatch(PERCENT, text):
-        raise ValueError(f"{text!a} is not a share; write a number from 0 to 99 and %: 85%")
-    return int(text[:-1])
-
-
-def parse_ports(text: object) -> tuple[int, int]:
-    """Return both ends of `20000-29999`. Raises `ValueError` that says what to write instead."""
-    if not isinstance(text, str) or not re.fullmatch(PORTS, text):
-        raise ValueError(f"{text!a} is not a range of ports; write the first and the last one: 20000-29999")
-    low, high = map(int, text.split("-"))
-    if not _LOWEST_PORT <= low <= high <= _HIGHEST_PORT:
-        raise ValueError(f"{text!a}: write a range between {_LOWEST_PORT} and {_HIGHEST_PORT}, the lower end first")
-    return low, high
 
 
 def _matching(pattern: str, what: str) -> AfterValidator:
@@ -164,7 +130,7 @@ PathPattern = Annotated[
 ]
 Duration = Annotated[int, BeforeValidator(parse_duration), _in_schema("duration", DURATION)]
 Size = Annotated[int, BeforeValidator(parse_size), _in_schema("size", SIZE)]
-Percent = Annotated[int, BeforeValidator(_parse_percent), _in_schema("share", PERCENT)]
+Percent = Annotated[int, BeforeValidator(parse_percent), _in_schema("share", PERCENT)]
 Ports = Annotated[tuple[int, int], BeforeValidator(parse_ports), _in_schema("`FIRST-LAST`", PORTS)]
 Scope = Literal["user", "account", "site"]
 DerivedFact = Literal["cpu", "driver", "gpu", "machine"]

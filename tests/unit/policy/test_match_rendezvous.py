@@ -13,7 +13,7 @@ from tests.support.runs import a_job
 from warmstart.host import ports
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
-from warmstart.policy.schema import parse_ports
+from warmstart.policy.units import parse_ports
 
 HEAD = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n"
 

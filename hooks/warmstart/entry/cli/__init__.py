@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import click
 
-from warmstart.entry.cli import audit, block, cache, doctor, images, maintain, plan, policy, transfer
+from warmstart.entry.cli.lazy import LazyGroup
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 
+_COMMANDS = ("audit", "cache", "doctor", "images", "maintain", "plan", "policy")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+@click.group(
+    cls=LazyGroup,
+    modules={name: f"warmstart.entry.cli.{name}:{name}" for name in _COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(VERSION, prog_name="warmstart")
 def cli() -> None:
     """Warm starts for Slurm jobs: show what jobs get and why, and maintain caches, images and policy.
 
     The help of each subcommand lists its exit statuses; 2 always means that nothing was done.
     """
-
-
-cli.add_command(audit.audit)
-cli.add_command(cache.cache)
-cli.add_command(doctor.doctor)
-cli.add_command(images.images)
-cli.add_command(plan.plan)
-cli.add_command(policy.policy)
-cli.add_command(maintain.maintain)
-for command in (block.block, block.unblock, block.blocked):
-    cache.cache.add_command(command)
-for command in (transfer.export_command, transfer.import_command):
-    cache.cache.add_command(command)
 
 
 def main(prefix: str) -> None:

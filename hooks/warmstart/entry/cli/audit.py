@@ -14,7 +14,7 @@ from warmstart.entry.cli.output import fail, json_option, show_json, show_table,
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
-from warmstart.policy.schema import parse_duration
+from warmstart.policy.units import parse_duration
 
 NOTHING = 1
 COLUMNS = ("time (UTC)", "node", "job", "hook", "step", "event", "outcome", "ms", "detail")

@@ -16,12 +16,13 @@ import click
 
 from warmstart.audit import events
 from warmstart.audit.line import visible
+from warmstart.entry.cli.lazy import LazyGroup
 from warmstart.entry.cli.output import UNUSABLE, fail, json_option, say, show_json, show_table, warn
 from warmstart.entry.maintenance.session import MaintenanceSession, labels, maintenance_session
 from warmstart.entry.maintenance.store import StoreMaintenance
 from warmstart.errors import WarmstartError
 from warmstart.paths import Installation
-from warmstart.policy.schema import BYTES
+from warmstart.policy.units import BYTES
 from warmstart.profiles.defined import FILES
 from warmstart.repack import merge
 from warmstart.repack.transfer import Item
@@ -82,7 +83,13 @@ def admin_session(installation: Installation) -> Iterator[MaintenanceSession]:
         fail(error, getattr(error, "hint", ""))
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    modules={
+        **{name: f"warmstart.entry.cli.block:{name}" for name in ("block", "unblock", "blocked")},
+        **{name: f"warmstart.entry.cli.transfer:{name}_command" for name in ("export", "import")},
+    },
+)
 def cache() -> None:
     """List, verify, clean and block the caches in the store, and copy them to other clusters. For root."""
 

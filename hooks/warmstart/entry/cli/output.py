@@ -1,7 +1,7 @@
 """Output of the command line: tables for people, `--json` for programs, errors on stderr.
 
 All text passes `visible`, because names, comments and messages come from users and registries, and terminals execute
-control characters (docs/threats.md, row 20).
+control characters (docs/threats.md, row 20). rich is imported by what draws with it: JSON does without.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-from rich.text import Text
 
 from warmstart.audit.line import visible
 from warmstart.errors import WarmstartError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 UNUSABLE = 2  # also click's status for a wrong command line
 WIDE = 200  # columns, if the output is not a terminal
@@ -32,11 +30,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 def say(text: str, style: str = "") -> None:
     """Print a paragraph on stdout."""
+    from rich.text import Text
+
     _console().print(Text(visible(text, keep="\n"), style))
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """Print a table on stdout. None is an empty cell."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
     shown_title = Text(visible(title), "bold") if title else None
     table = Table(box=SIMPLE_HEAD, title=shown_title, title_justify="left", pad_edge=False)
     for column in columns:
@@ -48,7 +52,12 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
 def progress(things: Sequence[_T], what: str, *, quiet: bool) -> Iterable[_T]:
     """Iterate over `things`, with a progress bar on stderr if that is a terminal."""
-    return track(things, f"{what}…", console=Console(stderr=True), transient=True, disable=quiet or not _is_watched())
+    if quiet or not _is_watched():
+        return things
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(things, f"{what}…", console=Console(stderr=True), transient=True)
 
 
 @contextmanager
@@ -57,6 +66,9 @@ def working(text: str) -> Iterator[None]:
     if not _is_watched():
         yield
         return
+    from rich.console import Console
+    from rich.text import Text
+
     with Console(stderr=True).status(Text(visible(text))):
         yield
 
@@ -85,5 +97,7 @@ def _is_watched() -> bool:
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else WIDE
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)

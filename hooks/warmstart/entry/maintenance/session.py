@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.audit.sink import flush
 from warmstart.errors import ResourceError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path
@@ -161,6 +160,8 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
         journal.emit(events.STEP_FAILED, step=hook, error=error.as_audit())
         raise
     finally:
+        from warmstart.audit.sink import flush  # structlog is slow to import, and a look at the images needs none
+
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
         flush(paths.journal, policy.paths.audit)
 

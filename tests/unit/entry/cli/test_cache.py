@@ -15,7 +15,7 @@ from warmstart.entry.cli import cache
 from warmstart.entry.cli.cache import NamespaceFilter
 from warmstart.entry.maintenance import session as sessions
 from warmstart.host.deadline import after
-from warmstart.policy.schema import BYTES
+from warmstart.policy.units import BYTES
 from warmstart.store import bundles, maintenance
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmstart.policy.schema import BYTES, SECONDS, parse_duration, parse_size
+from warmstart.policy.units import BYTES, SECONDS, parse_duration, parse_size
 
 NUMBERS = st.integers(1, 999_999_999)
 
