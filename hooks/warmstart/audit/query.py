@@ -1,8 +1,9 @@
-"""Read the audit log: rotated files first, then the log, then pending journals.
+"""Read audit logs: one file or many, rotated files first, then the log, then pending journals.
 
-Pending journals are read before the log and yielded after it, so a line that moves meanwhile is neither lost nor
-repeated. A line that was flushed twice because of a crash is yielded once. Broken lines are counted and skipped.
-Control characters are escaped.
+Bounded memory: lines are yielded as they are read, and a line is compared with the `RECENT` lines before it. A flush
+that died repeats its lines soon after; they are yielded once. Pending journals are read before the log and yielded
+after it, so a line that moves meanwhile is neither lost nor repeated. Broken lines are counted and skipped. Control
+characters are escaped.
 """
 
 from __future__ import annotations
@@ -13,17 +14,24 @@ import json
 import os
 import re
 import stat
+import sys
+import time
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
 from typing import IO, NamedTuple
 
-from warmstart.audit.line import Line, decoded, escaped, ordered, shaped
+from warmstart.audit.line import Line, decoded, escaped, ordered, shaped, timestamp
 from warmstart.audit.pending import PendingJournal, events, journals
 from warmstart.host.files import opened_dir
 
 LONGEST_LINE = 4 << 20
+RECENT = 1 << 17
+STDIN = "-"
+CLOCKS = 3600.0  # seconds by which a host's clock may differ from the one that stamped its log file
+POLL = 1.0  # seconds between two looks at a log that is followed
+_LOG = re.compile(r"(?P<log>.+\.jsonl)([.-][0-9][0-9-]*(\.gz)?)?")
 
 
 class LineFilter(NamedTuple):
@@ -33,7 +41,8 @@ class LineFilter(NamedTuple):
     node: str | None = None
     event: str | None = None  # `image.imported`, `image` (all events of that noun), or a glob
     user: str | None = None  # name or uid
-    since: str | None = None  # in the format of `ts`: ISO 8601, UTC, milliseconds, Z
+    since: str | None = None  # in the format of `ts`: RFC 3339, UTC, milliseconds, Z; included
+    until: str | None = None  # the same
 
     def matches(self, line: Line) -> bool:
         """Return whether the line passes the filter."""
@@ -42,76 +51,187 @@ class LineFilter(NamedTuple):
             and (self.node is None or line.get("node") == self.node)
             and (self.user is None or self.user in (line.get("user"), str(line.get("uid"))))
             and (self.since is None or str(line.get("ts")) >= self.since)
+            and (self.until is None or str(line.get("ts")) <= self.until)
             and (self.event is None or _is_kind(str(line.get("event")), self.event))
         )
 
 
-class AuditLog:
-    """The log at `path`, its rotated files (`.1`, `.2.gz`, `-20260131`, …) and pending journals."""
+class Position(NamedTuple):
+    """How far a log has been read. Found again after a rotation, unless the file was compressed or removed since."""
 
-    def __init__(self, path: str, journal_dirs: Iterable[str] = ()) -> None:
-        """Unreadable `journal_dirs` are skipped: only root sees pending journals."""
-        self._path = path
+    inode: int
+    offset: int  # bytes
+
+
+class AuditLog:
+    """Logs with their rotated files (`.1`, `.2.gz`, `-20260131`, …), and pending journals.
+
+    `positions` tells, per log, how far it has been read; keep it to read on later.
+    """
+
+    def __init__(
+        self, sources: Iterable[str], journal_dirs: Iterable[str] = (), positions: Mapping[str, Position] | None = None
+    ) -> None:
+        """Each source is a log, a directory with logs in it (`*.jsonl`, at any depth), or `-` for standard input.
+
+        Unreadable `journal_dirs` are skipped: only root sees pending journals.
+        """
+        self._sources = list(sources)
         self._journal_dirs = list(journal_dirs)
+        self.positions = dict(positions or {})
         self.broken = 0  # lines skipped so far
+        self._recent = _Recent()
 
     def lines(self, only: LineFilter) -> Iterator[Line]:
-        """Yield the lines that match. Raises `OSError` if the log cannot be read and no journal is pending."""
-        seen: set[int] = set()
+        """Yield the lines that match, from `positions` on. Logs come one after the other, each oldest file first.
+
+        Raises `OSError` if a source cannot be read and no journal is pending.
+        """
         pending = [line for directory in self._journal_dirs for line in _pending(directory)]
-        with ExitStack() as stack:
-            for file in self._files(stack, missing_is_fine=bool(pending)):
-                for line in self._parsed(file):
-                    if only.matches(line) and _is_new(line, seen):
-                        yield line
+        for source in self._sources:
+            try:
+                for path in _logs(source):
+                    yield from self._matching(path, only)
+            except FileNotFoundError:
+                if not pending:
+                    raise
         for line in pending:
-            if only.matches(line) and _is_new(line, seen):
+            if self._recent.is_new(_encoded(line)) and only.matches(line):
                 yield line
 
-    def _files(self, stack: ExitStack, *, missing_is_fine: bool) -> list[IO[bytes]]:
-        """Return the open files, oldest first. Opens the log before listing, so a rotation meanwhile loses nothing."""
-        files: list[tuple[float, IO[bytes]]] = []
-        inodes = set()
-        try:
-            log = stack.enter_context(_opened(self._path))
-        except FileNotFoundError:
-            if not missing_is_fine:
-                raise
-        else:
-            inodes.add(os.fstat(log.fileno()).st_ino)
-            files.append((float("inf"), log))
-        for path in _rotated(self._path):
-            try:
-                file = stack.enter_context(_opened(path))
-            except FileNotFoundError:
-                continue  # logrotate has just packed or removed it
-            status = os.fstat(file.fileno())
-            if status.st_ino not in inodes:
-                inodes.add(status.st_ino)
-                unpacked = gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
-                files.append((status.st_mtime, unpacked))  # type: ignore[arg-type]
-        return [file for _, file in sorted(files, key=lambda pair: pair[0])]
+    def follow(self, only: LineFilter, wait: Callable[[float], None] = time.sleep) -> Iterator[Line]:
+        """Yield the lines that match as they are written. Does not end. Raises as `lines` does, at first only."""
+        yield from self.lines(only)
+        while True:
+            wait(POLL)
+            with suppress(FileNotFoundError):  # between the two steps of a rotation
+                yield from self.lines(only)
 
-    def _parsed(self, file: IO[bytes]) -> Iterator[Line]:
-        try:
-            while raw := file.readline(LONGEST_LINE):
-                line = _parsed(raw)
-                if line is None:
+    def _matching(self, path: str, only: LineFilter) -> Iterator[Line]:
+        job = None if only.job is None else str(only.job).encode()
+        for raw in self._raw(path, only):
+            if not self._recent.is_new(raw) or (job is not None and job not in raw and raw.endswith(b"}")):
+                continue  # another job's: most lines are, and parsing takes the time
+            line = decoded(raw)
+            if line is None or "event" not in line:
+                self.broken += 1
+            elif only.matches(line):
+                try:
+                    yield ordered(line) if _is_harmless(raw) else escaped(ordered(line))
+                except RecursionError:
                     self.broken += 1
-                else:
-                    yield line
+
+    def _raw(self, path: str, only: LineFilter) -> Iterator[bytes]:
+        if path == STDIN:
+            yield from filter(None, map(bytes.strip, sys.stdin.buffer))
+            return
+        with ExitStack() as stack:
+            files = _files(path, stack)
+            position = self.positions.get(path, Position(files[0].inode, 0))
+            inodes = [file.inode for file in files]
+            start = inodes.index(position.inode) if position.inode in inodes else len(files) - 1
+            for file in files[start:]:
+                offset = position.offset if file.inode == position.inode else 0
+                self.positions[path] = Position(file.inode, offset)
+                if only.since is None or _ends_after(only.since, file):
+                    yield from self._rest(path, file, offset)
+
+    def _rest(self, path: str, file: _File, offset: int) -> Iterator[bytes]:
+        """Yield the lines of a file from `offset` on, or from its start if it has become shorter than that."""
+        try:
+            if file.content.seek(offset) and file.size is not None and file.size < offset:
+                offset = file.content.seek(0)
+            while raw := file.content.readline(LONGEST_LINE):
+                if file.is_live and not raw.endswith(b"\n") and decoded(raw) is None:
+                    return  # being written
+                offset += len(raw)
+                if raw := raw.strip():
+                    yield raw
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.broken += 1
+        finally:
+            self.positions[path] = Position(file.inode, offset)
 
 
-def _parsed(raw: bytes) -> Line | None:
-    line = decoded(raw)
-    if line is None or "event" not in line:
-        return None
+class _Recent:
+    """The lines seen last, by hash, in two generations: between `RECENT` and twice as many."""
+
+    def __init__(self) -> None:
+        self._new: set[int] = set()
+        self._old: set[int] = set()
+
+    def is_new(self, raw: bytes) -> bool:
+        """Return whether the line is none of the recent ones, and remember it."""
+        key = hash(raw)
+        if key in self._new or key in self._old:
+            return False
+        self._new.add(key)
+        if len(self._new) >= RECENT:
+            self._old, self._new = self._new, set()
+        return True
+
+
+class _File(NamedTuple):
+    content: IO[bytes]
+    inode: int
+    modified: float  # epoch seconds
+    size: int | None  # None: unknown, for it is compressed
+    is_live: bool
+
+
+def _logs(source: str) -> list[str]:
+    """Return the logs of a source, each without its rotated files."""
+    if source == STDIN or not os.path.isdir(source):
+        return [source]
+    found = {
+        os.path.join(parent, match["log"])
+        for parent, _, names in os.walk(source)
+        for name in names
+        if (match := _LOG.fullmatch(name))
+    }
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, "no *.jsonl in this directory", source)
+    return sorted(found)
+
+
+def _files(path: str, stack: ExitStack) -> list[_File]:
+    """Open a log's files, oldest first. Opens the log before listing, so a rotation meanwhile loses nothing.
+
+    Raises `FileNotFoundError` if there is neither a log nor a rotated one.
+    """
+    files: dict[int, _File] = {}
+    for name in (path, *_rotated(path)):
+        try:
+            content = stack.enter_context(_opened(name))
+        except FileNotFoundError:
+            continue  # not made yet, or logrotate has just packed or removed it
+        status = os.fstat(content.fileno())
+        if name.endswith(".gz"):
+            unpacked: IO[bytes] = gzip.GzipFile(fileobj=content)  # type: ignore[assignment]
+            files.setdefault(status.st_ino, _File(unpacked, status.st_ino, status.st_mtime, None, is_live=False))
+        else:
+            opened = _File(content, status.st_ino, status.st_mtime, status.st_size, name == path)
+            files.setdefault(status.st_ino, opened)
+    if not files:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return sorted(files.values(), key=lambda file: (file.is_live, file.modified))
+
+
+def _ends_after(since: str, file: _File) -> bool:
     try:
-        return escaped(ordered(line))
-    except RecursionError:
-        return None
+        return timestamp(file.modified + CLOCKS) >= since
+    except ValueError:
+        return True
+
+
+def _is_harmless(raw: bytes) -> bool:
+    """Return whether a line of JSON certainly has no control or other invisible character in its values."""
+    return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
+
+
+def _encoded(line: Line) -> bytes:
+    """Return a line as `audit.sink` writes it."""
+    return json.dumps(line, separators=(",", ":")).encode()
 
 
 def _pending(directory: str) -> list[Line]:
@@ -127,14 +247,6 @@ def _events(directory: int, journal: PendingJournal) -> list[Line]:
         return events(directory, journal)
     except OSError:
         return []  # flushed meanwhile: its lines are in the log
-
-
-def _is_new(line: Line, seen: set[int]) -> bool:
-    key = hash(json.dumps(line))
-    if key in seen:
-        return False
-    seen.add(key)
-    return True
 
 
 def _is_kind(event: str, pattern: str) -> bool:

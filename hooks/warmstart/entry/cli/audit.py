@@ -64,7 +64,7 @@ def audit(
     Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or the log cannot be read.
     """
     where = LineFilter(job, node, event, user, since)
-    log = AuditLog(file) if file else AuditLog(_path(installation), _journal_dirs(installation))
+    log = AuditLog([file]) if file else AuditLog([_path(installation)], _journal_dirs(installation))
     try:
         found = _print_json(log, where) if as_json else _print_table(log, where)
     except FileNotFoundError as error:
