@@ -15,8 +15,16 @@ from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import producer, single_flight
-from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers.base import (
+    ImageForbidden,
+    ImageNotFound,
+    ImportFailed,
+    RegistryUnreachable,
+    Report,
+    unreported,
+)
 from warmstart.images.importers.oci import Oci
+from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
@@ -63,10 +71,19 @@ class Interrupted(Oci):
 
     place: Place
 
-    def import_image(self, reference: Reference, digest: str, work: Scratch, deadline: Deadline) -> str:
+    def import_image(
+        self,
+        reference: Reference,
+        digest: str,
+        work: Scratch,
+        deadline: Deadline,
+        *,
+        kept: LayerPlace | None = None,
+        report: Report = unreported,
+    ) -> str:
         """Fetch from a stopped registry."""
         with self.place.registry.silent():
-            return super().import_image(reference, digest, work, deadline)
+            return super().import_image(reference, digest, work, deadline, kept=kept, report=report)
 
 
 def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: Store) -> None:

@@ -32,8 +32,9 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images import scratch, single_flight, squashfs, verify
 from warmstart.images.choice import choose
-from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable, Report, unreported
 from warmstart.images.importers.oci import RESULT, Oci
+from warmstart.images.layers import LayerPlace
 from warmstart.images.producer import ImageNotOurs
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse
@@ -155,6 +156,9 @@ class Sleeper(Oci):
         digest: str,  # noqa: ARG002
         work: scratch.Scratch,
         deadline: Deadline,
+        *,
+        kept: LayerPlace | None = None,  # noqa: ARG002
+        report: Report = unreported,  # noqa: ARG002
     ) -> str:
         """Sleep for ever."""
         process.run_alone(
@@ -189,9 +193,18 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
 class Leftover(Oci):
     """An importer that leaves a process behind, which would write into the image later."""
 
-    def import_image(self, reference: Reference, digest: str, work: scratch.Scratch, deadline: Deadline) -> str:
+    def import_image(
+        self,
+        reference: Reference,
+        digest: str,
+        work: scratch.Scratch,
+        deadline: Deadline,
+        *,
+        kept: LayerPlace | None = None,
+        report: Report = unreported,
+    ) -> str:
         """Import, and leave a process that has the result open for writing."""
-        name = super().import_image(reference, digest, work, deadline)
+        name = super().import_image(reference, digest, work, deadline, kept=kept, report=report)
         script = f"(exec 3<>{name}; exec setsid /bin/sh -c 'sleep 300; echo evil >&3') & sleep 0.2"
         process.run_alone(
             ["/bin/sh", "-c", script],
@@ -211,9 +224,18 @@ def test_nothing_of_the_importer_survives(place: Place, store: Store) -> None:
 class Accomplice(Oci):
     """An importer with an outside process that has the result open for writing."""
 
-    def import_image(self, reference: Reference, digest: str, work: scratch.Scratch, deadline: Deadline) -> str:
+    def import_image(
+        self,
+        reference: Reference,
+        digest: str,
+        work: scratch.Scratch,
+        deadline: Deadline,
+        *,
+        kept: LayerPlace | None = None,
+        report: Report = unreported,
+    ) -> str:
         """Import, and keep the result open, as a process that was handed a descriptor would."""
-        name = super().import_image(reference, digest, work, deadline)
+        name = super().import_image(reference, digest, work, deadline, kept=kept, report=report)
         os.open(f"{work.path}/{name}", os.O_RDWR | os.O_CLOEXEC)  # this test's child ends, and it with it
         return name
 

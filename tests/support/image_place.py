@@ -22,7 +22,9 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
+from warmstart.images.importers.base import Report, unreported
 from warmstart.images.importers.oci import Oci
+from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
@@ -191,7 +193,16 @@ class Ready(NamedTuple):
         """Return a fixed digest for the reference."""
         return f"sha256:{hashlib.sha256(reference.canonical().encode()).hexdigest()}"
 
-    def import_image(self, reference: Reference, digest: str, work: Scratch, deadline: Deadline) -> str:  # noqa: ARG002
+    def import_image(
+        self,
+        reference: Reference,  # noqa: ARG002
+        digest: str,  # noqa: ARG002
+        work: Scratch,
+        deadline: Deadline,
+        *,
+        kept: LayerPlace | None = None,  # noqa: ARG002
+        report: Report = unreported,  # noqa: ARG002
+    ) -> str:
         """Sleep and copy, as the import account."""
         script = f"{self.before} sleep {self.seconds}; exec cp {self.image} image.sqsh"
         ended = process.run_alone(

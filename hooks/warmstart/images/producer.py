@@ -3,9 +3,6 @@
 Not on the hot path. Whoever gets the lock looks up the image again, because the previous holder may just have published
 it. A definitive failure is recorded before the lock is released, so that the next holder finds it.
 
-During an import a forked process measures every few seconds how much of it is on the disk, and reports that to the
-waiters. It ends with the hook.
-
 The importer's result is claimed before it is checked (docs/threats.md, row 11). The importer's processes are dead by
 then. `claim` checks an inode and not a name: it is a regular file with one link, owned by the import account. `claim`
 makes it root's and read-only, and proves by a read lease that no descriptor or mapping for writing is left: the kernel
@@ -17,20 +14,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import select
-import signal
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, open_regular
+from warmstart.host.files import open_regular
 from warmstart.host.identity import Identity
 from warmstart.images import launchers, published, scratch, verify
-from warmstart.images.importers.base import Importer, RegistryUnreachable
+from warmstart.images.importers.base import Importer, Progress, RegistryUnreachable, Report
 from warmstart.images.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
 from warmstart.images.published import Draft, Producer, RememberedFailure, temp_owner
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
@@ -44,10 +39,8 @@ CLEAN_UP_S = 5.0
 LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
 LAUNCHERS_LOCK_S = 120.0  # but no more than this
 POLL_S = 0.25
-PROGRESS_S = 2.0  # between two measurements of the scratch
-PROGRESS_DEPTH = 3  # layers and results are above this depth; the unpacked tree is deeper
-PROGRESS_ENTRIES = 2000
-BLOCK = 512  # bytes in st_blocks
+PROGRESS_S = 2.0  # between two reports of the same phase
+ANNOUNCE_S = 2.0  # for one report, while the import's programs run on
 
 
 class NothingToAdopt(UserError):
@@ -250,9 +243,8 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     query, site, deadline = flight[:3]
     # Fail before minutes of work rather than after them.
     evicted = site.store.make_room(0, site.rules, site.charged, deadline)
-    flight.tell("fetching and packing it")
-    with report_progress(work.fd, _progress_callback(flight)):
-        result = importer.import_image(query.reference, digest, work, deadline)
+    with _reporting(flight) as report:
+        result = importer.import_image(query.reference, digest, work, deadline, report=report)
     work.sync()
     with work.errors():
         fd = claim(work.fd, result, importer.identity.uid)
@@ -316,72 +308,35 @@ def _launchers_lock(flight: Flight) -> Iterator[str]:
             site.store.release_launchers_lock(name, after(CLEAN_UP_S))
 
 
-def _progress_callback(flight: Flight) -> Callable[[int], None]:
-    """Return a progress callback. It has a worker of its own because it runs in a forked process."""
-    other = flight._replace(site=flight.site._replace(store=flight.site.store.separate()))
-
-    def tell(count: int) -> None:
-        other._replace(deadline=after(CLEAN_UP_S)).tell(f"fetching and packing it, {format_size(count)} so far")
-
-    return tell
-
-
 @contextmanager
-def report_progress(directory: int, tell: Callable[[int], None]) -> Iterator[None]:
-    """Call `tell` every few seconds with the bytes below a directory, in a forked process, during a `with`.
+def _reporting(flight: Flight) -> Iterator[Report]:
+    """Yield a function that tells waiters of an import's progress, every few seconds and at each new phase.
 
-    An exception from `tell` ends that process and nothing else.
+    Its worker is another one than the flight's: if the store hangs, that one is killed, and the lock stays ours.
     """
-    ended, ending = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            os.close(ending)
-            while not select.select([ended], [], [], PROGRESS_S)[0]:
-                tell(measure(directory))
-        finally:
-            os._exit(0)
-    os.close(ended)
-    try:
-        yield
-    finally:
-        os.close(ending)
-        _reap(pid)
+    store = flight.site.store.separate()
+    other = flight._replace(site=flight.site._replace(store=store))
+    last, due = "", 0.0
 
-
-def _reap(pid: int) -> None:
-    """Wait two seconds for a child to end, then kill it: it may be blocked on the store."""
-    for _ in range(200):
-        if os.waitpid(pid, os.WNOHANG)[0]:
+    def report(progress: Progress) -> None:
+        nonlocal last, due
+        if progress.phase == last and time.monotonic() < due:
             return
-        select.select([], [], [], 0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+        other._replace(deadline=after(ANNOUNCE_S)).tell(_described(progress))
+        last, due = progress.phase, time.monotonic() + PROGRESS_S
+
+    try:
+        yield report
+    finally:
+        store.close()
 
 
-def measure(directory: int) -> int:
-    """Return the bytes on disk of the files near the top of a directory. Follows no links, opens no files."""
-    with suppress(OSError):
-        return _add_sizes(directory, PROGRESS_DEPTH, [PROGRESS_ENTRIES])
-    return 0
-
-
-def _add_sizes(directory: int, depth: int, left: list[int]) -> int:
-    total = 0
-    for name in os.listdir(directory):
-        left[0] -= 1
-        if left[0] < 0:
-            break
-        with suppress(OSError):
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            total += status.st_blocks * BLOCK
-            if depth > 1 and stat.S_ISDIR(status.st_mode):
-                below = os.open(name, DIRECTORY, dir_fd=directory)
-                try:
-                    total += _add_sizes(below, depth - 1, left)
-                finally:
-                    os.close(below)
-    return total
+def _described(progress: Progress) -> str:
+    """Return a progress as words: `fetching it, 1.5 GiB of 20.0 GiB`."""
+    if not progress.done:
+        return f"{progress.phase} it"
+    of = f" of {format_size(progress.total)}" if progress.total else " so far"
+    return f"{progress.phase} it, {format_size(progress.done)}{of}"
 
 
 def format_size(count: int) -> str:

@@ -103,6 +103,13 @@ class Scratch(NamedTuple):
     caps: Caps
     is_loop_filesystem: bool = False  # its size enforces the caps; otherwise `Watch` does
 
+    def used(self) -> int:
+        """Return the bytes that the import has on its own file system; 0 if it has none."""
+        if not self.is_loop_filesystem:
+            return 0
+        found = os.fstatvfs(self.fd)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+
     def full(self, image: str, problem: str) -> UserError | ResourceError:
         """Return the error for a program that found no space: the image is too large, or this node's disk is full."""
         return (

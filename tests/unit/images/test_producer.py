@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.image_site import RULES, InlineWorker, client, site
+from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images import producer
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.importers.base import Progress
 from warmstart.images.producer import ImageNotOurs, claim
+from warmstart.images.query import query_by_rules
+from warmstart.images.reference import parse
 
 
 @pytest.fixture
@@ -58,43 +65,32 @@ def test_refuses_other_inodes(result_directory: int, tmp_path: Path) -> None:
 # What waiters hear while a producer works.
 
 
-@pytest.fixture
-def progress_directory(tmp_path: Path) -> Iterator[int]:
-    """Return a descriptor of a directory with two blocks near its top and one far below."""
-    for path in ("a", "layers/sha256/b", "tree/1/2/3/c"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(b"x" * 4096)
-    (tmp_path / "link").symlink_to("/usr")
-    fd = os.open(tmp_path, os.O_RDONLY)
-    yield fd
-    os.close(fd)
-
-
-def test_measures_what_lies_near_the_top(progress_directory: int, tmp_path: Path) -> None:
-    """Links are not followed, and an unpacked tree is not walked."""
-    before = producer.measure(progress_directory)
-    (tmp_path / "tree" / "1" / "2" / "3" / "d").write_bytes(b"x" * 65536)
-    assert producer.measure(progress_directory) == before
-    (tmp_path / "layers" / "sha256" / "e").write_bytes(b"x" * 65536)
-    assert producer.measure(progress_directory) - before >= 65536
-
-
-def test_tells_from_a_process_of_its_own(progress_directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It speaks while the work goes on, and is gone afterwards."""
-    reader, writer = os.pipe()
-    monkeypatch.setattr(producer, "PROGRESS_S", 0.01)
-
-    def tell(count: int) -> None:
-        os.write(writer, f"{os.getpid()} {count}\n".encode())
-
-    with producer.report_progress(progress_directory, tell):
-        pid, count = os.read(reader, 100).split()[:2]
-    assert int(pid) != os.getpid()
-    assert int(count) >= 4096
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid), 0)
-    os.close(reader)
-    os.close(writer)
+def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a phase begins and every few seconds, with another worker than the one that holds the lock."""
+    flight = producer.begin(query_by_rules(parse("reg.io/a:1"), RULES, "none1"), site(tmp_path, tmp_path), after(9))
+    assert flight is not None
+    teller = InlineWorker()
+    monkeypatch.setattr(ImageStoreClient, "separate", lambda _: client(tmp_path, teller))
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    said = []
+    with producer._reporting(flight) as report:
+        for phase, done, total, later in (
+            ("fetching", 0, 0, 0.0),
+            ("fetching", 1 << 20, 5 << 29, 0.5),
+            ("fetching", 2 << 20, 5 << 29, 2.0),
+            ("unpacking", 3 << 20, 0, 0.0),
+        ):
+            now[0] += later
+            report(Progress(phase, done, total))
+            said.append(producer.describe_producer(flight.query, flight.site).rpartition(", now ")[2])
+    assert said == [
+        "fetching it",
+        "fetching it",
+        "fetching it, 2 MiB of 2.5 GiB",
+        "unpacking it, 3 MiB so far",
+    ]
+    assert teller.calls == ["announce"] * 3
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (2048, "2 KiB"), (3 << 20, "3 MiB"), (5 << 29, "2.5 GiB")])

@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from warmstart.errors import StoreError, UserError
 from warmstart.host import process
@@ -22,12 +22,14 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.importers import egress
 from warmstart.images.importers.egress import Destinations, Reach
+from warmstart.images.layers import LayerPlace
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Exceeded, ImageTooLarge, Scratch, Watch
 
 PRLIMIT = "/usr/bin/prlimit"
 LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
 PAUSES_S = (0.5, 2.0)  # before the second and third attempt; jitter makes each up to half longer
+REPORT_S = 1.0  # between two reports of progress
 _T = TypeVar("_T")
 
 
@@ -71,6 +73,21 @@ class ImportFailed(StoreError):
     hint = "import the image by hand to see the cause (docs/images.md, Import by hand)"
 
 
+class Progress(NamedTuple):
+    """How far an import is: what it does now (`fetching`, `unpacking`), and how much of that is done."""
+
+    phase: str
+    done: int = 0  # bytes
+    total: int = 0  # bytes; 0 if nobody knows
+
+
+Report = Callable[[Progress], None]
+
+
+def unreported(_: Progress) -> None:
+    """Tell nobody about an import's progress."""
+
+
 class Importer(Protocol):
     """Turns an image in a registry into a squashfs file."""
 
@@ -88,8 +105,20 @@ class Importer(Protocol):
         Raises the errors of this module, and `ProgramMissing`.
         """
 
-    def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
+    def import_image(
+        self,
+        reference: Reference,
+        digest: str,
+        scratch: Scratch,
+        deadline: Deadline,
+        *,
+        kept: LayerPlace | None = None,
+        report: Report = unreported,
+    ) -> str:
         """Make a squashfs of the image with that digest; return its file name in the scratch directory.
+
+        `kept` is where an importer that can verify layers keeps them for later imports; None if it may keep none.
+        `report` is called in this process at every new phase and about once a second, and should return soon.
 
         No process of the importer is alive when this returns or raises. Raises the errors of this module,
         `ImageTooLarge`, `ScratchUnusable`, `ProgramMissing` and `ProgramTooSlow`.
@@ -106,14 +135,17 @@ def run(
     env: Mapping[str, str],
     reach: Reach | None = None,
     capabilities: Sequence[str] = (),
+    look: Callable[[], None] | None = None,
 ) -> process.CompletedProgram:
     """Run a program of an importer in its scratch, without network or, with `reach`, behind the proxy of `egress`.
 
-    Raises `ImageTooLarge`, and `RedirectRefused` if the program failed after a refused connection.
+    `look` is called at least once a second while the program runs; an exception from it kills the program. Raises
+    `ImageTooLarge`, and `RedirectRefused` if the program failed after a refused connection.
     """
     watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
+    watches = [each for each in (watch, look) if each is not None]
     limited = [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv]
-    common = partial(_start(identity, capabilities), limited, deadline=deadline, cwd=scratch.path, watch=watch)
+    common = partial(_start(identity, capabilities), limited, deadline=deadline, cwd=scratch.path, watch=_all(watches))
     try:
         if reach is None or not _is_alone(identity):
             completed = common(env=env)
@@ -124,6 +156,27 @@ def run(
     except Exceeded as error:
         raise ImageTooLarge.of(reference.canonical(), scratch.caps) from error
     return completed
+
+
+def every_second(action: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls `action` at its first call, and then no more than once a second."""
+    due = 0.0
+
+    def look() -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            action()
+            due = time.monotonic() + REPORT_S
+
+    return look
+
+
+def _all(watches: Sequence[Callable[[], None]]) -> Callable[[], None] | None:
+    def watch() -> None:
+        for each in watches:
+            each()
+
+    return watch if watches else None
 
 
 def _is_alone(identity: Identity) -> bool:

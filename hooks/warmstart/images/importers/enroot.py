@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -27,11 +27,16 @@ from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
+    Progress,
     RegistryUnreachable,
+    Report,
+    every_second,
     run,
+    unreported,
     with_retries,
 )
 from warmstart.images.importers.egress import Reach, host_of
+from warmstart.images.layers import LayerPlace
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.scratch import Scratch
 from warmstart.policy.compiled import Images
@@ -83,16 +88,27 @@ class Enroot(NamedTuple):
             raise ImportFailed(image=reference.canonical(), program="enroot", problem="printed no digest")
         return lines[0]
 
-    def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
+    def import_image(
+        self,
+        reference: Reference,
+        digest: str,
+        scratch: Scratch,
+        deadline: Deadline,
+        *,
+        kept: LayerPlace | None = None,  # noqa: ARG002 - enroot's layers cannot be verified
+        report: Report = unreported,
+    ) -> str:
         """Fetch, unpack and pack the image with that digest in one `enroot import`; return the squashfs' file name.
 
         If `digest` is "", import what the tag means now: in a user's own import skopeo does not have the user's
-        credentials to resolve it.
+        credentials to resolve it. No layers are kept: enroot stores them recompressed under the digests that they had
+        before, so nothing could tell a changed one.
         """
         old = self._version(reference, scratch, deadline) < DIGESTS_SINCE
         exact = reference._replace(tag="", digest=digest) if digest else reference
         uri = _uri(exact, ":" if old else "@")
-        self._ask_registry(reference, ["import", "--output", f"{scratch.path}/{RESULT}", uri], scratch, deadline)
+        look = every_second(lambda: report(Progress("fetching and packing", scratch.used())))
+        self._ask_registry(reference, ["import", "--output", f"{scratch.path}/{RESULT}", uri], scratch, deadline, look)
         return RESULT
 
     def _resolve_without(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
@@ -118,7 +134,12 @@ class Enroot(NamedTuple):
         return int(major)
 
     def _ask_registry(
-        self, reference: Reference, arguments: list[str], scratch: Scratch, deadline: Deadline
+        self,
+        reference: Reference,
+        arguments: list[str],
+        scratch: Scratch,
+        deadline: Deadline,
+        look: Callable[[], None] | None = None,
     ) -> process.CompletedProgram:
         """Run a command that needs the registry; retry if that does not answer."""
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
@@ -126,7 +147,7 @@ class Enroot(NamedTuple):
         def attempt() -> process.CompletedProgram:
             unlink_if_there(RESULT, scratch.fd)  # enroot refuses to overwrite what an earlier attempt left
             try:
-                completed = self._run(reference, arguments, scratch, deadline, insecure)
+                completed = self._run(reference, arguments, scratch, deadline, insecure, look)
             except process.ProgramTooSlow as error:
                 if arguments[0] == "import":
                     raise
@@ -145,13 +166,14 @@ class Enroot(NamedTuple):
             ):
                 return with_retries(attempt, deadline, PAUSES_S)
 
-    def _run(
+    def _run(  # noqa: PLR0917 - what, where, until when
         self,
         reference: Reference,
         arguments: list[str],
         scratch: Scratch,
         deadline: Deadline,
         more: Mapping[str, str],
+        look: Callable[[], None] | None = None,
     ) -> process.CompletedProgram:
         return run(
             [self.program, *arguments],
@@ -162,6 +184,7 @@ class Enroot(NamedTuple):
             env={**_settings(scratch.path, os.path.dirname(self.program)), **more},
             reach=self.reach,
             capabilities=CAPABILITIES,
+            look=look,
         )
 
 

@@ -7,6 +7,7 @@ network access. Measured with skopeo 1.9.3, umoci 0.4.7 and squashfs-tools 4.5.1
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
@@ -19,11 +20,16 @@ from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
+    Progress,
     RegistryUnreachable,
+    Report,
+    every_second,
     run,
+    unreported,
     with_retries,
 )
 from warmstart.images.importers.egress import Reach
+from warmstart.images.layers import LayerPlace
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.scratch import Scratch
 from warmstart.policy.compiled import Images
@@ -88,32 +94,51 @@ class Oci(NamedTuple):
             raise ImportFailed(image=reference.canonical(), program=SKOPEO, problem=f"no digest: {digest[:100]!a}")
         return digest
 
-    def import_image(self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline) -> str:
+    def import_image(
+        self,
+        reference: Reference,
+        digest: str,
+        scratch: Scratch,
+        deadline: Deadline,
+        *,
+        kept: LayerPlace | None = None,  # noqa: ARG002 - until layers are kept
+        report: Report = unreported,
+    ) -> str:
         """Fetch, unpack and pack the image with that digest; return the file name of the squashfs."""
+
+        def looking(phase: str) -> Callable[[], None]:
+            return every_second(lambda: report(Progress(phase, scratch.used())))
+
         copy = [
             *("copy", self._credentials("--src-no-creds", scratch), f"--src-tls-verify={self._verified(reference)}"),
             *(f"docker://{reference.at(digest)}", f"oci:{LAYOUT}:{TAG}"),
         ]
-        self._skopeo(reference, copy, scratch, deadline, deadline.left())
-        for argv in (
-            [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS],
+        self._skopeo(reference, copy, scratch, deadline, deadline.left(), looking("fetching"))
+        for phase, argv in (
+            ("unpacking", [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS]),
             # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
-            [CHMOD, "-R", "u+rX", "--", ROOTFS],
-            _pack(),
+            ("unpacking", [CHMOD, "-R", "u+rX", "--", ROOTFS]),
+            ("packing", _pack()),
         ):
-            completed = self._run(reference, argv, scratch, deadline)
+            completed = self._run(reference, argv, scratch, deadline, look=looking(phase))
             if completed.status != 0:
                 raise _failure(reference, argv[0], completed, scratch)
         return RESULT
 
-    def _skopeo(
-        self, reference: Reference, command: list[str], scratch: Scratch, deadline: Deadline, limit_s: float
+    def _skopeo(  # noqa: PLR0917 - what, where, until when
+        self,
+        reference: Reference,
+        command: list[str],
+        scratch: Scratch,
+        deadline: Deadline,
+        limit_s: float,
+        look: Callable[[], None] | None = None,
     ) -> process.CompletedProgram:
         argv = [SKOPEO, "--tmpdir", scratch.path, *command]
 
         def attempt() -> process.CompletedProgram:
             try:
-                completed = self._run(reference, argv, scratch, deadline.within(limit_s), self.reach)
+                completed = self._run(reference, argv, scratch, deadline.within(limit_s), self.reach, look)
             except process.ProgramTooSlow as error:
                 raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
             if completed.status != 0:
@@ -125,8 +150,14 @@ class Oci(NamedTuple):
         with credentials_file(scratch, self.identity, AUTHFILE, for_skopeo(self.login)):
             return with_retries(attempt, deadline, PAUSES_S)
 
-    def _run(
-        self, reference: Reference, argv: list[str], scratch: Scratch, deadline: Deadline, reach: Reach | None = None
+    def _run(  # noqa: PLR0917 - what, where, until when
+        self,
+        reference: Reference,
+        argv: list[str],
+        scratch: Scratch,
+        deadline: Deadline,
+        reach: Reach | None = None,
+        look: Callable[[], None] | None = None,
     ) -> process.CompletedProgram:
         return run(
             argv,
@@ -136,6 +167,7 @@ class Oci(NamedTuple):
             identity=self.identity,
             env={"HOME": scratch.path, "TMPDIR": scratch.path, "XDG_RUNTIME_DIR": scratch.path},
             reach=reach,
+            look=look,
         )
 
     def _credentials(self, without: str, scratch: Scratch) -> str:
