@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import spank
-from tests.cluster import host
+from tests.cluster import host, installation
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
@@ -73,9 +74,16 @@ def registry(cluster: Cluster) -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: Cluster, registry: Registry) -> Site:
+def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]:
+    """Return a function that installs this checkout below a prefix; `make install` runs once for all processes."""
+    own = tmp_path_factory.getbasetemp()
+    return partial(installation.install_once, own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster, registry: Registry, install: Callable[[Path], None]) -> Site:
     """Return the session's site. Tests use `site`, which also checks the site after each test."""
-    return Site(cluster, registry.url)
+    return Site(cluster, registry.url, install=install)
 
 
 @pytest.fixture

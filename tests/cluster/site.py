@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 from tests.cluster import installation, mounts
 from tests.cluster.accounts import ALICE, STORE
 from tests.cluster.cluster import Cluster, JobResult
+from tests.support import command_line
+from warmstart.paths import Installation
 
 _JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
@@ -46,8 +48,14 @@ rules:
 class Site:
     """An installation of warmstart in a running cluster."""
 
-    def __init__(self, cluster: Cluster, registry: str = "registry.invalid", store: Path | None = None) -> None:
-        """Install warmstart and write a policy. `registry` is the one that the policy allows."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        registry: str = "registry.invalid",
+        store: Path | None = None,
+        install: Callable[[Path], None] = installation.install,
+    ) -> None:
+        """Install warmstart with `install` and write a policy. `registry` is the one that the policy allows."""
         self.cluster = cluster
         self.registry = registry
         self.store = store or cluster.base / "store"
@@ -55,7 +63,7 @@ class Site:
         if not self.jobs.is_dir():
             shutil.copytree(_JOBS, self.jobs, ignore=shutil.ignore_patterns("__pycache__"))
             self.new_store(self.store)
-            installation.install(cluster.prefix)
+            install(cluster.prefix)
         self.write_policy()
 
     def new_store(self, path: Path) -> Path:
@@ -108,8 +116,8 @@ class Site:
         return self.cluster.prefix / "var" / "lib" / "warmstart"
 
     def audit(self, *filters: str) -> list[dict[str, Any]]:
-        """Return the audit events that `warmstart audit --json` prints for these filters."""
-        done = self.command("audit", "--json", *filters)
+        """Return the audit events that `warmstart audit --json` prints for these filters; no process is started."""
+        done = command_line.run(Installation(str(self.cluster.prefix)), "audit", "--json", *filters)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def events(self, job_id: int, event: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -39,6 +40,9 @@ def test_a_prolog_by_hand(site: Site) -> None:
         found = Path(exported[name]).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (site.cluster.account(ALICE).uid, gid, 0o700)
     assert site.run_hook("epilog", variables).returncode == 0
+    shown = site.command("audit", "--job", "920001", "--json")  # most tests call the same code in their own process
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert [json.loads(line) for line in shown.stdout.splitlines()] == site.audit("--job", "920001")
 
 
 @pytest.mark.parametrize("hook", ["prolog", "epilog"])

@@ -22,7 +22,7 @@ from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "inside-the-job.md"
 TABLE = r"(?<=<!-- made by tests/integration/test_constant_path.py, Slurm {version} -->\n)(\|.*\n)+"
@@ -72,13 +72,13 @@ def version() -> str:
 
 
 @pytest.fixture(scope="module")
-def contained(capable_host: None) -> Iterator[Site]:
+def contained(capable_host: None, install: Callable[[Path], None]) -> Iterator[Site]:
     """Yield a site whose jobs each have a /tmp of their own, with the features of newer releases."""
     further = f"Dirs=/tmp,/dev/shm,{PRIVATE} CloneNSScript={{prefix}}/libexec/warmstart/job-container"
     cluster = Cluster(job_container="" if version() == "22.05" else further)
     (cluster.base / "private").mkdir()
     with cluster:
-        yield Site(cluster)
+        yield Site(cluster, install=install)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def copy(tmp_path: Path) -> Path:
     for name in COPIED:
         source, target = ROOT / name, tmp_path / name
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target)  # with its __pycache__
         else:
             target.parent.mkdir(exist_ok=True)
             shutil.copy(source, target)

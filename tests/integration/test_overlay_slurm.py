@@ -19,16 +19,16 @@ from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 AT = 'echo "at $NUMBA_CACHE_DIR $$"\n'
 
 
 @pytest.fixture(scope="module")
-def contained(capable_host: None) -> Iterator[Site]:
+def contained(capable_host: None, install: Callable[[Path], None]) -> Iterator[Site]:
     """Yield a site whose jobs each have a mount namespace of their own, by job_container/tmpfs."""
     with Cluster(job_container="") as cluster:
-        yield Site(cluster)
+        yield Site(cluster, install=install)
 
 
 def mounted(site: Site, table: str = "/proc/self/mountinfo") -> list[str]:
