@@ -24,8 +24,8 @@ setup-tests: setup
 	@packaging/setup $(VENV) $(PYTHON) torch tools
 	@tests/newer/build $(VENV) >/dev/null || echo "warmstart: no tests with Slurm 24.11 (tests/newer)"
 
-demo: setup ## a real four-node cluster and a registry on this machine; the same job cold and warm
-	@$(BIN)/python -m tests.demo
+demo: setup ## a real four-node cluster here, the same jobs without warmstart and with it; KEEP=1 leaves it up
+	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
 
 test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
 	$(BIN)/python -m pytest -q -n $(JOBS)

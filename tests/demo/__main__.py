@@ -1,43 +1,70 @@
-"""Run the demo; exits 0 when everything that it claims was seen to happen."""
+"""Run the demo: the same jobs without warmstart and with it. Exits 0 when everything that it claims was seen to happen.
+
+`--keep` leaves the cluster up until Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import random
+import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.cluster import host
+from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.cluster import Cluster, JobResult
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site, result
 
-IMAGE_JOB = '#!/bin/sh\necho "image $WARMSTART_IMAGE"\n'
 SECONDS = 240
+WIDTH = 80
+USERS = (ALICE, BOB, ALICE, BOB)
+FILES, FILE_BYTES = 300, 100_000  # of the image, besides a shell
+MOTD = "hello from the image"
+
+CAPTION = """\
+Seconds of an image job: from its submission to the first word from inside the
+image; of the others: compiling. Without: each job fetches and packs the image
+for itself, and each compiler begins with an empty cache.
+"""
+
+# What a job does that brings its own image, and what every container job does: start something in the image.
+FETCH = """\
+TMPDIR=$(mktemp -d) && trap 'rm -rf "$TMPDIR"' EXIT && cd "$TMPDIR" &&
+skopeo copy --quiet --src-tls-verify=false "docker://$1" oci:layout:it >&2 &&
+umoci raw unpack --rootless --image layout:it bundle >&2 &&
+mksquashfs bundle image.sqsh -all-root -no-progress -quiet >&2 || exit 1
+WARMSTART_IMAGE=$TMPDIR/image.sqsh
+"""
+RUN = """\
+unsquashfs -quiet -no-progress -d "$TMPDIR/root" "$WARMSTART_IMAGE" >&2 || exit 1
+said=$(unshare --user --map-root-user --root="$TMPDIR/root" /bin/sh -c 'read -r line </etc/motd; echo "$line"')
+echo "$(date +%s.%N) $said"
+"""
 
 
 class Row(NamedTuple):
-    """One job of the table."""
+    """One job of the table. Times in seconds: of an image job from its submission to its first word, else compiling."""
 
     job: str
     user: str
     node: str
-    image: str
-    seeded: str
-    harvested: str
-    compiled: str
+    without: float
+    warm: float
+    did: str  # by warmstart
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Run all of it on a fresh cluster."""
-    console = Console()
+    console = Console(highlight=False)
     if wanting := host.missing():
-        console.print(f"the demo starts a real cluster and needs: {', '.join(wanting)}", highlight=False)
+        console.print(f"the demo starts a real cluster and needs: {', '.join(wanting)}")
         return 1
     started = time.monotonic()
     with console.status("") as status:
@@ -45,34 +72,147 @@ def main() -> int:
         def say(what: str) -> None:
             status.update(what)
             if not console.is_terminal:  # a log gets a line, a terminal a spinner
-                console.print(what, highlight=False)
+                console.print(what)
 
-        rows, claims = run(say)
-    show(console, rows)
-    for claim, seen in claims.items():
-        console.print(f"[{'green' if seen else 'red'}]{'yes' if seen else 'NO '}[/] {claim}", highlight=False)
-    console.print(f"{time.monotonic() - started:.0f} s; nothing is left running", highlight=False)
+        say("starting munge, slurmctld and four slurmds")
+        with Cluster() as cluster:
+            say("starting a registry and pushing an image")
+            with Registry(cluster.base) as registry:
+                claims = _tell(console, Demo(cluster, registry, say))
+                console.print(f"{time.monotonic() - started:.0f} s")
+                if "--keep" in arguments:
+                    status.stop()
+                    _keep(console, cluster)
+    console.print("nothing is left running")
     return 0 if all(claims.values()) else 1
 
 
-def run(say: Callable[[str], None]) -> tuple[list[Row], dict[str, bool]]:
-    """Run the jobs; return the table, and what the demo claims with whether it was so."""
-    say("starting munge, slurmctld and four slurmds")
-    with Cluster() as cluster:
-        say("starting a registry and pushing an image")
-        with Registry(cluster.base) as registry:
-            layout = build_image(cluster.base / "image", {"/etc/motd": "hello\n"})
-            registry.push(layout, "latest", "demo/app:1")
-            say("installing warmstart")
-            site = Site(cluster, registry.url)
-            say("four jobs of two users want the same image at once")
-            rows = share_image(site)
-            for tool in tools():
-                for node, state in (("n1", "cold"), ("n2", "warm")):
-                    say(f"{tool}: a compile job on {node}, {state}")
-                    rows.append(compile_job(site, tool, node))
-            say("reading the audit log")
-            return rows, {**check(site, rows), "no node drained": not cluster.drained()}
+def _tell(console: Console, demo: Demo) -> dict[str, bool]:
+    """Run the demo and print it; return what it claims, and whether it was so."""
+    rows = demo.run()
+    table = Table("job", "user", "node", "without", "with", "what warmstart did", box=None, pad_edge=False)
+    for column in table.columns[3:5]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(row.job, row.user, row.node, f"{row.without:.1f} s", f"{row.warm:.1f} s", row.did)
+    console.print(table, width=WIDTH)
+    console.print(CAPTION, width=WIDTH)
+    claims = demo.claims(rows)
+    for claim, seen in claims.items():
+        console.print(f"[{'green' if seen else 'red'}]{'yes' if seen else 'NO '}[/] {claim}")
+    last = rows[-1].job.partition(" ")[0]
+    console.print(f"\n$ warmstart explain {last}")
+    console.print(demo.site.command("explain", last).stdout, markup=False)
+    return claims
+
+
+def _keep(console: Console, cluster: Cluster) -> None:
+    """Leave the cluster up until Ctrl-C."""
+    console.print(f"The cluster stays up until Ctrl-C. In another shell: export SLURM_CONF={cluster.base}/slurm.conf")
+    console.print(f"  sbatch --uid={ALICE} --chdir=/tmp --wrap 'env | grep WARMSTART'")
+    console.print(f"  {cluster.prefix}/bin/warmstart audit --follow")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        console.print("ending the cluster")
+
+
+class Demo:
+    """The jobs of the demo on a running cluster."""
+
+    def __init__(self, cluster: Cluster, registry: Registry, say: Callable[[str], None]) -> None:
+        self.site = Site(cluster, registry.url)
+        self._cluster = cluster
+        self._say = say
+        self._reference = f"{registry.url}/demo/app:1"
+        chance = random.Random(1)
+        files = {f"/opt/app/{number}": chance.randbytes(FILE_BYTES).hex() for number in range(FILES)}
+        layout = build_image(cluster.base / "image", {"/etc/motd": f"{MOTD}\n", **files})
+        registry.push(layout, "latest", "demo/app:1")
+
+    def run(self) -> list[Row]:
+        """Run the jobs without and with warmstart; return the table."""
+        off = self.site.etc / "off"
+        off.touch()
+        self._say("without warmstart: four jobs of two users want the same image at once")
+        alone = [seconds for _, seconds in self._image_jobs(f'set -- "{self._reference}"\n{FETCH}{RUN}')]
+        compiled = {}
+        for tool in tools():
+            self._say(f"without warmstart: a job that compiles with {tool} on n1, then one on n2")
+            compiled[tool] = [self._compile(tool, node, self._own_cache(f"{tool}-{node}"))[1] for node in ("n1", "n2")]
+        off.unlink()
+        self._say("with warmstart: four jobs of two users want the same image at once")
+        comment = f"--comment=warmstart: image={self._reference}"
+        rows = [
+            self._row(job, "image", user, (before, seconds))
+            for user, before, (job, seconds) in zip(USERS, alone, self._image_jobs(RUN, comment), strict=True)
+        ]
+        for tool, before_each in compiled.items():
+            for node, before in zip(("n1", "n2"), before_each, strict=True):
+                self._say(f"with warmstart: a job that compiles with {tool} on {node}")
+                job, seconds, hits = self._compile(tool, node)
+                rows.append(self._row(job, tool, ALICE, (before, seconds), hits))
+        return rows
+
+    def _image_jobs(self, script: str, *arguments: str) -> list[tuple[JobResult, float]]:
+        """Submit a job on each node at once; return each with the seconds until it spoke from within the image."""
+        submitted = time.time()
+        jobs = [
+            self._cluster.submit(f"#!/bin/sh\n{script}", user, *arguments, f"--nodelist={node}")
+            for user, node in zip(USERS, self._cluster.nodes, strict=True)
+        ]
+        ended = [self._finished(job_id) for job_id in jobs]
+        spoken = [job.output.splitlines()[-1].partition(" ") for job in ended]
+        if any(words != MOTD for _, _, words in spoken):
+            raise RuntimeError(f"a job did not run in its image: {spoken}")
+        return [(job, float(at) - submitted) for job, (at, _, _) in zip(ended, spoken, strict=True)]
+
+    def _compile(self, tool: str, node: str, *arguments: str) -> tuple[JobResult, float, int]:
+        """Run the tool's sample job; return it with the seconds that compiling took, and the tool's cache hits."""
+        job = self._finished(self.site.compile_job(tool, ALICE, node, *arguments))
+        printed = result(job.output)
+        return job, float(printed["seconds"]), int(printed["cache_hits"])
+
+    def _own_cache(self, name: str) -> str:
+        """Return an argument of sbatch: the job's compilers have an empty cache, as in a new container."""
+        variables = ("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+        directory = self._cluster.account(ALICE).home / f"cache-{name}"
+        return ",".join(["--export=ALL", *(f"{variable}={directory}" for variable in variables)])
+
+    def _finished(self, job_id: int) -> JobResult:
+        """Wait for a job; a failed one ends the demo with its output."""
+        ended = self.site.finish(job_id, SECONDS)
+        if ended.state != "COMPLETED":
+            raise RuntimeError(f"job {job_id} is {ended.state}: {ended.output}")
+        return ended
+
+    def _row(self, job: JobResult, name: str, user: str, times: tuple[float, float], hits: int = 0) -> Row:
+        """Read in the audit log what warmstart did for a job."""
+        audited = self.site.audit("--job", str(job.job_id))
+        events = {event["event"]: event for event in audited if event.get("profile", name) == name}
+        did = []
+        if "image.imported" in events:
+            did.append("imported the image")
+        if "image.waited" in events:
+            did.append("waited for the import")
+        if "image.reused" in events:
+            did.append("found the image")
+        if seeded := events.get("cache.seeded", {}).get("entries"):
+            did.append(f"seeded {seeded}, hits {hits}")
+        if harvested := events.get("cache.harvested", {}).get("entries"):
+            did.append(f"harvested {harvested}")
+        return Row(f"{job.job_id} {name}", user, job.nodes[0], *times, ", ".join(did))
+
+    def claims(self, rows: list[Row]) -> dict[str, bool]:
+        """Return what the demo claims, and whether it was so."""
+        claims = {"one import for four jobs": len(self.site.audit("--event", "image.imported")) == 1}
+        for tool in tools():
+            cold, warm = (row.did for row in rows if row.job.endswith(tool))
+            claims[f"{tool}: the job on n2 loaded what the one on n1 had compiled"] = (
+                "harvested" in cold and "seeded" in warm and "hits 0" not in warm
+            )
+        return {**claims, "no node drained": not self._cluster.drained()}
 
 
 def tools() -> list[str]:
@@ -80,73 +220,5 @@ def tools() -> list[str]:
     return ["numba", *(["inductor"] if importlib.util.find_spec("torch") else [])]
 
 
-def share_image(site: Site) -> list[Row]:
-    """Submit four jobs of two users at once, one on each node."""
-    comment = f"--comment=warmstart: image={site.registry}/demo/app:1"
-    users = ("ws-alice", "ws-bob", "ws-alice", "ws-bob")
-    jobs = [
-        (user, site.cluster.submit(IMAGE_JOB, user, comment, f"--nodelist={node}"))
-        for user, node in zip(users, site.cluster.nodes, strict=True)
-    ]
-    rows = []
-    for user, job_id in jobs:
-        ended = finished(site, job_id)
-        path = ended.output.split()[-1]
-        if not Path(path).is_file():
-            raise RuntimeError(f"job {job_id} found no image: {ended.output}")
-        rows.append(row(site, ended, "image", user, compiled="-"))
-    return rows
-
-
-def compile_job(site: Site, tool: str, node: str) -> Row:
-    """Run the tool's sample job on one node."""
-    ended = finished(site, site.compile_job(tool, "ws-alice", node))
-    printed = result(ended.output)
-    compiled = f"{printed['seconds']:.2f} s, {printed['cache_hits']} hits"
-    return row(site, ended, tool, "ws-alice", compiled)
-
-
-def finished(site: Site, job_id: int) -> JobResult:
-    """Wait for a job; a failed one ends the demo with its output."""
-    ended = site.cluster.wait(job_id, SECONDS)
-    site.cluster.wait_idle()
-    if ended.state != "COMPLETED":
-        raise RuntimeError(f"job {job_id} is {ended.state}: {ended.output}")
-    return ended
-
-
-def row(site: Site, job: JobResult, name: str, user: str, compiled: str) -> Row:
-    """Read in the audit log what warmstart did for a job."""
-    events = site.audit("--job", str(job.job_id))
-    image = "-"
-    for event in events:
-        if event["event"] in {"image.imported", "image.waited", "image.reused"}:
-            image = f"{event['event'].partition('.')[2]} {event['duration_ms'] / 1000:.2f} s"
-    seeded = sum(event["entries"] for event in events if event["event"] == "cache.seeded")
-    harvested = sum(event["entries"] for event in events if event["event"] == "cache.harvested")
-    return Row(f"{job.job_id} {name}", user, job.nodes[0], image, str(seeded), str(harvested), compiled)
-
-
-def check(site: Site, rows: list[Row]) -> dict[str, bool]:
-    """Return what the demo claims, and whether it was so."""
-    claims = {
-        "one import for four jobs": len(site.audit("--event", "image.imported")) == 1,
-    }
-    for tool in tools():
-        cold, warm = (row for row in rows if row.job.endswith(tool))
-        claims[f"{tool}: the second node's job was seeded with what the first one compiled"] = (
-            int(cold.harvested) > 0 and int(warm.seeded) > 0 and " 0 hits" not in warm.compiled
-        )
-    return claims
-
-
-def show(console: Console, rows: list[Row]) -> None:
-    """Print the table."""
-    table = Table("job", "user", "node", "image", "seeded", "harvested", "compile time")
-    for line in rows:
-        table.add_row(*line)
-    console.print(table)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
