@@ -95,6 +95,8 @@ def site(installed: Site) -> Iterator[Site]:
     yield installed
     cluster = installed.cluster
     cluster.wait_idle()
+    installed.wait_imports()
+    installed.forget_imports()
     states, drained = cluster.node_states(), cluster.drained()
     for node in drained:
         cluster.resume(node)

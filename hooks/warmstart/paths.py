@@ -82,7 +82,7 @@ class Installation(NamedTuple):
 
     def node(self, node: str) -> NodePaths:
         """Return the directories of one node (one slurmd) of this host."""
-        return NodePaths(f"{self.var}/{node}")
+        return NodePaths(f"{self.var}/{node}", f"{self.prefix}/libexec/warmstart")
 
     def nodes(self) -> list[str]:
         """Return the names of this host's nodes that have run hooks. A host can have several slurmds."""
@@ -134,6 +134,17 @@ class NodePaths(NamedTuple):
     """Directories of one node. Owner root, mode 0700 unless another is given."""
 
     root: str  # 0755
+    programs: str  # directory of the installation's hooks and programs, not of this node alone
+
+    @property
+    def import_program(self) -> str:
+        """The program that makes a background import."""
+        return f"{self.programs}/import"
+
+    @property
+    def imports(self) -> str:
+        """Requests for background imports."""
+        return f"{self.root}/imports"
 
     @property
     def state(self) -> str:

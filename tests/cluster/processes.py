@@ -125,6 +125,19 @@ def _kill(what: str, members: Callable[[], set[int]]) -> None:
     raise RuntimeError(f"{what} do not end: {sorted(members())}")
 
 
+def all_pids() -> list[int]:
+    """Return the pids of all processes that are no zombies."""
+    return list(_parents())
+
+
+def arguments(pid: int) -> list[bytes]:
+    """Return the arguments of a process, [] if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def children(pid: int) -> set[int]:
     """Return the live children of a process; those of a slurmd are its running hooks."""
     return {child for child, parent in _parents().items() if parent == pid}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import installation, mounts
+from tests.cluster import installation, mounts, processes
 from tests.cluster.accounts import ALICE, STORE
 from tests.cluster.cluster import Cluster, JobResult
 from tests.support import command_line
@@ -147,13 +147,16 @@ class Site:
             **more,
         }
 
-    def start_hook(self, hook: str, variables: Mapping[str, str], prefix: Path | None = None) -> subprocess.Popen[str]:
-        """Start a hook by hand, as root, with only these variables (`env -i`)."""
+    def start_hook(
+        self, hook: str, variables: Mapping[str, str], prefix: Path | None = None, *, session: bool = False
+    ) -> subprocess.Popen[str]:
+        """Start a hook by hand, as root, with only these variables (`env -i`); in a `session` of its own as slurmd."""
         program = (prefix or self.cluster.prefix) / "libexec" / "warmstart" / hook
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [program], env=dict(variables), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd="/"
-        )
+            [program], env=dict(variables), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd="/",
+            start_new_session=session,
+        )  # fmt: skip
 
     def run_hook(
         self, hook: str, variables: Mapping[str, str], prefix: Path | None = None
@@ -164,10 +167,25 @@ class Site:
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def finish(self, job_id: int, deadline_s: float = 240) -> JobResult:
-        """Wait until a job has ended and no hook runs."""
+        """Wait until a job has ended, and no hook and no background import runs."""
         ended = self.cluster.wait(job_id, deadline_s)
         self.cluster.wait_idle()
+        self.wait_imports()
         return ended
+
+    def imports(self) -> list[int]:
+        """Return the pids of this installation's background imports."""
+        program = f"{self.cluster.prefix}/libexec/warmstart/import".encode()
+        return [pid for pid in processes.all_pids() if program in processes.arguments(pid)]
+
+    def wait_imports(self, deadline_s: float = 60) -> None:
+        """Wait until no background import runs."""
+        processes.wait_until("the end of all imports", lambda: not self.imports(), deadline_s)
+
+    def forget_imports(self) -> None:
+        """Remove the requests that maintenance would still start, and notes of failures."""
+        for path in self.var.glob("*/imports/*"):
+            path.unlink()
 
     def leftovers(self) -> list[str]:
         """Return leftovers of jobs on the nodes: workspaces, records, views, journals, stages, imports."""

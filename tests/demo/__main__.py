@@ -192,9 +192,9 @@ class Demo:
         audited = self.site.audit("--job", str(job.job_id))
         events = {event["event"]: event for event in audited if event.get("profile", name) == name}
         did = []
-        if "image.imported" in events:
-            did.append("imported the image")
-        if "image.waited" in events:
+        if "image.imported" in events:  # by the process that this job's hook started
+            did.append("had the image imported")
+        elif "image.waited" in events:
             did.append("waited for the import")
         if "image.reused" in events:
             did.append("found the image")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 
@@ -9,12 +10,12 @@ import pytest
 
 from tests.cluster.accounts import IMPORT
 from tests.cluster.registry import build_image
-from tests.support.image_place import Place, Store, files, leftovers
+from tests.support.image_place import Place, Store, files, leftovers, published_files
 from tests.support.image_site import RULES
 from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import producer, single_flight
+from warmstart.images import producer, published, single_flight
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
@@ -25,6 +26,7 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.importers.oci import Oci
 from warmstart.images.layers import LayerPlace
+from warmstart.images.published import RememberedFailure
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
@@ -54,7 +56,7 @@ def site(place: Place, store: Store) -> Iterator[Site]:
 def test_each_failure_has_its_class(
     place: Place, site: Site, store: Store, how: str, kind: type[WarmstartError]
 ) -> None:
-    """The user's mistake, an outage, or garbage. The store has at most a remembered refusal."""
+    """The user's mistake, an outage, or garbage. The store has the failure; a refusal counts for the next one, too."""
     with stub(how) as port:
         registry = f"127.0.0.1:{port}"
         importer = partial(Oci, place.identity(IMPORT), (registry,))
@@ -62,8 +64,10 @@ def test_each_failure_has_its_class(
             single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), after(3))
     assert leftovers(store.source) == []
     assert place.left_in_scratch() == []
-    assert [name for name in files(store.source) if "failed/" not in name] == []
-    assert bool(files(store.source)) == (kind in (ImageForbidden, ImageNotFound))
+    assert published_files(store.source) == []
+    (failure,) = (json.loads((store.source / name).read_text()) for name in files(store.source))
+    counts = published.is_definitive(RememberedFailure(**failure), 30)
+    assert counts == (kind in (ImageForbidden, ImageNotFound))
 
 
 class Interrupted(Oci):
@@ -92,7 +96,7 @@ def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: St
     broken = site._replace(importer=partial(Interrupted, place.identity(IMPORT), (place.registry.url,)))
     with pytest.raises(RegistryUnreachable):
         single_flight.obtain(place.image(), broken, after(3))
-    assert files(store.source) == []
+    assert published_files(store.source) == []
     assert place.left_in_scratch() == []
     assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
 

@@ -24,6 +24,7 @@ from tests.support.image_place import (
     in_child,
     leftovers,
     processes_of,
+    published_files,
     result,
 )
 from tests.support.image_site import RULES
@@ -253,7 +254,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
         return str(raised.value.fields["problem"])
 
     assert result(in_child(attempt)) == "a process has it open for writing"
-    assert files(store.source) == []
+    assert published_files(store.source) == []
 
 
 def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
@@ -262,7 +263,7 @@ def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
         site = place.site(place.own(store))
         with site.store, pytest.raises(StoreFull):
             single_flight.obtain(place.image(), site, after(60))
-        assert files(store) == []
+        assert published_files(store) == []
     assert place.left_in_scratch() == []
 
 

@@ -79,7 +79,7 @@ def layers(image: str) -> list[str]:
 def test_four_jobs_of_two_users_share_one_import(
     site: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
-    """One of four hooks on four nodes downloads each blob once. All jobs read the same image."""
+    """Four hooks on four nodes wait for one import, which downloads each blob once. All jobs read the same image."""
     image = fresh_image()
     script = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE" && echo "$WARMSTART_IMAGE"\n'
     comment = f"--comment=warmstart: image={image}"
@@ -92,7 +92,7 @@ def test_four_jobs_of_two_users_share_one_import(
     assert Path(paths.pop()).is_file()
     events = [event["event"] for job_id in jobs for event in site.audit("--job", str(job_id))]
     assert events.count("image.imported") == 1
-    assert events.count("image.waited") + events.count("image.reused") == 3
+    assert events.count("image.waited") + events.count("image.reused") == 4
     downloads = {digest: registry.requests("GET", f"/blobs/{digest}") for digest in layers(image)}
     assert set(downloads.values()) == {1}
 

@@ -129,15 +129,15 @@ def test_a_requeued_job_starts_anew(site: Site) -> None:
 def test_a_job_that_is_cancelled_during_the_import(
     site: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
-    """The import completes or fails; nothing partial remains, and the next job has the image."""
+    """The import goes on without it; nothing partial remains, and the next job has the image."""
     image = fresh_image()
     with registry.silent():
         job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n2", wishing(image))
         wait_until("an import", lambda: bool(imports(site, "n2")), 60)
         site.cluster.cancel(job_id)
-    assert site.cluster.wait(job_id).state == "CANCELLED"
-    site.cluster.wait_idle()
+    assert site.finish(job_id).state == "CANCELLED"
     assert imports(site, "n2") == []
+    assert len(site.events(job_id, "image.imported")) == 1
     script = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE"\n'
     following = site.cluster.wait(site.cluster.submit(script, BOB, "--nodelist=n3", wishing(image)))
     assert following.state == "COMPLETED"
@@ -148,7 +148,7 @@ def test_a_job_that_is_cancelled_during_the_import(
 def test_a_slurmd_that_is_killed_during_a_prolog(
     site: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
-    """Its prolog continues as an orphan; slurmd returns, the job is cancelled, its epilog cleans up."""
+    """Its prolog and its import continue as orphans; slurmd returns, the job is cancelled, its epilog cleans up."""
     image = fresh_image()
     with registry.silent():
         job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n4", wishing(image))
@@ -160,6 +160,7 @@ def test_a_slurmd_that_is_killed_during_a_prolog(
     site.cluster.wait(job_id)
     site.cluster.wait_idle()
     assert ("epilog", "ok") in hooks_of(site, job_id)
+    assert len(site.events(job_id, "image.imported")) == 1
     after = site.cluster.submit("#!/bin/sh\ntrue\n", BOB, "--nodelist=n4")
     assert site.cluster.wait(after).state == "COMPLETED"
 
@@ -177,7 +178,7 @@ MOMENTS = {
 
 @pytest.fixture
 def killed(site: Site, request: pytest.FixtureRequest, fresh_image: Callable[[], str]) -> dict[str, str]:
-    """Kill only a prolog, by SIGKILL, at a moment of its import. Return its variables."""
+    """Kill only a prolog, by SIGKILL, at a moment of the import that it waits for. Return its variables."""
     job = next(JOB_IDS)
     variables = site.variables(job, SLURM_JOB_COMMENT=f"warmstart: image={fresh_image()}")
     pattern = MOMENTS[request.param].format(var=site.var, workspace=site.workspace, job=job).lstrip("/")
@@ -192,9 +193,11 @@ def killed(site: Site, request: pytest.FixtureRequest, fresh_image: Callable[[],
 def test_the_prolog_after_a_killed_one(site: Site, killed: dict[str, str]) -> None:
     """It gets the image. After its epilog nothing of either run remains, and the import's lock is free."""
     assert quiet(site.run_hook("prolog", killed))
+    site.wait_imports()
     job_id = int(killed["SLURM_JOB_ID"])
     assert [event["outcome"] for event in site.events(job_id, "hook.finished")] == ["ok"]
-    assert len(site.events(job_id, "image.imported") + site.events(job_id, "image.reused")) == 1
+    assert len(site.events(job_id, "image.waited") + site.events(job_id, "image.reused")) == 1
+    assert len(site.events(job_id, "image.imported")) == 1
     assert len(os.listdir(site.workspace / "n1")) == 1
     assert quiet(site.run_hook("epilog", killed))
     for lock in (site.store / "images" / "locks").glob("*.lock"):
@@ -204,8 +207,9 @@ def test_the_prolog_after_a_killed_one(site: Site, killed: dict[str, str]) -> No
 
 @pytest.mark.parametrize("killed", ["the workspace is there", "layers are unpacked"], indirect=True)
 def test_the_epilog_after_a_killed_prolog(site: Site, killed: dict[str, str]) -> None:
-    """Slurm killed a slow prolog: the next epilog removes all that it had started."""
+    """Slurm killed a slow prolog: the next epilog removes its run, and leaves the import alone."""
     assert quiet(site.run_hook("epilog", killed))
+    site.wait_imports()
     assert site.leftovers() == []
     crashes = site.events(int(killed["SLURM_JOB_ID"]), "hook.crashed")
     assert [(crash["hook"], crash["reason"]) for crash in crashes] == [("prolog", "killed")]

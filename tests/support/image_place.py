@@ -22,7 +22,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.importers.base import Report, unreported
+from warmstart.images.importers.base import Progress, Report, unreported
 from warmstart.images.importers.oci import Oci
 from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Requester, Site
@@ -141,6 +141,11 @@ def files(store: Path) -> list[str]:
     return sorted(name for name in found if not name.endswith(".lock"))
 
 
+def published_files(store: Path) -> list[str]:
+    """Return all files of a store except locks and notes of failures, sorted."""
+    return [name for name in files(store) if "/failed/" not in name]
+
+
 def in_child(function: Callable[[], object]) -> tuple[int, int]:
     """Run a function in a forked child. Return its pid and a descriptor from which its result can be read as JSON."""
     reader, writer = os.pipe()
@@ -201,9 +206,10 @@ class Ready(NamedTuple):
         deadline: Deadline,
         *,
         kept: LayerPlace | None = None,  # noqa: ARG002
-        report: Report = unreported,  # noqa: ARG002
+        report: Report = unreported,
     ) -> str:
         """Sleep and copy, as the import account."""
+        report(Progress("fetching", os.stat(self.image).st_size))
         script = f"{self.before} sleep {self.seconds}; exec cp {self.image} image.sqsh"
         ended = process.run_alone(
             ["/bin/sh", "-c", script],

@@ -61,7 +61,7 @@ def a_record(**changes: object) -> Record:
 
 def a_context(root: Path, **changes: object) -> Context:
     """Return a context whose state, store and workspace lie below `root`."""
-    paths = NodePaths(str(root / "node"))
+    paths = NodePaths(str(root / "node"), "/nowhere")
     for directory in (paths.root, paths.state, paths.view):
         os.makedirs(directory, mode=0o711, exist_ok=True)
     audit = Journal(paths.journal, {"hook": "prolog", "run_id": "0a1b2c3d"})

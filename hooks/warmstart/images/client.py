@@ -112,6 +112,12 @@ class ImageStoreClient(NamedTuple):
         except WarmstartError:
             self.close()
 
+    def is_at_work(self, query: ImageQuery, deadline: Deadline) -> bool:
+        """Return whether a live producer imports the image."""
+        from warmstart.images import published
+
+        return self._run(deadline, published.is_at_work, self.path, query.lock)
+
     def producer_of(self, query: ImageQuery, deadline: Deadline) -> Producer | None:
         """Return what the producer has recorded about itself, or None."""
         from warmstart.images import published
@@ -119,16 +125,16 @@ class ImageStoreClient(NamedTuple):
         return self._run(deadline, published.producer_of, self.path, query.lock)
 
     def remember(self, query: ImageQuery, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
-        """Record a definitive failure, so that the next hooks need not try again."""
+        """Record how an import failed, for those who wait and, if it is definitive, for those who come next."""
         from warmstart.images import published
 
         self._run(deadline, published.remember, self.path, query.lock, failure, owner)
 
-    def recall(self, query: ImageQuery, max_age_s: float, deadline: Deadline) -> RememberedFailure | None:
-        """Return the recorded failure if it is less than `max_age_s` seconds old, else None."""
+    def last_failure(self, query: ImageQuery, deadline: Deadline) -> RememberedFailure | None:
+        """Return how the last import of the image that failed did so, or None."""
         from warmstart.images import published
 
-        return self._run(deadline, published.recall, self.path, query.lock, max_age_s)
+        return self._run(deadline, published.last_failure, self.path, query.lock)
 
     # Tags
 

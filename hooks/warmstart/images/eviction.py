@@ -33,11 +33,12 @@ from warmstart.images.layout import (
     QUARANTINE,
     Charged,
 )
-from warmstart.images.published import forget_dead, opened_folder, read_metadata, sweep_all
+from warmstart.images.published import forget_dead, forget_failures, opened_folder, read_metadata, sweep_all
 from warmstart.policy.compiled import Keep
 from warmstart.store.atomic import replace
 from warmstart.store.locks import try_lock
 
+FAILURES_KEPT_S = 86400.0
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
 NEW_S = 3600.0  # a new image is protected that long: its producer may not have marked it yet
@@ -126,6 +127,7 @@ def _finish(room: Room) -> None:
     """Clean up after dead producers and finish interrupted evictions. The caller holds the eviction lock."""
     sweep_all(room.store)
     forget_dead(room.store)
+    forget_failures(room.store, FAILURES_KEPT_S)
     with opened_folder(room.store) as images:
         found = [name for name in os.listdir(images) if name.startswith(OUT_OF_SIGHT)]
     for name in found:

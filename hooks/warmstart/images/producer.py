@@ -1,7 +1,8 @@
 """The producer's part of a single flight: everything between taking the lock and the published image. Runs as root.
 
-Not on the hot path. Whoever gets the lock looks up the image again, because the previous holder may just have published
-it. A definitive failure is recorded before the lock is released, so that the next holder finds it.
+Not on the hot path, and in no hook: the background import (`entry.import_image`) and the command line run it. Whoever
+gets the lock looks up the image again, because the previous holder may just have published it. A failure is recorded
+before the lock is released, so that waiters find it.
 
 The importer's result is claimed before it is checked (docs/threats.md, row 11). The importer's processes are dead by
 then. `claim` checks an inode and not a name: it is a regular file with one link, owned by the import account. `claim`
@@ -14,6 +15,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import random
 import stat
 import time
 from collections.abc import Iterator
@@ -39,6 +41,10 @@ CLEAN_UP_S = 5.0
 LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
 LAUNCHERS_LOCK_S = 120.0  # but no more than this
 POLL_S = 0.25
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 0.25
+ELECTION_S = 3.0
+ELECTION_PAUSE_S = 0.05
 PROGRESS_S = 2.0  # between two reports of the same phase
 ANNOUNCE_S = 2.0  # for one report, while the import's programs run on
 
@@ -70,10 +76,12 @@ class Flight(NamedTuple):
     lockless: str  # why it has no lock, "" if it has one
     names: list[str]  # that launchers give to the image
 
-    def tell(self, doing: str) -> None:
-        """Announce to waiters what is done now; ignore errors."""
+    def tell(self, phase: str, done: int = 0, total: int = 0, rate: int = 0) -> None:
+        """Announce to waiters what is done now, in bytes and bytes per second; ignore errors."""
+        producer = self.producer._replace(phase=phase, done=done, total=total, rate=rate)
+        self.site.watch(producer)
         with suppress(WarmstartError):
-            self.site.store.announce(self.query, self.producer._replace(doing=doing), self.owner, self.deadline)
+            self.site.store.announce(self.query, producer, self.owner, self.deadline)
 
 
 def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
@@ -93,6 +101,24 @@ def _temp_owner(query: ImageQuery, site: Site) -> str:
     return temp_owner(query.lock, site.requester.node, site.requester.run_id)
 
 
+def pauses(until: Deadline) -> Iterator[None]:
+    """Sleep before each item, longer and longer, but not beyond `until`."""
+    pause = FIRST_PAUSE_S
+    while True:
+        # S311: jitter between the waiters of many nodes; no secret
+        time.sleep(min(pause * (0.5 + random.random()), until.left()))  # noqa: S311
+        pause = min(pause * 1.5, LONGEST_PAUSE_S)
+        yield
+
+
+def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
+    """Become the producer as `begin` does, but try for a while: waiters take the lock for a moment to probe it."""
+    until = deadline.within(ELECTION_S)
+    while (flight := begin(query, site, deadline)) is None and not until.expired():
+        time.sleep(ELECTION_PAUSE_S)
+    return flight
+
+
 def produce(flight: Flight, how: str) -> Obtained:
     """Import and publish the image, then release the lock. If it is in the store by now, return it with `how`."""
     query, site, deadline = flight[:3]
@@ -100,11 +126,10 @@ def produce(flight: Flight, how: str) -> Obtained:
         raise_remembered(query, site, deadline)
         image = site.look_up(query, how, deadline) or _import(flight)
         return image._replace(missing=image.missing._replace(lockless=image.missing.lockless or flight.lockless))
-    except UserError as error:
-        if error.code in published.DEFINITIVE:
-            failure = RememberedFailure(error.code, {name: str(value) for name, value in error.fields.items()})
-            with suppress(WarmstartError):
-                site.store.remember(query, failure, flight.owner, after(CLEAN_UP_S))
+    except (UserError, StoreError) as error:
+        with suppress(WarmstartError):
+            failure = RememberedFailure.of(error, site.charged.uid)
+            site.store.remember(query, failure, flight.owner, after(CLEAN_UP_S))
         raise
     finally:
         site.store.end(query, after(CLEAN_UP_S))
@@ -112,21 +137,32 @@ def produce(flight: Flight, how: str) -> Obtained:
 
 def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
     """Raise the definitive failure that an import of this reference had recently, if any."""
-    failure = site.store.recall(query, site.rules.remember_failures, deadline)
-    if failure and (error := published.as_error(failure)):
-        raise error
+    failure = site.store.last_failure(query, deadline)
+    if failure and published.is_definitive(failure, site.rules.remember_failures):
+        error = published.as_error(failure)
+        if error:
+            raise error
 
 
 def describe_producer(query: ImageQuery, site: Site) -> str:
-    """Return a clause that says which process imports the image, and what it does now."""
+    """Return a clause that says which process imports the image, and how far it is; "" if no producer is known."""
     try:
         producer = site.store.producer_of(query, after(CLEAN_UP_S))
     except WarmstartError:
         producer = None  # the waiter's own error is more useful than this one
     if producer is None:
-        return "its producer is unknown"
-    doing = f", now {producer.doing}" if producer.doing else ""
-    return f"imported by pid {producer.pid} on {producer.host} for job {producer.job} since {producer.since}{doing}"
+        return ""
+    now = f", now {format_progress(producer)}" if producer.phase else ""
+    return f"imported by pid {producer.pid} on {producer.host} for job {producer.job} since {producer.since}{now}"
+
+
+def format_progress(producer: Producer) -> str:
+    """Return what a producer does now as text, such as `fetching it, 1.5 GiB of 4.0 GiB, 52 MiB/s`."""
+    if not producer.done:
+        return f"{producer.phase} ({format_size(producer.total)})" if producer.total else producer.phase
+    total = f" of {format_size(producer.total)}" if producer.total else " so far"
+    rate = f", {format_size(producer.rate)}/s" if producer.rate else ""
+    return f"{producer.phase}, {format_size(producer.done)}{total}{rate}"
 
 
 def discard_damaged(name: str, query: ImageQuery, site: Site, deadline: Deadline) -> str:
@@ -142,7 +178,8 @@ def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     flight = begin(query._replace(times=TagTimes(0.0, 0.0)), site, deadline)
     if flight is None:
-        raise NothingToAdopt(image=reference.canonical(), problem=describe_producer(query, site))
+        problem = describe_producer(query, site) or "another process imports it"
+        raise NothingToAdopt(image=reference.canonical(), problem=problem)
     try:
         with _scratch(site, site.store.identity) as work:
             image, left_out = _adopt(flight, work)
@@ -258,10 +295,10 @@ def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
     """Check a claimed inode, and have the store's owner copy it; return the names of evicted images."""
     query, site, deadline = flight[:3]
     size = os.fstat(fd).st_size
-    flight.tell(f"checking {format_size(size)}")
+    flight.tell("checking it", total=size)
     verify.check_listing(fd, site.validator, deadline)
     evicted = site.store.make_room(size, site.rules, site.charged, deadline)
-    flight.tell(f"publishing {format_size(size)}")
+    flight.tell("publishing it", total=size)
     draft = Draft(
         digest=digest,
         reference=query.reference.canonical(),
@@ -316,27 +353,24 @@ def _reporting(flight: Flight) -> Iterator[Report]:
     """
     store = flight.site.store.separate()
     other = flight._replace(site=flight.site._replace(store=store))
-    last, due = "", 0.0
+    first, began, due = Progress(""), 0.0, 0.0
 
     def report(progress: Progress) -> None:
-        nonlocal last, due
-        if progress.phase == last and time.monotonic() < due:
+        nonlocal first, began, due
+        now = time.monotonic()
+        if progress.phase != first.phase:
+            first, began = progress, now
+        elif now < due:
             return
-        other._replace(deadline=after(ANNOUNCE_S)).tell(_described(progress))
-        last, due = progress.phase, time.monotonic() + PROGRESS_S
+        due = now + PROGRESS_S
+        rate = (progress.done - first.done) / (now - began) if now > began else 0.0
+        speaker = other._replace(deadline=after(ANNOUNCE_S))
+        speaker.tell(f"{progress.phase} it", progress.done, progress.total, max(round(rate), 0))
 
     try:
         yield report
     finally:
         store.close()
-
-
-def _described(progress: Progress) -> str:
-    """Return a progress as words: `fetching it, 1.5 GiB of 20.0 GiB`."""
-    if not progress.done:
-        return f"{progress.phase} it"
-    of = f" of {format_size(progress.total)}" if progress.total else " so far"
-    return f"{progress.phase} it, {format_size(progress.done)}{of}"
 
 
 def format_size(count: int) -> str:

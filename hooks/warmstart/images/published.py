@@ -10,10 +10,11 @@ nothing.
 Election: the producer's worker holds the image's lock, so the kernel releases it when that process dies. The lock only
 saves work: publishing tolerates two producers. `<key>.producer` only informs waiters.
 
-Failures: a negative cache of definitive import failures, so that N waiters do not query the registry one after
-another. It has only failures that are the same for everybody: a registry's definite answer (no such image, no access),
-and an image larger than the policy allows. Shared images are requested without credentials, and private images have
-stores of their own, so no user gets another one's 401.
+Failures: the last failure of each image's import. Definitive ones (a registry's answer that there is no such image or
+no access, and an image larger than the policy allows) are a negative cache: for a while nobody asks again. Any other
+is told to those who waited for that import, and to nobody who comes later. A node's own failures (its disk, its
+programs) are not here, because other nodes may succeed. A quota is its user's alone. Shared images are requested
+without credentials, and private images have stores of their own, so no user gets another one's 401.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart.errors import UserError, by_code
+from warmstart.errors import StoreError, UserError, WarmstartError, by_code
+from warmstart.host import wire
 from warmstart.host.files import (
     DIRECTORY,
     REGULAR,
@@ -60,7 +62,7 @@ from warmstart.images.layout import (
 )
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
-from warmstart.store.locks import Held, try_lock
+from warmstart.store.locks import Held, is_locked, try_lock
 
 FORMAT = 1
 FOLDERS = (TAGS, LOCKS, FAILED, PINNED, CHECKED, QUARANTINE)
@@ -74,6 +76,7 @@ LONGEST_META = 16384
 LONGEST_FAILURE = 16384
 LONGEST_CHECK = 4096
 DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
+PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
 
 _held: dict[str, Held] = {}
 
@@ -100,20 +103,33 @@ class Published(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What a producer records about itself, for waiters."""
+    """What a producer records about itself and its progress, for waiters."""
 
     host: str
     pid: int
-    job: int
+    job: int  # that asked first; 0 for an administrator
     since: str  # UTC, ISO 8601
-    doing: str = ""  # "" when it has just begun
+    phase: str = ""  # what it does now; "" when it has just begun
+    done: int = 0  # bytes of this phase so far
+    total: int = 0  # bytes of this phase in all, 0 if unknown
+    rate: int = 0  # bytes per second of this phase
+    at: float = 0.0  # seconds since the epoch: when this was recorded
 
 
 class RememberedFailure(NamedTuple):
-    """A `UserError` by its code and fields."""
+    """A failed import: the error by its code and fields, and when it was remembered, in seconds since the epoch."""
 
     code: str
     fields: dict[str, str]
+    text: str = ""  # the message, for versions that do not know the code
+    uid: int = -1  # whom it concerns, -1 for everybody
+    at: float = 0.0
+
+    @classmethod
+    def of(cls, error: WarmstartError, uid: int = -1) -> RememberedFailure:
+        """Return an error as it is remembered; `uid` is that of the user who is charged."""
+        fields = {name: str(value) for name, value in error.fields.items()}
+        return cls(error.code, fields, str(error), uid if error.code in PERSONAL else -1)
 
 
 class ByteCheck(NamedTuple):
@@ -410,46 +426,66 @@ def forget_dead(store: str) -> None:
                 held.release()
 
 
+def is_at_work(store: str, key: str) -> bool:
+    """Return whether a live producer imports the image. Touches its lock only if a producer has left its record."""
+    with opened_folder(store, LOCKS) as folder:
+        try:
+            os.stat(key + PRODUCER, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+    return is_locked(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
+
+
 def producer_of(store: str, key: str) -> Producer | None:
     """Return the record of the producer; None if the file is missing or damaged."""
     try:
         with opened_folder(store, LOCKS) as folder:
             data = json.loads(read_small(key + PRODUCER, LONGEST_PRODUCER, folder))
-        host, since, doing = (str(word)[:LONGEST_WORD] for word in (data["host"], data["since"], data.get("doing", "")))
-        return Producer(host, int(data["pid"]), int(data["job"]), since, doing)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        producer = wire.from_object(Producer, data)
+    except (FileNotFoundError, ValueError):
         return None
+    host, since, phase = (word[:LONGEST_WORD] for word in (producer.host, producer.since, producer.phase))
+    return producer._replace(host=host, since=since, phase=phase)
 
 
 def _write(folder: int, key: str, producer: Producer, owner: str) -> None:
-    content = producer._asdict()
-    if not producer.doing:
-        del content["doing"]
+    content = producer._replace(at=time.time())._asdict()
     replace(folder, owner, key + PRODUCER, json.dumps(content).encode(), 0o600)
 
 
 def remember(store: str, key: str, failure: RememberedFailure, owner: str) -> None:
-    """Record a definitive failure of an import."""
-    data = json.dumps({"at": time.time(), **failure._asdict()})
+    """Record how an import failed."""
+    data = json.dumps(failure._replace(at=time.time())._asdict())
     with opened_folder(store, FAILED) as folder:
         replace(folder, owner, key + META, data.encode())
 
 
-def recall(store: str, key: str, max_age_s: float) -> RememberedFailure | None:
-    """Return the recorded failure if it is less than `max_age_s` seconds old, else None."""
+def last_failure(store: str, key: str) -> RememberedFailure | None:
+    """Return how the last import that failed did so; None if none has, or the file is damaged."""
     try:
         with opened_folder(store, FAILED) as folder:
-            data = json.loads(read_small(key + META, LONGEST_FAILURE, folder))
-        age = time.time() - float(data["at"])
-        if -CLOCK_SKEW <= age < max_age_s:
-            fields = {str(name): str(value) for name, value in data["fields"].items()}
-            return RememberedFailure(str(data["code"]), fields)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        pass  # missing, or not written by `remember`
-    return None
+            return wire.from_object(RememberedFailure, json.loads(read_small(key + META, LONGEST_FAILURE, folder)))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
-def as_error(failure: RememberedFailure) -> UserError | None:
-    """Return the error for a remembered failure; None if this version does not know its code."""
+def is_definitive(failure: RememberedFailure, max_age_s: float) -> bool:
+    """Return whether a failure is definitive and less than `max_age_s` seconds old: an import would end with it."""
+    return failure.code in DEFINITIVE and -CLOCK_SKEW <= time.time() - failure.at < max_age_s
+
+
+def forget_failures(store: str, older_than_s: float) -> None:
+    """Remove the records of old failures."""
+    with opened_folder(store, FAILED) as folder:
+        for name in os.listdir(folder):
+            if name.endswith(META) and _age(folder, name) > older_than_s:
+                unlink_if_there(name, folder)
+
+
+def as_error(failure: RememberedFailure) -> UserError | StoreError | None:
+    """Return the error for a remembered failure; None if this version does not know its code.
+
+    A store's word never decides that this node is broken, or what its disk has room for.
+    """
     kind = by_code(failure.code)
-    return kind(**failure.fields) if kind is not None and issubclass(kind, UserError) else None
+    return kind(**failure.fields) if kind is not None and issubclass(kind, UserError | StoreError) else None

@@ -18,6 +18,7 @@ from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
+    from warmstart.images.published import Producer
 
 
 class Requester(NamedTuple):
@@ -26,6 +27,20 @@ class Requester(NamedTuple):
     node: str
     run_id: str
     job_id: int
+    cluster: str = ""
+
+
+class Queue(NamedTuple):
+    """The background imports of this node (requests.py)."""
+
+    directory: str  # of the requests
+    program: str  # that makes an import (`entry.import_image`)
+    parallel: int  # imports at a time
+    private: str = ""  # name of the store of private images, "" for the shared one
+
+
+def _nobody(_: Producer) -> None:
+    """Do nothing."""
 
 
 class Site(NamedTuple):
@@ -40,6 +55,8 @@ class Site(NamedTuple):
     uses: str  # directory of this node's own notes of the images that it used (uses.py)
     requester: Requester
     charged: Charged = NOBODY
+    queue: Queue | None = None  # where to ask for a missing image; None: this process imports it
+    watch: Callable[[Producer], object] = _nobody  # is told how far an import of this process is
 
     @classmethod
     def of(cls, policy: Policy, store: ImageStoreClient, uses: str, requester: Requester) -> Site:

@@ -103,6 +103,8 @@ class Images(NamedTuple):
     max_files: int
     hosts: tuple[str, ...]
     proxy: str  # "" if there is none
+    import_deadline: int  # seconds
+    parallel: int
 
 
 class Seed(NamedTuple):

@@ -96,6 +96,12 @@ def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]]
     return ""
 
 
+def serves_repository(policy: Policy, name: str, repository: str) -> bool:
+    """Return whether the policy's private repositories called `name` include `repository` (REGISTRY/REPOSITORY)."""
+    known = policy.images.credentials.repositories if policy.images.credentials else ()
+    return any(item.name == name and _matches(item.pattern, repository) for item in known)
+
+
 def scope_key(scope: str, job: Job) -> str:
     """Return the store's directory for a scope of this job. A user's has uid and name, because uids are reused."""
     if scope == "user":

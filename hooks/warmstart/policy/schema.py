@@ -295,8 +295,17 @@ class Images(Section):
     tag_ttl: Duration = _default("24h", "How long a tag is trusted before the registry is asked again.")
     wait: Duration = _default(
         "4m",
-        "How long a job waits while another one imports its image. Together with `seed.fetch_budget` it must be below "
-        "Slurm's `PrologEpilogTimeout`.",
+        "How long a job waits while its image is imported; the import goes on without it. Together with "
+        "`seed.fetch_budget` it must be below Slurm's `PrologEpilogTimeout`.",
+    )
+    import_deadline: Duration = _default(
+        "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
+    )
+    parallel: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Imports that run on a node at a time. More wait, in an order that is fair to all users.",
     )
     remember_failures: Duration = _default(
         "30s",

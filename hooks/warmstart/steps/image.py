@@ -1,25 +1,20 @@
-"""Step `image`: get the job's images into the store, each imported once per cluster (docs/images.md)."""
+"""Step `image`: find the job's images in the store, or ask for their import and wait (docs/images.md)."""
 
 from __future__ import annotations
 
 import time
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
-from warmstart.images.choice import choose
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY, Charged
-from warmstart.images.query import Obtained, Requester, Site
+from warmstart.images.query import Obtained, Queue, Requester, Site
 from warmstart.images.reference import Reference
 from warmstart.policy import trust
 from warmstart.steps.contract import Context, Outcome
-
-if TYPE_CHECKING:
-    from warmstart.images.importers.base import Importer
 
 NAME = "image"
 
@@ -43,11 +38,12 @@ class Options(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Obtain every image. Stops at the first failure."""
+    """Obtain every image. Stops at the first failure; an import that was asked for goes on."""
     record, policy = context.record, context.policy
-    requester = Requester(record.node, record.run_id, record.job_id)
+    requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
-    site = Site.of(policy, store, context.paths.uses, requester)
+    queue = Queue(context.paths.imports, context.paths.import_program, policy.images.parallel)
+    site = Site.of(policy, store, context.paths.uses, requester)._replace(queue=queue)
     account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
     user = Charged(record.user, record.uid, account)
     deadline = context.deadline.within(policy.images.wait)
@@ -81,23 +77,10 @@ def _obtain_private(context: Context, reference: Reference, site: Site, name: st
     """Obtain an image of a private store and give the job its own copy."""
     from warmstart.images import private
 
-    private_site = private.site_of(site, name, deadline)._replace(
-        importer=partial(_importer_with_login, context, reference.registry)
-    )
-    image = _obtain(context, reference, private_site, deadline)
+    image = _obtain(context, reference, private.site_of(site, name, deadline), deadline)
     record = context.record
     owner = private.JobOwner(record.run_directory, record.uid, record.gid)
     return image._replace(path=private.hand_over(image, reference, owner, site, deadline))
-
-
-def _importer_with_login(context: Context, registry: str) -> Importer:
-    """Return the importer with the site's credentials. Called only if a private image is missing."""
-    from warmstart.images.credentials import login_at
-
-    policy = context.policy
-    assert policy.images.credentials is not None
-    login = login_at(policy.images.credentials.file, registry)
-    return choose(policy.images, policy.import_user, login)
 
 
 def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:

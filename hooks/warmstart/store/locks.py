@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+from warmstart.host import files
 from warmstart.host.files import ensure_dir
 from warmstart.store.layout import LOCKS
 
@@ -52,6 +53,25 @@ def try_lock(directory: str, name: str) -> Held | None:
             raise
         return Held(_Nothing(), os.strerror(error.errno))
     return Held(lock)
+
+
+def is_locked(directory: str, name: str) -> bool:
+    """Return whether another process holds the lock `directory/name`; False if the file system has no locks.
+
+    Takes the lock shared for a moment, so others who ask are not in the way, but whoever takes it should try twice.
+    """
+    try:
+        fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not files.try_flock(fd, shared=True)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    finally:
+        os.close(fd)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -84,13 +85,17 @@ def test_one_imports(store: ImageStoreClient) -> None:
     with other:
         assert store.begin(WANT, me, "t", after(60)) == ""
         assert other.begin(WANT, me, "t", after(60)) is None
-        store.announce(WANT, me._replace(doing="y"), "t", after(60))
-        assert other.producer_of(WANT, after(60)) == me._replace(doing="y")
+        store.announce(WANT, me._replace(phase="y"), "t", after(60))
+        found = other.producer_of(WANT, after(60))
+        assert found is not None
+        assert found._replace(at=0.0) == me._replace(phase="y")
+        assert other.is_at_work(WANT, after(60))
         failure = RememberedFailure("image-not-found", {"image": "reg.io/a:1"})
-        assert other.recall(WANT, 30, after(60)) is None
+        assert other.last_failure(WANT, after(60)) is None
         store.remember(WANT, failure, "t", after(60))
-        assert other.recall(WANT, 30, after(60)) == failure
+        assert other.last_failure(WANT, after(60)) == failure._replace(at=ANY)
         store.end(WANT, Deadline(0.0))  # no answer in time: the worker ends, and its lock with it
+        assert not other.is_at_work(WANT, after(60))
         assert other.begin(WANT, me, "t", after(60)) == ""
         other.end(WANT, after(60))
         assert store.producer_of(WANT, after(60)) is None

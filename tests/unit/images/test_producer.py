@@ -87,7 +87,7 @@ def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatc
     assert said == [
         "fetching it",
         "fetching it",
-        "fetching it, 2 MiB of 2.5 GiB",
+        "fetching it, 2 MiB of 2.5 GiB, 819 KiB/s",
         "unpacking it, 3 MiB so far",
     ]
     assert teller.calls == ["announce"] * 3

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY
 
 import filelock
 import pytest
@@ -16,8 +17,11 @@ import pytest
 from tests.support.superblocks import image
 from warmstart.host import files
 from warmstart.images import published
+from warmstart.images.eviction import ImageQuotaExceeded
+from warmstart.images.importers.base import ImageNotFound
 from warmstart.images.layout import NOBODY, Pointer, image_name
-from warmstart.images.published import ByteCheck, Draft, Producer, Published
+from warmstart.images.published import ByteCheck, Draft, Producer, Published, RememberedFailure
+from warmstart.images.scratch import ScratchUnusable
 from warmstart.images.squashfs import ImageInvalid
 
 DIGEST = f"sha256:{'ab' * 32}"
@@ -218,9 +222,43 @@ def test_a_live_producers_word_stays_and_a_dead_ones_goes(tmp_path: Path) -> Non
     (tmp_path / "images" / "locks" / "dead.producer").write_text("{}")
     published.forget_dead(str(tmp_path))
     assert [path.name for path in (tmp_path / "images" / "locks").glob("*.producer")] == ["live.producer"]
-    assert published.producer_of(str(tmp_path), "live") == WHO
+    assert published.producer_of(str(tmp_path), "live") == WHO._replace(at=ANY)
     published.end(str(tmp_path), "live")
     assert published.producer_of(str(tmp_path), "live") is None
+
+
+def test_who_is_at_work_has_its_lock(tmp_path: Path) -> None:
+    """A record alone, which a dead producer leaves, says nothing; without a record no lock is touched."""
+    store = str(tmp_path)
+    assert not published.is_at_work(store, "key")
+    published.begin(store, "key", WHO, "t")
+    assert published.is_at_work(store, "key")
+    published.end(store, "key")
+    (tmp_path / "images" / "locks" / "key.producer").write_text("{}")
+    assert not published.is_at_work(store, "key")
+
+
+def test_old_failures_are_forgotten(tmp_path: Path) -> None:
+    """Their files would stay for ever: users can name any number of images that do not exist."""
+    for name in ("old", "new"):
+        published.remember(str(tmp_path), name, RememberedFailure("image-not-found", {"image": name}), "t")
+    os.utime(tmp_path / "images" / "failed" / "old.json", (0, 0))
+    published.forget_failures(str(tmp_path), 3600)
+    assert os.listdir(tmp_path / "images" / "failed") == ["new.json"]
+
+
+def test_an_error_is_remembered_by_its_code_and_fields() -> None:
+    """A quota is its user's alone; a node's own failure is nothing that others are told."""
+    error = ImageQuotaExceeded(bytes=1, whose="alice", taken=2, quota=3)
+    failure = RememberedFailure.of(error, 2001)
+    assert (failure.uid, failure.text) == (2001, str(error))
+    again = published.as_error(failure)
+    assert isinstance(again, ImageQuotaExceeded)
+    assert str(again) == str(error)
+    assert RememberedFailure.of(ImageNotFound(image="a"), 2001).uid == -1
+    full = RememberedFailure.of(ScratchUnusable(path="/w", problem="full"))
+    assert published.as_error(full) is None
+    assert published.as_error(full._replace(code="from-the-future")) is None
 
 
 @pytest.mark.parametrize(
@@ -238,9 +276,9 @@ def test_what_is_said_is_short(tmp_path: Path) -> None:
     """It goes into errors that users see; what a producer does now is there as soon as it says so."""
     published.begin(str(tmp_path), "key", WHO, "t")
     file = tmp_path / "images" / "locks" / "key.producer"
-    assert file.read_text() == '{"host": "n1", "pid": 1, "job": 7, "since": "x"}'
-    published.announce(str(tmp_path), "key", WHO._replace(doing="y" * 100), "t")
-    assert published.producer_of(str(tmp_path), "key") == WHO._replace(doing="y" * 80)
+    assert json.loads(file.read_text())["host"] == "n1"
+    published.announce(str(tmp_path), "key", WHO._replace(phase="y" * 100), "t")
+    assert published.producer_of(str(tmp_path), "key") == WHO._replace(phase="y" * 80, at=ANY)
     published.end(str(tmp_path), "key")
 
 

@@ -153,13 +153,19 @@ def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch
 def test_failures_are_forgotten(site: Site) -> None:
     """A failure counts for half a minute; one from far in the future, or a damaged one, does not."""
     published.remember(site.store.path, LOCK, NOT_FOUND, "test")
-    assert published.recall(site.store.path, LOCK, 30) == NOT_FOUND
+    assert counts(site)
     path = Path(site.store.path) / "images" / "failed" / f"{LOCK}.json"
-    for content in ("[]", "{", json.dumps({"at": time.time() - 31, "code": "c", "fields": {}}),
-                    json.dumps({"at": time.time() + 9999, "code": "c", "fields": {}})):  # fmt: skip
+    for content in ("[]", "{", json.dumps({"at": time.time() - 31, "code": NOT_FOUND.code, "fields": {}}),
+                    json.dumps({"at": time.time() + 9999, "code": NOT_FOUND.code, "fields": {}})):  # fmt: skip
         path.chmod(0o644)
         path.write_text(content)
-        assert published.recall(site.store.path, LOCK, 30) is None
+        assert not counts(site)
+
+
+def counts(site: Site) -> bool:
+    """Return whether a definitive failure is remembered that is less than half a minute old."""
+    failure = published.last_failure(site.store.path, LOCK)
+    return failure is not None and published.is_definitive(failure, 30)
 
 
 def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
@@ -171,7 +177,7 @@ def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
 
 
 def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal that is about the user and not about the image is told to nobody else."""
+    """A refusal that is about the user and not about the image ends nobody's next import."""
 
     def refused(*_: object) -> NoReturn:
         raise ImageQuotaExceeded(bytes=1, whose="alice", taken=1, quota=1)
@@ -179,7 +185,7 @@ def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr(producer, "_import", refused)
     with pytest.raises(ImageQuotaExceeded):
         single_flight.obtain(BY_DIGEST, site, after(5))
-    assert published.recall(site.store.path, LOCK, 30) is None
+    assert not counts(site)
 
 
 def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +201,7 @@ def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: 
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
     """What the producer announced last stands in the error."""
-    published.announce(site.store.path, LOCK, OTHER._replace(since="x", doing="checking 3 MiB"), "test")
+    published.announce(site.store.path, LOCK, OTHER._replace(since="x", phase="checking 3 MiB"), "test")
     with pytest.raises(single_flight.ImageWaitExpired) as raised:
         single_flight.obtain(BY_DIGEST, site, after(0.01))
     assert str(raised.value.fields["producer"]).endswith("since x, now checking 3 MiB")

@@ -10,11 +10,10 @@ from tests.support.image_site import RULES
 from tests.support.runs import a_context, events
 from warmstart.host.deadline import Deadline
 from warmstart.images import private, single_flight
-from warmstart.images.credentials import CredentialsUnusable
 from warmstart.images.importers.base import ImageNotFound
 from warmstart.images.layout import NOBODY, Charged
 from warmstart.images.private import JobOwner
-from warmstart.images.query import Missing, Obtained, Site
+from warmstart.images.query import Missing, Obtained, Queue, Requester, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.policy.compiled import Credentials
 from warmstart.steps import image
@@ -97,7 +96,16 @@ def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch
     record = context.record._replace(account="physics")
     image.run(context._replace(record=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
     assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", record.uid, "physics"), NOBODY]
-    assert {site.requester for _, site, _ in flights.asked} == {("n1", "0a1b2c3d", 7)}
+    assert {site.requester for _, site, _ in flights.asked} == {Requester("n1", "0a1b2c3d", 7, "test")}
+
+
+def test_a_hook_asks_for_a_background_import(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It imports nothing itself: what it starts, and how many, is the installation's and the policy's."""
+    flights = fly(monkeypatch)
+    image.run(context, Options((FIRST,)))
+    rules = context.policy.images
+    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel)
+    assert [site.queue for _, site, _ in flights.asked] == [queue]
 
 
 def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +140,7 @@ def test_the_first_failure_ends_the_step(context: Context, monkeypatch: pytest.M
 
 
 def test_a_private_image_is_copied_for_the_job(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of the private store; its importer has the site's credentials, which are read only if it is missing."""
+    """Out of the private store, where its import is asked for, too."""
     rules = RULES._replace(credentials=Credentials("/nowhere/credentials", ()))
     context = context._replace(policy=context.policy._replace(images=rules))
     flights = fly(monkeypatch, "imported")
@@ -153,5 +161,3 @@ def test_a_private_image_is_copied_for_the_job(context: Context, monkeypatch: py
     assert apart == ["team"]
     assert outcome.environment["WARMSTART_IMAGES"] == "/run/copy.sqsh:/store/2.sqsh"
     assert [site.recipe == "apart" for _, site, _ in flights.asked] == [True, False]
-    with pytest.raises(CredentialsUnusable):
-        flights.asked[0][1].importer()

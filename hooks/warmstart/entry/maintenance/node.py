@@ -38,8 +38,10 @@ from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
-from warmstart.images import scratch, usage_notes
+from warmstart.images import requests, scratch, usage_notes
 from warmstart.images.client import ImageStoreClient
+from warmstart.images.query import Queue
+from warmstart.images.requests import ImportAbandoned
 from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordUnreadable
@@ -53,6 +55,7 @@ from warmstart.steps.contract import Context
 IONICE = "/usr/bin/ionice"
 SPOOL_SECONDS = 600.0
 RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
+FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
 MOST_QUERIES = 200  # to the controller, for one node
 _LONGEST_PID = 20
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
@@ -181,8 +184,25 @@ class _NodeMaintenance:
         return finish_deferred(self._session, self._boot_id)
 
     def _imports(self) -> None:
+        """Remove what dead imports left on the disk, and start those that still have to be made."""
+        session = self._session
         with suppress(FileNotFoundError), self._opened_workspaces() as fd:
             scratch.remove_abandoned(fd)
+        directory, rules = session.paths.imports, session.policy.images
+        requests.forget_failures(directory, FAILURES_KEPT_S)
+        if not requests.keys(directory):
+            return
+        for request in requests.abandon_expired(directory, rules.import_deadline):
+            error = ImportAbandoned(image=request.reference, node=request.node, problem=requests.EXPIRED)
+            audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)
+            audit.emit(
+                events.IMAGE_IMPORT_FAILED,
+                image=request.reference,
+                attempt=request.attempts,
+                again=False,
+                error=error.as_audit(),
+            )
+        requests.start_due(Queue(directory, session.paths.import_program, rules.parallel))
 
     def _uses(self) -> int:
         session = self._session

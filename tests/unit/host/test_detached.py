@@ -1,0 +1,102 @@
+"""A program that outlives its parent: nothing of the parent's is left to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import wait_until
+from warmstart.host import detached
+
+REPORT = """\
+#!{python} -IS
+import json, os, signal
+kept = [int(name) for name in os.listdir("/proc/self/fd")]
+links = {{os.readlink(f"/proc/self/fd/{{fd}}") for fd in kept if os.path.exists(f"/proc/self/fd/{{fd}}")}}
+report = {{
+    "descriptors": sorted(links - {{f"/proc/{{os.getpid()}}/fd"}}),
+    "session": os.getsid(0), "group": os.getpgid(0), "environment": dict(os.environ), "cwd": os.getcwd(),
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+}}
+with open("{out}.new", "w") as file:
+    json.dump(report, file)
+os.rename("{out}.new", "{out}")
+"""
+
+
+def test_it_has_nothing_of_its_parent(tmp_path: Path) -> None:
+    """Neither descriptors nor session, group, environment, directory or blocked signals."""
+    program, out = tmp_path / "report", tmp_path / "out"
+    program.write_text(REPORT.format(python=sys.executable, out=out))
+    program.chmod(0o755)
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        detached.start([str(program)], {"LC_ALL": "C.UTF-8", "A": "b"})
+        os.close(writer)
+        assert os.read(reader, 1) == b""  # nobody else holds it: a hook that waits for the end of its output goes on
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(reader)
+    wait_until("its report", out.exists, 20)
+    report = json.loads(out.read_text())
+    assert report["descriptors"] == ["/dev/null"]
+    assert os.getsid(0) != report["session"] == report["group"]
+    assert {name: value for name, value in report["environment"].items() if name != "LC_CTYPE"} == {
+        "LC_ALL": "C.UTF-8",
+        "A": "b",
+    }
+    assert (report["cwd"], report["blocked"]) == ("/", [])
+
+
+def test_a_program_that_is_not_there_harms_nobody() -> None:
+    """Its parent goes on, and has no child left."""
+    detached.start(["/nowhere/program"], {})
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Return a directory with the files of /proc/self for a process in cgroups of both versions."""
+    mounts = {"unified": "cgroup2 none rw", "memory": "cgroup none rw,memory", "cpuset": "cgroup none rw,cpuset"}
+    lines = [f"1 2 0:1 / {tmp_path}/{name} rw - {rest}" for name, rest in mounts.items()]
+    (tmp_path / "mountinfo").write_text("\n".join(lines) + "\n")
+    for name in mounts:
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def joined(proc: Path, cgroups: str) -> list[str]:
+    """Leave cgroups; return those that the process joined, relative to where they are mounted."""
+    (proc / "cgroup").write_text(cgroups)
+    return [os.path.relpath(path, proc) for path in detached.leave_cgroups(str(proc))]
+
+
+def test_it_leaves_slurms_cgroups(proc: Path) -> None:
+    """In every hierarchy, and into one of its own; the job's limits and end do not reach it."""
+    job = "/system.slice/slurmstepd.scope/job_7/step_extern/slurm"
+    assert joined(proc, f"2:memory:/slurm/uid_1/job_7\n1:cpuset:/\n0::{job}\n") == [
+        "memory/warmstart-import",
+        "unified/warmstart-import",
+    ]
+    assert (proc / "unified" / "warmstart-import" / "cgroup.procs").read_text() == str(os.getpid())
+
+
+def test_it_stays_in_other_cgroups(proc: Path) -> None:
+    """Those of a container, or of maintenance, are nobody's job."""
+    assert joined(proc, "2:memory:/docker/ab\n0::/system.slice/warmstart-maintain.service\n") == []
+
+
+def test_a_cgroup_that_takes_no_process(proc: Path) -> None:
+    """A new cpuset of version 1 has no processors: the top takes it. Where nothing works, it stays."""
+    (proc / "cpuset" / "warmstart-import" / "cgroup.procs").mkdir(parents=True)
+    (proc / "memory").rmdir()
+    (proc / "memory").touch()
+    assert joined(proc, "2:memory:/slurm/uid_1\n1:cpuset:/slurm/uid_1\n") == ["cpuset"]
