@@ -95,7 +95,8 @@ def site(installed: Site) -> Iterator[Site]:
     yield installed
     cluster = installed.cluster
     cluster.wait_idle()
-    states, drained = cluster.node_states(), cluster.drained()
+    states = cluster.node_states()
+    drained = cluster.drained(states)
     for node in drained:
         cluster.resume(node)
     assert not drained, {node: states[node].reason for node in drained}

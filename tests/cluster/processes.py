@@ -125,9 +125,9 @@ def _kill(what: str, members: Callable[[], set[int]]) -> None:
     raise RuntimeError(f"{what} do not end: {sorted(members())}")
 
 
-def children(pid: int) -> set[int]:
-    """Return the live children of a process; those of a slurmd are its running hooks."""
-    return {child for child, parent in _parents().items() if parent == pid}
+def children(*pids: int) -> set[int]:
+    """Return the live children of processes; those of a slurmd are its running hooks."""
+    return {child for child, parent in _parents().items() if parent in pids}
 
 
 def _members(base: Path) -> set[int]:

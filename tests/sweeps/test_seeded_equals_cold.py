@@ -58,7 +58,7 @@ BIAS = {bias}
 
 
 def Δ_einer_sehr_langen_größe(x):
-    return jnp.sort(jnp.tanh(scaled(x) @ x + BIAS), -1).std()
+    return jnp.sort(jnp.sin(scaled(x) @ x + BIAS), -1).std()
 
 
 """
@@ -109,7 +109,7 @@ while kill -0 $pid 2>/dev/null; do
         kill -KILL -$pid && echo '"killed"'
         break
     fi
-    sleep 0.01
+    sleep 0.05
 done
 wait
 """
