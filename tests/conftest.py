@@ -97,7 +97,8 @@ def site(installed: Site) -> Iterator[Site]:
     cluster.wait_idle()
     installed.wait_imports()
     installed.forget_imports()
-    states, drained = cluster.node_states(), cluster.drained()
+    states = cluster.node_states()
+    drained = cluster.drained(states)
     for node in drained:
         cluster.resume(node)
     assert not drained, {node: states[node].reason for node in drained}

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,13 +22,14 @@ from tests.cluster.accounts import ALICE, Account, Accounts
 from tests.cluster.daemons import Daemons
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _TERMINAL = frozenset(
     ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
      "PREEMPTED", "TIMEOUT"]
 )  # fmt: skip
 _START_S = 30
+_ASK_S = 0.5
 
 
 class JobResult(NamedTuple):
@@ -154,7 +156,7 @@ class Cluster:
     def wait_for(self, job_id: int, states: frozenset[str] | set[str], deadline_s: float = 60) -> JobResult:
         """Wait until the job is in one of `states`; see `wait`."""
         try:
-            processes.wait_until(f"job {job_id}", lambda: self.job(job_id).state in states, deadline_s)
+            self._wait_until(f"job {job_id}", lambda: self._state(job_id) in states, deadline_s)
         except TimeoutError as error:
             raise TimeoutError(f"{error}: {self.job(job_id)}") from None
         return self.job(job_id)
@@ -169,7 +171,7 @@ class Cluster:
 
     def wait_idle(self, deadline_s: float = 60) -> None:
         """Wait until no job runs or completes and no slurmd runs a hook. Pending jobs do not count."""
-        processes.wait_until("an idle cluster", self._idle, deadline_s)
+        self._wait_until("an idle cluster", self._idle, deadline_s)
 
     # --- nodes
 
@@ -182,9 +184,9 @@ class Cluster:
             states[node] = NodeState(state, "" if reason == "none" else reason)
         return states
 
-    def drained(self) -> list[str]:
-        """Return the nodes that take no jobs: drained, draining or down."""
-        states = self.node_states()
+    def drained(self, states: Mapping[str, NodeState] | None = None) -> list[str]:
+        """Return the nodes that take no jobs: drained, draining or down. `states` are those of now by default."""
+        states = states or self.node_states()
         return [n for n in states if re.match("drain|down|fail", states[n].state)]
 
     def resume(self, node: str) -> None:
@@ -277,6 +279,32 @@ class Cluster:
             "four idle nodes", lambda: [s.state for s in self.node_states().values()] == idle, _START_S
         )
 
+    def _wait_until(self, what: str, done: Callable[[], bool], deadline_s: float) -> None:
+        """Ask slurmctld with `done` until it is true, but only where that may have changed.
+
+        That is when no hook runs and one did, or slurmctld's log has grown; and half a second after the last question.
+        Each one starts a process: ten in a second take a quarter of a processor from the jobs.
+        """
+        log = self.base / "log" / "slurmctld.log"
+        seen, asked = 0, 0.0
+
+        def is_done() -> bool:
+            nonlocal seen, asked
+            late = time.monotonic() > asked + _ASK_S
+            if self._daemons.running_hooks():
+                seen = 0
+            elif seen != (size := log.stat().st_size):
+                seen, late = size, True
+            if not late:
+                return False
+            asked = time.monotonic()
+            return done()
+
+        processes.wait_until(what, is_done, deadline_s)
+
+    def _state(self, job_id: int) -> str:
+        return _field(self.admin("scontrol", "show", "job", str(job_id)), r"^   JobState=(\S+)")
+
     def _idle(self) -> bool:
         jobs = self.admin("squeue", "--noheader", "--format=%i", "--states=CF,R,CG,S")
         return not jobs.strip() and not self._daemons.running_hooks()
@@ -301,6 +329,8 @@ class Cluster:
             sys.stderr.write(f"\njobs did not end by themselves: {error}\n")
 
     def _hostnames(self, expression: str) -> tuple[str, ...]:
+        if expression in self.nodes:
+            return (expression,)
         return tuple(self.admin("scontrol", "show", "hostnames", expression).split())
 
 

@@ -79,7 +79,7 @@ class Daemons:
 
     def running_hooks(self) -> bool:
         """Whether any slurmd has a child: in 22.05 its only children are hooks and new steps."""
-        return any(processes.children(process.pid) for process in self._slurmds.values())
+        return bool(processes.children(*(process.pid for process in self._slurmds.values())))
 
     def reap(self) -> None:
         """Wait for the daemons after they were killed."""

@@ -138,9 +138,9 @@ def arguments(pid: int) -> list[bytes]:
         return []
 
 
-def children(pid: int) -> set[int]:
-    """Return the live children of a process; those of a slurmd are its running hooks."""
-    return {child for child, parent in _parents().items() if parent == pid}
+def children(*pids: int) -> set[int]:
+    """Return the live children of processes; those of a slurmd are its running hooks."""
+    return {child for child, parent in _parents().items() if parent in pids}
 
 
 def _members(base: Path) -> set[int]:

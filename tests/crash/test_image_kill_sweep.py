@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -149,14 +150,22 @@ def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
     return killed_at(Counter(last), work) is None
 
 
+@pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("how", ["imported", "adopted"])
-def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """After each kill the next import gets one whole image, and maintenance removes the leftovers."""
+def test_killed_at_every_step(
+    place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch, how: str, stride: int
+) -> None:
+    """After each kill the next import gets one whole image, and maintenance removes the leftovers.
+
+    `make test` kills at every second step, `make test-all` at each.
+    """
     whole = (place.base / "ready.sqsh").read_bytes()
     monkeypatch.setattr(published, "ABANDONED_S", -1.0)
     rules = rules_for(place, how)
-    again, last = 0, 1
-    while dies(place, store := new_store(place, squashed, f"killed-{last}"), rules, last):
+    again = 0
+    for last in count(1, stride):
+        if not dies(place, store := new_store(place, squashed, f"killed-{last}"), rules, last):
+            break
         site = site_of(place, store, "next", rules)
         with site.store:
             found = single_flight.obtain(place.image(TAG), site, after(30))
@@ -166,10 +175,9 @@ def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest
         assert images == [store.file(found.path)], last
         assert images[0].read_bytes() == whole, last
         assert (leftovers(store.source), place.left_in_scratch()) == ([], []), last
-        last += 1
     assert processes_of(place.accounts[IMPORT].uid, place.base) == []
-    print(f"{last - 1} steps: {how} again after {again} kills, found whole after the others")  # noqa: T201
-    assert 30 < again < last
+    print(f"{last} steps: {how} again after {again} kills, found whole after the others")  # noqa: T201
+    assert 30 < again * stride < last
 
 
 def _look_after(place: Place, site: Site, store: Store) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.accounts import ALICE
 from tests.cluster.processes import run_as
 from tests.cluster.site import RULES, Site
+from tests.support.hand_jobs import a_job
 from tests.support.late_node import BOOT, LateNode
 from tests.support.numba_entries import DIGEST, numba_entries, write_as
 from warmstart.entry.cli import maintain
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 MANY = 4_000  # more than can be copied in half a second, on any machine
 
 
-def late_job(site: Site, job_id: int, first: int) -> Path:
+def late_job(site: Site, job_id: int) -> Path:
     """Run a job by hand that makes more than its epilog has time for. Return the deferred run's directory."""
     variables = site.variables(job_id)
     assert site.run_hook("prolog", variables).returncode == 0
@@ -30,7 +31,7 @@ def late_job(site: Site, job_id: int, first: int) -> Path:
     run = site.workspace / "n1" / name
     alice = site.cluster.account(ALICE)
     # In a directory of its own: in a large one that a bundle has, each new name costs milliseconds (docs/seeding.md).
-    entries = numba_entries(*range(first, first + MANY), folder=f"src{first}_{DIGEST}")
+    entries = numba_entries(*range(MANY), folder=f"many_{DIGEST}")
     write_as(alice.uid, alice.gid, run / "cache" / "numba", entries)
     done = site.run_hook("epilog", variables)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -51,21 +52,24 @@ def stored(site: Site) -> int:
 def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> None:
     """The epilog ends in time and reports the rest; maintenance publishes it, and nothing remains.
 
-    In a cache that began empty, and in one that the store's bundles are mounted in.
+    In a cache that a bundle of the store's is mounted in; `LateNode`'s below begin empty.
     """
     site.write_policy("harvest: {budget: 1s}\n" + RULES, store=str(site.new_store(site.cluster.base / "store-later")))
-    for turn, job_id in enumerate((950001, 950002)):
-        run = late_job(site, job_id, turn * MANY)
-        # A requeue of the job is not disturbed by it, nor the other way round.
-        assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
-        assert site.run_hook("epilog", site.variables(job_id)).returncode == 0
-        assert run.exists()
-        assert site.command("maintain", "--node", "n1").returncode == 0
-        assert not run.exists()
-        assert str(run) not in Path("/proc/self/mountinfo").read_text()
-        assert os.listdir(site.var / "n1" / "deferred") == []
-        assert stored(site) == (turn + 1) * MANY
-        assert site.events(job_id, "harvest.dropped") == []
+    with a_job(site, 950001) as first:
+        alice = site.cluster.account(ALICE)
+        write_as(alice.uid, alice.gid, Path(first.variables["NUMBA_CACHE_DIR"]), numba_entries(MANY))
+    assert (first.published(), stored(site)) == (1, 1)
+    run = late_job(site, 950002)
+    # A requeue of the job is not disturbed by it, nor the other way round.
+    assert site.run_hook("prolog", site.variables(950002)).returncode == 0
+    assert site.run_hook("epilog", site.variables(950002)).returncode == 0
+    assert run.exists()
+    assert site.command("maintain", "--node", "n1").returncode == 0
+    assert not run.exists()
+    assert str(run) not in Path("/proc/self/mountinfo").read_text()
+    assert os.listdir(site.var / "n1" / "deferred") == []
+    assert stored(site) == 1 + MANY
+    assert site.events(950002, "harvest.dropped") == []
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 
 SWEPT = ("open", "write", "fsync", "fchmod", "link", "unlink", "rename", "mkdir", "rmdir", "listdir", "stat", "utime")
 VANISHED = 9
-WHENS = pytest.mark.parametrize("when", ["before", "after"])
+# What is there after a call is there before the next one, but for what calls that are not swept do in between.
+WHENS = pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.sweep)])
 
 
 def vanishes(act: Callable[[], object], call: int, when: str) -> bool:

@@ -6,6 +6,7 @@ Numba is not here: it takes stale code after an edit of a helper, seeded or not 
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -15,57 +16,103 @@ from tests.support.requirements import need_module
 
 RULES = "rules:\n  - {{name: all, profiles: [{tool}]}}\n"
 HELPER = "SCALE = {scale}\n\n\ndef scaled(x):\n    return x {operator} SCALE\n"
-SOURCES = {
-    "inductor": {
-        "job.py": """\
-import json, os
+# The ranks of a job are forks: they compile at once, and import the tool once.
+RANKS = """\
+for _ in range(int(os.environ.get("RANKS", "1")) - 1):
+    if not os.fork():
+        break
+"""
+SHOWN = """\
+os.write(1, f'"{{value.hex()}}"\\n'.encode())
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+# Settings as in tests/jobs/inductor_job.py: one process compiles, and no header is precompiled.
+INDUCTOR = """\
+import os
+os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 import torch
 from helper import scaled
 
 BIAS = {bias}
-torch.set_num_threads(1)
+
 
 @torch.compile
-def model(x):
-    return torch.softmax(scaled(x.sin()) @ x + BIAS, -1).cos().sum()
+def größe(x):
+    return (scaled(x.sin()) + BIAS).cos().sum()
 
-with torch.no_grad():
-    value = model(torch.linspace(0, 1, 4096).reshape(64, 64))
-print(json.dumps(float(value).hex()), flush=True)
-""",
-        "helper.py": HELPER,
-    },
-    "jax": {
-        "job.py": """\
-import json, os
+
+"""
+JAX = """\
+import os
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 import jax, jax.numpy as jnp
 from helper import scaled
 
 BIAS = {bias}
-value = jax.jit(lambda x: jnp.sort(jnp.tanh(scaled(x) @ x + BIAS), -1).std())(jnp.linspace(0, 1, 4096).reshape(64, 64))
-print(json.dumps(float(value).hex()), flush=True)
-""",
-        "helper.py": HELPER,
-    },
-    "torch-extensions": {
-        "job.py": """\
-import ctypes, json, os
+
+
+def Δ_einer_sehr_langen_größe(x):
+    return jnp.sort(jnp.sin(scaled(x) @ x + BIAS), -1).std()
+
+
+"""
+EXTENSION = """\
+import ctypes, os
 from pathlib import Path
 from torch.utils.cpp_extension import load
 
-here = Path(__file__).parent
-load("edited", [str(here / "edited.cpp")], is_python_module=False)
-library = ctypes.CDLL(os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "edited", "edited.so"))
-library.value.restype = ctypes.c_double
-print(json.dumps(library.value().hex()), flush=True)
-""",
+"""
+SOURCES = {
+    "inductor": {
+        "job.py": INDUCTOR
+        + RANKS
+        + "torch.set_num_threads(1)\n"
+        + "with torch.no_grad():\n    value = float(größe(torch.linspace(0, 1, 64)))\n"
+        + SHOWN,
+        "helper.py": HELPER,
+    },
+    "jax": {
+        "job.py": JAX
+        + RANKS
+        + "value = float(jax.jit(Δ_einer_sehr_langen_größe)(jnp.linspace(0, 1, 4096).reshape(64, 64)))\n"
+        + SHOWN,
+        "helper.py": HELPER,
+    },
+    "torch-extensions": {
+        "job.py": EXTENSION
+        + RANKS
+        + 'load("edited", [str(Path(__file__).with_name("edited.cpp"))], is_python_module=False)\n'
+        + 'library = ctypes.CDLL(os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "edited", "edited.so"))\n'
+        + "library.value.restype = ctypes.c_double\nvalue = library.value()\n"
+        + SHOWN,
         "edited.cpp": '#include "helper.h"\nextern "C" double value() {{ return scaled(1.0) + {bias}; }}\n',
         "helper.h": "const double scale = {scale};\nstatic double scaled(double x) {{ return x {operator} scale; }}\n",
     },
 }
+# Odd, but for the one whose builder puts it into a makefile.
+DIRECTORIES = {"inductor": "x=1, größe@v1 [exp]", "jax": "my project", "torch-extensions": "größe@v1"}
 COLD = "TORCHINDUCTOR_CACHE_DIR JAX_COMPILATION_CACHE_DIR TORCH_EXTENSIONS_DIR"
-EDITS = [(1, 2, "*"), (3, 2, "*"), (3, 2, "+"), (3, 5, "+"), (1, 2, "*")]  # the file, the helper, its constant, back
+# What the program is, and how many ranks run it: edits of the file, of the helper, of its constant, and all back.
+EDITS = [((1, 2, "*"), 2), ((3, 2, "*"), 4), ((3, 2, "+"), 2), ((3, 5, "+"), 2), ((1, 2, "*"), 2)]
+# Kills the program once it has saved so many files. A killed one says so; one that saves fewer ends by itself.
+KILLED = """\
+touch "$TMPDIR/before"
+setsid {command} >/dev/null & pid=$!
+while kill -0 $pid 2>/dev/null; do
+    if [ "$(find "$WARMSTART_CACHE/" -type f -newer "$TMPDIR/before" 2>/dev/null | wc -l)" -ge {saves} ]; then
+        kill -KILL -$pid && echo '"killed"'
+        break
+    fi
+    sleep 0.05
+done
+wait
+"""
 
 
 class Project:
@@ -73,9 +120,9 @@ class Project:
 
     def __init__(self, site: Site, tool: str) -> None:
         self.site, self.tool = site, tool
-        self.path = site.cluster.base / f"edited-{tool}"
-        self.path.mkdir()
-        self._command = f"{site.cluster.python} {self.path}/job.py"
+        self.path = site.cluster.base / f"edited-{tool}" / DIRECTORIES[tool]
+        self.path.mkdir(parents=True)
+        self._command = f"{site.cluster.python} {shlex.quote(str(self.path / 'job.py'))}"
         self._jobs = 0
         store = site.new_store(site.cluster.base / f"store-edited-{tool}")
         site.write_policy(RULES.format(tool=tool), constant="spank", store=str(store))
@@ -90,41 +137,44 @@ class Project:
     def cold(self) -> str:
         """Return what the program computes with empty caches of its own."""
         script = "; ".join(f'export {name}="$(mktemp -d)"' for name in COLD.split())
-        (value,) = self._run(f"{script}; {self._command}", "--no-warm")
+        (value,) = self._run(f"{script}; {self._command}", "--no-warm")[0]
         return value
 
-    def seeded(self, ranks: int = 1) -> set[str]:
-        """Return what the program computes in a job, in so many processes at once."""
-        values = self._run(f"for rank in $(seq {ranks}); do {self._command} & done; wait")
+    def seeded(self, ranks: int = 1) -> tuple[set[str], int]:
+        """Return what a job's ranks compute, and how many entries the job was seeded with."""
+        values, job_id = self._run(f"RANKS={ranks} {self._command}")
         assert len(values) == ranks
-        return {*values}
+        return {*values}, sum(event["entries"] for event in self.site.events(job_id, "cache.seeded"))
 
-    def killed(self, seconds: float) -> None:
-        """Run a job whose program is killed after this time."""
-        self._run(f"timeout -s KILL {seconds} {self._command}; true")
+    def killed(self, saves: int) -> bool:
+        """Run a job that is killed when its program has saved so many files. Return False if it saves fewer."""
+        return self._run(KILLED.format(command=self._command, saves=saves))[0] == ["killed"]
 
-    def _run(self, command: str, *arguments: str) -> list[str]:
+    def _run(self, command: str, *arguments: str) -> tuple[list[str], int]:
         node = f"n{self._jobs % 2 + 1}"
         self._jobs += 1
-        script = f"#!/bin/sh\n{command}\n"
-        ended = self.site.finish(self.site.cluster.submit(script, ALICE, f"--nodelist={node}", *arguments), 300)
+        job_id = self.site.cluster.submit(f"#!/bin/sh\n{command}\n", ALICE, f"--nodelist={node}", *arguments)
+        ended = self.site.finish(job_id, 300)
         assert ended.state == "COMPLETED", ended
-        return [json.loads(line) for line in ended.output.splitlines() if line.startswith('"')]
+        return [json.loads(line) for line in ended.output.splitlines() if line.startswith('"')], job_id
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("tool", sorted(SOURCES))
 def test_a_seeded_job_computes_what_a_cold_one_computes(plugged: Site, tool: str) -> None:
-    """After each edit, a job that is killed on the way, four ranks at once, and compaction; and once more, warm."""
+    """After each edit, a job that is killed between two saves, two or four ranks at once, and compaction."""
     need_module("jax" if tool == "jax" else "torch")
     project = Project(plugged, tool)
     cold: dict[tuple[int, int, str], str] = {}
-    for number, edit in enumerate(EDITS):
+    kills = 0
+    for number, (edit, ranks) in enumerate(EDITS):
         project.edit(*edit)
         cold[edit] = cold.get(edit) or project.cold()
-        project.killed(2 + number)
-        for ranks in (2, 4, 1) if number % 2 else (1, 4, 2):
-            assert project.seeded(ranks) == {cold[edit]}, (edit, ranks)
+        kills += project.killed(1 + number)
+        assert project.seeded(ranks)[0] == {cold[edit]}, (edit, ranks)
         assert plugged.command("cache", "compact", "--json").returncode == 0
-        assert project.seeded() == {cold[edit]}, edit
+        values, entries = project.seeded()
+        assert values == {cold[edit]}, edit
+        assert entries > 0
     assert len({*cold.values()}) == len(cold)
+    assert kills > 0

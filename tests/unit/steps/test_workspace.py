@@ -19,7 +19,7 @@ from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull, WorkspaceUnusable
 
 OPTIONS = Options(("numba", "inductor"))
-JOB = 64201 if os.getuid() == 0 else os.getuid()
+JOB, GROUP = (64201, 64201) if os.getuid() == 0 else (os.getuid(), os.getgid())
 CALLS = ("mkdir", "chown", "fchmod", "open")
 
 
@@ -49,7 +49,7 @@ def short(tmp_path: Path) -> Iterator[tuple[Context, Path]]:
 
 def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path]) -> None:
     """The layout of docs/architecture.md, On a node, and variables that point there; `seed` gives the cache away."""
-    context = short[0]._replace(record=short[0].record._replace(uid=JOB, gid=JOB))
+    context = short[0]._replace(record=short[0].record._replace(uid=JOB, gid=GROUP))
     outcome = workspace.run(context, OPTIONS)
     run = short[1] / "n1" / "7.0a1b2c3d"
     assert stat.S_IMODE(run.stat().st_mode) == 0o711
