@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from warmstart.audit.line import Line, shaped, timestamp
@@ -20,16 +20,17 @@ SIZES = (9_400, 6_100, 11_800, 13_200, 4_300, 3_100)  # MB
 
 
 class _Sample:
-    def __init__(self, jobs: int, days: float) -> None:
-        self._random = random.Random(7)
+    def __init__(self, jobs: int, days: float, first: int) -> None:
+        self._random = random.Random(first)
+        self._first = first
         self._jobs, self._days = jobs, days
         self._known: set[str] = set()
         self._warm: set[tuple[str, str]] = set()
 
     def lines(self) -> Iterator[Line]:
         for number in range(self._jobs):
-            at = START + self._days * DAY * number / self._jobs
-            for line in self._job(1000 + number, at):
+            at = START + DAY * self._days * (number / self._jobs) ** 0.8  # more jobs each day
+            for line in self._job(self._first + number, at):
                 yield shaped(line)
 
     def _job(self, job: int, at: float) -> Iterator[Line]:
@@ -74,7 +75,7 @@ class _Sample:
             {**run, "hook": "epilog", "run_id": f"{job + (1 << 30):08x}"}, at + 3600, user, profiles
         )
 
-    def _image(self, run: Line, at: float, image: int) -> Iterator[Line]:
+    def _image(self, run: Line, at: float, image: int) -> Generator[Line, None, float]:
         pick, name = self._random, IMAGES[image]
         got: Line = {
             "image": name,
@@ -108,9 +109,9 @@ class _Sample:
             if (user, profile) in self._warm and pick.random() < 0.97:
                 warm.append(profile)
                 yield {**run, "ts": timestamp(at), "event": "cache.seeded", "step": "seed",
-                       "duration_ms": pick.uniform(3, 30), "profile": profile, "namespace": "1f2e3d4c", "way": "overlay",
-                       "mapped": True, "entries": pick.randrange(3, 400), "bundles": 2, "scopes": [f"user-{run['uid']}-{user}"],
-                       "fetched_bytes": 0}  # fmt: skip
+                       "duration_ms": pick.uniform(3, 30), "profile": profile, "namespace": "1f", "way": "overlay",
+                       "mapped": True, "entries": pick.randrange(3, 400), "bundles": 2,
+                       "scopes": [f"user-{run['uid']}-{user}"], "fetched_bytes": 0}  # fmt: skip
             else:
                 reasons = ["bundles-left-out", "store-failed", "bundles-refused"]
                 cold[profile] = pick.choice(reasons) if (user, profile) in self._warm else "nothing-published"
@@ -126,9 +127,10 @@ class _Sample:
             self._warm.add((user, profile))
             size = new * 60_000
             yield {**run, "ts": timestamp(at), "event": "cache.harvested", "step": "harvest",
-                   "duration_ms": pick.uniform(5, 900), "profile": profile, "namespace": "1f2e3d4c", "scope": f"user-{run['uid']}-{user}",
-                   "bundle": None, "entries": new, "bytes": size, "changed": 0, "retired": 0, "known": 40, "ignored": {},
-                   "ignored_examples": [], "truncated": ""}  # fmt: skip
+                   "duration_ms": pick.uniform(5, 900), "profile": profile, "namespace": "1f",
+                   "scope": f"user-{run['uid']}-{user}",
+                   "bundle": None, "entries": new, "bytes": size, "changed": 0, "retired": 0, "known": 40,
+                   "ignored": {}, "ignored_examples": [], "truncated": ""}  # fmt: skip
             if new:
                 yield {**run, "ts": timestamp(at), "event": "bundle.published", "step": "harvest", "profile": profile,
                        "namespace": "1f2e3d4c", "bundle": "b", "sha256": "cd", "size": size // 2, "indexed": True,
@@ -140,16 +142,16 @@ class _Sample:
                "duration_ms": round(40 + pick.expovariate(1 / 200), 3)}  # fmt: skip
 
 
-def lines(jobs: int, days: float = 7) -> Iterator[Line]:
-    """Yield the events of so many jobs, about eleven for each."""
-    yield from _Sample(jobs, days).lines()
+def lines(jobs: int, days: float = 7, first: int = 1000) -> Iterator[Line]:
+    """Yield the events of so many jobs, about eleven for each; `first` is the first job's id."""
+    yield from _Sample(jobs, days, first).lines()
 
 
-def write(path: Path, jobs: int, days: float = 7) -> int:
+def write(path: Path, jobs: int, days: float = 7, first: int = 1000) -> int:
     """Write them as a log; return the number of lines."""
     count = 0
     with path.open("w") as file:
-        for line in lines(jobs, days):
+        for line in lines(jobs, days, first):
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
             count += 1
     return count
