@@ -138,6 +138,7 @@ class _Sample:
             if pick.random() < 0.01:
                 yield {**run, "ts": timestamp(at), "event": "entry.rejected", "step": "harvest", "profile": profile,
                        "reasons": {"pickle-truncated": pick.randrange(1, 5)}, "examples": []}  # fmt: skip
+        yield {**run, "ts": timestamp(at), "event": "step.finished", "step": "harvest", "duration_ms": 400.0}
         yield {**run, "ts": timestamp(at), "event": "hook.finished", "outcome": "ok", "status": 0,
                "duration_ms": round(40 + pick.expovariate(1 / 200), 3)}  # fmt: skip
 

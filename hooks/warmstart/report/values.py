@@ -42,3 +42,10 @@ def counts(line: Mapping[str, object], key: str) -> dict[str, int]:
     """Return the numbers of an object, as integers."""
     found = mapping(line, key)
     return {name: count for name in found if (count := int(number(found, name)))}
+
+
+def as_objects(value: object) -> object:
+    """Return named tuples as objects, at any depth."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: as_objects(item) for name, item in value._asdict().items()}
+    return [as_objects(item) for item in value] if isinstance(value, tuple) else value

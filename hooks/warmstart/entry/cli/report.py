@@ -16,6 +16,7 @@ from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.report.runs import runs
 from warmstart.report.summary import Counted, Hits, Summary, summarize
+from warmstart.report.values import as_objects
 
 NOTHING = 1
 DEFAULT_SINCE = "7d"
@@ -63,7 +64,7 @@ def report(
     if page:
         _write(page, found)
     elif as_json:
-        show_json(_as_json(found))
+        show_json(as_objects(found))
     else:
         _show(found)
 
@@ -82,13 +83,6 @@ def _write(path: str, found: Summary) -> None:
     except OSError as error:
         fail(error)
     say(f"wrote {path}, {format_size(os.path.getsize(path))}")
-
-
-def _as_json(value: object) -> object:
-    """Return named tuples as objects, at any depth."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _as_json(item) for name, item in value._asdict().items()}
-    return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _show(found: Summary) -> None:
