@@ -138,7 +138,7 @@ def test_prometheus_takes_the_alerts(tmp_path: Path) -> None:
     """They are well-formed, and fire when they have to."""
     subprocess.run(["/usr/bin/promtool", "check", "rules", str(RULES)], check=True, capture_output=True)
     names = {"brake": "WarmstartBrake", "drained": "WarmstartNodeDrained", "stale": "WarmstartMaintenanceStale"}
-    told = {key: json.dumps(annotations(name)) for key, name in names.items()}
+    told = {key: json.dumps(told_by(name)) for key, name in names.items()}
     (tmp_path / "test.yml").write_text(ALERTS.format(rules=RULES, **told))
     done = subprocess.run(
         ["/usr/bin/promtool", "test", "rules", str(tmp_path / "test.yml")], check=False, capture_output=True, text=True
@@ -146,7 +146,7 @@ def test_prometheus_takes_the_alerts(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def annotations(alert: str) -> dict[str, str]:
+def told_by(alert: str) -> dict[str, str]:
     """Return an alert's annotations for node n1."""
     import yaml
 

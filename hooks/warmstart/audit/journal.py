@@ -63,7 +63,8 @@ class Journal:
         finally:
             os.close(fd)
         whole = (line for line in lines if line.endswith(b"\n"))
-        return b"".join(line for line in whole if json.loads(line)["event"] in SHOWN_TO_JOB).decode()
+        # `emit` begins each line with `ts` and `event`; decoding them all takes ten times as long.
+        return b"".join(line for line in whole if line.split(b'"', 6)[5].decode() in SHOWN_TO_JOB).decode()
 
     def finish(self, **fields: object) -> None:
         """Append `hook.finished`, close the journal and mark it as done for the next flush."""

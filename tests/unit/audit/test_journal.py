@@ -80,7 +80,7 @@ def test_a_job_is_shown_its_own_events(journal_dir: str) -> None:
     journal = Journal(journal_dir, FIELDS)
     for event in (events.HOOK_STARTED, events.IMAGE_EVICTED, events.POLICY_REJECTED, events.CACHE_SEEDED):
         journal.emit(event)
-    os.write(journal._fd, b'{"event": "hook.st')
+    os.write(journal._fd, b'{"ts": 1, "event": "hook.st')
     shown = [json.loads(line)["event"] for line in journal.shown_to_job().splitlines()]
     assert shown == ["hook.started", "cache.seeded"]
     journal.finish(outcome="ok")
