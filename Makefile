@@ -12,7 +12,7 @@ ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-all unit lint shellcheck docs bench install uninstall update-requirements clean
+.PHONY: help setup setup-tests setup-sweeps screenshots demo test test-all unit lint shellcheck docs bench install uninstall update-requirements clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -24,13 +24,19 @@ setup-tests: setup
 	@packaging/setup $(VENV) $(PYTHON) torch tools
 	@tests/newer/build $(VENV) >/dev/null || echo "warmstart: no tests with Slurm 24.11 (tests/newer)"
 
+setup-sweeps: setup
+	@packaging/setup $(VENV) $(PYTHON) sweep
+
+screenshots: setup-sweeps ## docs/images: the report's page, light and dark
+	@$(BIN)/python -m tests.screenshots
+
 demo: setup ## a real four-node cluster here, the same jobs without warmstart and with it; KEEP=1 leaves it up
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
 
 test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
-test-all: setup-tests ## every test, the sweeps too; writes docs/test-results.md
+test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/test-results.md
 	$(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
 	$(BIN)/python -m tests.results build/tests.xml >build/test-results.md && \
 	mv build/test-results.md docs/test-results.md; exit $$status

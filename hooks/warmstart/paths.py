@@ -80,6 +80,11 @@ class Installation(NamedTuple):
         """What the running Slurm was last seen to enforce (`policy.trust`)."""
         return f"{self.var}/enforcement.json"
 
+    @property
+    def metrics(self) -> str:
+        """Directory of the counters of metrics, and of how far the audit log is counted (0700)."""
+        return f"{self.var}/metrics"
+
     def node(self, node: str) -> NodePaths:
         """Return the directories of one node (one slurmd) of this host."""
         return NodePaths(f"{self.var}/{node}", f"{self.prefix}/libexec/warmstart")

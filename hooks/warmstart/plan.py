@@ -69,6 +69,18 @@ def request_of(job: Job, grant: Grant) -> Request:
     return NOTHING if grant.reason else request.of(job)
 
 
+def as_audit(grant: Grant, requested: Request, *, head: bool) -> dict[str, object]:
+    """Return the fields of `job.planned`: what the job asks for, and what the rules add."""
+    fields = {
+        "asked": {name: value for name, value in requested._asdict().items() if value not in ((), None, "", False)},
+        "rules": grant.rules,
+        "images": grant.images,
+        "profiles": grant.profiles,
+        "excluded": grant.reason,
+    }
+    return {**{name: value for name, value in fields.items() if value}, "head": head}
+
+
 def profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:
     """Return the job's profiles, those of the policy first. Raises `ProfileNotOffered` for an unknown profile."""
     return [name for name in _all_profiles(policy, grant, requested) if not _misplaced(policy, name)]

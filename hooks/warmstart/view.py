@@ -15,6 +15,7 @@ from warmstart.host.files import allow_reading, opened_dir, remove_tree, write_a
 from warmstart.record import Record, writing_state
 
 REMOVAL_SECONDS = 10.0
+EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
 
 
 def publish(directory: str, record: Record, files: dict[str, str]) -> None:

@@ -59,9 +59,17 @@ def test_a_job_that_names_another_users_job(site: Site) -> None:
         foreign = site.cluster.run([program], ALICE, env=lie)
         assert (foreign.returncode, foreign.stdout, foreign.stderr) == (0, "", "")
         view = site.var / "n1" / "view" / str(job_id)
-        for path in (view, view / "environment"):
+        for path in (view, view / "environment", view / "events"):
             assert site.cluster.run(["cat", str(path)], ALICE).returncode != 0
         assert site.cluster.run(["sh", "-c", f"echo x >{view}/environment"], BOB).returncode != 0
+        explain = [str(site.cluster.prefix / "bin/warmstart"), "explain", str(job_id)]
+        told = site.cluster.run(explain, BOB)
+        assert (told.returncode, f"job {job_id} of {BOB}" in told.stdout, "prolog on n1" in told.stdout) == (
+            0,
+            True,
+            True,
+        )
+        assert (site.cluster.run(explain, ALICE).returncode, site.cluster.run(explain, ALICE).stdout) == (1, "")
 
 
 def test_what_root_keeps_is_roots(site: Site) -> None:

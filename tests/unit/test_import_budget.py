@@ -14,7 +14,7 @@ HOOKS = Path(__file__).resolve().parents[2] / "hooks"
 # Each of these costs more than all of our own modules that a warm prolog needs, or starts something.
 NEVER_WARM = frozenset(
     {
-        *("yaml", "structlog", "filelock", "pydantic", "pyslurm", "click", "rich"),
+        *("yaml", "structlog", "filelock", "pydantic", "pyslurm", "click", "rich", "prometheus_client"),
         *("subprocess", "socket", "ssl", "tempfile", "shutil", "pathlib", "logging", "asyncio", "multiprocessing"),
         *("dataclasses", "inspect", "ctypes", "random", "traceback", "urllib", "importlib.metadata"),
     }
@@ -69,5 +69,5 @@ def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
     "program", ["prolog", "epilog", "pyxis_importer", "prolog_slurmctld", "epilog_slurmctld", "job_container"]
 )
 def test_only_the_command_line_needs_its_libraries(program: str) -> None:
-    """Hooks and the importer find click and rich nowhere: those are installed beside the command line alone."""
-    assert not imported(f"warmstart.entry.{program}") & {"click", "rich"}
+    """Hooks and the importer find none of them: those are installed beside the command line alone."""
+    assert not imported(f"warmstart.entry.{program}") & {"click", "rich", "prometheus_client"}

@@ -10,7 +10,7 @@ import warmstart
 
 HOOKS = Path(warmstart.__file__).parent
 UNIT = Path(__file__).parent
-FOLDERS = ("audit", "entry", "harvest", "policy", "profiles", "seed", "steps", "store")
+FOLDERS = ("audit", "entry", "harvest", "policy", "profiles", "report", "seed", "steps", "store")
 # Tested with what they are a part of: a finding and a probe with the doctor's checks, the hooks of slurmctld as one.
 TESTED_BESIDE = {
     "entry/cli/doctor": "entry/doctor/test_node",

@@ -12,6 +12,7 @@ Event = NewType("Event", str)
 HOOK_STARTED = Event("hook.started")
 HOOK_FINISHED = Event("hook.finished")
 HOOK_CRASHED = Event("hook.crashed")
+JOB_PLANNED = Event("job.planned")
 STEP_FINISHED = Event("step.finished")
 STEP_FAILED = Event("step.failed")
 JOB_REFUSED = Event("job.refused")
@@ -69,3 +70,13 @@ SPEC_WRITTEN = Event("spec.written")
 SPEC_FAILED = Event("spec.failed")
 SPEC_IGNORED = Event("spec.ignored")
 JOURNAL_DAMAGED = Event("journal.damaged")
+
+# What a job's own user may read of its prolog: nothing of other users' jobs, of the node, or of the policy.
+SHOWN_TO_JOB = frozenset(
+    {
+        *(HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, RUN_SUPERSEDED, SPEC_IGNORED),
+        *(IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS),
+        *(PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT, RENDEZVOUS_RESERVED, RENDEZVOUS_JOINED),
+        *(CACHE_SEEDED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),
+    }
+)

@@ -14,11 +14,12 @@ import os
 import sys
 import time
 
-from warmstart.audit.events import HOOK_FINISHED, Event
-from warmstart.host.files import ensure_dir
+from warmstart.audit.events import HOOK_FINISHED, SHOWN_TO_JOB, Event
+from warmstart.host.files import ensure_dir, read_up_to
 
 OPEN = ".open"
 DONE = ".done"
+MOST_SHOWN = 1 << 20  # bytes of a journal, in a job's view
 
 
 class Journal:
@@ -50,6 +51,20 @@ class Journal:
             os.write(self._fd, line.encode() + b"\n")
         except OSError:
             _complain(line)
+
+    def shown_to_job(self) -> str:
+        """Return the lines so far that the job's own user may read; "" if the journal cannot be read."""
+        try:
+            fd = os.open(self._name + OPEN, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            lines = read_up_to(fd, MOST_SHOWN).splitlines(keepends=True)
+        finally:
+            os.close(fd)
+        whole = (line for line in lines if line.endswith(b"\n"))
+        # `emit` begins each line with `ts` and `event`; decoding them all takes ten times as long.
+        return b"".join(line for line in whole if line.split(b'"', 6)[5].decode() in SHOWN_TO_JOB).decode()
 
     def finish(self, **fields: object) -> None:
         """Append `hook.finished`, close the journal and mark it as done for the next flush."""

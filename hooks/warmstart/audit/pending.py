@@ -102,7 +102,7 @@ def _events(journal: PendingJournal, data: bytes) -> Iterator[Line]:
     for raw in data.split(b"\n"):
         if not raw.strip():
             continue
-        line = _event(raw)
+        line = event_of(raw)
         if line is None:
             text = raw.decode(errors="backslashreplace")
             line = _added(journal, before, JOURNAL_DAMAGED, bytes=len(raw), text=text, reason="not an event")
@@ -110,7 +110,8 @@ def _events(journal: PendingJournal, data: bytes) -> Iterator[Line]:
         yield line
 
 
-def _event(raw: bytes) -> Line | None:
+def event_of(raw: bytes) -> Line | None:
+    """Parse a journal's line as an event with `ts` as text. Return None if it is none."""
     line = decoded(raw)
     if line is None or not isinstance(line.get("event"), str):
         return None

@@ -53,6 +53,7 @@ def _run(hook: Hook, record: Record) -> None:
     hook = _with_job_spec(hook)
     grant = plan.grant(hook.policy, hook.job)
     requested = plan.request_of(hook.job, grant)
+    hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)
     for name in plan.left_out(hook.policy, grant, requested):
         hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason="needs a constant path (policy: constant_path)")
@@ -125,7 +126,7 @@ def _publish_verdict(hook: Hook, record: Record, error: UserError) -> None:
     record = record._replace(verdict=str(error), workspace=workspace, meeting=meeting)
     records.save(hook.paths.state, record)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
-    view.publish(hook.paths.view, record, {"verdict": text})
+    view.publish(hook.paths.view, record, {"verdict": text, view.EVENTS: hook.audit.shown_to_job()})
 
 
 def _refuse_for_bug(hook: Hook, record: Record) -> None:

@@ -123,6 +123,15 @@ def _make_room(parent: int, limit: int) -> list[str]:
     return dropped
 
 
+def held(directory: str) -> list[int]:
+    """Return the size of each bundle in the spool, in bytes."""
+    try:
+        with opened_dir(directory) as parent:
+            return [_size(parent, name) for name in os.listdir(parent)]
+    except FileNotFoundError:
+        return []
+
+
 def _size(parent: int, name: str) -> int:
     size = 0
     for file in (BUNDLE, DRAFT):

@@ -62,7 +62,7 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> l
 
 
 def _paths(model: PolicyModel) -> Iterator[Fault]:
-    paths: dict[str, str] = model.paths.model_dump()
+    paths: dict[str, str] = model.paths.model_dump(exclude_none=True)
     for key, path in paths.items():
         loc = ("paths", key)
         yield from _normal(loc, path)

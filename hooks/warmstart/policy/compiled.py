@@ -35,6 +35,7 @@ class Paths(NamedTuple):
     audit: str
     scontrol: str
     cache: str
+    metrics: str | None  # of node_exporter's textfile collector; None: no metrics are written
 
 
 class Pattern(NamedTuple):

@@ -41,6 +41,7 @@ class Grant(NamedTuple):
     reason: str  # why the job is excluded; "" if it is not
     rendezvous: Rendezvous | None = None
     override: frozenset[str] = frozenset()  # variables that the user cannot override
+    rules: tuple[str, ...] = ()  # names of the rules that match
 
 
 def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
@@ -80,6 +81,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         reason="",
         rendezvous=next((rule.rendezvous for rule in reversed(rules) if rule.rendezvous), None),
         override=frozenset(name for rule in rules for name in rule.override),
+        rules=tuple(rule.name for rule in rules),
     )
 
 

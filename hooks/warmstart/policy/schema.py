@@ -167,6 +167,11 @@ class Paths(Section):
         description="The constant path: where jobs see their cache, in containers and where `constant_path` says so "
         "([inside-the-job.md](inside-the-job.md)). An empty directory that belongs to root.",
     )
+    metrics: Path | None = Field(
+        default=None,
+        description="Directory of node_exporter's textfile collector, in which maintenance writes metrics "
+        "([monitoring.md](monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
+    )
     scontrol: Path = Field(
         default="/usr/bin/scontrol",
         description="Slurm's `scontrol`. It sets the reason of a node that must drain, tells `warmstart maintain` "

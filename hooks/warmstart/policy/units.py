@@ -36,6 +36,16 @@ def parse_size(text: object) -> int:
     return int(number) * BYTES[text[len(number) :]]
 
 
+def format_size(count: float) -> str:
+    """Return a number of bytes as `512MiB` or `1.5GiB`."""
+    return _scaled(count, BYTES)
+
+
+def format_duration(seconds: float) -> str:
+    """Return seconds as `30s` or `1.5h`; less than one as `31ms`."""
+    return f"{seconds * 1000:.0f}ms" if 0 < seconds < 1 else _scaled(seconds, SECONDS)
+
+
 def parse_percent(text: object) -> int:
     """Return 85 for `85%`, 0 to 99. Raises `ValueError` that says what to write instead."""
     if not isinstance(text, str) or not re.fullmatch(PERCENT, text):
@@ -51,3 +61,8 @@ def parse_ports(text: object) -> tuple[int, int]:
     if not _LOWEST_PORT <= low <= high <= _HIGHEST_PORT:
         raise ValueError(f"{text!a}: write a range between {_LOWEST_PORT} and {_HIGHEST_PORT}, the lower end first")
     return low, high
+
+
+def _scaled(value: float, units: dict[str, int]) -> str:
+    unit = max((name for name in units if units[name] <= max(value, 1)), key=units.__getitem__)
+    return f"{value / units[unit]:.1f}".removesuffix(".0") + unit

@@ -27,7 +27,7 @@ from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.record import RecordChange, Seeded, SeededBundle
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.bundles import Offer
+from warmstart.store.bundles import Offer, Offers
 from warmstart.store.layout import Namespace
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from warmstart.seed.node_cache import Copy
 
 NAME = "seed"
+# Why a profile is cold, if no error is the reason; docs/audit.md explains them.
+NOTHING_PUBLISHED = "nothing-published"
+ASKED_FRESH = "asked-fresh"
+BUNDLES_REFUSED = "bundles-refused"
+BUNDLES_LEFT_OUT = "bundles-left-out"
 
 EXTRACTION_SECONDS = 60.0
 MOUNTING_SECONDS = 5.0
@@ -110,11 +115,14 @@ def run(context: Context, options: Options) -> Outcome:
         withheld = _give_away(context)
     if withheld:
         # The empty value replaces one that the job may have inherited.
-        return Outcome("changed", record={"cache": ""}, environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
+        cold = dict.fromkeys(options.profiles, withheld.code)
+        environment = {"WARMSTART_CACHE": ""}
+        return Outcome("changed", {"warm": [], "cold": cold, "facts": facts}, {"cache": ""}, environment, [withheld])
     seeding.extract()
-    warm = any(found.entries for found in seeding.seeded.values())
+    warm = [name for name, found in seeding.seeded.items() if found.entries]
+    detail: dict[str, object] = {"warm": warm, "cold": seeding.cold, "facts": facts}
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh}
-    return Outcome("changed" if warm else "unchanged", record=record, degraded=seeding.degraded)
+    return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded)
 
 
 def _facts(context: Context, options: Options) -> dict[str, str]:
@@ -135,6 +143,7 @@ class _Seeding:
     def __init__(self, context: Context) -> None:
         self.seeded: dict[str, Seeded] = {}
         self.degraded: list[WarmstartError] = []
+        self.cold: dict[str, str] = {}  # profile → why it is without entries
         self._context = context
         self._budget = _Budget(context)
         self._identity = Identity(context.record.user, context.record.uid, context.record.gid)
@@ -150,10 +159,12 @@ class _Seeding:
         started = time.monotonic()
         self.seeded[profile.name] = Seeded(namespace)
         if cold:
+            self.cold[profile.name] = ASKED_FRESH
             return
         with self._cold_on_failure(profile):
-            offered = _offered(self._context, profile, namespace, self._budget)
-            copied = _copied(self._context, profile, namespace, offered, self._budget) if offered else []
+            offers = _offered(self._context, profile, namespace, self._budget)
+            self.cold[profile.name] = _why_cold(offers)
+            copied = _copied(self._context, profile, namespace, offers.offers, self._budget) if offers.offers else []
             if copied:
                 self._sources.append(_Source(profile, namespace, copied, started))
 
@@ -219,6 +230,8 @@ class _Seeding:
 
     def _done(self, source: _Source) -> None:
         self.seeded[source.profile.name] = Seeded(source.namespace, source.bundles)
+        if source.entries:
+            self.cold.pop(source.profile.name)
         self._context.audit.emit(
             events.CACHE_SEEDED,
             profile=source.profile.name,
@@ -250,17 +263,28 @@ class _Seeding:
         try:
             yield
         except WarmstartError as error:
-            self.degraded.append(error)
+            self._failed(profile, error)
         except OSError as error:
-            self.degraded.append(SeedFailed(profile=profile.name, problem=error.strerror or str(error)))
+            self._failed(profile, SeedFailed(profile=profile.name, problem=error.strerror or str(error)))
+
+    def _failed(self, profile: Profile, error: WarmstartError) -> None:
+        self.degraded.append(error)
+        self.cold[profile.name] = error.code
 
 
-def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget) -> list[Offer]:
+def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget) -> Offers:
     """Return the store's offers. Bundles that the store refuses to offer are audited."""
     offers = context.store.offers(context.record.read_scopes, profile.name, namespace, budget.fetching)
     for bundle, why in offers.refused.items():
         context.audit.emit(events.BUNDLE_REFUSED, profile=profile.name, bundle=bundle, reason=why)
-    return offers.offers
+    return offers
+
+
+def _why_cold(offers: Offers) -> str:
+    """Return why a profile is cold if none of the offered bundles can be used."""
+    if offers.offers:
+        return BUNDLES_LEFT_OUT
+    return BUNDLES_REFUSED if offers.refused else NOTHING_PUBLISHED
 
 
 def _copied(

@@ -75,6 +75,18 @@ def test_any_fields_make_one_line(journal_dir: str, fields: dict[str, object]) -
     os.close(journal._fd)
 
 
+def test_a_job_is_shown_its_own_events(journal_dir: str) -> None:
+    """What concerns other jobs, the node or the policy is not shown, and no half line."""
+    journal = Journal(journal_dir, FIELDS)
+    for event in (events.HOOK_STARTED, events.IMAGE_EVICTED, events.POLICY_REJECTED, events.CACHE_SEEDED):
+        journal.emit(event)
+    os.write(journal._fd, b'{"ts": 1, "event": "hook.st')
+    shown = [json.loads(line)["event"] for line in journal.shown_to_job().splitlines()]
+    assert shown == ["hook.started", "cache.seeded"]
+    journal.finish(outcome="ok")
+    assert journal.shown_to_job() == ""
+
+
 def test_a_directory_that_can_not_be_used_fails_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Events go to stderr, which Slurm keeps when a hook fails."""
     (tmp_path / "file").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -52,6 +53,21 @@ def test_a_job_finds_its_cache(entry_site: EntrySite) -> None:
     assert record.seeded["numba"].entries == ["m/f"]
     assert Path(record.run_directory, "cache/numba/m/f.nbi").read_bytes() == b"index"
     assert f"NUMBA_CACHE_DIR={record.run_directory}/cache/numba" in environment(entry_site)
+
+
+def test_the_job_reads_what_was_done_for_it(entry_site: EntrySite) -> None:
+    """What it asked, what the rules add, and why its profiles are cold; a refused one, too."""
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton fresh")
+    run(entry_site)
+    view = Path(entry_site.paths.view, "7", "events")
+    found = {line["event"]: line for line in map(json.loads, view.read_text().splitlines())}
+    planned = found["job.planned"]
+    assert planned["asked"] == {"profiles": ["triton"], "fresh": True}
+    assert (planned["rules"], planned["profiles"], planned["head"]) == (["everyone"], ["numba"], True)
+    assert found["step.finished"]["cold"] == {"numba": "asked-fresh", "triton": "asked-fresh"}
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
+    run(entry_site)
+    assert [json.loads(line)["event"] for line in view.read_text().splitlines()][-1] == "job.refused"
 
 
 def test_a_job_that_no_rule_gives_anything(entry_site: EntrySite) -> None:

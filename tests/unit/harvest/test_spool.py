@@ -75,3 +75,11 @@ def test_a_description_counts_in_the_spool(tmp_path: Path) -> None:
     (stage / "bundle.sqsh").write_bytes(b"x")
     item = ITEM._replace(draft=ITEM.draft._replace(entries=long))
     assert len(spool.add(str(tmp_path / "spool"), str(stage), item, 10_000)) == 1
+
+
+def test_what_the_spool_holds(tmp_path: Path) -> None:
+    """Sizes for metrics; there may be no spool."""
+    assert spool.held(str(tmp_path / "spool")) == []
+    add(tmp_path, 1, 10_000, 1 << 20)
+    (size,) = spool.held(str(tmp_path / "spool"))
+    assert 10_000 < size < 12_000

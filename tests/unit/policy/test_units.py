@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmstart.policy.units import BYTES, SECONDS, parse_duration, parse_size
+from warmstart.policy.units import BYTES, SECONDS, format_duration, format_size, parse_duration, parse_size
 
 NUMBERS = st.integers(1, 999_999_999)
 
@@ -48,3 +48,17 @@ def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
             assert parse(text) > 0
         except ValueError as error:
             assert str(error).isascii()  # noqa: PT017 - either way is right
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (0.0314, "31ms"), (1, "1s"), (90, "1.5m"), (7200, "2h"), (10**6, "11.6d")]
+)
+def test_durations_as_the_policy_writes_them(seconds: float, shown: str) -> None:
+    """In the largest unit that fits; below a second in milliseconds."""
+    assert format_duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0B"), (1023, "1023B"), (1536, "1.5KiB"), (1 << 50, "1024TiB")])
+def test_sizes_as_the_policy_writes_them(count: int, shown: str) -> None:
+    """In the largest unit that fits."""
+    assert format_size(count) == shown

@@ -160,7 +160,7 @@ def test_a_second_rendering_replaces_the_first(context: Context, tmp_path: Path)
     make_removable(tmp_path / "node" / "view" / "7")
     environment.run(context, Options({}, {"A": "2"}, ()))
     mine = tmp_path / "node" / "view" / "7"
-    assert [path.name for path in mine.iterdir()] == ["environment"]
+    assert sorted(path.name for path in mine.iterdir()) == ["environment", "events"]
     assert (mine.stat().st_mode & 0o777, (mine / "environment").stat().st_mode & 0o607) == (0o711, 0o400)
     assert os.listdir(tmp_path / "node" / "view") == ["7"]
 

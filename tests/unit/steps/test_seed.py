@@ -14,7 +14,7 @@ from tests.support.alone import run_alone
 from tests.support.packed import MTIME_NS
 from tests.support.runs import a_context, events
 from warmstart.host import process
-from warmstart.host.deadline import Deadline
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.profiles import facts, registry
 from warmstart.record import Seeded
@@ -25,6 +25,7 @@ from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
 from warmstart.store import bundles
+from warmstart.store.blocklist import Block
 from warmstart.store.layout import Namespace, StoreFailed
 
 SCOPES = ["site", "user-64201-ws-alice"]
@@ -113,6 +114,12 @@ def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
     assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "triton": []}
     assert len({found.namespace for found in seeded(outcome).values()}) == 2
     assert outcome.record["facts"]["image"] == "label:bare"
+    told = {
+        "warm": [],
+        "cold": dict.fromkeys(("numba", "triton"), "nothing-published"),
+        "facts": outcome.record["facts"],
+    }
+    assert outcome.detail == told
 
 
 def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> None:
@@ -160,6 +167,20 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node) -> None:
     assert (seeded(outcome)["numba"].entries, outcome.degraded) == (["m/f"], [])
     (left_out,) = told(node, "bundle.left-out")
     assert left_out["error"]["code"] == "fetch-over-budget"
+    assert (outcome.detail["warm"], outcome.detail["cold"]) == (["numba"], {})
+
+
+@pytest.mark.parametrize(("change", "reason"), [("budget", "bundles-left-out"), ("block", "bundles-refused")])
+def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> None:
+    """Although there are entries: the step says so, for reports."""
+    node.publish(ENTRIES)
+    if change == "budget":
+        policy = node.context.policy
+        node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=20)))
+    else:
+        node.context.store.block(Block(profile="numba", entry="m/f"), after(10))
+    outcome = node.run()
+    assert (outcome.detail["warm"], outcome.detail["cold"]) == ([], {"numba": reason})
 
 
 def test_a_store_that_fails_leaves_the_job_cold(node: Node) -> None:
@@ -179,6 +200,7 @@ def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
     outcome = node.run(Options(("numba", "cuda-computecache")))
     assert [type(error) for error in outcome.degraded] == [bundles.BundleDamaged]
+    assert (outcome.detail["warm"], outcome.detail["cold"]) == (["cuda-computecache"], {"numba": "bundle-damaged"})
     assert node.cached().keys() == {"cuda-computecache/index", "cuda-computecache/a/f/0123456789abcdef"}
 
 
@@ -226,6 +248,7 @@ def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch:
     outcome = node.run()
     assert [type(error) for error in outcome.degraded] == [CacheWithheld]
     assert (outcome.record, outcome.environment) == ({"cache": ""}, {"WARMSTART_CACHE": ""})
+    assert outcome.detail["cold"] == {"numba": "cache-withheld"}
     assert node.cached() == {}
 
 

@@ -12,6 +12,7 @@ from warmstart.entry.maintenance.session import MaintenanceBusy, NotRoot, mainte
 from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
 
 PARTLY = 1
 NODE_COLUMNS = ("node", "spool published", "runs finished", "harvests", "orphans removed", "copies pruned", "failed")
@@ -33,13 +34,14 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
     With --store: removes files of publishers that died, merges bundles, removes bundles that the policy lets expire,
     verifies a thirtieth of all bundles, and evicts images down to images.keep.
 
-    Does nothing while the file `off` exists beside the policy, or the host has switched itself off.
+    While the file `off` exists beside the policy, or the host has switched itself off, it only writes metrics.
 
     Exit status: 0 all done; 1 a part failed, the host has switched itself off, or another maintenance run is active;
     2 not root, or no policy.
     """
     if installation.is_off:
         warn(f"switched off by {installation.off_file}")
+        _write_metrics(installation)
         if installation.off_file == installation.brake:
             raise click.exceptions.Exit(PARTLY)
         return
@@ -58,8 +60,23 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
         except OSError as error:
             reports.append(Report(node, failed=(f"{error.filename}: {error.strerror}",)))
     _show(reports, as_json)
-    if any(report.failed for report in reports):
+    is_written = _write_metrics(installation)
+    if not is_written or any(report.failed for report in reports):
         raise click.exceptions.Exit(PARTLY)
+
+
+def _write_metrics(installation: Installation) -> bool:
+    """Write the host's metrics, also while warmstart is off: they say so. Return whether that succeeded."""
+    try:
+        found = current_policy(installation)
+        if os.geteuid() == 0 and found.policy.paths.metrics is not None:
+            from warmstart.entry.maintenance import metrics  # loads prometheus-client
+
+            metrics.write_host(installation, found)
+    except WarmstartError as error:
+        warn(f"{error} ({error.hint})")
+        return False
+    return True
 
 
 def _show(reports: list[Report], as_json: bool) -> None:
@@ -76,6 +93,11 @@ def _maintain_store(installation: Installation, as_json: bool) -> None:
     try:
         with maintenance_session(installation, "maintain") as session:
             report = StoreMaintenance(session).all()
+            with session.isolated("metrics"):
+                if session.policy.paths.metrics is not None:
+                    from warmstart.entry.maintenance import metrics
+
+                    metrics.write_store(session)
     except MaintenanceBusy as error:
         warn(str(error))
         raise click.exceptions.Exit(PARTLY) from None
@@ -85,5 +107,5 @@ def _maintain_store(installation: Installation, as_json: bool) -> None:
         show_json(report._asdict())
     else:
         show_table(StoreReport._fields, [tuple(report)])
-    if report.failed:
+    if report.failed or session.failures:
         raise click.exceptions.Exit(PARTLY)

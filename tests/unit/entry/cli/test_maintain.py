@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite
+from tests.support.entry_site import NODE, EntrySite, OsAs
 from warmstart.entry.cli import maintain
+from warmstart.entry.maintenance import metrics
+from warmstart.entry.maintenance.metrics import MetricsUnwritable
 from warmstart.entry.maintenance.node import Report
 from warmstart.entry.maintenance.session import MaintenanceBusy, NotRoot
 from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
@@ -56,6 +58,44 @@ def test_switched_off_is_off(entry_site: EntrySite, nodes: list[str]) -> None:
     Path(entry_site.installation.off_switch).touch()
     result = entry_site.command("maintain")
     assert (result.exit_code, "switched off" in result.stderr, nodes) == (0, True, [])
+
+
+@pytest.fixture
+def written(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have a directory for metrics; collect what is written."""
+    calls: list[str] = []
+    paths = entry_site.policy.paths._replace(metrics=str(entry_site.root / "textfiles"))
+    entry_site.write(entry_site.policy._replace(paths=paths))
+    monkeypatch.setattr(maintain, "os", OsAs(0))
+    monkeypatch.setattr(metrics, "write_host", lambda _installation, found: calls.append(found.policy.paths.metrics))
+    monkeypatch.setattr(metrics, "write_store", lambda session: calls.append(session.policy.paths.store))
+    return calls
+
+
+def test_metrics_come_last(entry_site: EntrySite, nodes: list[str], written: list[str]) -> None:
+    """Of the host, also while it is switched off; or of the store."""
+    assert entry_site.command("maintain").exit_code == 0
+    assert (nodes, written) == ([NODE, "n2"], [f"{entry_site.root}/textfiles"])
+    assert entry_site.command("maintain", "--store").exit_code == 0
+    assert written[1:] == [str(entry_site.store)]
+    Path(entry_site.installation.off_switch).touch()
+    assert entry_site.command("maintain").exit_code == 0
+    assert (len(nodes), written[2:]) == (2, [f"{entry_site.root}/textfiles"])
+
+
+@pytest.mark.parametrize("part", [(), ("--store",)])
+def test_metrics_that_can_not_be_written_are_status_1(
+    entry_site: EntrySite, nodes: list[str], written: list[str], monkeypatch: pytest.MonkeyPatch, part: tuple[str, ...]
+) -> None:
+    """All the rest is done."""
+
+    def refuse(*_: object) -> None:
+        raise MetricsUnwritable(path="/textfiles", problem="no space")
+
+    monkeypatch.setattr(metrics, "write_host", refuse)
+    monkeypatch.setattr(metrics, "write_store", refuse)
+    assert entry_site.command("maintain", *part).exit_code == 1
+    assert (nodes == [], written) == (bool(part), [])
 
 
 def test_an_error_is_status_2(entry_site: EntrySite, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,253 @@
+"""Counters of what the audit log says: the catalogue of metrics, and how each event adds to it.
+
+Names and units follow Prometheus's conventions. Labels are bounded: profiles, hooks, steps, codes and reasons, never
+jobs, users or images; beyond `MOST_LABELS` combinations of one metric the rest is counted as `other`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterable
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.audit.line import Line
+from warmstart.report import values
+
+MOST_LABELS = 200
+OTHER = "other"
+HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
+IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
+
+
+class Metric(NamedTuple):
+    """A counter or, with `bounds`, a histogram. A counter's exposed name ends in `_total`."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()  # upper bounds in seconds
+    zeros: tuple[tuple[str, ...], ...] = ()  # labels with a value from the start, so that the first increase is seen
+
+
+HOOK_RUNS = Metric("warmstart_hook_runs", "Finished runs of hooks and of maintenance.", ("hook", "outcome"))
+HOOK_CRASHES = Metric(
+    "warmstart_hook_crashes",
+    "Hooks that a bug ended, or that were killed.",
+    ("hook", "reason"),
+    zeros=(("prolog", "bug"), ("prolog", "killed"), ("epilog", "bug"), ("epilog", "killed")),
+)
+HOOK_SECONDS = Metric("warmstart_hook_duration_seconds", "Durations of hooks.", ("hook",), HOOK_BOUNDS)
+STEP_FAILURES = Metric("warmstart_step_failures", "Failures of steps, by the error's code.", ("step", "code"))
+JOBS_REFUSED = Metric("warmstart_jobs_refused", "Jobs that failed with a verdict.", ("code",))
+NODE_DRAINS = Metric("warmstart_node_drains", "Hooks that drained their node.")
+POLICY_ERRORS = Metric("warmstart_policy_errors", "Hooks that found the policy's files wrong.")
+IMAGES = Metric("warmstart_images", "Images of jobs, by how a hook got them.", ("outcome",))
+IMPORT_SECONDS = Metric("warmstart_image_import_duration_seconds", "Durations of imports.", (), IMPORT_BOUNDS)
+WAIT_SECONDS = Metric("warmstart_image_wait_duration_seconds", "Waits for others' imports.", (), IMPORT_BOUNDS)
+IMPORTED_BYTES = Metric("warmstart_image_imported_bytes", "Bytes of images that were imported.")
+IMAGES_EVICTED = Metric("warmstart_images_evicted", "Images that were evicted.")
+IMAGES_QUARANTINED = Metric("warmstart_images_quarantined", "Images that were damaged.")
+CACHE_STARTS = Metric(
+    "warmstart_cache_starts", "Caches of jobs that began warm (hit) or cold (miss).", ("profile", "result")
+)
+CACHE_MISSES = Metric("warmstart_cache_misses", "Caches that began cold, by reason.", ("reason",))
+SEEDED = Metric("warmstart_entries_seeded", "Entries that jobs were seeded with.", ("profile",))
+FETCHED_BYTES = Metric("warmstart_bundle_fetched_bytes", "Bytes of bundles that nodes fetched from the store.")
+HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
+REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
+PUBLISHED_BYTES = Metric("warmstart_bundle_published_bytes", "Bytes of bundles that were published.", ("profile",))
+BUNDLES_REMOVED = Metric("warmstart_bundles_removed", "Bundles that maintenance removed.")
+BUNDLES_QUARANTINED = Metric("warmstart_bundles_quarantined", "Bundles that were damaged.")
+DEFERRED = Metric("warmstart_harvests_deferred", "Harvests that epilogs had no time for.")
+HARVESTS_DROPPED = Metric("warmstart_harvests_dropped", "Deferred harvests that were lost.")
+SPOOLED = Metric("warmstart_bundles_spooled", "Bundles that the store did not take at once.")
+BUNDLES_DROPPED = Metric("warmstart_bundles_dropped", "Spooled bundles that were lost.")
+
+CATALOGUE = (
+    HOOK_RUNS, HOOK_CRASHES, HOOK_SECONDS, STEP_FAILURES, JOBS_REFUSED, NODE_DRAINS, POLICY_ERRORS,
+    IMAGES, IMPORT_SECONDS, WAIT_SECONDS, IMPORTED_BYTES, IMAGES_EVICTED, IMAGES_QUARANTINED,
+    CACHE_STARTS, CACHE_MISSES, SEEDED, FETCHED_BYTES, HARVESTED, REJECTED, PUBLISHED_BYTES,
+    BUNDLES_REMOVED, BUNDLES_QUARANTINED, DEFERRED, HARVESTS_DROPPED, SPOOLED, BUNDLES_DROPPED,
+)  # fmt: skip
+
+
+class Sample(NamedTuple):
+    """A counter's value for one combination of labels."""
+
+    metric: str
+    labels: list[str]
+    value: float
+
+
+class Distribution(NamedTuple):
+    """A histogram for one combination of labels: observations by class, the last without an upper bound."""
+
+    metric: str
+    labels: list[str]
+    counts: list[int]
+    total: float  # seconds
+
+
+class Saved(NamedTuple):
+    """All counters, in the form in which they are kept."""
+
+    samples: list[Sample]
+    distributions: list[Distribution]
+
+
+class Counters:
+    """Counters that events add to."""
+
+    def __init__(self, saved: Saved | None = None) -> None:
+        """Begin with what an earlier `save` returned, less what the catalogue does not have any more."""
+        self._values: dict[str, dict[tuple[str, ...], float]] = {metric.name: {} for metric in CATALOGUE}
+        self._classes: dict[str, dict[tuple[str, ...], list[int]]] = {metric.name: {} for metric in CATALOGUE}
+        known = {metric.name: metric for metric in CATALOGUE}
+        for sample in saved.samples if saved else ():
+            if sample.metric in known and len(sample.labels) == len(known[sample.metric].labels):
+                self._values[sample.metric][tuple(sample.labels)] = sample.value
+        for found in saved.distributions if saved else ():
+            metric = known.get(found.metric)
+            if metric and (len(found.labels), len(found.counts)) == (len(metric.labels), len(metric.bounds) + 1):
+                self._classes[metric.name][tuple(found.labels)] = list(found.counts)
+                self._values[metric.name][tuple(found.labels)] = found.total
+
+    def add(self, metric: Metric, *labels: str, value: float = 1) -> None:
+        """Add to a counter."""
+        found = self._values[metric.name]
+        key = _bounded(labels, found, len(found))
+        found[key] = found.get(key, 0.0) + value
+
+    def observe(self, metric: Metric, *labels: str, seconds: float) -> None:
+        """Add an observation to a histogram."""
+        self.add(metric, *labels, value=seconds)
+        classes = self._classes[metric.name]
+        counts = classes.setdefault(_bounded(labels, classes, len(classes)), [0] * (len(metric.bounds) + 1))
+        counts[bisect_left(metric.bounds, seconds)] += 1
+
+    def fold(self, lines: Iterable[Line]) -> None:
+        """Add audit events."""
+        for line in lines:
+            if count := _FOLD.get(events.Event(values.text(line, "event"))):
+                count(self, line)
+
+    def samples(self, metric: Metric) -> list[Sample]:
+        """Return a counter's values; one without labels has a value from the start."""
+        zeros = metric.zeros if metric.labels else ((),)
+        found = {**dict.fromkeys(zeros, 0.0), **self._values[metric.name]}
+        return [Sample(metric.name, [*labels], value) for labels, value in sorted(found.items())]
+
+    def distributions(self, metric: Metric) -> list[Distribution]:
+        """Return a histogram's values."""
+        totals = self._values[metric.name]
+        found = self._classes[metric.name]
+        return [
+            Distribution(metric.name, [*labels], counts, totals[labels]) for labels, counts in sorted(found.items())
+        ]
+
+    def save(self) -> Saved:
+        """Return all of it."""
+        counters = [metric for metric in CATALOGUE if not metric.bounds]
+        histograms = [metric for metric in CATALOGUE if metric.bounds]
+        return Saved(
+            [sample for metric in counters for sample in self.samples(metric)],
+            [found for metric in histograms for found in self.distributions(metric)],
+        )
+
+
+def _bounded(labels: tuple[str, ...], found: Container[tuple[str, ...]], count: int) -> tuple[str, ...]:
+    return labels if labels in found or count < MOST_LABELS else tuple(OTHER for _ in labels)
+
+
+def _hook_finished(counters: Counters, line: Line) -> None:
+    hook = values.text(line, "hook")
+    counters.add(HOOK_RUNS, hook, values.text(line, "outcome"))
+    counters.observe(HOOK_SECONDS, hook, seconds=values.number(line, "duration_ms") / 1000)
+
+
+def _hook_crashed(counters: Counters, line: Line) -> None:
+    counters.add(HOOK_CRASHES, values.text(line, "hook"), values.text(line, "reason") or "bug")
+
+
+def _step_finished(counters: Counters, line: Line) -> None:
+    for profile in values.texts(line, "warm"):
+        counters.add(CACHE_STARTS, profile, "hit")
+    for profile, reason in values.words(line, "cold").items():
+        counters.add(CACHE_STARTS, profile, "miss")
+        counters.add(CACHE_MISSES, reason)
+
+
+def _step_failed(counters: Counters, line: Line) -> None:
+    counters.add(STEP_FAILURES, values.text(line, "step"), _code(line))
+
+
+def _image(outcome: str) -> Callable[[Counters, Line], None]:
+    def count(counters: Counters, line: Line) -> None:
+        counters.add(IMAGES, outcome)
+        took, waited = values.number(line, "duration_ms") / 1000, values.number(line, "waited_ms") / 1000
+        if waited:
+            counters.observe(WAIT_SECONDS, seconds=waited)
+        if outcome == "imported":
+            counters.observe(IMPORT_SECONDS, seconds=max(took - waited, 0.0))
+            counters.add(IMPORTED_BYTES, value=values.number(line, "bytes"))
+
+    return count
+
+
+def _seeded(counters: Counters, line: Line) -> None:
+    counters.add(SEEDED, values.text(line, "profile"), value=values.number(line, "entries"))
+    counters.add(FETCHED_BYTES, value=values.number(line, "fetched_bytes"))
+
+
+def _harvested(counters: Counters, line: Line) -> None:
+    counters.add(HARVESTED, values.text(line, "profile"), value=values.number(line, "entries"))
+
+
+def _rejected(counters: Counters, line: Line) -> None:
+    for reason, times in values.counts(line, "reasons").items():
+        counters.add(REJECTED, reason, value=times)
+
+
+def _published(counters: Counters, line: Line) -> None:
+    counters.add(PUBLISHED_BYTES, values.text(line, "profile"), value=values.number(line, "size"))
+
+
+def _each(metric: Metric) -> Callable[[Counters, Line], None]:
+    return lambda counters, _line: counters.add(metric)
+
+
+def _refused(counters: Counters, line: Line) -> None:
+    counters.add(JOBS_REFUSED, _code(line))
+
+
+def _code(line: Line) -> str:
+    return values.text(values.mapping(line, "error"), "code")
+
+
+_FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
+    events.HOOK_FINISHED: _hook_finished,
+    events.HOOK_CRASHED: _hook_crashed,
+    events.STEP_FINISHED: _step_finished,
+    events.STEP_FAILED: _step_failed,
+    events.JOB_REFUSED: _refused,
+    events.NODE_DRAINED: _each(NODE_DRAINS),
+    events.POLICY_REJECTED: _each(POLICY_ERRORS),
+    events.IMAGE_REUSED: _image("reused"),
+    events.IMAGE_WAITED: _image("waited"),
+    events.IMAGE_IMPORTED: _image("imported"),
+    events.IMAGE_ADOPTED: _image("adopted"),
+    events.IMAGE_STALE: _image("stale"),
+    events.IMAGE_EVICTED: _each(IMAGES_EVICTED),
+    events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),
+    events.CACHE_SEEDED: _seeded,
+    events.CACHE_HARVESTED: _harvested,
+    events.ENTRY_REJECTED: _rejected,
+    events.BUNDLE_PUBLISHED: _published,
+    events.BUNDLE_REMOVED: _each(BUNDLES_REMOVED),
+    events.BUNDLE_QUARANTINED: _each(BUNDLES_QUARANTINED),
+    events.HARVEST_DEFERRED: _each(DEFERRED),
+    events.HARVEST_DROPPED: _each(HARVESTS_DROPPED),
+    events.BUNDLE_SPOOLED: _each(SPOOLED),
+    events.BUNDLE_DROPPED: _each(BUNDLES_DROPPED),
+}

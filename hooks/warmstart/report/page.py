@@ -1,0 +1,215 @@
+"""The report as one HTML page: no script, no request, light and dark, printable.
+
+The page forbids itself every request (Content-Security-Policy), since names in it come from users and registries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from warmstart.policy.units import format_duration, format_size
+from warmstart.report import charts
+from warmstart.report.charts import Series
+from warmstart.report.summary import Counted, Hits, Summary
+
+METHOD = (
+    "Time saved counts image imports only. On the first node of each job, an image that was in the store saves the "
+    "mean duration of that image's imports in this period or, if there was none, its size at the mean import rate, "
+    "less the time that the hook took. An image for which the job waited saves nothing. What warm caches save is not "
+    "estimated."
+)
+SCALE = (0.001, 600.0)  # seconds, of the hooks' durations
+
+_STYLE = """
+:root { color-scheme: light dark; --page: #fcfcfb; --card: #ffffff; --ink: #1f1f1d; --soft: #6b6a66; --line: #e3e2de;
+  --a: #2a78d6; --b: #eb6834; }
+@media (prefers-color-scheme: dark) { :root { --page: #161615; --card: #1f1f1e; --ink: #f0efeb; --soft: #a3a29c;
+  --line: #363633; --a: #4a93ea; --b: #e5703d; } }
+@media print { :root { color-scheme: light; --page: #ffffff; --card: #ffffff; --ink: #000000; --soft: #555555;
+  --line: #cccccc; --a: #2a78d6; --b: #eb6834; } body { font-size: 10pt; } section, .tile { break-inside: avoid; }
+  rect { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 24px; max-width: 1040px; background: var(--page); color: var(--ink);
+  font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 24px; margin: 0; } h2 { font-size: 16px; margin: 0 0 10px; }
+p { margin: 4px 0; } .soft, figcaption, th.unit { color: var(--soft); }
+.tiles, .grid2 { display: grid; gap: 16px; margin: 16px 0; }
+.tiles { grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); }
+.grid2 { grid-template-columns: repeat(auto-fit, minmax(min(430px, 100%), 1fr)); }
+section, .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px; }
+.tile b { display: block; font-size: 26px; line-height: 1.2; font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; height: auto; } svg.bar { height: 12px; min-width: 90px; }
+.a { fill: var(--a); } .b { fill: var(--b); } .track { fill: var(--line); } .grid { stroke: var(--line); }
+.tick { fill: var(--soft); font-size: 11px; }
+.key { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 5px 0 12px; }
+.key.a { background: var(--a); } .key.b { background: var(--b); }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; font-weight: normal; padding: 4px 10px 4px 0; border-top: 1px solid var(--line);
+  overflow-wrap: anywhere; vertical-align: middle; }
+thead th { color: var(--soft); border: 0; } .n { text-align: right; font-variant-numeric: tabular-nums;
+  white-space: nowrap; padding-right: 0; padding-left: 10px; } td.wide { width: 38%; } td.bar { width: 26%; }
+footer { margin-top: 20px; }
+"""
+
+
+def page(summary: Summary, made: str) -> str:
+    """Return the page. `made` is when, for its foot."""
+    title = "warmstart report"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{_STYLE}</style></head><body>"
+        f'<h1>{title}</h1><p class="soft">{escape(_when(summary))}</p>'
+        f"{_tiles(summary)}{_figures(summary)}{_tables(summary)}"
+        f'<footer class="soft"><p>{escape(METHOD)}</p><p>Made {escape(made)}.</p></footer></body></html>\n'
+    )
+
+
+def _when(summary: Summary) -> str:
+    return (
+        f"{summary.first} to {summary.last}: {summary.runs:,} runs on {summary.nodes:,} nodes" if summary.runs else ""
+    )
+
+
+def _tiles(summary: Summary) -> str:
+    hits = _all(summary)
+    tiles = [
+        ("job starts", f"{summary.jobs:,}", f"of {summary.users:,} users"),
+        ("caches that began warm", _percent(hits), f"{hits.warm:,} of {hits.warm + hits.cold:,}"),
+        ("imports avoided", f"{summary.images.avoided:,}", f"{summary.images.imported:,} were done"),
+        ("time saved on imports", format_duration(summary.saved.seconds), f"{summary.saved.counted:,} images"),
+    ]
+    shown = "".join(
+        f'<div class="tile">{escape(name)}<b>{escape(value)}</b><span class="soft">{escape(rest)}</span></div>'
+        for name, value, rest in tiles
+    )
+    return f'<div class="tiles">{shown}</div>'
+
+
+def _figures(summary: Summary) -> str:
+    labels = [period.start[5:].replace("T", " ") for period in summary.periods]
+    jobs = [Series("jobs", "a", [period.jobs for period in summary.periods])]
+    caches = [
+        Series("warm", "a", [period.warm for period in summary.periods]),
+        Series("cold", "b", [period.cold for period in summary.periods]),
+    ]
+    images = [
+        Series("found or awaited", "a", [period.avoided for period in summary.periods]),
+        Series("imported", "b", [period.imported for period in summary.periods]),
+    ]
+    added = [
+        Series("images", "a", [period.imported_bytes for period in summary.periods]),
+        Series("bundles", "b", [period.published_bytes for period in summary.periods]),
+    ]
+    return (
+        '<div class="grid2">'
+        + _figure("Job starts", labels, jobs, _number)
+        + _figure("Caches", labels, caches, _number)
+        + _figure("Images", labels, images, _number)
+        + _figure("Added to the store", labels, added, format_size, 1024)
+        + "</div>"
+    )
+
+
+def _figure(title: str, labels: Sequence[str], series: list[Series], show: charts.Show, base: int = 10) -> str:
+    keys = "".join(f'<span class="key {one.tone}"></span>{escape(one.name)}' for one in series if len(series) > 1)
+    drawn = charts.columns(labels, series, show, title, base)
+    return f'<section><h2>{escape(title)}<span class="soft">{keys}</span></h2>{drawn}</section>'
+
+
+def _tables(summary: Summary) -> str:
+    return (
+        '<div class="grid2">'
+        + _hits("Hit rate by profile", summary.profiles)
+        + _hits("Hit rate by user", summary.by_user)
+        + _counts("Most used images", summary.top_images)
+        + _waits(summary)
+        + "</div>"
+        + _hooks(summary)
+        + '<div class="grid2">'
+        + _counts("Cold, although there were entries", summary.cold_anyway)
+        + _counts("Entries rejected", summary.entries.rejected)
+        + _counts("Jobs refused", summary.refused)
+        + _counts("Failures", (*summary.drained, *summary.failed))
+        + "</div>"
+    )
+
+
+def _hits(title: str, found: Iterable[Hits]) -> str:
+    rows = [
+        (_cell(hits.name), f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
+         _numeric(_percent(hits)), _numeric(f"{hits.warm + hits.cold:,}"))
+        for hits in found
+    ]  # fmt: skip
+    return _table(title, ("", "", "warm", "starts"), rows)
+
+
+def _counts(title: str, found: Sequence[Counted]) -> str:
+    most = max((one.times for one in found), default=0)
+    rows = [
+        (_cell(one.name), f'<td class="bar">{charts.bar([("a", one.times)], most)}</td>', _numeric(f"{one.times:,}"))
+        for one in found
+    ]
+    return _table(title, (), rows)
+
+
+def _waits(summary: Summary) -> str:
+    images, entries = summary.images, summary.entries
+    rows = [
+        ("imports", f"{images.imported:,}"),
+        ("an import takes: half of them, 95 %", _both(images.import_p50, images.import_p95)),
+        ("bytes imported", format_size(images.imported_bytes)),
+        ("waits for an import", f"{images.waits:,}"),
+        ("a wait takes: half of them, 95 %", _both(images.wait_p50, images.wait_p95)),
+        ("saved images without an estimate", f"{summary.saved.unknown:,}"),
+        ("entries harvested", f"{entries.harvested:,}"),
+        ("bytes harvested", format_size(entries.harvested_bytes)),
+        ("bundles, images removed", f"{summary.removed_bundles:,}, {summary.evicted_images:,}"),
+    ]
+    return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
+
+
+def _hooks(summary: Summary) -> str:
+    rows = [
+        (_cell(times.hook), f'<td class="wide">{charts.spread(times.p50, times.p95, times.p99, SCALE)}</td>',
+         *(_numeric(format_duration(value)) for value in (times.p50, times.p95, times.p99, times.longest)),
+         _numeric(f"{times.runs:,}"), _numeric(f"{times.failed:,}"))
+        for times in summary.hooks
+    ]  # fmt: skip
+    heads = ("", "1 ms to 10 min, logarithmic", "p50", "p95", "p99", "longest", "runs", "failed")
+    return _table("Hooks", heads, rows)
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return f'<section><h2>{escape(title)}</h2><p class="soft">none</p></section>'
+    above = "".join(f"<th{'' if number < 2 else ' class=n'}>{escape(head)}</th>" for number, head in enumerate(heads))
+    head = f"<thead><tr>{above}</tr></thead>" if heads else ""
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return f"<section><h2>{escape(title)}</h2><table>{head}<tbody>{body}</tbody></table></section>"
+
+
+def _cell(text: str) -> str:
+    return f"<td>{escape(text).replace('/', '/<wbr>')}</td>"
+
+
+def _numeric(text: str) -> str:
+    return f'<td class="n">{escape(text)}</td>'
+
+
+def _all(summary: Summary) -> Hits:
+    return Hits("", sum(hits.warm for hits in summary.profiles), sum(hits.cold for hits in summary.profiles))
+
+
+def _percent(hits: Hits) -> str:
+    return f"{100 * hits.rate:.1f} %" if hits.warm + hits.cold else "-"
+
+
+def _both(first: float, second: float) -> str:
+    return f"{format_duration(first)}, {format_duration(second)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}"

@@ -1,0 +1,274 @@
+"""Runs of hooks, put together from their audit events. One run: what one hook did for one job on one node.
+
+A run's events follow each other in a log, because journals are moved whole. Memory is bounded all the same: at most
+`MOST_OPEN` runs are put together at a time; an older one is given as unfinished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.audit.line import Line
+from warmstart.report import values
+
+MOST_OPEN = 1024
+IMAGE_EVENTS = {
+    events.IMAGE_REUSED: "reused",
+    events.IMAGE_WAITED: "waited",
+    events.IMAGE_IMPORTED: "imported",
+    events.IMAGE_ADOPTED: "adopted",
+    events.IMAGE_STALE: "stale",
+}
+REMARKS = frozenset(
+    {
+        *(events.IMAGE_QUARANTINED, events.IMAGE_LOCKLESS, events.IMAGE_LEFT_OUT),
+        *(events.PROFILE_LEFT_OUT, events.TMPDIR_LEFT_OUT, events.OVERLAY_FAILED, events.SPEC_IGNORED),
+        *(events.BUNDLE_REFUSED, events.BUNDLE_LEFT_OUT, events.BUNDLE_DROPPED, events.BUNDLE_SPOOLED),
+        *(events.HARVEST_LEFT_OUT, events.HARVEST_DEFERRED, events.HARVEST_DROPPED),
+        *(events.POLICY_REJECTED, events.TRUST_UNPROVEN, events.RECORD_DAMAGED, events.RUN_SUPERSEDED),
+    }
+)
+REFUSED, DRAINED, FAILED = "refused", "drained", "failed"
+_DEGREES = {events.JOB_REFUSED: REFUSED, events.NODE_DRAINED: DRAINED, events.STEP_FAILED: FAILED}
+_WITHOUT_RUN = ("", "", "")
+
+
+class Failure(NamedTuple):
+    """An error of a run: `degree` says what came of it for the job or the node."""
+
+    degree: str  # REFUSED, DRAINED or FAILED
+    step: str
+    code: str
+    reason: str
+    hint: str
+
+
+class ImageUse(NamedTuple):
+    """How a run got one image."""
+
+    reference: str
+    digest: str
+    how: str  # a value of IMAGE_EVENTS
+    size: int  # bytes
+    seconds: float
+    waited: float  # seconds, part of `seconds`
+
+
+class Seeding(NamedTuple):
+    """What one profile was seeded with."""
+
+    profile: str
+    way: str  # overlay | extraction
+    entries: int
+    bundles: int
+    scopes: tuple[str, ...]
+    fetched: int  # bytes
+    seconds: float
+
+
+class Harvest(NamedTuple):
+    """What one profile's harvest published."""
+
+    profile: str
+    entries: int
+    known: int  # files of entries that were there already
+    changed: int  # of `entries`, those that take the place of seeded ones
+    size: int  # bytes
+    seconds: float
+
+
+class Remark(NamedTuple):
+    """An event that explains a result and is no failure of a step."""
+
+    event: str
+    about: str  # the profile, image or bundle
+    reason: str
+
+
+@dataclass
+class Run:
+    """One run of one hook, or of maintenance."""
+
+    hook: str
+    run_id: str
+    node: str
+    cluster: str = ""
+    job: int = 0
+    user: str = ""
+    partition: str = ""
+    account: str = ""
+    first: str = ""  # `ts` of its first event, and of its last
+    last: str = ""
+    outcome: str = ""  # "ok", "failed", "crashed"; "" while it is not finished
+    seconds: float = 0.0  # of the whole hook, once it is finished
+    head: bool = False
+    asked: dict[str, object] = field(default_factory=dict)
+    rules: list[str] = field(default_factory=list)
+    granted_images: list[str] = field(default_factory=list)
+    granted_profiles: list[str] = field(default_factory=list)
+    excluded: str = ""
+    is_planned: bool = False
+    steps: dict[str, float] = field(default_factory=dict)  # seconds
+    images: list[ImageUse] = field(default_factory=list)
+    seedings: dict[str, Seeding] = field(default_factory=dict)
+    warm: list[str] = field(default_factory=list)
+    cold: dict[str, str] = field(default_factory=dict)  # profile → reason
+    facts: dict[str, str] = field(default_factory=dict)
+    ports: list[int] = field(default_factory=list)
+    address: str = ""
+    harvests: list[Harvest] = field(default_factory=list)
+    rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
+    published: int = 0  # bytes of bundles
+    removed: int = 0  # bundles that left the store
+    evicted: int = 0  # images that left the store
+    failures: list[Failure] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+
+
+def runs(lines: Iterable[Line]) -> Iterator[Run]:
+    """Yield each run when its last event has been read; unfinished ones at the end."""
+    pending: dict[tuple[str, str, str], Run] = {}
+    for line in lines:
+        key = (values.text(line, "node"), values.text(line, "hook"), values.text(line, "run_id"))
+        if key == _WITHOUT_RUN:
+            continue
+        run = pending.get(key)
+        if run is None:
+            run = pending[key] = Run(hook=key[1], run_id=key[2], node=key[0], first=values.text(line, "ts"))
+            if len(pending) > MOST_OPEN:
+                yield pending.pop(next(iter(pending)))
+        add(run, line)
+        if line.get("event") == events.HOOK_FINISHED:
+            yield pending.pop(key)
+    yield from pending.values()
+
+
+def add(run: Run, line: Line) -> None:
+    """Add one event to its run."""
+    run.last = values.text(line, "ts") or run.last
+    run.cluster = values.text(line, "cluster") or run.cluster
+    run.user = values.text(line, "user") or run.user
+    run.job = int(values.number(line, "job_id")) or run.job
+    event = values.text(line, "event")
+    if event in IMAGE_EVENTS:
+        _add_image(run, line, IMAGE_EVENTS[events.Event(event)])
+    elif event in _DEGREES:
+        run.failures.append(_failure(_DEGREES[events.Event(event)], line))
+    elif event in REMARKS:
+        run.remarks.append(_remark(event, line))
+    elif event in _ADD:
+        _ADD[events.Event(event)](run, line)
+    if event in (events.STEP_FINISHED, events.STEP_FAILED) and (step := values.text(line, "step")):
+        run.steps[step] = max(run.steps.get(step, 0.0), _seconds(line))
+
+
+def _add_start(run: Run, line: Line) -> None:
+    run.partition, run.account = values.text(line, "partition"), values.text(line, "account")
+
+
+def _add_end(run: Run, line: Line) -> None:
+    run.outcome = run.outcome or values.text(line, "outcome")
+    run.seconds = _seconds(line)
+
+
+def _add_crash(run: Run, line: Line) -> None:  # noqa: ARG001 - the shape of the others
+    run.outcome = "crashed"
+
+
+def _add_plan(run: Run, line: Line) -> None:
+    run.is_planned = True
+    run.head = line.get("head") is True
+    run.asked = values.mapping(line, "asked")
+    run.rules, run.excluded = values.texts(line, "rules"), values.text(line, "excluded")
+    run.granted_images, run.granted_profiles = values.texts(line, "images"), values.texts(line, "profiles")
+
+
+def _add_step(run: Run, line: Line) -> None:
+    if values.text(line, "step") == "seed":
+        run.warm, run.cold = values.texts(line, "warm"), values.words(line, "cold")
+        run.facts = values.words(line, "facts")
+
+
+def _add_image(run: Run, line: Line, how: str) -> None:
+    waited = values.number(line, "waited_ms") / 1000
+    names = (values.text(line, "image"), values.text(line, "digest"))
+    run.images.append(ImageUse(*names, how, int(values.number(line, "bytes")), _seconds(line), waited))
+
+
+def _add_seeding(run: Run, line: Line) -> None:
+    profile = values.text(line, "profile")
+    run.seedings[profile] = Seeding(
+        profile,
+        values.text(line, "way"),
+        int(values.number(line, "entries")),
+        int(values.number(line, "bundles")),
+        tuple(values.texts(line, "scopes")),
+        int(values.number(line, "fetched_bytes")),
+        _seconds(line),
+    )
+
+
+def _add_harvest(run: Run, line: Line) -> None:
+    entries, known, changed, size = (int(values.number(line, key)) for key in ("entries", "known", "changed", "bytes"))
+    run.harvests.append(Harvest(values.text(line, "profile"), entries, known, changed, size, _seconds(line)))
+
+
+def _add_rejected(run: Run, line: Line) -> None:
+    reasons = run.rejected.setdefault(values.text(line, "profile"), {})
+    for reason, count in values.counts(line, "reasons").items():
+        reasons[reason] = reasons.get(reason, 0) + count
+
+
+def _add_published(run: Run, line: Line) -> None:
+    run.published += int(values.number(line, "size"))
+
+
+def _add_removed(run: Run, line: Line) -> None:  # noqa: ARG001 - the shape of the others
+    run.removed += 1
+
+
+def _add_evicted(run: Run, line: Line) -> None:  # noqa: ARG001 - the shape of the others
+    run.evicted += 1
+
+
+def _add_rendezvous(run: Run, line: Line) -> None:
+    run.address = values.text(line, "address")
+    ports = line.get("ports")
+    run.ports = [port for port in ports if isinstance(port, int)] if isinstance(ports, list) else []
+
+
+_ADD = {
+    events.HOOK_STARTED: _add_start,
+    events.HOOK_FINISHED: _add_end,
+    events.HOOK_CRASHED: _add_crash,
+    events.JOB_PLANNED: _add_plan,
+    events.STEP_FINISHED: _add_step,
+    events.CACHE_SEEDED: _add_seeding,
+    events.CACHE_HARVESTED: _add_harvest,
+    events.ENTRY_REJECTED: _add_rejected,
+    events.BUNDLE_PUBLISHED: _add_published,
+    events.BUNDLE_REMOVED: _add_removed,
+    events.IMAGE_EVICTED: _add_evicted,
+    events.RENDEZVOUS_RESERVED: _add_rendezvous,
+    events.RENDEZVOUS_JOINED: _add_rendezvous,
+}
+
+
+def _failure(degree: str, line: Line) -> Failure:
+    error = values.mapping(line, "error")
+    told = [values.text(error, key) for key in ("code", "reason", "hint")]
+    return Failure(degree, values.text(line, "step"), *told)
+
+
+def _remark(event: str, line: Line) -> Remark:
+    error = values.mapping(line, "error")
+    about = next((found for key in ("profile", "image", "bundle", "path") if (found := values.text(line, key))), "")
+    about = about or ", ".join(values.texts(line, "profiles"))
+    return Remark(event, about, values.text(line, "reason") or values.text(error, "reason"))
+
+
+def _seconds(line: Line) -> float:
+    return values.number(line, "duration_ms") / 1000

@@ -1,0 +1,253 @@
+"""The story of one job: what it asked, what it got, how long each part took, what was cold and why, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.policy.units import format_duration, format_size
+from warmstart.profiles import registry
+from warmstart.report.runs import REFUSED, Failure, Harvest, ImageUse, Remark, Run, Seeding
+
+MOST_JOBS = 4096  # of a user's history
+SEED, HARVEST = "seed", "harvest"
+PROLOG = "prolog"
+NO_ENTRIES = "nothing-published"
+
+_COLD = {
+    NO_ENTRIES: "cold: nothing is published for its facts in the scopes that this job reads",
+    "asked-fresh": "cold: the job asked to start fresh",
+    "bundles-refused": "cold: what is published is damaged, blocked or of another version",
+    "bundles-left-out": "cold: what is published is more than a prolog may fetch",
+}
+_ADVICE = {
+    NO_ENTRIES: "{profiles}: nothing; what this job compiles is published when it ends, for the next ones with the "
+    "same facts",
+    "bundles-refused": "{profiles}: administrators: `warmstart audit --event bundle.refused --job {job}`",
+    "bundles-left-out": "{profiles}: administrators: raise seed.max_fetch or seed.fetch_budget in the policy, or let "
+    "`warmstart maintain --store` compact the store",
+}
+_GOT = {
+    "reused": "was in the store",
+    "waited": "was imported by another hook",
+    "imported": "was imported",
+    "adopted": "was adopted from another launcher",
+    "stale": "was in the store; its registry did not say what the tag means now",
+}
+_REMARKS = {
+    events.PROFILE_LEFT_OUT: "is not among the job's profiles",
+    events.TMPDIR_LEFT_OUT: "TMPDIR stays the user's: programs could not bind sockets in a path so long",
+    events.OVERLAY_FAILED: "could not be mounted; extracted instead",
+    events.SPEC_IGNORED: "the controller's spec of the job was not used",
+    events.BUNDLE_REFUSED: "a bundle was refused",
+    events.BUNDLE_LEFT_OUT: "a bundle was left out",
+    events.BUNDLE_SPOOLED: "the store did not take the bundle; it is kept on the node until maintenance",
+    events.BUNDLE_DROPPED: "a bundle on the node was dropped",
+    events.HARVEST_LEFT_OUT: "not harvested",
+    events.HARVEST_DEFERRED: "the epilog had no time; maintenance harvests it",
+    events.HARVEST_DROPPED: "the deferred harvest was dropped",
+    events.IMAGE_QUARANTINED: "the file in the store was damaged; it was quarantined",
+    events.IMAGE_LOCKLESS: "was imported without a lock",
+    events.IMAGE_LEFT_OUT: "another launcher's image was not adopted",
+    events.POLICY_REJECTED: "the policy's files are wrong",
+    events.TRUST_UNPROVEN: "a rule that needs a verified attribute granted nothing",
+    events.RECORD_DAMAGED: "the job's record was damaged",
+    events.RUN_SUPERSEDED: "an earlier run of the job was removed: it was requeued, or the node was started again",
+}
+
+
+class Part(NamedTuple):
+    """One part of a hook's work: how long it took, "" if nobody knows, and what came of it."""
+
+    part: str
+    time: str
+    what: str
+
+
+class HookStory(NamedTuple):
+    """One run of one hook."""
+
+    hook: str
+    node: str
+    started: str  # `ts`
+    seconds: float  # 0.0 while it is not finished
+    outcome: str  # ok | failed | crashed | unfinished
+    parts: tuple[Part, ...]
+
+
+class Story(NamedTuple):
+    """What happened to one job."""
+
+    job: int
+    user: str
+    cluster: str
+    partition: str
+    account: str
+    nodes: tuple[str, ...]
+    asked: tuple[str, ...]
+    rules: tuple[str, ...]
+    added: tuple[str, ...]  # images and profiles of the rules
+    excluded: str
+    refused: str  # why the job failed
+    facts: dict[str, str]
+    hooks: tuple[HookStory, ...]
+    advice: tuple[str, ...]
+
+
+class History:
+    """What a user's other jobs published: for a cold profile, which fact was another one."""
+
+    def __init__(self) -> None:
+        self._facts: dict[int, dict[str, str]] = {}
+        self._published: dict[str, int] = {}  # profile → the last job that published entries
+
+    def add(self, run: Run) -> None:
+        """Add a run of a job of this user."""
+        if run.facts:
+            self._facts[run.job] = run.facts
+            if len(self._facts) > MOST_JOBS:
+                del self._facts[next(iter(self._facts))]
+        for harvest in run.harvests:
+            if harvest.entries:
+                self._published[harvest.profile] = run.job
+
+    def difference(self, profile: str, facts: dict[str, str]) -> str:
+        """Return how these facts differ from those for which entries were last published, "" if nobody knows."""
+        job = self._published.get(profile, 0)
+        known = self._facts.get(job, {})
+        names = [name for name in _facts_of(profile) if known.get(name) != facts.get(name)] if known else []
+        told = [f"{name} is {facts.get(name, '-')}, was {known.get(name, '-')}" for name in names]
+        return f"entries of job {job} do not fit: {'; '.join(told)}" if told else ""
+
+
+def tell(runs: Sequence[Run], history: History) -> Story:
+    """Return the story of a job's runs, which are not empty."""
+    ordered = sorted(runs, key=lambda run: (run.first, run.node))
+    prologs = [run for run in ordered if run.hook == PROLOG]
+    planned = next((run for run in prologs if run.is_planned), ordered[0])
+    facts = next((run.facts for run in prologs if run.facts), {})
+    refused = next((failure for run in ordered for failure in run.failures if failure.degree == REFUSED), None)
+    return Story(
+        job=ordered[0].job,
+        user=_last(run.user for run in ordered),
+        cluster=_last(run.cluster for run in ordered),
+        partition=_last(run.partition for run in ordered),
+        account=_last(run.account for run in ordered),
+        nodes=tuple(dict.fromkeys(run.node for run in prologs)),
+        asked=tuple(_asked(planned.asked)),
+        rules=tuple(planned.rules),
+        added=(*planned.granted_images, *planned.granted_profiles),
+        excluded=planned.excluded,
+        refused=refused.reason if refused else "",
+        facts=facts,
+        hooks=tuple(_hook(run, history) for run in ordered),
+        advice=tuple(_advice(ordered)),
+    )
+
+
+def _asked(asked: dict[str, object]) -> Iterable[str]:
+    for name, value in asked.items():
+        if isinstance(value, list):
+            yield f"{name} {', '.join(map(str, value))}"
+        else:
+            yield name if value is True else f"{name} {value}"
+
+
+def _hook(run: Run, history: History) -> HookStory:
+    parts: list[Part] = []
+    for step, seconds in run.steps.items():
+        parts.append(Part(step, format_duration(seconds), _problems(run, step)))
+        if step == SEED:
+            parts += _profiles(run, history)
+        if step == HARVEST:
+            parts += _harvests(run)
+        if step == "image":
+            parts += [Part("", format_duration(image.seconds), _image(image)) for image in run.images]
+        if step == "rendezvous" and run.ports:
+            parts.append(Part("  MASTER_ADDR", "", f"{run.address}, ports {', '.join(map(str, run.ports))}"))
+    if HARVEST not in run.steps:  # killed, or not finished
+        parts += _harvests(run)
+    parts += [Part("remark", "", _remark(remark)) for remark in run.remarks]
+    parts += [Part("failed", "", failure.reason) for failure in run.failures if failure.step not in run.steps]
+    return HookStory(run.hook, run.node, run.first, run.seconds, run.outcome or "unfinished", tuple(parts))
+
+
+def _problems(run: Run, step: str) -> str:
+    found = [failure.reason for failure in run.failures if failure.step == step]
+    return "; ".join(dict.fromkeys(found))
+
+
+def _profiles(run: Run, history: History) -> Iterable[Part]:
+    for profile in run.warm:
+        seeding = run.seedings.get(profile)
+        yield Part(f"  {profile}", format_duration(seeding.seconds) if seeding else "", _warm(seeding))
+    for profile, reason in run.cold.items():
+        why = _COLD.get(reason, f"cold: {reason}")
+        more = history.difference(profile, run.facts) if reason == NO_ENTRIES else ""
+        yield Part(f"  {profile}", "", f"{why}; {more}" if more else why)
+
+
+def _warm(seeding: Seeding | None) -> str:
+    if seeding is None:
+        return "warm"
+    fetched = f", {format_size(seeding.fetched)} fetched" if seeding.fetched else ""
+    bundles = f"{seeding.bundles} bundle{'s' * (seeding.bundles != 1)}"
+    return f"warm: {seeding.entries} entries of {bundles} ({', '.join(seeding.scopes)}), by {seeding.way}{fetched}"
+
+
+def _harvests(run: Run) -> Iterable[Part]:
+    for harvest in run.harvests:
+        yield Part(f"  {harvest.profile}", format_duration(harvest.seconds), _harvested(harvest))
+    for profile, reasons in run.rejected.items():
+        told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        yield Part(f"  {profile}", "", f"entries rejected: {told}")
+
+
+def _harvested(harvest: Harvest) -> str:
+    if not harvest.entries:
+        return "nothing new"
+    changed = f", {harvest.changed} of them in place of seeded ones" if harvest.changed else ""
+    return f"{harvest.entries} new entries published, {format_size(harvest.size)}{changed}"
+
+
+def _image(image: ImageUse) -> str:
+    waited = f", after {format_duration(image.waited)} of waiting" if image.waited else ""
+    return f"{image.reference} {_GOT[image.how]} ({format_size(image.size)}){waited}"
+
+
+def _remark(remark: Remark) -> str:
+    told = _REMARKS[events.Event(remark.event)]
+    about = f"{remark.about}: " if remark.about else ""
+    return f"{about}{told}{f' ({remark.reason})' if remark.reason else ''}"
+
+
+def _advice(runs: Sequence[Run]) -> Iterable[str]:
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for profile, reason in run.cold.items():
+            if profile not in found.setdefault(reason, []):
+                found[reason].append(profile)
+    hints = [_hint(failure) for run in runs for failure in run.failures if failure.hint]
+    told = [
+        _ADVICE[reason].format(profiles=", ".join(profiles), job=runs[0].job)
+        for reason, profiles in found.items()
+        if reason in _ADVICE
+    ]
+    return dict.fromkeys([*hints, *told])
+
+
+def _hint(failure: Failure) -> str:
+    return f"{failure.code}: {failure.hint}"
+
+
+def _facts_of(profile: str) -> Sequence[str]:
+    """Return the facts that make a profile's namespace; every one, for a profile of the site's own."""
+    if profile in registry.names(()):
+        found = registry.get(profile, ())
+        return (*found.facts, *(("path",) if found.relocation == "constant-path" else ()))
+    return ("image", "cpu", "machine", "gpu", "driver", "declared", "path")
+
+
+def _last(found: Iterable[str]) -> str:
+    return next((value for value in reversed([*found]) if value), "")

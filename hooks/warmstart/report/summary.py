@@ -1,0 +1,341 @@
+"""A summary of many runs, in bounded memory: what `warmstart report` shows, as numbers.
+
+**Time saved** counts imports only. On the first node of each job, an image that was in the store saves the mean
+duration of that image's imports in the same period; if there was none, its size at the period's mean import rate; less
+the time for which the hook looked or waited for it. A hook that waited for another's import saves nothing: the job
+would have imported at the same time. What warm caches save is not estimated: no log says how long a job would have
+compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from warmstart.report.counting import Durations, Tally
+from warmstart.report.runs import DRAINED, FAILED, REFUSED, ImageUse, Run
+
+TOP = 10
+MOST_IMAGES = 2048
+MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
+MOST_PERIODS = 4000  # days: ten years
+PROLOG, EPILOG = "prolog", "epilog"
+_NO_ENTRY = frozenset({"nothing-published", "asked-fresh"})  # in `cold`: nothing was there, or nothing was wanted
+_HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
+_FOUND = frozenset({"reused", "stale"})
+_AVOIDED = frozenset({"reused", "stale", "waited", "adopted"})
+
+
+class Hits(NamedTuple):
+    """How often something began warm."""
+
+    name: str
+    warm: int
+    cold: int
+
+    @property
+    def rate(self) -> float:
+        """The share that was warm, 0 to 1."""
+        return self.warm / (self.warm + self.cold) if self.warm + self.cold else 0.0
+
+
+class Counted(NamedTuple):
+    """A name and how often it occurred."""
+
+    name: str
+    times: int
+
+
+class HookTimes(NamedTuple):
+    """The runs of one hook; times are in seconds."""
+
+    hook: str
+    runs: int
+    failed: int
+    p50: float
+    p95: float
+    p99: float
+    longest: float
+
+
+class Images(NamedTuple):
+    """How jobs got their images, counted on every node."""
+
+    imported: int
+    imported_bytes: int
+    avoided: int  # the image was in the store, or another hook imported it
+    waits: int
+    wait_p50: float  # seconds
+    wait_p95: float
+    import_p50: float
+    import_p95: float
+
+
+class Saved(NamedTuple):
+    """Time saved on imports (see the module)."""
+
+    seconds: float
+    counted: int  # images of first nodes for which the time is known
+    unknown: int  # those for which no import in the period tells it
+
+
+class Entries(NamedTuple):
+    """Entries of caches."""
+
+    harvested: int
+    harvested_bytes: int
+    rejected: tuple[Counted, ...]  # by reason
+
+
+class Period(NamedTuple):
+    """One day, or one hour."""
+
+    start: str  # 2026-01-31, or 2026-01-31T09
+    jobs: int
+    warm: int
+    cold: int
+    imported: int
+    avoided: int
+    published_bytes: int  # of bundles
+    imported_bytes: int
+
+
+class Summary(NamedTuple):
+    """What the runs of a time add up to."""
+
+    first: str  # `ts` of the first and last event
+    last: str
+    runs: int
+    jobs: int  # starts of jobs: a requeued job counts twice
+    users: int
+    nodes: int
+    profiles: tuple[Hits, ...]
+    by_user: tuple[Hits, ...]
+    images: Images
+    top_images: tuple[Counted, ...]
+    saved: Saved
+    cold_anyway: tuple[Counted, ...]  # "profile: reason", although there were entries
+    entries: Entries
+    refused: tuple[Counted, ...]  # jobs, by code
+    drained: tuple[Counted, ...]  # nodes, by code
+    failed: tuple[Counted, ...]  # "step: code"
+    hooks: tuple[HookTimes, ...]
+    removed_bundles: int
+    evicted_images: int
+    periods: tuple[Period, ...]
+
+
+def summarize(runs: Iterable[Run], *, by_hour: bool = False) -> Summary:
+    """Add up runs. Periods are days, or hours."""
+    adding = _Adding(by_hour=by_hour)
+    for run in runs:
+        adding.add(run)
+    return adding.result()
+
+
+@dataclass
+class _Period:
+    jobs: int = 0
+    warm: int = 0
+    cold: int = 0
+    imported: int = 0
+    avoided: int = 0
+    published_bytes: int = 0
+    imported_bytes: int = 0
+
+
+@dataclass
+class _Image:
+    """One digest: its imports, and its uses on first nodes that needed none."""
+
+    imports: int = 0
+    import_seconds: float = 0.0
+    size: int = 0
+    found: int = 0
+    found_seconds: float = 0.0
+
+
+@dataclass
+class _Hook:
+    failed: int = 0
+    times: Durations = field(default_factory=Durations)
+
+
+class _Adding:
+    def __init__(self, *, by_hour: bool) -> None:
+        self._length = len("2026-01-31T09") if by_hour else len("2026-01-31")
+        self._first = self._last = ""
+        self._runs = self._jobs = self._removed = self._evicted = 0
+        self._users, self._nodes = Tally(MOST_DISTINCT), Tally(MOST_DISTINCT)
+        self._profiles, self._profiles_cold = Tally(), Tally()
+        self._user_warm, self._user_cold = Tally(), Tally()
+        self._images, self._references = dict[str, _Image](), Tally(MOST_IMAGES)
+        self._dropped = 0  # uses of images that were forgotten
+        self._imported = self._imported_bytes = self._avoided = 0
+        self._waits, self._imports = Durations(), Durations()
+        self._cold, self._rejected = Tally(), Tally()
+        self._harvested = self._harvested_bytes = 0
+        self._failures = {degree: Tally() for degree in (REFUSED, DRAINED, FAILED)}
+        self._hooks: dict[str, _Hook] = {}
+        self._periods: dict[str, _Period] = {}
+
+    def add(self, run: Run) -> None:
+        self._runs += 1
+        self._first = min(self._first or run.first, run.first)
+        self._last = max(self._last, run.last)
+        self._removed += run.removed
+        self._evicted += run.evicted
+        self._nodes.add(run.node)
+        period = self._period(run)
+        self._add_hook(run)
+        for failure in run.failures:
+            name = f"{failure.step}: {failure.code}" if failure.degree == FAILED else failure.code
+            self._failures[failure.degree].add(name)
+        for harvest in run.harvests:
+            self._harvested += harvest.entries
+            self._harvested_bytes += harvest.size if harvest.entries else 0
+        for reasons in run.rejected.values():
+            for reason, count in reasons.items():
+                self._rejected.add(reason, count)
+        period.published_bytes += run.published
+        for image in run.images:
+            self._add_image(run, image, period)
+        if run.hook == PROLOG:
+            self._add_prolog(run, period)
+
+    def _add_prolog(self, run: Run, period: _Period) -> None:
+        if run.head:
+            self._jobs += 1
+            period.jobs += 1
+            self._users.add(run.user)
+        for profile in run.warm:
+            self._profiles.add(profile)
+            self._user_warm.add(run.user)
+        for profile, reason in run.cold.items():
+            self._profiles_cold.add(profile)
+            self._user_cold.add(run.user)
+            if reason not in _NO_ENTRY:
+                self._cold.add(f"{profile}: {reason}")
+        period.warm += len(run.warm)
+        period.cold += len(run.cold)
+
+    def _add_hook(self, run: Run) -> None:
+        if run.hook not in _HOOKS:
+            return
+        hook = self._hooks.setdefault(run.hook, _Hook())
+        hook.failed += run.outcome in ("failed", "crashed")
+        if run.seconds:
+            hook.times.add(run.seconds)
+
+    def _add_image(self, run: Run, image: ImageUse, period: _Period) -> None:
+        self._references.add(image.reference)
+        known = self._image(image.digest)
+        known.size = image.size or known.size
+        if image.how == "imported":
+            took = max(image.seconds - image.waited, 0.0)
+            known.imports += 1
+            known.import_seconds += took
+            self._imports.add(took)
+            self._imported += 1
+            self._imported_bytes += image.size
+            period.imported += 1
+            period.imported_bytes += image.size
+        elif image.how in _AVOIDED:
+            self._avoided += 1
+            period.avoided += 1
+        if image.waited:
+            self._waits.add(image.waited)
+        if run.head and image.how in _FOUND:
+            known.found += 1
+            known.found_seconds += image.seconds
+
+    def _image(self, digest: str) -> _Image:
+        if digest not in self._images and len(self._images) >= 2 * MOST_IMAGES:
+            ordered = sorted(self._images.items(), key=lambda item: (item[1].found, item[1].imports), reverse=True)
+            self._dropped += sum(image.found for _, image in ordered[MOST_IMAGES:])
+            self._images = dict(ordered[:MOST_IMAGES])
+        return self._images.setdefault(digest, _Image())
+
+    def _period(self, run: Run) -> _Period:
+        start = run.first[: self._length]
+        if start not in self._periods and len(self._periods) >= MOST_PERIODS:
+            return _Period()
+        return self._periods.setdefault(start, _Period())
+
+    def _saved(self) -> Saved:
+        seconds = self._imports.total
+        measured = sum(image.size * image.imports for image in self._images.values())
+        rate = measured / seconds if seconds else 0.0  # bytes per second
+        saved, counted, unknown = 0.0, 0, self._dropped
+        for image in self._images.values():
+            if image.imports:
+                each = image.import_seconds / image.imports
+            elif rate and image.size:
+                each = image.size / rate
+            else:
+                unknown += image.found
+                continue
+            saved += max(image.found * each - image.found_seconds, 0.0)
+            counted += image.found
+        return Saved(saved, counted, unknown)
+
+    def result(self) -> Summary:
+        images = Images(
+            self._imported,
+            self._imported_bytes,
+            self._avoided,
+            self._waits.count,
+            self._waits.quantile(0.5),
+            self._waits.quantile(0.95),
+            self._imports.quantile(0.5),
+            self._imports.quantile(0.95),
+        )
+        hooks = [
+            HookTimes(
+                name,
+                hook.times.count,
+                hook.failed,
+                hook.times.quantile(0.5),
+                hook.times.quantile(0.95),
+                hook.times.quantile(0.99),
+                hook.times.longest,
+            )
+            for name, hook in sorted(self._hooks.items())
+        ]
+        return Summary(
+            first=self._first,
+            last=self._last,
+            runs=self._runs,
+            jobs=self._jobs,
+            users=len(self._users),
+            nodes=len(self._nodes),
+            profiles=_hits(self._profiles, self._profiles_cold, MOST_IMAGES),
+            by_user=_hits(self._user_warm, self._user_cold, TOP),
+            images=images,
+            top_images=_counts(self._references),
+            saved=self._saved(),
+            cold_anyway=_counts(self._cold),
+            entries=Entries(self._harvested, self._harvested_bytes, _counts(self._rejected)),
+            refused=_counts(self._failures[REFUSED]),
+            drained=_counts(self._failures[DRAINED]),
+            failed=_counts(self._failures[FAILED]),
+            hooks=tuple(hooks),
+            removed_bundles=self._removed,
+            evicted_images=self._evicted,
+            periods=tuple(Period(start, *_fields(period)) for start, period in sorted(self._periods.items()) if start),
+        )
+
+
+def _fields(period: _Period) -> Sequence[int]:
+    return [getattr(period, name) for name in Period._fields[1:]]
+
+
+def _counts(tally: Tally) -> tuple[Counted, ...]:
+    return tuple(Counted(name, int(count)) for name, count in tally.top(TOP))
+
+
+def _hits(warm: Tally, cold: Tally, most: int) -> tuple[Hits, ...]:
+    """Return the names with the most of both, largest first."""
+    found = [Hits(name, int(warm[name]), int(cold[name])) for name in {*warm, *cold}]
+    return tuple(sorted(found, key=lambda hits: (-hits.warm - hits.cold, hits.name))[:most])

@@ -1,0 +1,79 @@
+"""`warmstart report`: text for a terminal, JSON, and a page; from this host's log or a directory of logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import sample_log
+from tests.support.command_line import run
+from tests.support.entry_site import EntrySite
+from warmstart.entry import prolog
+from warmstart.paths import Installation
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a directory with the logs of two hosts."""
+    directory = tmp_path_factory.mktemp("logs")
+    for host, days, first in (("n1", 3, 1000), ("n2", 4, 2000)):
+        (directory / host).mkdir()
+        sample_log.write(directory / host / "audit.jsonl", 200, days, first)
+    return str(directory)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Installation:
+    """Return an installation without a policy."""
+    return Installation(str(tmp_path / "prefix"))
+
+
+def test_text(nowhere: Installation, logs: str) -> None:
+    """Each section has its table; nothing is wider than a terminal."""
+    result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01")
+    assert result.exit_code == 0
+    for words in ("job starts", "time saved on imports", "inductor", "alice", "prolog", "base/pytorch:2.9"):
+        assert words in result.stdout
+    assert "24 nodes" in result.stdout
+
+
+def test_json(nowhere: Installation, logs: str) -> None:
+    """The same numbers, by name."""
+    result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--json")
+    found = json.loads(result.stdout)
+    assert found["jobs"] == 400
+    assert found["profiles"][0].keys() == {"name", "warm", "cold"}
+    assert [day["start"] for day in found["periods"]][:3] == ["2026-02-02", "2026-02-03", "2026-02-04"]
+
+
+def test_a_day_is_shown_by_the_hour(nowhere: Installation, logs: str) -> None:
+    """A single column would say nothing."""
+    options = ("--from", logs, "--since", "2026-02-03", "--until", "2026-02-03T23:59", "--json")
+    starts = [hour["start"] for hour in json.loads(run(nowhere, "report", *options).stdout)["periods"]]
+    assert starts[0] == "2026-02-03T00"
+    assert len(starts) == 24
+
+
+def test_a_page(nowhere: Installation, logs: str, tmp_path: Path) -> None:
+    """One file; one that can't be written is status 2."""
+    path = tmp_path / "report.html"
+    result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--html", str(path))
+    assert (result.exit_code, f"wrote {path}" in result.stdout) == (0, True)
+    assert path.read_text().startswith("<!DOCTYPE html>")
+    failed = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--html", f"{tmp_path}/no/report.html")
+    assert (failed.exit_code, "No such file" in failed.stderr) == (2, True)
+
+
+def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
+    """What is still in journals, too."""
+    assert prolog.main(entry_site.installation.prefix) == 0
+    found = entry_site.json("report", "--since", "1h")
+    assert (found["jobs"], found["profiles"]) == (1, [{"name": "numba", "warm": 0, "cold": 1}])
+
+
+def test_nothing_in_that_time(nowhere: Installation, logs: str) -> None:
+    """Is status 1; a log that is not there 2."""
+    assert run(nowhere, "report", "--from", logs, "--since", "2026-03-01").exit_code == 1
+    assert run(nowhere, "report", "--from", f"{logs}/none.jsonl").exit_code == 2

@@ -1,0 +1,47 @@
+"""Counting stays within its bounds, and says what it has not told apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmstart.report.counting import OTHERS, Durations, Tally
+
+
+def test_the_largest_come_first() -> None:
+    """The rest is one row."""
+    tally = Tally()
+    for name, times in {"a": 1, "b": 5, "c": 3, "d": 1}.items():
+        tally.add(name, times)
+    assert tally.top(2) == [("b", 5), ("c", 3), (OTHERS, 2)]
+    assert (tally["b"], tally["x"], sorted(tally), len(tally)) == (5, 0, ["a", "b", "c", "d"], 4)
+
+
+@given(st.lists(st.integers(0, 50), max_size=300))
+def test_a_tally_is_bounded_and_loses_nothing(numbers: list[int]) -> None:
+    """Whatever the names are; a frequent name is kept."""
+    tally = Tally(most=10)
+    for number in numbers:
+        tally.add(str(number))
+        tally.add("often")
+    assert len(tally) <= 10
+    assert sum(count for _, count in tally.top(3)) == 2 * len(numbers)
+    assert tally["often"] == len(numbers)
+
+
+@given(st.lists(st.floats(0.001, 10_000), min_size=1), st.sampled_from([0.5, 0.95, 0.99, 1.0]))
+def test_quantiles_are_exact_to_three_percent(durations: list[float], share: float) -> None:
+    """And never above the longest."""
+    found = Durations()
+    for seconds in durations:
+        found.add(seconds)
+    ordered = sorted(durations)
+    exact = next(value for number, value in enumerate(ordered, 1) if number >= share * len(ordered))
+    assert found.quantile(share) == pytest.approx(exact, rel=0.031)
+    assert found.quantile(share) <= found.longest == ordered[-1]
+
+
+def test_without_durations_there_is_no_quantile() -> None:
+    """Zero, as a report shows it."""
+    assert Durations().quantile(0.5) == 0.0

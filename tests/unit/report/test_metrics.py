@@ -1,0 +1,148 @@
+"""Counters: each event adds what it says, no more labels than the bound, and nothing is lost when they are kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support import sample_log
+from warmstart.audit.line import Line
+from warmstart.host import wire
+from warmstart.report import metrics
+from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Metric, Sample, Saved
+from warmstart.report.runs import runs
+from warmstart.report.summary import summarize
+
+
+def counted(*lines: dict[str, Any]) -> Counters:
+    """Return the counters after these events of a prolog."""
+    counters = Counters()
+    counters.fold({"hook": "prolog", **line} for line in lines)
+    return counters
+
+
+def values(counters: Counters, metric: Metric) -> dict[str, float]:
+    """Return a counter's values that are not 0, by labels."""
+    return {" ".join(sample.labels): sample.value for sample in counters.samples(metric) if sample.value}
+
+
+def test_hooks() -> None:
+    """Runs, durations and crashes."""
+    end: Line = {"event": "hook.finished", "outcome": "ok", "duration_ms": 40}
+    crash = {"event": "hook.crashed", "traceback": "…"}
+    counters = counted(end, {**end, "outcome": "failed", "duration_ms": 10**6}, crash, {**crash, "reason": "killed"})
+    assert values(counters, metrics.HOOK_RUNS) == {"prolog ok": 1, "prolog failed": 1}
+    assert values(counters, metrics.HOOK_CRASHES) == {"prolog bug": 1, "prolog killed": 1}
+    (found,) = counters.distributions(metrics.HOOK_SECONDS)
+    assert (found.labels, found.counts, found.total) == (["prolog"], [0, 0, 1, *[0] * 11, 1], 1000.04)
+
+
+def test_images() -> None:
+    """An import's duration is without the wait before it."""
+    image = {"duration_ms": 41_000, "waited_ms": 40_000, "bytes": 70}
+    counters = counted(
+        *({"event": f"image.{how}", **image} for how in ("waited", "imported")), {"event": "image.reused"}
+    )
+    assert values(counters, metrics.IMAGES) == {"waited": 1, "imported": 1, "reused": 1}
+    assert values(counters, metrics.IMPORTED_BYTES) == {"": 70}
+    (imports,), (waits,) = (counters.distributions(metric) for metric in (metrics.IMPORT_SECONDS, metrics.WAIT_SECONDS))
+    assert (imports.total, sum(imports.counts), waits.total, sum(waits.counts)) == (1.0, 1, 80.0, 2)
+
+
+def test_caches_and_entries() -> None:
+    """Hits, misses and their reasons; harvests and rejections."""
+    counters = counted(
+        {"event": "step.finished", "step": "seed", "warm": ["numba"], "cold": {"jax": "nothing-published"}},
+        {"event": "cache.seeded", "profile": "numba", "entries": 12, "fetched_bytes": 5},
+        {"event": "cache.harvested", "profile": "jax", "entries": 3},
+        {"event": "entry.rejected", "profile": "jax", "reasons": {"smaller": 2}},
+        {"event": "bundle.published", "profile": "jax", "size": 10},
+    )
+    assert values(counters, metrics.CACHE_STARTS) == {"numba hit": 1, "jax miss": 1}
+    assert values(counters, metrics.CACHE_MISSES) == {"nothing-published": 1}
+    assert values(counters, metrics.SEEDED) == {"numba": 12}
+    assert values(counters, metrics.HARVESTED) == {"jax": 3}
+    assert values(counters, metrics.REJECTED) == {"smaller": 2}
+    assert values(counters, metrics.PUBLISHED_BYTES) == {"jax": 10}
+
+
+def test_errors() -> None:
+    """By code."""
+    error = {"error": {"kind": "store", "code": "store-full"}}
+    counters = counted(
+        {"event": "step.failed", "step": "seed", **error}, {"event": "job.refused", **error},
+        {"event": "node.drained", **error}, {"event": "policy.rejected", **error}, {"event": "harvest.dropped"},
+    )  # fmt: skip
+    assert values(counters, metrics.STEP_FAILURES) == {"seed store-full": 1}
+    assert values(counters, metrics.JOBS_REFUSED) == {"store-full": 1}
+    assert [values(counters, metric) for metric in (metrics.NODE_DRAINS, metrics.POLICY_ERRORS)] == [{"": 1}] * 2
+    assert values(counters, metrics.HARVESTS_DROPPED) == {"": 1}
+
+
+def test_what_alerts_look_at_has_a_value_from_the_start() -> None:
+    """Else Prometheus sees no increase when the first one comes."""
+    assert counted().samples(metrics.NODE_DRAINS) == [Sample("warmstart_node_drains", [], 0.0)]
+    assert ["epilog", "killed"] in [sample.labels for sample in counted().samples(metrics.HOOK_CRASHES)]
+
+
+def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is `other`, and nothing is lost."""
+    monkeypatch.setattr(metrics, "MOST_LABELS", 3)
+    lines = [{"event": "entry.rejected", "reasons": {f"r{number}": 1}} for number in range(10)]
+    assert values(counted(*lines), metrics.REJECTED) == {"r0": 1, "r1": 1, "r2": 1, "other": 7}
+    hooks = [{"event": "hook.finished", "hook": f"h{number}", "duration_ms": 1} for number in range(10)]
+    counts = {found.labels[0]: sum(found.counts) for found in counted(*hooks).distributions(metrics.HOOK_SECONDS)}
+    assert counts == {"h0": 1, "h1": 1, "h2": 1, "other": 7}
+
+
+def test_kept_counters_go_on() -> None:
+    """In two halves as in one; as JSON in between."""
+    lines = [*sample_log.lines(100)]
+    first = Counters()
+    first.fold(lines[:500])
+    kept = wire.from_object(Saved, json.loads(json.dumps(first.save()._asdict())))
+    second = Counters(kept)
+    second.fold(lines[500:])
+    whole = Counters()
+    whole.fold(lines)
+    assert [(sample.metric, sample.labels) for sample in second.save().samples] == [
+        (sample.metric, sample.labels) for sample in whole.save().samples
+    ]
+    assert [found.counts for found in second.save().distributions] == [
+        found.counts for found in whole.save().distributions
+    ]
+
+
+def test_what_is_no_metric_any_more_is_forgotten() -> None:
+    """An upgrade may change labels and classes."""
+    name = metrics.HOOK_SECONDS.name
+    old = Saved(
+        [Sample("gone", [], 1.0), Sample("warmstart_images", [], 1.0)], [Distribution(name, ["prolog"], [1], 1.0)]
+    )
+    assert Counters(old).save() == Counters().save()
+
+
+def test_the_report_counts_the_same() -> None:
+    """Of the same log."""
+    lines = [*sample_log.lines(300)]
+    counters = Counters()
+    counters.fold(lines)
+    found = summarize(runs(lines))
+    assert sum(values(counters, metrics.IMAGES).values()) == found.images.imported + found.images.avoided
+    assert sum(values(counters, metrics.HARVESTED).values()) == found.entries.harvested
+    assert (
+        values(counters, metrics.CACHE_STARTS)["numba hit"]
+        == {hits.name: hits.warm for hits in found.profiles}["numba"]
+    )
+
+
+def test_names_follow_the_conventions() -> None:
+    """A base unit at the end; `_total` is added where it is exposed."""
+    for metric in CATALOGUE:
+        assert metric.name.startswith("warmstart_")
+        assert metric.name.endswith("_seconds") == bool(metric.bounds)
+        assert not metric.name.endswith("_total")
+        assert metric.help.endswith(".")
+        assert list(metric.bounds) == sorted(metric.bounds)

@@ -1,0 +1,89 @@
+"""The page asks for nothing, runs nothing, and shows what users wrote as text."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.support import sample_log
+from warmstart.report.page import page
+from warmstart.report.runs import ImageUse, Run, runs
+from warmstart.report.summary import summarize
+
+VOID = {"meta", "wbr"}
+
+
+class Checked(HTMLParser):
+    """Collects the tags, and checks that each is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self._open += [] if tag in VOID else [tag]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element that closes itself."""
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_endtag(self, tag: str) -> None:
+        """Check that it was the last one to be opened."""
+        assert self._open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def week() -> str:
+    """Return the page of a week."""
+    return page(summarize(runs(sample_log.lines(500))), "2026-02-09T06:00:00Z")
+
+
+def test_it_is_self_contained(week: str) -> None:
+    """No script, no link, no image, no font, and a policy that forbids them."""
+    checked = Checked(week)
+    assert checked.tags & {"script", "link", "img", "iframe", "object", "form", "a", "base"} == set()
+    assert checked.attributes & {"src", "href", "xlink:href", "style", "srcset", "onload"} == set()
+    assert "default-src 'none'" in week
+    assert not re.search(r"url\(|@import|https?:", week)
+
+
+def test_it_has_every_section(week: str) -> None:
+    """Light, dark and print."""
+    for heading in (
+        "Job starts",
+        "Hit rate by profile",
+        "Hit rate by user",
+        "Most used images",
+        "Hooks",
+        "Jobs refused",
+    ):
+        assert f">{heading}<" in week
+    for media in ("prefers-color-scheme: dark", "@media print"):
+        assert media in week
+    assert "2026-02-09T06:00:00Z" in week
+    assert "Time saved counts image imports only" in week
+
+
+def test_names_are_text() -> None:
+    """Users choose image references, and so what is in them."""
+    hostile = '"><script>alert(1)</script>'
+    run = Run("prolog", "0a", "n1", user=hostile, first="2026-01-31", last="2026-01-31", head=True)
+    run.images = [ImageUse(hostile, "d", "reused", 1, 0.1, 0.0)]
+    run.warm, run.cold = [hostile], {hostile: "<b>"}
+    assert Checked(page(summarize([run]), "now")).tags & {"script", "b"} == {"b"}  # the tiles' own
+
+
+def test_nothing_to_show_is_a_page() -> None:
+    """With empty tables."""
+    assert "none" in page(summarize([]), "now")

@@ -1,0 +1,96 @@
+"""Events become runs: whole ones, those that were killed, and no more at a time than there is memory for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support import sample_log
+from warmstart.audit.line import Line
+from warmstart.report import runs as module
+from warmstart.report.runs import Harvest, ImageUse, Remark, Run, runs
+
+RUN: Line = {"hook": "prolog", "run_id": "0a", "node": "n1", "cluster": "c", "job_id": 7, "user": "alice"}
+
+
+def event(name: str, **fields: Any) -> Line:  # noqa: ANN401 - an event's own
+    """Return a line of the run."""
+    return {**RUN, "ts": "2026-01-31T09:30:00.250Z", "event": name, **fields}
+
+
+def one(*lines: Line) -> Run:
+    """Return the only run of these lines."""
+    (found,) = runs(lines)
+    return found
+
+
+def test_a_prolog_from_its_start_to_its_end() -> None:
+    """What the job asked, what it got, and how long it took."""
+    found = one(
+        event("hook.started", partition="gpu", account="ml"),
+        event("job.planned", asked={"profiles": ["triton"]}, rules=["all"], profiles=["numba"], head=True),
+        event("image.reused", image="r/a:1", digest="sha256:ab", bytes=70, waited_ms=0, duration_ms=3, step="image"),
+        event("cache.seeded", profile="numba", way="overlay", entries=12, bundles=2, scopes=["site"], duration_ms=20),
+        event("step.finished", step="seed", duration_ms=30, warm=["numba"], cold={"triton": "nothing-published"}),
+        event("rendezvous.reserved", address="n1", ports=[20017]),
+        event("hook.finished", outcome="ok", status=0, duration_ms=40),
+    )
+    assert (found.hook, found.job, found.user, found.partition, found.head) == ("prolog", 7, "alice", "gpu", True)
+    assert (found.asked, found.rules, found.granted_profiles) == ({"profiles": ["triton"]}, ["all"], ["numba"])
+    assert found.images == [ImageUse("r/a:1", "sha256:ab", "reused", 70, 0.003, 0.0)]
+    assert (found.warm, found.cold, found.steps) == (["numba"], {"triton": "nothing-published"}, {"seed": 0.03})
+    assert (found.seedings["numba"].entries, found.ports) == (12, [20017])
+    assert (found.outcome, found.seconds) == ("ok", 0.04)
+
+
+def test_an_epilog() -> None:
+    """Harvests, rejections of one reason added up, and what was published."""
+    found = one(
+        event("cache.harvested", profile="numba", entries=3, known=12, changed=1, bytes=20, duration_ms=310),
+        event("entry.rejected", profile="numba", reasons={"smaller": 2}),
+        event("entry.rejected", profile="numba", reasons={"smaller": 1, "json-malformed": 1}),
+        event("bundle.published", size=10),
+        event("harvest.deferred", profiles=["triton"]),
+    )
+    assert found.harvests == [Harvest("numba", 3, 12, 1, 20, 0.31)]
+    assert (found.rejected, found.published) == ({"numba": {"smaller": 3, "json-malformed": 1}}, 10)
+    assert found.remarks == [Remark("harvest.deferred", "triton", "")]
+    assert found.outcome == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "degree"), [("job.refused", "refused"), ("node.drained", "drained"), ("step.failed", "failed")]
+)
+def test_failures(name: str, degree: str) -> None:
+    """With what to do; a crash is an outcome that the end of the hook does not change."""
+    error = {"kind": "user", "code": "x", "reason": "why", "hint": "do"}
+    found = one(event(name, step="image", error=error), event("hook.crashed"), event("hook.finished", outcome="failed"))
+    assert (*found.failures[0],) == (degree, "image", "x", "why", "do")
+    assert found.outcome == "crashed"
+
+
+def test_a_bundle_that_was_left_out_is_a_remark() -> None:
+    """Its reason is that of its error."""
+    found = one(event("bundle.left-out", profile="numba", bundle="b", error={"reason": "too large"}))
+    assert found.remarks == [Remark("bundle.left-out", "numba", "too large")]
+
+
+def test_lines_of_no_run_are_passed_over() -> None:
+    """Whatever they are."""
+    assert not [*runs([{"event": "x"}, {}])]
+
+
+def test_unfinished_runs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is given up first; none is lost."""
+    monkeypatch.setattr(module, "MOST_OPEN", 3)
+    lines = [{**event("hook.started"), "run_id": str(number)} for number in range(10)]
+    assert [run.run_id for run in runs(lines)] == [str(number) for number in range(10)]
+
+
+def test_runs_of_a_cluster() -> None:
+    """A prolog and an epilog for each job, but no epilog for the refused."""
+    found = [*runs(sample_log.lines(250))]
+    assert len([run for run in found if run.hook == "prolog"]) == 250
+    assert len([run for run in found if run.hook == "epilog"]) == 249
+    assert all(run.outcome for run in found)

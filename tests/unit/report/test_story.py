@@ -1,0 +1,114 @@
+"""A job's story: every cold profile has a reason, every failure what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from warmstart.report import story
+from warmstart.report.runs import REMARKS, Failure, Harvest, ImageUse, Remark, Run, Seeding
+from warmstart.report.story import History, Part, Story, tell
+
+FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
+
+
+def prolog(**fields: object) -> Run:
+    """Return the prolog of job 7."""
+    run = Run(
+        "prolog", "0a", "n1", job=7, user="alice", partition="gpu", first="2026-01-31T09:30:00.250Z", outcome="ok"
+    )
+    run.is_planned, run.facts = True, FACTS
+    for name, value in fields.items():
+        setattr(run, name, value)
+    return run
+
+
+def parts(told: Story) -> list[Part]:
+    """Return all parts of all hooks."""
+    return [part for hook in told.hooks for part in hook.parts]
+
+
+def test_what_the_job_asked_and_got() -> None:
+    """With the time of each part."""
+    run = prolog(
+        asked={"images": ["r/a:1"], "fresh": True, "ports": 2}, rules=["all"], granted_profiles=["numba"], seconds=0.04,
+        steps={"image": 0.004, "seed": 0.03, "rendezvous": 0.001}, address="n1", ports=[20017],
+        images=[ImageUse("r/a:1", "sha256:ab", "waited", 1 << 30, 61.0, 60.0)], warm=["numba"],
+        seedings={"numba": Seeding("numba", "overlay", 12, 1, ("site",), 2048, 0.02)},
+    )  # fmt: skip
+    told = tell([run], History())
+    assert (told.job, told.user, told.nodes, told.refused) == (7, "alice", ("n1",), "")
+    assert (told.asked, told.rules, told.added) == (("images r/a:1", "fresh", "ports 2"), ("all",), ("numba",))
+    assert told.hooks[0][:5] == ("prolog", "n1", "2026-01-31T09:30:00.250Z", 0.04, "ok")
+    assert parts(told) == [
+        Part("image", "4ms", ""),
+        Part("", "1m", "r/a:1 was imported by another hook (1GiB), after 1m of waiting"),
+        Part("seed", "30ms", ""),
+        Part("  numba", "20ms", "warm: 12 entries of 1 bundle (site), by overlay, 2KiB fetched"),
+        Part("rendezvous", "1ms", ""),
+        Part("  MASTER_ADDR", "", "n1, ports 20017"),
+    ]
+    assert told.advice == ()
+
+
+@pytest.mark.parametrize("reason", [*story._COLD, "store-failed"])
+def test_every_cold_profile_has_a_reason(reason: str) -> None:
+    """An error's code, where an error is the reason."""
+    told = tell([prolog(steps={"seed": 0.01}, cold={"numba": reason})], History())
+    assert parts(told)[1].what.startswith("cold: ")
+    assert reason in story._COLD or reason in parts(told)[1].what
+    assert bool(told.advice) == (reason in story._ADVICE)
+
+
+def test_which_fact_was_another_one() -> None:
+    """Compared with the last job of the user that published entries; only facts that count for the profile."""
+    history = History()
+    history.add(prolog(job=5, facts={**FACTS, "cpu": "x86_64-2a", "gpu": "H100"}))
+    history.add(
+        Run("epilog", "0b", "n1", job=5, harvests=[Harvest(name, 3, 0, 0, 9, 0.1) for name in ("numba", "acme")])
+    )
+    assert history.difference("numba", FACTS) == "entries of job 5 do not fit: cpu is x86_64-1f, was x86_64-2a"
+    assert history.difference("triton", FACTS) == ""
+    told = tell([prolog(steps={"seed": 0.01}, cold={"numba": "nothing-published"})], history)
+    assert parts(told)[1].what.endswith("cpu is x86_64-1f, was x86_64-2a")
+    assert "gpu is none, was H100" in history.difference("acme", FACTS)  # of the site's own, every fact may count
+
+
+def test_a_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest jobs are forgotten."""
+    monkeypatch.setattr(story, "MOST_JOBS", 10)
+    history = History()
+    for job in range(100):
+        history.add(prolog(job=job))
+    assert len(history._facts) == 10
+
+
+def test_a_refused_job() -> None:
+    """Why, and what to do."""
+    told = tell([prolog(failures=[Failure("refused", "", "image-refused", "not allowed", "use another")])], History())
+    assert (told.refused, told.advice) == ("not allowed", ("image-refused: use another",))
+    assert parts(told) == [Part("failed", "", "not allowed")]
+
+
+def test_an_epilog_and_its_failures() -> None:
+    """What was harvested, rejected and deferred; a failed step has its reason beside it."""
+    epilog = Run("epilog", "0b", "n1", job=7, first="2026-01-31T10:30:00.250Z", steps={"harvest": 0.4})
+    epilog.harvests = [Harvest("numba", 3, 12, 1, 2048, 0.3), Harvest("jax", 0, 9, 0, 0, 0.1)]
+    epilog.rejected = {"numba": {"smaller": 2}}
+    epilog.failures = [Failure("failed", "harvest", "store-full", "no space", "free space")]
+    epilog.remarks = [Remark("harvest.deferred", "triton", "")]
+    told = tell([epilog, prolog()], History())
+    assert [hook.hook for hook in told.hooks] == ["prolog", "epilog"]
+    assert told.hooks[1].outcome == "unfinished"
+    assert parts(told) == [
+        Part("harvest", "400ms", "no space"),
+        Part("  numba", "300ms", "3 new entries published, 2KiB, 1 of them in place of seeded ones"),
+        Part("  jax", "100ms", "nothing new"),
+        Part("  numba", "", "entries rejected: 2 smaller"),
+        Part("remark", "", "triton: the epilog had no time; maintenance harvests it"),
+    ]
+    assert told.advice == ("store-full: free space",)
+
+
+def test_every_remark_has_words() -> None:
+    """Each event that is one."""
+    assert story._REMARKS.keys() == REMARKS

@@ -1,0 +1,139 @@
+"""What runs add up to; each number from runs that give it alone."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import sample_log
+from warmstart.report.runs import Failure, Harvest, ImageUse, Run, runs
+from warmstart.report.summary import Counted, Entries, Hits, Saved, Summary, summarize
+
+
+def prolog(**fields: object) -> Run:
+    """Return a prolog's run on a job's first node."""
+    run = Run(
+        "prolog", "0a", "n1", job=7, user="alice", first="2026-01-31T09:30:00.000Z", last="2026-01-31T09:30:01.000Z"
+    )
+    run.head = True
+    for name, value in fields.items():
+        setattr(run, name, value)
+    return run
+
+
+def image(how: str, seconds: float = 0.0, digest: str = "d1", size: int = 1000, waited: float = 0.0) -> ImageUse:
+    """Return a use of an image."""
+    return ImageUse(f"r/{digest}", digest, how, size, seconds, waited)
+
+
+def test_nothing_at_all() -> None:
+    """Zeros."""
+    found = summarize([])
+    assert (found.runs, found.jobs, found.profiles, found.periods, found.saved) == (0, 0, (), (), Saved(0.0, 0, 0))
+
+
+def test_jobs_are_counted_on_their_first_node() -> None:
+    """Users and nodes once each."""
+    found = summarize([prolog(), prolog(head=False, node="n2"), prolog(user="bob")])
+    assert (found.runs, found.jobs, found.users, found.nodes) == (3, 2, 2, 2)
+
+
+def test_hit_rates() -> None:
+    """By profile and by user, those with most starts first; why it was cold only if there was something."""
+    found = summarize(
+        [
+            prolog(warm=["numba", "triton"]),
+            prolog(cold={"numba": "nothing-published"}),
+            prolog(user="bob", warm=["numba"], cold={"triton": "bundles-left-out", "jax": "asked-fresh"}),
+        ]
+    )
+    assert found.profiles == (Hits("numba", 2, 1), Hits("triton", 1, 1), Hits("jax", 0, 1))
+    assert found.by_user == (Hits("alice", 2, 1), Hits("bob", 1, 2))
+    assert found.cold_anyway == (Counted("triton: bundles-left-out", 1),)
+    assert found.profiles[0].rate == pytest.approx(2 / 3)
+    assert Hits("x", 0, 0).rate == 0.0
+
+
+def test_imports_and_what_avoided_one() -> None:
+    """On every node; a wait is none of an import's own time."""
+    found = summarize([
+        prolog(images=[image("imported", 50, waited=10)]),
+        prolog(images=[image("waited", 30, waited=30)], head=False),
+        prolog(images=[image("reused", 1)]), prolog(images=[image("adopted", 5, "d2")]),
+    ])  # fmt: skip
+    images = found.images
+    assert (images.imported, images.imported_bytes, images.avoided, images.waits) == (1, 1000, 3, 2)
+    assert images.import_p50 == pytest.approx(40, rel=0.04)
+    assert found.top_images == (Counted("r/d1", 3), Counted("r/d2", 1))
+
+
+def test_time_saved() -> None:
+    """By the image's own imports, else by its size; not for waits, not on further nodes, and not by guessing."""
+    imported = prolog(images=[image("imported", 100)])
+    assert summarize([imported, prolog(images=[image("reused", 1)])]).saved == Saved(99.0, 1, 0)
+    assert summarize([imported, prolog(images=[image("stale", 1, "d2", 500)])]).saved == Saved(49.0, 1, 0)
+    assert summarize([imported, prolog(images=[image("waited", 90, waited=90)])]).saved == Saved(0.0, 0, 0)
+    assert summarize([imported, prolog(images=[image("reused", 1)], head=False)]).saved == Saved(0.0, 0, 0)
+    assert summarize([prolog(images=[image("reused", 1)])]).saved == Saved(0.0, 0, 1)
+
+
+def test_entries_and_failures() -> None:
+    """By reason and code."""
+    failures = [Failure("failed", "seed", "store-failed", "", ""), Failure("refused", "", "image-refused", "", "")]
+    epilog = Run("epilog", "0b", "n1", harvests=[Harvest("numba", 3, 0, 0, 20, 0.1), Harvest("jax", 0, 9, 0, 5, 0.1)])
+    epilog.rejected, epilog.published = {"numba": {"smaller": 2}, "jax": {"smaller": 1}}, 10
+    found = summarize([prolog(failures=failures), epilog])
+    assert found.entries == Entries(3, 20, (Counted("smaller", 3),))
+    assert (found.failed, found.refused) == ((Counted("seed: store-failed", 1),), (Counted("image-refused", 1),))
+
+
+def test_hooks() -> None:
+    """Their times and failures; maintenance is none."""
+    outcomes = ["ok"] * 98 + ["failed", "crashed"]
+    found = summarize([prolog(seconds=0.05, outcome=outcome) for outcome in outcomes] + [Run("maintain", "0c", "n1")])
+    (hook,) = found.hooks
+    assert (hook.hook, hook.runs, hook.failed, hook.longest) == ("prolog", 100, 2, 0.05)
+    assert hook.p50 == pytest.approx(0.05, rel=0.04)
+
+
+def test_periods() -> None:
+    """Days, or hours."""
+    later = prolog(first="2026-02-01T11:00:00.000Z", warm=["numba"])
+    days = summarize([prolog(), later]).periods
+    assert [(day.start, day.jobs, day.warm) for day in days] == [("2026-01-31", 1, 0), ("2026-02-01", 1, 1)]
+    assert [hour.start for hour in summarize([prolog(), later], by_hour=True).periods] == [
+        "2026-01-31T09",
+        "2026-02-01T11",
+    ]
+
+
+def test_a_week_adds_up() -> None:
+    """Every image use and every start of a cache is counted once."""
+    found: Summary = summarize(runs(sample_log.lines(500)))
+    assert (found.jobs, found.users, found.nodes) == (500, 10, 24)
+    assert found.images.imported + found.images.avoided == 500 - sum(one.times for one in found.refused)
+    assert sum(day.warm + day.cold for day in found.periods) == sum(hits.warm + hits.cold for hits in found.profiles)
+    assert json.dumps(found)
+
+
+def distinct(count: int) -> Iterator[Run]:
+    """Yield prologs of ever other users, images and profiles."""
+    for number in range(count):
+        uses = [image("reused", 1, f"digest-{number}")]
+        yield prolog(user=f"user-{number}", images=uses, cold={f"profile-{number}": "bundles-refused"})
+
+
+def test_memory_is_bounded_whatever_the_names_are() -> None:
+    """Ten times as many names take no more memory than the bounds allow; nothing is lost from the totals."""
+    tracemalloc.start()
+    try:
+        found = summarize(distinct(40_000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 << 20
+    assert found.images.avoided == found.saved.unknown == 40_000
+    assert sum(one.times for one in found.cold_anyway) == 40_000
