@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import wraps
+from itertools import chain, repeat
 from typing import NamedTuple, NoReturn, TypeVar
 
 import click
@@ -82,6 +83,7 @@ class Column(NamedTuple):
     name: str  # for -o, --sort and --json
     show: Callable[[object], str] = text
     listed: bool = True  # also without -o
+    width: int = 0  # the least, for rows that are printed as they come
 
 
 class Listing(NamedTuple):
@@ -99,20 +101,40 @@ class Listing(NamedTuple):
 
     def show(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Print the rows, as JSON with all fields or those of -o."""
-        chosen = [column for column in self.columns if column.name in self.fields] or [
-            column for column in self.columns if column.listed
-        ]
-        chosen.sort(key=lambda column: self.fields.index(column.name) if self.fields else 0)
-        found = self._sorted(rows)
+        found = self.sorted(rows)
         if self.as_json:
-            show_json([{name: row.get(name) for name in self.fields or row} for row in found])
-            return
-        heads = [column.name.upper() for column in chosen]
-        cells = [[column.show(row.get(column.name)) for column in chosen] for row in found]
-        if cells:
-            _print_table(heads if self.header else None, cells)
+            show_json([self._picked(row) for row in found])
+        elif found:
+            _print_table(self._heads(), [self._cells(row) for row in found])
 
-    def _sorted(self, rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    def stream(self, rows: Iterable[Mapping[str, object]]) -> bool:
+        """Print the rows one by one, as they come, and return whether there were any. JSON is one object per line."""
+        heads, any_row = self._heads(), False
+        for row in rows:
+            if self.as_json:
+                show_json(self._picked(row))
+            else:
+                widths = [column.width for column in self._chosen()]
+                _print_table(None if any_row else heads, [self._cells(row)], least=widths, align=False)
+            any_row = True
+        return any_row
+
+    def _picked(self, row: Mapping[str, object]) -> Mapping[str, object]:
+        return {name: row.get(name) for name in self.fields} if self.fields else row
+
+    def _chosen(self) -> list[Column]:
+        named = {column.name: column for column in self.columns}
+        chosen = [named.get(name, Column(name)) for name in self.fields]
+        return chosen or [column for column in self.columns if column.listed]
+
+    def _heads(self) -> list[str] | None:
+        return [column.name.upper() for column in self._chosen()] if self.header else None
+
+    def _cells(self, row: Mapping[str, object]) -> list[str]:
+        return [column.show(row.get(column.name)) for column in self._chosen()]
+
+    def sorted(self, rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
+        """Return the rows in the order of --sort."""
         name = self.sort.lstrip("-")
         if not name:
             return list(rows)
@@ -126,13 +148,16 @@ class Listing(NamedTuple):
         return sorted(rows, key=order, reverse=self.sort.startswith("-"))
 
 
-def table_options(columns: Sequence[Column]) -> Callable[[_Command], _Command]:
-    """Add --json, -o, --sort and --no-header to a command, which gets a `Listing` as the argument `listing`."""
+def table_options(columns: Sequence[Column], *, others: bool = False) -> Callable[[_Command], _Command]:
+    """Add --json, -o, --sort and --no-header to a command, which gets a `Listing` as the argument `listing`.
+
+    With `others`, -o and --sort take any name: rows have more fields than can be listed here.
+    """
     names = [column.name for column in columns]
 
-    def known(_context: click.Context, _param: click.Parameter, value: str) -> str:
-        for name in filter(None, value.split(",")):
-            if name.lstrip("-") not in names:
+    def known(_context: click.Context, param: click.Parameter, value: str) -> str:
+        for name in filter(None, value.split(",") if param.name == "fields" else [value.removeprefix("-")]):
+            if name not in names and not others:
                 raise click.BadParameter(f"no field {name!a}; fields: {', '.join(names)}")
         return value
 
@@ -172,11 +197,13 @@ def show_fields(pairs: Iterable[tuple[str, object]]) -> None:
     _print_table(None, [[f"{name}:", text(value)] for name, value in pairs], align=False)
 
 
-def _print_table(heads: Sequence[str] | None, rows: Sequence[Sequence[str]], *, align: bool = True) -> None:
+def _print_table(
+    heads: Sequence[str] | None, rows: Sequence[Sequence[str]], *, align: bool = True, least: Sequence[int] = ()
+) -> None:
     shown = [[visible(cell) for cell in row] for row in rows]
     above = [list(heads)] if heads else []
     columns = list(zip(*above, *shown, strict=True))
-    widths = [max(map(len, column)) for column in columns[:-1]]
+    widths = [max(*map(len, column), low) for column, low in zip(columns[:-1], chain(least, repeat(0)), strict=False)]
     right = [align and all(map(_NUMBER.fullmatch, column[len(above) :])) for column in columns[:-1]]
     for number, (*row, last) in enumerate([*above, *shown]):
         start = "".join(

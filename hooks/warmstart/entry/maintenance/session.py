@@ -157,7 +157,7 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
         from warmstart.audit.sink import flush  # structlog is slow to import, and a look at the images needs none
 
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
-        flush(paths.journal, policy.paths.audit)
+        flush(paths.journal, policy.paths.audit, policy.audit.services)
 
 
 def require_root(command: str) -> None:
