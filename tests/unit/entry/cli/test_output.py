@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from warmstart.entry.cli import output
-from warmstart.policy.schema import BYTES
+from warmstart.policy.units import BYTES
 from warmstart.store.layout import StoreFailed
 
 TEXT = st.text(max_size=30) | st.sampled_from(["\x1b[31mred", "\u202e", "[bold]x[/bold]", ":smile:", "x" * 500])
