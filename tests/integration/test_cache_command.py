@@ -28,11 +28,11 @@ def site(base: Path) -> MaintenanceSite:
 
 def test_what_is_published_is_listed_and_shown(site: MaintenanceSite) -> None:
     """`ls` lists bundles of every scope, or nothing if no bundle matches; `show` has the manifest."""
-    assert site.command("cache", "ls") == 1
+    assert site.command("cache", "list") == 1
     bundle = site.publish(one("e"))
     site.publish(one("f"), scope="site")
-    assert {row["scope"] for row in site.json("cache", "ls")} == {"user-1-a", "site"}
-    (row,) = site.json("cache", "ls", "--scope", "user-1-a")
+    assert {row["scope"] for row in site.json("cache", "list")} == {"user-1-a", "site"}
+    (row,) = site.json("cache", "list", "--scope", "user-1-a")
     assert (row["bundle"], row["entries"], row["user"]) == (bundle, 1, "a")
     shown = site.json("cache", "show", bundle)
     assert (shown["bundle"], list(shown["entries"])) == (bundle, ["e"])
@@ -110,7 +110,7 @@ def test_no_bundle_grows_beyond_what_a_node_fetches(site: MaintenanceSite) -> No
     small = MaintenanceSite(site.base, more="seed: {max_fetch: 8KiB}")
     for name in "abc":
         small.publish(one(name))
-    sizes = [row["size"] for row in small.json("cache", "ls")]
+    sizes = [row["size"] for row in small.json("cache", "list")]
     assert sizes == [4096] * 3
     assert small.json("cache", "compact")["compacted"] == 0
     assert MaintenanceSite(site.base, more="seed: {max_fetch: 24KiB}").json("cache", "compact")["compacted"] == 1
@@ -199,14 +199,14 @@ def test_a_blocked_user_reaches_nobody(site: MaintenanceSite) -> None:
     assert site.command("cache", "block", "--user", "mallory", "--reason", "ticket 17") == 0
     assert site.command("cache", "block", "--user", "mallory", "--reason", "again") == 1
     assert set(site.seen()) == {"a"}
-    (known,) = site.json("cache", "blocked")
+    (known,) = site.json("cache", "list", "--blocked")
     assert (known["user"], known["reason"]) == ("mallory", "ticket 17")
     assert site.command("cache", "unblock", "--user", "mallory") == 0
     assert site.command("cache", "block", "--user", "666", "--reason", "x") == 0
     assert set(site.seen()) == {"a"}
     assert site.command("cache", "unblock", "--all") == 0
     assert set(site.seen()) == {"a", "b"}
-    assert site.command("cache", "blocked") == 1
+    assert site.command("cache", "list", "--blocked") == 1
     assert len(site.events("cache.blocked")) == 3
 
 

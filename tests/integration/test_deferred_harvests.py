@@ -45,7 +45,7 @@ def late_job(site: Site, job_id: int) -> Path:
 
 def stored(site: Site) -> int:
     """Return how many of Numba's entries are in the store."""
-    found = json.loads(site.command("cache", "ls", "--json", "--profile", "numba").stdout)
+    found = json.loads(site.command("cache", "list", "--json", "--profile", "numba").stdout)
     return sum(bundle["entries"] for bundle in found)
 
 

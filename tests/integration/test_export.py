@@ -71,7 +71,7 @@ def test_there_and_back(two: Two, name: str) -> None:
     assert files == wanted
     (again,) = two.imported(source)
     assert (again["bundle"], again["entries"], again["known"]) == (None, 0, 2)
-    assert len(two.there.json("cache", "ls")) == 1
+    assert len(two.there.json("cache", "list")) == 1
     assert [event["bundle"] for event in two.there.events("bundle.imported")] == [row["bundle"]]
     assert [event["bundles"] for event in two.here.events("cache.exported")] == [1]
 
@@ -153,7 +153,7 @@ def test_a_scope_has_to_be_named(two: Two) -> None:
     assert two.there.command("cache", "import", str(out), "--scope", "user-99-daemon", "--to", DAEMON) == 0
     assert set(two.there.seen(DAEMON)) == {*two.entries, *numba_entries(6)}
     assert two.there.command("cache", "import", str(out), "--to", "site", "--to-namespace", "mine") == 0
-    assert {row["namespace"] for row in two.there.json("cache", "ls", "--scope", "site")} == {"mine"}
+    assert {row["namespace"] for row in two.there.json("cache", "list", "--scope", "site")} == {"mine"}
 
 
 def test_entries_are_validated_again(two: Two) -> None:

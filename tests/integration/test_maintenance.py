@@ -435,7 +435,7 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
     node.maintain()
     assert [path.exists() for path in shas.values()] == [False, False, True]
     assert not list(Path(node.paths.bundles).glob("*.origin.json"))[1:]
-    used = sorted(round((now - row["used"]) / 86400) for row in node.site.json("cache", "ls"))
+    used = sorted(round((now - row["used"]) / 86400) for row in node.site.json("cache", "list"))
     assert used == [0, 5, 9]
 
 

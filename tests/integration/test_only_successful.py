@@ -71,7 +71,7 @@ def test_only_what_ended_well_is_harvested(choosy: Site) -> None:
         "CANCELLED": "it ended with status 15, reason None",
     }
     assert choosy.events(harvested.job_id, "harvest.left-out") == []
-    listed = json.loads(choosy.command("cache", "ls", "--json", "--profile", "numba").stdout)
+    listed = json.loads(choosy.command("cache", "list", "--json", "--profile", "numba").stdout)
     assert [bundle["entries"] for bundle in listed] == [1]
 
 

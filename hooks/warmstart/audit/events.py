@@ -69,6 +69,7 @@ ORPHAN_REMOVED = Event("orphan.removed")
 SPEC_WRITTEN = Event("spec.written")
 SPEC_FAILED = Event("spec.failed")
 SPEC_IGNORED = Event("spec.ignored")
+AUDIT_UNSHIPPED = Event("audit.unshipped")
 JOURNAL_DAMAGED = Event("journal.damaged")
 
 # What a job's own user may read of its prolog: nothing of other users' jobs, of the node, or of the policy.

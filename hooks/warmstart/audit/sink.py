@@ -13,14 +13,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import structlog
 from structlog.typing import EventDict
 
-from warmstart.audit.line import shaped
+from warmstart.audit.events import AUDIT_UNSHIPPED
+from warmstart.audit.line import Line, shaped, timestamp
 from warmstart.audit.pending import PendingJournal, events, journals
+from warmstart.audit.shipping import Shipper, shippers
 from warmstart.errors import ResourceError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
@@ -39,8 +42,11 @@ class AuditUnwritable(ResourceError):
     hint = "free space or repair the path; the next hook moves the waiting events"
 
 
-def flush(journal_dir: str, audit_path: str) -> int:
+def flush(journal_dir: str, audit_path: str, services: Sequence[str] = ()) -> int:
     """Move the journals of all hooks that are not running into the log. Return the number of lines written.
+
+    `services` are those of `audit.shipping` that get the lines, too. What one of them does not take is in the log
+    only, as the event `audit.unshipped` says there.
 
     Raises `AuditUnwritable` if the log cannot be written; no content of a journal raises. Takes at most `BUDGET`
     seconds.
@@ -53,7 +59,8 @@ def flush(journal_dir: str, audit_path: str) -> int:
             with _opened_log(audit_path) as log:
                 with suppress(OSError):  # a file system without locks
                     files.wait_flock(directory, deadline.within(LOCK_WAIT))
-                return _move_all(directory, _Appender(log), deadline)
+                with shippers(services) as opened:
+                    return _move_all(directory, _Appender(log, opened), deadline)
     except FileNotFoundError as error:
         if error.filename == journal_dir:
             return 0
@@ -65,9 +72,10 @@ def flush(journal_dir: str, audit_path: str) -> int:
 class _Appender:
     """Output of structlog: appends whole lines to a descriptor."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, shippers: Sequence[Shipper]) -> None:
         self.fd = fd
         self.lines = 0
+        self.shippers = shippers
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
             os.write(fd, b"\n")  # a full disk cut the last line short
@@ -78,6 +86,8 @@ class _Appender:
         if os.write(self.fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.lines += 1
+        for shipper in self.shippers:
+            shipper.send(text)
 
 
 class _Logger(structlog.BoundLoggerBase):
@@ -112,11 +122,19 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
             for line in lines:
                 logger.append(str(line.pop("event")), line)
             moved.append(journal.name)
+        for shipper in appender.shippers:
+            if shipper.unsent:
+                logger.append(AUDIT_UNSHIPPED, _unshipped(shipper))
     finally:
         os.fsync(appender.fd)
         for name in moved:
             unlink_if_there(name, directory)
     return appender.lines
+
+
+def _unshipped(shipper: Shipper) -> Line:
+    now = timestamp(time.time())
+    return {"ts": now, "service": shipper.name, "lines": shipper.unsent, "reason": shipper.problem}
 
 
 def _movable(directory: int) -> list[PendingJournal]:

@@ -26,7 +26,9 @@ def _remove(run: ControllerRun) -> None:
 def _move_journals(installation: Controller) -> None:
     try:
         from warmstart.audit.sink import flush
+        from warmstart.policy.compiled import read
 
-        flush(installation.journal, installation.audit)
+        policy = read(installation.compiled_policy)
+        flush(installation.journal, installation.audit, policy.audit.services if policy else ())
     except WarmstartError as error:  # the journals stay for the next run
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it

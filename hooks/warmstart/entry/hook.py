@@ -175,7 +175,7 @@ def _move_journals(installation: Installation, paths: NodePaths) -> None:
 
         policy = read(installation.compiled_policy)
         if policy is not None:
-            flush(paths.journal, policy.paths.audit)
+            flush(paths.journal, policy.paths.audit, policy.audit.services)
     except WarmstartError as error:
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
     except Exception:  # noqa: BLE001 - the audit must not fail a job

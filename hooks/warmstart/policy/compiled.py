@@ -38,6 +38,12 @@ class Paths(NamedTuple):
     metrics: str | None  # of node_exporter's textfile collector; None: no metrics are written
 
 
+class Audit(NamedTuple):
+    """Where audit events go besides the file."""
+
+    services: tuple[str, ...]  # of `audit.shipping`
+
+
 class Pattern(NamedTuple):
     """A glob as written, and its regular expression, which is "" for a plain name."""
 
@@ -214,6 +220,7 @@ class Policy(NamedTuple):
     validate_user: Identity
     site_label: str
     constant_path: str  # none | spank | namespace | link | enroot
+    audit: Audit
     images: Images
     seed: Seed
     harvest: Harvest
@@ -300,6 +307,7 @@ def decode(data: Json) -> Policy:
         validate_user=Identity(**data["validate_user"]),
         site_label=data["site_label"],
         constant_path=data["constant_path"],
+        audit=Audit(**data["audit"]),
         images=_images(**data["images"]),
         seed=Seed(**data["seed"]),
         harvest=Harvest(**data["harvest"]),

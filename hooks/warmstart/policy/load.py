@@ -55,6 +55,7 @@ def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], s
         validate_user=_existing(users, model.validate_user),
         site_label=model.site_label,
         constant_path=model.constant_path,
+        audit=compiled.Audit(tuple(model.audit.services)),
         images=_images(model.images, users),
         seed=compiled.Seed(**_values(model.seed)),
         harvest=compiled.Harvest(**_values(model.harvest)),

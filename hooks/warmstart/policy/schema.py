@@ -180,6 +180,16 @@ class Paths(Section):
     )
 
 
+class Audit(Section):
+    """Where audit events go besides the file `paths.audit`, which has all of them ([audit.md](audit.md))."""
+
+    services: list[Literal["journald", "syslog"]] = Field(
+        default=[],
+        description="Log services of this host that get each line, too: systemd's journal, syslog's `/dev/log`, or "
+        "both.",
+    )
+
+
 class Match(Section):
     """Which jobs a rule is for. All keys must match; of a list, one pattern is enough. Patterns are case-sensitive."""
 
@@ -636,6 +646,7 @@ class PolicyModel(Section):
         "alone, for sites whose jobs are containers. `none`: bare jobs have it at a path of their own, and profiles "
         "that need a constant path are left out.",
     )
+    audit: Audit = Field(default_factory=Audit)
     images: Images = Field(default_factory=Images)
     seed: Seed = Field(default_factory=Seed)
     harvest: Harvest = Field(default_factory=Harvest)

@@ -54,7 +54,7 @@ class PromotionRefused(UserError):
 
     code = "promotion-refused"
     template = "{problem}"
-    hint = "run `warmstart cache ls` for the scopes, `warmstart cache show BUNDLE` for its entries"
+    hint = "run `warmstart cache list` for the scopes, `warmstart cache show BUNDLE` for its entries"
 
 
 class UnpackFailed(ResourceError):

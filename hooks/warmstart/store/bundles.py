@@ -71,7 +71,7 @@ class PublishBlocked(StoreError):
 
     code = "publish-blocked"
     template = "cannot publish: {what} is blocked"
-    hint = "run `warmstart cache blocked` to see by whom and why"
+    hint = "run `warmstart cache list --blocked` to see by whom and why"
 
 
 class QuotaExceeded(UserError):

@@ -54,7 +54,7 @@ _held: list[Held] = []  # keeps locks until this process ends
 
 
 class Bundle(NamedTuple):
-    """One bundle of the store, as maintenance and `warmstart cache ls` see it."""
+    """One bundle of the store, as maintenance and `warmstart cache list` see it."""
 
     scope: str
     profile: str

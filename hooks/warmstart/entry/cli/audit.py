@@ -1,28 +1,46 @@
-"""`warmstart audit`: query the audit log by job, node, event, user and time."""
+"""`warmstart audit`: query audit logs by job, node, event, user and time, and follow them."""
 
 from __future__ import annotations
 
+import heapq
 import os
 import time
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
+from itertools import chain
 
 import click
 
 from warmstart.audit.line import ORDER, Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
+from warmstart.entry.cli.output import Column, Listing, duration, fail, table_options, text, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.units import parse_duration
 
 NOTHING = 1
-COLUMNS = ("time (UTC)", "node", "job", "hook", "step", "event", "outcome", "ms", "detail")
-LONGEST_DETAIL = 160
+TAIL = 10  # lines that --follow shows first
+COLUMNS = (
+    Column("ts", width=24),
+    Column("node", width=6),
+    Column("job_id", width=6),
+    Column("event", width=18),
+    Column("detail"),
+    Column("user", listed=False),
+    Column("uid", listed=False),
+    Column("hook", listed=False),
+    Column("step", listed=False),
+    Column("outcome", listed=False),
+    Column("duration_ms", listed=False),
+    Column("run_id", listed=False),
+    Column("cluster", listed=False),
+    Column("error", listed=False),
+)
 
 
-def _since(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Parse --since, a duration before now or a date in UTC, into the form of a line's `ts`."""
+def _moment(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Parse a duration before now or a date in UTC into the form of a line's `ts`."""
     if value is None:
         return None
     try:
@@ -41,47 +59,83 @@ def _since(_context: click.Context, _param: click.Parameter, value: str | None) 
 @click.option("--node", help="Show only events of this node.")
 @click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*.failed'.")
 @click.option("--user", help="Show only events of this user's jobs, by name or uid.")
-@click.option("--since", metavar="AGO|DATE", callback=_since, help="Show only newer events: 2h, 7d, or a date in UTC.")
-@click.option("--file", type=click.Path(dir_okay=False), help="Read this log instead of the policy's.")
-@json_option
+@click.option("--since", metavar="AGO|DATE", callback=_moment, help="Show only events since then: 2h, 7d, or a date.")
+@click.option("--until", metavar="AGO|DATE", callback=_moment, help="Show only events until then.")
+@click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    metavar="PATH",
+    help="Read this log, the *.jsonl below this directory, or - for standard input; may be repeated.",
+)
+@click.option("-n", "last", type=click.IntRange(min=1), metavar="N", help="Show only the last N events.")
+@click.option("-f", "--follow", is_flag=True, help="Show the last events (-n, default 10), then new ones; ends by ^C.")
+@table_options(COLUMNS, others=True)
 @click.pass_obj
 def audit(
     installation: Installation,
+    /,
     *,
-    job: int | None,
-    node: str | None,
-    event: str | None,
-    user: str | None,
-    since: str | None,
-    file: str | None,
-    as_json: bool,
+    sources: tuple[str, ...],
+    last: int | None,
+    follow: bool,
+    listing: Listing,
+    **only: int | str | None,
 ) -> None:
     """Show the audit events that match all options.
 
     Reads the policy's audit log with its rotated files and, as root, the events of this host's nodes that are not in
     the log yet. With --json each event is one line, as docs/audit.md describes it.
 
-    Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or the log cannot be read.
+    Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or a log cannot be read.
     """
-    where = LineFilter(job, node, event, user, since)
-    log = AuditLog([file]) if file else AuditLog([_path(installation)], _journal_dirs(installation))
+    where = LineFilter(**only)  # type: ignore[arg-type]  # click has checked the types
+    log = AuditLog(sources or [_path(installation)], () if sources else _journal_dirs(installation))
     try:
-        found = _print_json(log, where) if as_json else _print_table(log, where)
+        found = _show(log, where, listing, last, follow=follow)
     except FileNotFoundError as error:
-        fail(error, "" if file else "no hook has moved its events into this log yet")
+        fail(error, "" if sources else "no hook has moved its events into this log yet")
     except OSError as error:
         fail(error, "only root and the log's group can read the audit log")
+    except KeyboardInterrupt:
+        return
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
     if not found:
+        warn("no event matches")
         raise click.exceptions.Exit(NOTHING)
+
+
+def _show(log: AuditLog, where: LineFilter, listing: Listing, last: int | None, *, follow: bool) -> bool:
+    """Print the events and return whether there were any."""
+    if follow:
+        before = _last(log.lines(where), last or TAIL)
+        return listing.stream(_rows(chain(before, log.follow(where)), listing))
+    found = _last(log.lines(where), last) if last else log.lines(where)
+    if listing.as_json and not listing.sort:
+        return listing.stream(_rows(found, listing))
+    rows = sorted(_rows(found, listing), key=lambda line: str(line.get("ts")))
+    if listing.as_json:
+        return listing.stream(listing.sorted(rows))
+    listing.show(rows)
+    return bool(rows)
+
+
+def _last(lines: Iterable[Line], count: int) -> list[Line]:
+    """Return the lines with the latest times, in bounded memory."""
+    return heapq.nlargest(count, lines, key=lambda line: str(line.get("ts")))[::-1]
+
+
+def _rows(lines: Iterable[Line], listing: Listing) -> Iterator[Line]:
+    """Yield the lines; for people, with the field `detail`."""
+    return (line if listing.as_json else {**line, "detail": _detail(line)} for line in lines)
 
 
 def _path(installation: Installation) -> str:
     try:
         return current_policy(installation).policy.paths.audit
     except PolicyError as error:
-        fail(error, "the policy sets the path of the audit log; give one yourself with --file PATH")
+        fail(error, "the policy sets the path of the audit log; give one yourself with --from PATH")
 
 
 def _journal_dirs(installation: Installation) -> list[str]:
@@ -92,34 +146,12 @@ def _journal_dirs(installation: Installation) -> list[str]:
     return [installation.node(node).journal for node in nodes]
 
 
-def _print_json(log: AuditLog, where: LineFilter) -> int:
-    count = 0
-    for line in log.lines(where):
-        show_json(line)
-        count += 1
-    return count
-
-
-def _print_table(log: AuditLog, where: LineFilter) -> int:
-    lines = sorted(log.lines(where), key=lambda line: str(line.get("ts")))
-    if lines:
-        show_table(COLUMNS, (_row(line) for line in lines))
-    else:
-        warn("no event matches")
-    return len(lines)
-
-
-def _row(line: Line) -> tuple[object, ...]:
-    when = str(line.get("ts")).replace("T", " ").removesuffix("Z")
-    columns = ("node", "job_id", "hook", "step", "event", "outcome", "duration_ms")
-    return (when, *(line.get(key) for key in columns), _detail(line))
-
-
 def _detail(line: Line) -> str:
-    """Return the line's reason, or, if it has none, the fields that have no column of their own."""
-    found = line.get("error")
+    """Return step, outcome, duration, and the reason or, without one, the fields that have no column of their own."""
+    found, took = line.get("error"), line.get("duration_ms")
     error: Line = found if isinstance(found, dict) else {}
+    words = [str(line[key]) for key in ("step", "outcome") if line.get(key)]
+    words += [duration(took / 1000)] if isinstance(took, (int, float)) else []
     reasons = [str(error[key]) for key in ("reason", "hint") if error.get(key)]
-    rest = [f"{key}={value}" for key, value in line.items() if key not in ORDER and key != "error"]
-    text = " - ".join(reasons) or " ".join(rest)
-    return text if len(text) <= LONGEST_DETAIL else text[: LONGEST_DETAIL - 1] + "…"
+    rest = [f"{key}={text(value)}" for key, value in line.items() if key not in ORDER and key != "error"]
+    return " ".join([*words, " - ".join(reasons) or " ".join(rest)])

@@ -1,4 +1,4 @@
-"""`warmstart cache block`, `unblock` and `blocked`: withdraw cache entries from all future jobs at once. Root only."""
+"""`warmstart cache block` and `unblock`: withdraw cache entries from all future jobs at once. Root only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 import click
 
 from warmstart.audit import events
-from warmstart.entry.cli.cache import NO, admin_session, administrator, when
-from warmstart.entry.cli.output import json_option, say, show_json, show_table
+from warmstart.entry.cli.cache import NO, admin_session, administrator
+from warmstart.entry.cli.output import say
 from warmstart.paths import Installation
 from warmstart.store.blocklist import Block
 
@@ -20,7 +20,7 @@ from warmstart.store.blocklist import Block
 @click.option("--profile", default="", help="The profile of --namespace or --entry.")
 @click.option("--namespace", default="", help="Block a namespace of the profile, in every scope.")
 @click.option("--entry", default="", help="Block an entry of the profile, in every namespace and scope.")
-@click.option("--reason", required=True, help="The reason, for the audit log and for `blocked`.")
+@click.option("--reason", required=True, help="The reason, for the audit log and for `list --blocked`.")
 @click.pass_obj
 def block(installation: Installation, /, reason: str, **what: str) -> None:
     """Block a user, a namespace or an entry: no later job is seeded with it, and none of it is published.
@@ -56,24 +56,6 @@ def unblock(installation: Installation, /, everything: bool, **what: str) -> Non
         session.audit.emit(events.CACHE_UNBLOCKED, block=shown, by=administrator())
     say("unblocked" if there else "it was not blocked")
     if not there:
-        raise click.exceptions.Exit(NO)
-
-
-@click.command()
-@json_option
-@click.pass_obj
-def blocked(installation: Installation, as_json: bool) -> None:
-    """List all blocks, with reason, author and time.
-
-    Exit status: 0 there are blocks; 1 there are none; 2 not root, or the store fails.
-    """
-    with admin_session(installation) as session:
-        found = session.store.blocked(session.store_deadline())
-    if as_json:
-        show_json([known._asdict() for known in found])
-    else:
-        show_table((*Block._fields[:-1], "since (UTC)"), [(*known[:-1], when(known.at)) for known in found])
-    if not found:
         raise click.exceptions.Exit(NO)
 
 

@@ -7,8 +7,7 @@ is audited.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -17,21 +16,67 @@ import click
 from warmstart.audit import events
 from warmstart.audit.line import visible
 from warmstart.entry.cli.lazy import LazyGroup
-from warmstart.entry.cli.output import UNUSABLE, fail, json_option, say, show_json, show_table, warn
-from warmstart.entry.maintenance.session import MaintenanceSession, labels, maintenance_session
-from warmstart.entry.maintenance.store import StoreMaintenance
-from warmstart.errors import WarmstartError
+from warmstart.entry.cli.output import (
+    UNUSABLE,
+    Column,
+    Listing,
+    fail,
+    json_option,
+    rfc3339,
+    say,
+    show_fields,
+    show_json,
+    show_table,
+    size,
+    table_options,
+    warn,
+)
+from warmstart.entry.maintenance.session import (
+    MaintenanceSession,
+    bundle_deadline,
+    labels,
+    maintenance_session,
+    require_root,
+    store_deadline,
+    survey,
+)
+from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
+from warmstart.errors import PolicyError, WarmstartError
 from warmstart.paths import Installation
-from warmstart.policy.units import BYTES
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy, hint_for
 from warmstart.profiles.defined import FILES
 from warmstart.repack import merge
 from warmstart.repack.transfer import Item
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
-from warmstart.store.manifest import Manifest
+from warmstart.store.manifest import File, Manifest
 
 NO = 1
-COLUMNS = ("scope", "profile", "namespace", "bundle", "entries", "size", "user", "last used (UTC)")
+BLOCKS = (
+    Column("user"),
+    Column("profile"),
+    Column("namespace"),
+    Column("entry"),
+    Column("by"),
+    Column("at", rfc3339),
+    Column("reason"),
+)
+REINDEXED = (Column("scope"), Column("profile"), Column("namespace"), Column("bundles"), Column("refused"))
+SHORTEST = 6  # characters of a bundle's id or of its hash
+COLUMNS = (
+    Column("bundle"),
+    Column("profile"),
+    Column("size", size),
+    Column("user"),
+    Column("entries", listed=False),
+    Column("used", rfc3339, listed=False),
+    Column("scope", listed=False),
+    Column("namespace", listed=False),
+    Column("sha256", listed=False),
+    Column("stored", size, listed=False),
+)
 _FILTERS = (
     click.option("--scope", help="Only bundles of this scope: user-UID-NAME, account-NAME, site."),
     click.option("--profile", help="Only bundles of this profile."),
@@ -66,6 +111,36 @@ class NamespaceFilter(NamedTuple):
         return [item for item in items if self.matches(item) and (not bundles or item.bundle in bundles)]
 
 
+class StoreReading(NamedTuple):
+    """The store's bundles for a command that changes nothing, and so writes no audit events."""
+
+    policy: Policy
+    store: StoreClient
+    failures: list[WarmstartError]  # of namespaces that could not be read
+
+    def bundles(self) -> list[Bundle]:
+        """Return the bundles that readers see."""
+        return survey(self.store, self.failures.append)
+
+    def namespace(self, bundle: Bundle) -> Namespace:
+        """Return a bundle's namespace."""
+        return Namespace(self.policy.paths.store, bundle.scope, bundle.profile, bundle.namespace)
+
+
+@contextmanager
+def store_reading(installation: Installation) -> Iterator[StoreReading]:
+    """Open the store for reading, which needs root. Prints an error and exits with status 2."""
+    try:
+        require_root("cache")
+        policy = current_policy(installation).policy
+        with StoreClient(policy.store_user, policy.paths.store, f"cli-{os.getpid()}") as store:
+            yield StoreReading(policy, store, [])
+    except PolicyError as error:
+        fail(error, hint_for(error))
+    except WarmstartError as error:
+        fail(error, error.hint)
+
+
 @contextmanager
 def store_maintenance(installation: Installation) -> Iterator[tuple[MaintenanceSession, StoreMaintenance]]:
     """Open a session and lock the store for maintenance. Prints an error and exits with status 2."""
@@ -86,7 +161,7 @@ def admin_session(installation: Installation) -> Iterator[MaintenanceSession]:
 @click.group(
     cls=LazyGroup,
     modules={
-        **{name: f"warmstart.entry.cli.block:{name}" for name in ("block", "unblock", "blocked")},
+        **{name: f"warmstart.entry.cli.block:{name}" for name in ("block", "unblock")},
         **{name: f"warmstart.entry.cli.transfer:{name}_command" for name in ("export", "import")},
     },
 )
@@ -94,29 +169,30 @@ def cache() -> None:
     """List, verify, clean and block the caches in the store, and copy them to other clusters. For root."""
 
 
-@cache.command()
+@cache.command("list")
 @filter_options
-@json_option
+@click.option("--blocked", is_flag=True, help="List what `block` has withdrawn instead, with reason, author and time.")
+@table_options((*COLUMNS, *(column for column in BLOCKS if column.name not in {known.name for known in COLUMNS})))
 @click.pass_obj
-def ls(installation: Installation, /, as_json: bool, **options: str | None) -> None:
+def list_bundles(installation: Installation, /, blocked: bool, listing: Listing, **options: str | None) -> None:
     """List bundles, the most recently used last.
 
-    Exit status: 0 there are bundles; 1 there are none; 2 not root, or no policy, or the store fails.
+    Exit status: 0 listed; 1 there are none; 2 not root, or no policy, or the store fails.
     """
     only = NamespaceFilter(**options)
-    with admin_session(installation) as session:
-        found = [bundle for bundle in session.bundles() if only.matches(bundle)]
-        failures = session.failures
-    found.sort(key=lambda bundle: bundle.used)
-    if as_json:
-        show_json([bundle._asdict() for bundle in found])
-    else:
-        show_table(COLUMNS, map(_row, found))
+    with store_reading(installation) as reading:
+        if blocked:
+            rows = [block._asdict() for block in reading.store.blocked(store_deadline())]
+        else:
+            found = [bundle for bundle in reading.bundles() if only.matches(bundle)]
+            rows = [bundle._asdict() for bundle in sorted(found, key=lambda bundle: bundle.used)]
+        failures = reading.failures
+    listing.of(BLOCKS if blocked else COLUMNS).show(rows)
     for failure in failures:
         warn(str(failure))
     if failures:
         raise click.exceptions.Exit(UNUSABLE)
-    if not found:
+    if not rows:
         raise click.exceptions.Exit(NO)
 
 
@@ -127,29 +203,27 @@ def ls(installation: Installation, /, as_json: bool, **options: str | None) -> N
 def show(installation: Installation, bundle: str, as_json: bool) -> None:
     """Show a bundle's manifest: its producer, facts and entries, and the checksums of declared files.
 
-    Exit status: 0 shown; 1 no such bundle; 2 not root, or the store fails.
+    BUNDLE is an id, or the first six or more characters of it or of its hash.
+
+    Exit status: 0 shown; 1 no such bundle, or more than one; 2 not root, or the store fails.
     """
-    with admin_session(installation) as session:
-        found = _manifest(session, bundle)
-    if found is None:
-        warn(f"there is no bundle {bundle}")
-        raise click.exceptions.Exit(NO)
+    with store_reading(installation) as reading:
+        named = find(reading.bundles(), bundle)
+        found = reading.store.manifest(reading.namespace(named), named.bundle, bundle_deadline())
     if as_json:
         show_json(_as_json(found))
         return
-    facts = {**found.facts, **{f"producer {key}": value for key, value in found.producer._asdict().items()}}
-    show_table(("", ""), list(facts.items()), f"{found.scope} {found.profile} {bundle}")
-    show_table(
-        ("entry", "files", "size", "first published in"),
-        [
-            (entry, len(files), _size(sum(f.size for f in files.values())), _first_in(found, entry))
-            for entry, files in found.entries.items()
-        ],
-    )
+    made = {f"producer.{key}": value for key, value in found.producer._asdict().items()}
+    facts = {f"facts.{key}": value for key, value in found.facts.items()}
+    about = {"bundle": named.bundle, "scope": found.scope, "profile": found.profile, "namespace": named.namespace}
+    show_fields({**about, "sha256": named.sha256, "used": rfc3339(named.used), **made, **facts}.items())
+    click.echo()
+    rows = [(size(_bytes(files)), len(files), _first_in(found, entry), entry) for entry, files in found.entries.items()]
+    show_table(("size", "files", "first published in", "entry"), rows)
     if found.supersedes:
-        show_table(
-            ("supersedes in bundles before", "entry"), [(mark, entry) for entry, mark in found.supersedes.items()]
-        )
+        click.echo()
+        rows_below = [(mark, entry) for entry, mark in found.supersedes.items()]
+        show_table(("supersedes in bundles before", "entry"), rows_below)
     if found.profile == FILES:  # in the format of `sha256sum --check`
         for files in found.entries.values():
             for path, file in files.items():
@@ -170,16 +244,33 @@ def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: boo
     """
     only = NamespaceFilter(**options)
     with store_maintenance(installation) as (_, work):
-        chosen = only.select(work.bundles(), bundles)
+        chosen = _chosen(work, only, bundles)
         damaged = work.scrub(chosen)
     report = work.report
     if as_json:
         show_json({**report._asdict(), "damaged": damaged})
     else:
-        show_table(("damaged bundle", "problem"), damaged.items()) if damaged else None
+        if damaged:
+            show_table(("damaged bundle", "problem"), damaged.items())
         say(f"{report.verified} verified, {len(damaged)} damaged, {report.failed} could not be read")
-    if damaged or report.failed or len(chosen) < len(bundles):
+    if damaged or report.failed:
         raise click.exceptions.Exit(NO)
+
+
+@cache.command("rm")
+@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...")
+@json_option
+@click.pass_obj
+def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) -> None:
+    """Remove bundles from the store. Nodes that have copies seed nobody from them any more.
+
+    What jobs publish later can have the same entries again; `block` withdraws them for good.
+
+    Exit status: 0 removed; 1 no such bundle, or more than one; 2 not root, or the store fails or is busy.
+    """
+    with store_maintenance(installation) as (_, work):
+        work.remove(_chosen(work, NamespaceFilter(None, None, None), bundles), f"removed by {administrator()}")
+    _report(work, as_json)
 
 
 @cache.command()
@@ -222,9 +313,9 @@ def gc(installation: Installation, as_json: bool) -> None:
 
 @cache.command()
 @filter_options
-@json_option
+@table_options(REINDEXED)
 @click.pass_obj
-def reindex(installation: Installation, /, as_json: bool, **options: str | None) -> None:
+def reindex(installation: Installation, /, listing: Listing, **options: str | None) -> None:
     """Rebuild the indexes from the bundles' manifests alone.
 
     Exit status: 0 done; 1 some manifests cannot be used; 2 not root, or the store fails or is busy.
@@ -233,11 +324,7 @@ def reindex(installation: Installation, /, as_json: bool, **options: str | None)
     with store_maintenance(installation) as (session, work):
         chosen = [where for where in work.namespaces() if only.matches(where)]
         made = [(where, session.store.reindex(where, session.store_deadline())) for where in chosen]
-    if as_json:
-        show_json([{**where._asdict(), **answer._asdict()} for where, answer in made])
-    else:
-        rows = [(*where[1:], answer.bundles, len(answer.refused)) for where, answer in made]
-        show_table((*COLUMNS[:3], "bundles", "refused"), rows)
+    listing.show({**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made)
     if any(answer.refused for _, answer in made):
         raise click.exceptions.Exit(NO)
 
@@ -256,20 +343,17 @@ def promote_command(
     Every job that reads that scope will run them, so check first who made them (`show`). They also stay in their own
     scope, and keep the name of the user whose job made them.
 
-    Exit status: 0 published; 1 that scope has them all; 2 refused, or not root, or the store fails or is busy.
+    Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
     """
     with store_maintenance(installation) as (session, work):
-        found = _find(work.bundles(), bundle)
-        if found is None:
-            warn(f"there is no bundle {bundle}")
-            raise click.exceptions.Exit(UNUSABLE)
+        found = find(work.bundles(), bundle)
         where = session.namespace(found)
-        choice = merge.Choice(where, bundle, entries, scope)
+        choice = merge.Choice(where, found.bundle, entries, scope)
         made = merge.promote(session.repack_settings, choice, session.bundle_deadline())
         session.audit.emit(
             events.ENTRY_PROMOTED,
             **labels(where),
-            bundle=bundle,
+            bundle=found.bundle,
             into=scope,
             published=made.bundle,
             entries=list(entries)[:20],
@@ -283,15 +367,28 @@ def promote_command(
         raise click.exceptions.Exit(NO)
 
 
-def _find(bundles: list[Bundle], name: str) -> Bundle | None:
-    return next((bundle for bundle in bundles if bundle.bundle == name), None)
+def find(bundles: Sequence[AnyBundle], name: str) -> AnyBundle:
+    """Return the bundle with an id, or with a prefix of it or of its hash. Exits with 1 unless exactly one fits."""
+    exact = [bundle for bundle in bundles if bundle.bundle == name]
+    found = exact or [bundle for bundle in bundles if len(name) >= SHORTEST and _begins(bundle.bundle, name)]
+    if len(found) != 1:
+        warn(f"there is no bundle {name}" if not found else f"{name}: more than one bundle; give more of its id")
+        raise click.exceptions.Exit(NO)
+    return found[0]
 
 
-def _manifest(session: MaintenanceSession, name: str) -> Manifest | None:
-    found = _find(session.bundles(), name)
-    if found is None:
-        return None
-    return session.store.manifest(session.namespace(found), name, session.bundle_deadline())
+def _begins(bundle: str, prefix: str) -> bool:
+    return bundle.startswith(prefix) or bundle.partition("-")[2].startswith(prefix)
+
+
+def _chosen(work: StoreMaintenance, only: NamespaceFilter, names: Sequence[str]) -> list[Bundle]:
+    """Return the bundles that the options select: those with the given names, or all."""
+    found = work.bundles()
+    return only.select(found, {find(found, name).bundle for name in names})
+
+
+def _bytes(files: Mapping[str, File]) -> int:
+    return sum(file.size for file in files.values())
 
 
 def _first_in(found: Manifest, entry: str) -> str | None:
@@ -307,22 +404,13 @@ def _report(work: StoreMaintenance, as_json: bool) -> None:
     if as_json:
         show_json(work.report._asdict())
     else:
-        show_table(work.report._fields, [tuple(work.report)])
+        say(counts(work.report))
 
 
-def _row(bundle: Bundle) -> tuple[object, ...]:
-    where = (bundle.scope, bundle.profile, bundle.namespace, bundle.bundle)
-    return (*where, bundle.entries, _size(bundle.size), bundle.user, when(bundle.used))
-
-
-def _size(size: int) -> str:
-    unit = max((unit for unit, value in BYTES.items() if value <= max(size, 1)), key=lambda unit: BYTES[unit])
-    return f"{size / BYTES[unit]:.1f} {unit}" if unit != "B" else f"{size} B"
-
-
-def when(at: float) -> str:
-    """Format a time (seconds since the epoch) in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))
+def counts(report: StoreReport) -> str:
+    """Return what was done in the store as one line."""
+    done = [f"{count} {name}" for name, count in report._asdict().items() if count]
+    return ", ".join(done) or "nothing to do"
 
 
 def administrator() -> str:

@@ -6,16 +6,17 @@ import os
 
 import click
 
-from warmstart.entry.cli.output import fail, json_option, show_json, show_table, warn
+from warmstart.entry.cli.cache import counts
+from warmstart.entry.cli.output import fail, json_option, say, show_json, show_table, size, warn
 from warmstart.entry.maintenance.node import Report, be_idle, maintain_node
 from warmstart.entry.maintenance.session import MaintenanceBusy, NotRoot, maintenance_session
-from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
+from warmstart.entry.maintenance.store import StoreMaintenance
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 
 PARTLY = 1
-NODE_COLUMNS = ("node", "spool published", "runs finished", "harvests", "orphans removed", "copies pruned", "failed")
+NODE_COLUMNS = ("node", "published", "runs", "harvests", "orphans", "pruned", "failed")
 
 
 @click.command("maintain")
@@ -84,7 +85,7 @@ def _show(reports: list[Report], as_json: bool) -> None:
         show_json([report._asdict() for report in reports])
         return
     rows = [
-        (r.node, r.spooled, r.finished, r.harvested, r.removed, f"{r.pruned} B", "; ".join(r.failed)) for r in reports
+        (r.node, r.spooled, r.finished, r.harvested, r.removed, size(r.pruned), "; ".join(r.failed)) for r in reports
     ]
     show_table(NODE_COLUMNS, rows)
 
@@ -106,6 +107,6 @@ def _maintain_store(installation: Installation, as_json: bool) -> None:
     if as_json:
         show_json(report._asdict())
     else:
-        show_table(StoreReport._fields, [tuple(report)])
+        say(counts(report))
     if report.failed or session.failures:
         raise click.exceptions.Exit(PARTLY)

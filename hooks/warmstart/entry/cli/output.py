@@ -1,53 +1,235 @@
-"""Output of the command line: tables for people, `--json` for programs, errors on stderr.
+"""Output of the command line: tables and paragraphs for people, `--json` for programs, errors on stderr.
 
-All text passes `visible`, because names, comments and messages come from users and registries, and terminals execute
-control characters (docs/threats.md, row 20). rich is imported by what draws with it: JSON does without.
+Where stdout is no terminal, a row is one line, and nothing is cut. On a terminal, the last column wraps, so that tables
+fit; words, and so identifiers, are never cut. All text passes `visible`, because names, comments and messages come
+from users and registries, and terminals execute control characters (docs/threats.md, row 20).
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from datetime import datetime, timezone
+from functools import wraps
+from itertools import chain, repeat
+from typing import NamedTuple, NoReturn, TypeVar
 
 import click
 
 from warmstart.audit.line import visible
 from warmstart.errors import WarmstartError
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from warmstart.policy.units import BYTES, SECONDS
 
 UNUSABLE = 2  # also click's status for a wrong command line
-WIDE = 200  # columns, if the output is not a terminal
+GAP = "  "
+NARROWEST = 24  # columns for a last cell beside the others; with less room it goes below them
+INDENT = "    "
+_NUMBER = re.compile(r"-|[0-9][0-9.,]*[A-Za-z%]*")
 
 _T = TypeVar("_T")
+_Command = Callable[..., None]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
-def say(text: str, style: str = "") -> None:
-    """Print a paragraph on stdout."""
-    from rich.text import Text
+def text(value: object) -> str:
+    """Format any value for a cell: nothing as `-`, lists as `a,b`, mappings as `a=1,b=2`."""
+    if value is None or value in ("", [], (), {}):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={text(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(text, value))
+    return str(value)
 
-    _console().print(Text(visible(text, keep="\n"), style))
+
+def size(value: object) -> str:
+    """Format a number of bytes in the policy's units: `512MiB`, `1.5GiB`."""
+    return _scaled(value, BYTES) if isinstance(value, (int, float)) else text(value)
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table on stdout. None is an empty cell."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+def duration(value: object) -> str:
+    """Format seconds in the policy's units: `30s`, `1.5h`; below a second as `31ms`."""
+    if not isinstance(value, (int, float)):
+        return text(value)
+    return f"{value * 1000:.0f}ms" if 0 < value < 1 else _scaled(value, SECONDS)
 
-    shown_title = Text(visible(title), "bold") if title else None
-    table = Table(box=SIMPLE_HEAD, title=shown_title, title_justify="left", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else visible(str(cell))) for cell in row))
-    _console().print(table)
+
+def rfc3339(value: object) -> str:
+    """Format epoch seconds in UTC: `2026-01-31T09:30:00Z`."""
+    if not isinstance(value, (int, float)):
+        return text(value)
+    return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _scaled(value: float, units: Mapping[str, int]) -> str:
+    ascending = sorted(units, key=lambda unit: units[unit])
+    unit = [name for name in ascending if value >= units[name] or name == ascending[0]][-1]
+    return f"{value / units[unit]:.1f}".removesuffix(".0") + unit
+
+
+class Column(NamedTuple):
+    """A field of a listing's rows."""
+
+    name: str  # for -o, --sort and --json
+    show: Callable[[object], str] = text
+    listed: bool = True  # also without -o
+    width: int = 0  # the least, for rows that are printed as they come
+
+
+class Listing(NamedTuple):
+    """How a command that lists something prints its rows: `table_options` makes it of the options."""
+
+    columns: tuple[Column, ...]
+    fields: tuple[str, ...]  # () for those that are `listed`
+    sort: str  # "-NAME" for descending, "" for the command's own order
+    header: bool
+    as_json: bool
+
+    def of(self, columns: Sequence[Column]) -> Listing:
+        """Return the same for rows of another kind, whose fields the command's columns include."""
+        return self._replace(columns=tuple(columns))
+
+    def show(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Print the rows, as JSON with all fields or those of -o."""
+        found = self.sorted(rows)
+        if self.as_json:
+            show_json([self._picked(row) for row in found])
+        elif found:
+            _print_table(self._heads(), [self._cells(row) for row in found])
+
+    def stream(self, rows: Iterable[Mapping[str, object]]) -> bool:
+        """Print the rows one by one, as they come, and return whether there were any. JSON is one object per line."""
+        heads, any_row = self._heads(), False
+        for row in rows:
+            if self.as_json:
+                show_json(self._picked(row))
+            else:
+                widths = [column.width for column in self._chosen()]
+                _print_table(None if any_row else heads, [self._cells(row)], least=widths, align=False)
+            any_row = True
+        return any_row
+
+    def _picked(self, row: Mapping[str, object]) -> Mapping[str, object]:
+        return {name: row.get(name) for name in self.fields} if self.fields else row
+
+    def _chosen(self) -> list[Column]:
+        named = {column.name: column for column in self.columns}
+        chosen = [named.get(name, Column(name)) for name in self.fields]
+        return chosen or [column for column in self.columns if column.listed]
+
+    def _heads(self) -> list[str] | None:
+        return [column.name.upper() for column in self._chosen()] if self.header else None
+
+    def _cells(self, row: Mapping[str, object]) -> list[str]:
+        return [column.show(row.get(column.name)) for column in self._chosen()]
+
+    def sorted(self, rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
+        """Return the rows in the order of --sort."""
+        name = self.sort.lstrip("-")
+        if not name:
+            return list(rows)
+
+        def order(row: Mapping[str, object]) -> tuple[bool, float, str]:
+            value = row.get(name)
+            if isinstance(value, (int, float)):
+                return (True, value, "")
+            return (value is not None, 0.0, text(value))
+
+        return sorted(rows, key=order, reverse=self.sort.startswith("-"))
+
+
+def table_options(columns: Sequence[Column], *, others: bool = False) -> Callable[[_Command], _Command]:
+    """Add --json, -o, --sort and --no-header to a command, which gets a `Listing` as the argument `listing`.
+
+    With `others`, -o and --sort take any name: rows have more fields than can be listed here.
+    """
+    names = [column.name for column in columns]
+
+    def known(_context: click.Context, param: click.Parameter, value: str) -> str:
+        for name in filter(None, value.split(",") if param.name == "fields" else [value.removeprefix("-")]):
+            if name not in names and not others:
+                raise click.BadParameter(f"no field {name!a}; fields: {', '.join(names)}")
+        return value
+
+    def decorate(command: _Command) -> _Command:
+        @wraps(command)
+        def wrapped(*args: object, fields: str, sort: str, no_header: bool, as_json: bool, **options: object) -> None:
+            chosen = tuple(filter(None, fields.split(",")))
+            command(*args, listing=Listing(tuple(columns), chosen, sort, not no_header, as_json), **options)
+
+        return json_option(select(by(plain(wrapped))))
+
+    plain = click.option("--no-header", is_flag=True, help="Print no line with the names of the columns.")
+    by = click.option(
+        "--sort", default="", metavar="FIELD", callback=known, help="Sort by a field; -FIELD: descending."
+    )
+    fields_help = f"Print these fields, comma-separated: {', '.join(names)}."
+    select = click.option("-o", "fields", default="", metavar="FIELDS", callback=known, help=fields_help)
+
+    return decorate
+
+
+def say(words: str, **style: bool | str) -> None:
+    """Print a paragraph on stdout; `style` is click's. On a terminal it is wrapped, but not within words."""
+    width = _width()
+    for line in visible(words, keep="\n").split("\n"):
+        for piece in _wrapped(line, width) if width else [line]:
+            click.echo(click.style(piece, **style) if style else piece)  # type: ignore[arg-type]
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table on stdout."""
+    _print_table([column.upper() for column in columns], [[text(cell) for cell in row] for row in rows])
+
+
+def show_fields(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one pair per line."""
+    _print_table(None, [[f"{name}:", text(value)] for name, value in pairs], align=False)
+
+
+def _print_table(
+    heads: Sequence[str] | None, rows: Sequence[Sequence[str]], *, align: bool = True, least: Sequence[int] = ()
+) -> None:
+    shown = [[visible(cell) for cell in row] for row in rows]
+    above = [list(heads)] if heads else []
+    columns = list(zip(*above, *shown, strict=True))
+    widths = [max(*map(len, column), low) for column, low in zip(columns[:-1], chain(least, repeat(0)), strict=False)]
+    right = [align and all(map(_NUMBER.fullmatch, column[len(above) :])) for column in columns[:-1]]
+    for number, (*row, last) in enumerate([*above, *shown]):
+        start = "".join(
+            (cell.rjust(width) if is_right else cell.ljust(width)) + GAP
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        )
+        for line in _folded(start, last, _width()):
+            click.echo(click.style(line, bold=True) if number < len(above) else line)
+
+
+def _folded(start: str, last: str, width: int | None) -> list[str]:
+    """Return a row's lines: one if it fits or `width` is None, else the last cell is wrapped, if need be below."""
+    line = (start + last).rstrip()
+    if width is None or len(line) <= width:
+        return [line]
+    if width - len(start) >= max(NARROWEST, *map(len, last.split())):
+        first, *rest = _wrapped(last, width - len(start))
+        return [start + first, *(" " * len(start) + piece for piece in rest)]
+    return [start.rstrip(), *(INDENT + piece for piece in _wrapped(last, width - len(INDENT)))]
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line, max(width, 1), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [""]  # fmt: skip
 
 
 def progress(things: Sequence[_T], what: str, *, quiet: bool) -> Iterable[_T]:
@@ -61,7 +243,7 @@ def progress(things: Sequence[_T], what: str, *, quiet: bool) -> Iterable[_T]:
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
+def working(words: str) -> Iterator[None]:
     """Show a spinner on stderr during a `with` block, if stderr is a terminal."""
     if not _is_watched():
         yield
@@ -69,7 +251,7 @@ def working(text: str) -> Iterator[None]:
     from rich.console import Console
     from rich.text import Text
 
-    with Console(stderr=True).status(Text(visible(text))):
+    with Console(stderr=True).status(Text(visible(words))):
         yield
 
 
@@ -78,9 +260,9 @@ def show_json(value: object) -> None:
     click.echo(json.dumps(value))
 
 
-def warn(text: str) -> None:
+def warn(words: str) -> None:
     """Print a message on stderr."""
-    click.echo(f"warmstart: {visible(text, keep=chr(10))}", err=True)
+    click.echo(f"warmstart: {visible(words, keep=chr(10))}", err=True)
 
 
 def fail(error: WarmstartError | OSError, hint: str = "") -> NoReturn:
@@ -96,8 +278,6 @@ def _is_watched() -> bool:
     return sys.stderr.isatty()
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else WIDE
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+def _width() -> int | None:
+    """Return the terminal's width, None if stdout is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -281,23 +281,21 @@ def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
     job = found["job"]
     described = ", ".join(f"{key} {value}" for key, value in job.items() if key in SHOWN and value)
     say(f"Job of {job['user']} (uid {job['uid']}): {described}\nPolicy: {policy.origin}")
-    rules = [
-        (rule["name"], "yes" if rule["matched"] else "no", rule["reason"], rule["place"]) for rule in found["rules"]
-    ]
-    show_table(("rule", "applies", "reason", "defined at"), rules)
+    rules = [(rule["name"], rule["matched"], rule["reason"]) for rule in found["rules"]]
+    show_table(("rule", "applies", "reason"), rules)
     if found["nothing_because"]:
-        say(f"warmstart does nothing for this job: {found['nothing_because']}", "bold")
+        say(f"warmstart does nothing for this job: {found['nothing_because']}", bold=True)
     elif found["verdict"]:
-        say(f"The job would be refused: {found['verdict']['reason']}\n{found['verdict']['hint']}", "bold red")
+        say(f"The job would be refused: {found['verdict']['reason']}\n{found['verdict']['hint']}", bold=True, fg="red")
     elif not found["steps"]["prolog"]:
-        say("No rule gives this job anything, and it requests nothing.", "bold")
+        say("No rule gives this job anything, and it requests nothing.", bold=True)
     _print_parts(found)
 
 
 def _print_parts(found: Preview) -> None:
     if found["images"]:
-        rows = [(row["image"], row["from"], row["private"], row["reason"] or "allowed") for row in found["images"]]
-        show_table(("image", "from", "private", "verdict"), rows)
+        rows = [(row["from"], row["private"], row["image"], row["reason"] or "allowed") for row in found["images"]]
+        show_table(("from", "private", "image", "verdict"), rows)
     if found["profiles"]:
         profiles = [
             (row["name"], row["from"], " ".join(f"{key}={value}" for key, value in row["variables"].items()))

@@ -137,7 +137,7 @@ def _compiled_at(path: str) -> str | None:
 def _values(policy: Policy) -> Json:
     """Return everything but the rules, with the keys of the policy's YAML."""
     accounts = {key: getattr(policy, key).name for key in ("store_user", "import_user", "validate_user")}
-    sections = ("paths", "images", "seed", "harvest", "maintenance", "limits", "trust", "on_error")
+    sections = ("paths", "audit", "images", "seed", "harvest", "maintenance", "limits", "trust", "on_error")
     return {
         **accounts,
         "site_label": policy.site_label,

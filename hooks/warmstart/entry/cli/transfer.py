@@ -14,6 +14,7 @@ from warmstart.entry.cli.cache import (
     admin_session,
     administrator,
     filter_options,
+    find,
     store_maintenance,
 )
 from warmstart.entry.cli.output import json_option, progress, say, show_json, show_table, warn
@@ -28,7 +29,7 @@ from warmstart.store.layout import BUNDLE, MANIFEST, Namespace
 from warmstart.store.maintenance import Bundle
 
 STEP = "import"
-COLUMNS = ("scope", "profile", "namespace", "bundle", "published", "known", "rejected", "problem")
+COLUMNS = ("bundle", "profile", "new", "known", "rejected", "problem")
 
 
 class _Row(NamedTuple):
@@ -63,7 +64,8 @@ def export_command(
     """
     only = NamespaceFilter(**options)
     with admin_session(installation) as session:
-        found = only.select(session.bundles(), bundles)
+        there = session.bundles()
+        found = only.select(there, {find(there, name).bundle for name in bundles})
         done: list[Bundle] = []
         if found:
             with transfer.writing(target) as writer:
@@ -107,7 +109,8 @@ def import_command(
         with transfer.reading(
             os.path.abspath(source), session.policy.validate_user, session.bundle_deadline()
         ) as reader:
-            chosen = only.select(reader.items(), bundles)
+            there = reader.items()
+            chosen = only.select(there, {find(there, name).bundle for name in bundles})
             _check_one(chosen, to_namespace)
             for item in progress(chosen, "import", quiet=as_json):
                 try:
@@ -169,4 +172,5 @@ def _show(rows: list[_Row], as_json: bool) -> None:
     if as_json:
         show_json([row._asdict() for row in rows])
         return
-    show_table(COLUMNS, [(*row[:4], row.entries, row.known, len(row.rejected), row.problem) for row in rows])
+    shown = [(row.source, row.profile, row.entries, row.known, len(row.rejected), row.problem) for row in rows]
+    show_table(COLUMNS, shown)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from warmstart.audit import events
@@ -84,21 +85,15 @@ class MaintenanceSession(NamedTuple):
 
         Each namespace has a deadline of its own; one that fails is in `failures`, and its bundles are left out.
         """
-        found = []
-        for where in self.store.namespaces(self.store_deadline()):
-            try:
-                found += self.store.survey(where, self.store_deadline())
-            except WarmstartError as error:
-                self.failed(STORE_STEP, error)
-        return found
+        return survey(self.store, partial(self.failed, STORE_STEP))
 
     def store_deadline(self) -> Deadline:
         """Return the deadline for one operation on the store."""
-        return after(STORE_SECONDS)
+        return store_deadline()
 
     def bundle_deadline(self) -> Deadline:
         """Return the deadline for working on one bundle."""
-        return after(BUNDLE_SECONDS)
+        return bundle_deadline()
 
     @contextmanager
     def isolated(self, part: str, step: str = "maintenance") -> Iterator[None]:
@@ -138,8 +133,7 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
 
     An error that ends the session, such as a lock that another run holds, is audited.
     """
-    if os.geteuid() != 0:
-        raise NotRoot(what=f"warmstart {hook}")
+    require_root(hook)
     os.umask(0o022)
     policy, _ = refresh.current(installation)
     node = node or os.uname().nodename.partition(".")[0]
@@ -163,7 +157,34 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
         from warmstart.audit.sink import flush  # structlog is slow to import, and a look at the images needs none
 
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
-        flush(paths.journal, policy.paths.audit)
+        flush(paths.journal, policy.paths.audit, policy.audit.services)
+
+
+def require_root(command: str) -> None:
+    """Raise `NotRoot` unless the caller is root."""
+    if os.geteuid() != 0:
+        raise NotRoot(what=f"warmstart {command}")
+
+
+def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> list[Bundle]:
+    """Return the store's bundles that readers see. `failed` gets the error of each namespace that is left out."""
+    found = []
+    for where in store.namespaces(store_deadline()):
+        try:
+            found += store.survey(where, store_deadline())
+        except WarmstartError as error:
+            failed(error)
+    return found
+
+
+def store_deadline() -> Deadline:
+    """Return the deadline for one operation on the store."""
+    return after(STORE_SECONDS)
+
+
+def bundle_deadline() -> Deadline:
+    """Return the deadline for working on one bundle."""
+    return after(BUNDLE_SECONDS)
 
 
 def labels(where: Namespace) -> dict[str, str]:

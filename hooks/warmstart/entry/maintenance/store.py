@@ -88,6 +88,11 @@ class StoreMaintenance:
             except WarmstartError as error:
                 self._failed(error)
 
+    def remove(self, bundles: Iterable[Bundle], reason: str) -> None:
+        """Remove bundles, whoever uses them: a node that has a copy keeps it until it prunes its copies."""
+        for bundle in bundles:
+            self._remove(self._session.namespace(bundle), [bundle.bundle], reason)
+
     def remove_empty(self) -> None:
         """Remove namespaces that have been empty for a day."""
         session = self._session

@@ -11,6 +11,7 @@ import pytest
 from tests.support.command_line import POLICY, installed, run
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
+from warmstart.audit.query import AuditLog
 from warmstart.paths import Installation
 
 LINES = [
@@ -38,12 +39,11 @@ def nowhere(tmp_path: Path) -> Installation:
 
 def test_a_table_tells_when_where_what_and_why(nowhere: Installation, log: str) -> None:
     """Every event is a row. An error shows its reason and hint, and no control character."""
-    result = run(nowhere, "audit", "--file", log)
+    result = run(nowhere, "audit", "--from", log)
     assert result.exit_code == 0
     first, second = [line for line in result.stdout.splitlines() if "2026-" in line]
     assert [*first.split()] == [
-        "2026-01-01", "00:00:00.000", "n1", "7", "prolog", "image", "image.imported", "changed", "12.5",
-        "image=reg/app:1",
+        "2026-01-01T00:00:00.000Z", "n1", "7", "image.imported", "image", "changed", "12ms", "image=reg/app:1",
     ]  # fmt: skip
     assert r"no such image - look\x1b[2J closer" in second
     assert "\x1b" not in result.output
@@ -51,7 +51,7 @@ def test_a_table_tells_when_where_what_and_why(nowhere: Installation, log: str) 
 
 def test_json_gives_the_lines_of_the_log(nowhere: Installation, log: str) -> None:
     """One line per event, as in the log except for escapes."""
-    result = run(nowhere, "audit", "--file", log, "--job", "7", "--json")
+    result = run(nowhere, "audit", "--from", log, "--job", "7", "--json")
     assert [json.loads(line) for line in result.stdout.splitlines()] == LINES[:1]
 
 
@@ -65,7 +65,7 @@ def test_nothing_found_is_status_1(
     nowhere: Installation, log: str, arguments: tuple[str, ...], form: tuple[str, ...]
 ) -> None:
     """A script can test whether something happened."""
-    result = run(nowhere, "audit", "--file", log, *arguments, *form)
+    result = run(nowhere, "audit", "--from", log, *arguments, *form)
     assert result.exit_code == 1
     assert "2026-" not in result.stdout
 
@@ -73,18 +73,18 @@ def test_nothing_found_is_status_1(
 @pytest.mark.parametrize("since", ["2026-01-02", "2026-01-02T00:00Z", "2026-01-02 00:00+00:00", "99999d"])
 def test_since_takes_dates_in_utc_and_durations(nowhere: Installation, log: str, since: str) -> None:
     """The given time is included."""
-    result = run(nowhere, "audit", "--file", log, "--since", since, "--event", "step")
+    result = run(nowhere, "audit", "--from", log, "--since", since, "--event", "step")
     assert result.exit_code == 0
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--since", "yesterday"), ("--since", "999999999d"), ("--job", "0"), ("--job", "x"), ("--follow",),
-     ("--file", "/nonexistent")],
+    [("--since", "yesterday"), ("--since", "999999999d"), ("--job", "0"), ("--job", "x"), ("-n", "0"),
+     ("--from", "/nonexistent")],
 )  # fmt: skip
 def test_wrong_usage_is_status_2(nowhere: Installation, log: str, arguments: tuple[str, ...]) -> None:
     """An error in usage or reading differs from no match."""
-    result = run(nowhere, "audit", "--file", log, *arguments)
+    result = run(nowhere, "audit", "--from", log, *arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
 
@@ -93,7 +93,7 @@ def test_without_a_policy_it_says_how_to_go_on(nowhere: Installation) -> None:
     """The policy sets the log's path; without one, --file does."""
     result = run(nowhere, "audit")
     assert result.exit_code == 2
-    assert "--file PATH" in result.stderr
+    assert "--from PATH" in result.stderr
 
 
 def test_events_that_wait_are_shown_with_the_policys_log(tmp_path: Path) -> None:
@@ -115,8 +115,64 @@ def test_a_policy_whose_log_is_missing_says_so(tmp_path: Path) -> None:
     assert "no hook has moved its events" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "jobs"),
+    [
+        (("-n", "1"), [8]),
+        (("-n", "5"), [7, 8]),
+        (("--until", "2026-01-01T12:00"), [7]),
+        (("--sort", "-job_id"), [8, 7]),
+    ],
+)
+def test_the_events_wanted_come_in_order(
+    nowhere: Installation, log: str, arguments: tuple[str, ...], jobs: list[int]
+) -> None:
+    """The last ones are those with the latest times, wherever they stand in the log."""
+    Path(log).write_text("".join(json.dumps(line) + "\n" for line in reversed(LINES)))
+    result = run(nowhere, "audit", "--from", log, "--json", *arguments)
+    assert [json.loads(line)["job_id"] for line in result.stdout.splitlines()] in (jobs, jobs[::-1])
+    shown = run(nowhere, "audit", "--from", log, "-o", "job_id,image", "--no-header", *arguments).stdout
+    assert [int(line.split()[0]) for line in shown.splitlines()] == jobs
+
+
+def test_many_logs_are_one(nowhere: Installation, log: str, tmp_path: Path) -> None:
+    """A directory with one log per node, and a file besides."""
+    (tmp_path / "nodes" / "n3").mkdir(parents=True)
+    (tmp_path / "nodes" / "n3" / "audit.jsonl").write_text(json.dumps({**LINES[0], "node": "n3"}) + "\n")
+    result = run(nowhere, "audit", "--from", str(tmp_path / "nodes"), "--from", log, "-o", "node", "--no-header")
+    assert sorted(result.stdout.split()) == ["n1", "n2", "n3"]
+
+
+def test_following_shows_the_last_events_and_then_new_ones(
+    nowhere: Installation, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until somebody presses ^C, which is no error."""
+    line = json.dumps({**LINES[0], "ts": "2026-01-03T00:00:00.000Z", "job_id": 9})
+
+    def wait(_seconds: float) -> None:
+        if line in Path(log).read_text():
+            raise KeyboardInterrupt
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    monkeypatch.setattr(AuditLog.follow, "__defaults__", (wait,))
+    result = run(nowhere, "audit", "--from", log, "-f", "-n", "1", "-o", "job_id", "--no-header")
+    assert (result.exit_code, result.stdout.split()) == (0, ["8", "9"])
+
+
+def test_no_field_looks_like_python(nowhere: Installation, log: str) -> None:
+    """Neither nothing, nor lists, nor mappings."""
+    line = {**LINES[0], "bundle": None, "names": ["a", "b"], "reasons": {"too-large": 1}}
+    Path(log).write_text(json.dumps(line) + "\n")
+    assert (
+        run(nowhere, "audit", "--from", log)
+        .stdout.rstrip()
+        .endswith("image=reg/app:1 bundle=- names=a,b reasons=too-large=1")
+    )
+
+
 def test_unreadable_lines_are_mentioned(nowhere: Installation, log: str) -> None:
     """A damaged log is not mistaken for a complete one."""
     with open(log, "ab") as file:
         file.write(b"torn\n")
-    assert "skipped 1 unreadable lines" in run(nowhere, "audit", "--file", log).stderr
+    assert "skipped 1 unreadable lines" in run(nowhere, "audit", "--from", log).stderr

@@ -47,12 +47,12 @@ def test_a_block_holds_until_it_is_taken_back(site: EntrySite, what: tuple[str, 
 
 def test_what_is_blocked_is_listed(site: EntrySite) -> None:
     """Why, by whom and since when; status 1 where nothing is."""
-    assert site.command("cache", "blocked").exit_code == 1
-    assert site.json("cache", "blocked") == []
+    assert site.command("cache", "list", "--blocked").exit_code == 1
+    assert site.json("cache", "list", "--blocked") == []
     site.command("cache", "block", "--user", "a", "--reason", "odd \x1b[31m")
-    (known,) = site.json("cache", "blocked")
+    (known,) = site.json("cache", "list", "--blocked")
     assert (known["user"], known["by"], known["at"] > 1e9) == ("a", "carol", True)
-    shown = site.command("cache", "blocked")
+    shown = site.command("cache", "list", "--blocked")
     assert (shown.exit_code, "\x1b" in shown.stdout, "odd" in shown.stdout) == (0, False, True)
 
 
@@ -61,7 +61,7 @@ def test_all_can_be_taken_back(site: EntrySite) -> None:
     site.command("cache", "block", "--user", "a", "--reason", "x")
     (site.store / "artifacts" / "blocked.json").chmod(0o600)
     (site.store / "artifacts" / "blocked.json").write_text("{")
-    assert site.command("cache", "blocked").exit_code == 2
+    assert site.command("cache", "list", "--blocked").exit_code == 2
     assert site.command("cache", "unblock", "--all").exit_code == 0
     assert site.offered() == ["m/f", "m/g"]
     assert site.command("cache", "unblock", "--all").exit_code == 1
@@ -78,4 +78,4 @@ def test_a_block_names_exactly_one_thing(site: EntrySite, what: tuple[str, ...])
     """Anything else is wrong usage, and blocks nothing."""
     result = site.command("cache", "block", *what, "--reason", "x")
     assert (result.exit_code, "give --user, or --profile with" in result.stderr) == (2, True)
-    assert site.json("cache", "blocked") == []
+    assert site.json("cache", "list", "--blocked") == []

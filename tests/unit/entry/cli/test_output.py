@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import click
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from warmstart.entry.cli import output
+from warmstart.policy.units import BYTES
 from warmstart.store.layout import StoreFailed
 
 TEXT = st.text(max_size=30) | st.sampled_from(["\x1b[31mred", "\u202e", "[bold]x[/bold]", ":smile:", "x" * 500])
@@ -21,10 +23,70 @@ SAME = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_that_is_shown_is_obeyed(capsys: pytest.CaptureFixture[str], text: str) -> None:
     """In paragraphs, tables, titles and remarks alike."""
     output.say(text)
-    output.show_table(("a", "b"), [(text, None), (7, text)], text)
+    output.show_table(("a", "b"), [(text, None), (7, text)])
+    output.show_fields([("a", text)])
     output.warn(text)
     shown = capsys.readouterr()
     assert all(char.isprintable() or char == "\n" for char in shown.out + shown.err)
+
+
+@given(st.integers(0, 1 << 50))
+def test_sizes_are_short_and_near(size: int) -> None:
+    """In the policy's units, as the policy writes them."""
+    found = re.fullmatch(r"([0-9.]+)([A-Za-z]+)", output.size(size))
+    assert found
+    assert float(found[1]) * BYTES[found[2]] == pytest.approx(size, rel=0.06, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (0.031, "31ms"), (30, "30s"), (90, "1.5m"), (86400, "1d"), (None, "-")]
+)
+def test_durations_have_the_policys_units(seconds: float | None, shown: str) -> None:
+    """And milliseconds below a second."""
+    assert output.duration(seconds) == shown
+
+
+def test_times_are_of_rfc_3339() -> None:
+    """In UTC, and sortable as text."""
+    assert output.rfc3339(1769851800.25) == "2026-01-31T09:30:00Z"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), ([], "-"), (True, "yes"), (["a", None], "a,-"), ({"a": 1, "b": None}, "a=1,b=-"), (1.25, "1.2")],
+)
+def test_no_value_looks_like_python(value: object, shown: str) -> None:
+    """Lists, mappings and nothing at all are written as people write them."""
+    assert output.text(value) == shown
+
+
+LONG = "n1 cannot reach the registry registry.example.com/team/application:2026.01 at the moment"
+ROWS = [("n1", 7, LONG), ("node-with-a-name", 11, "ok")]
+
+
+def test_a_row_is_a_line_where_programs_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """However long it is; numbers are aligned on their right."""
+    output.show_table(("node", "job", "reason"), ROWS)
+    assert capsys.readouterr().out.splitlines() == [
+        "NODE              JOB  REASON",
+        f"n1                  7  {LONG}",
+        "node-with-a-name   11  ok",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_table_fits_a_terminal_and_cuts_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """The last cell wraps beside the others or, where there is little room, below them."""
+    monkeypatch.setattr(output, "_width", lambda: width)
+    output.show_table(("node", "job", "reason"), ROWS)
+    shown = capsys.readouterr().out
+    assert all(len(line) <= max(width, 50) for line in shown.splitlines())
+    assert "registry.example.com/team/application:2026.01" in shown
+    assert shown.split() == [
+        word for row in [("NODE", "JOB", "REASON"), *ROWS] for word in " ".join(map(str, row)).split()
+    ]
 
 
 def test_markup_is_only_text(capsys: pytest.CaptureFixture[str]) -> None:
