@@ -17,7 +17,6 @@ from warmstart.store import manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
-ROUNDS = 20
 NODES = ("n1", "n2", "n3", "n4")
 
 
@@ -53,11 +52,12 @@ def harvest_at_once(nodes: list[LateNode], number: int) -> None:
     assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * len(nodes)
 
 
-def test_every_reader_sees_each_entry_once_and_whole(nodes: list[LateNode]) -> None:
+@pytest.mark.parametrize("rounds", [8, pytest.param(20, marks=pytest.mark.sweep)])
+def test_every_reader_sees_each_entry_once_and_whole(nodes: list[LateNode], rounds: int) -> None:
     """The first publisher has the whole entry, and readers see it unchanged from then on."""
     site = nodes[0].site
     last: dict[str, str] = {}
-    for number in range(1, ROUNDS + 1):
+    for number in range(1, rounds + 1):
         harvest_at_once(nodes, number)
         now = site.seen()  # fails where an entry comes twice, or a bundle is not whole
         assert {entry: now[entry] for entry in last} == last
