@@ -11,6 +11,9 @@ BIN     := $(VENV)/bin
 ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
 
+# Test processes find the tests compiled: compiling them takes each one seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-tests setup-sweeps screenshots demo test test-all unit lint shellcheck docs bench install uninstall update-requirements clean
 
