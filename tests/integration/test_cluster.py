@@ -118,7 +118,8 @@ def test_a_failing_prolog_drains_the_node_until_it_is_resumed(bare: Cluster) -> 
     write_hook(bare.prefix, "prolog", "exit 1")
     try:
         job_id = bare.submit("#!/bin/sh\ntrue\n", ALICE, "--nodelist=n2")
-        wait_until("n2 to drain", lambda: bare.drained() == ["n2"], 30)
+        wait_until("n2 to drain", lambda: bare.node_states()["n2"].state == "drained", 30)
+        assert bare.drained() == ["n2"]
         assert bare.node_states()["n2"] == NodeState("drained", "Prolog error")
         assert bare.wait_for(job_id, {"PENDING"}).reason == "launch_failed_requeued_held"
     finally:

@@ -62,6 +62,7 @@ _NOT_FOUND = (
 _UNREACHABLE = (
     *("connection refused", "connection reset", "no such host", "no route to host", "network is unreachable"),
     *("timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "x509:", "tls:"),
+    "server closed idle connection",
     *("too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable"),
     *("statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client"),
 )

@@ -127,6 +127,8 @@ SAID = [
     ),
     ('pinging container registry reg.io: Get "https://reg.io/v2/": dial tcp: lookup reg.io: no such host',
      RegistryUnreachable),
+    ('pinging container registry reg.io: Get "http://reg.io/v2/": http: server closed idle connection',
+     RegistryUnreachable),  # stopped just then
     ("writing blob: write /scratch/x: no space left on device", ScratchUnusable),
     ("something that nobody has seen yet", ImportFailed),
 ]  # fmt: skip
