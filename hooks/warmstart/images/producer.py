@@ -65,6 +65,14 @@ class ImageNotOurs(StoreError):
     hint = "check that paths.workspace is on a local disk (ext4, xfs) and that the import account runs nothing else"
 
 
+class Stopped(SystemExit):
+    """This process shall end; `error` is what waiters are told, None if the import will be made later."""
+
+    def __init__(self, status: int, error: StoreError | None) -> None:
+        super().__init__(status)
+        self.error = error
+
+
 class Flight(NamedTuple):
     """One import by this producer."""
 
@@ -127,12 +135,22 @@ def produce(flight: Flight, how: str) -> Obtained:
         image = site.look_up(query, how, deadline) or _import(flight)
         return image._replace(missing=image.missing._replace(lockless=image.missing.lockless or flight.lockless))
     except (UserError, StoreError) as error:
-        with suppress(WarmstartError):
-            failure = RememberedFailure.of(error, site.charged.uid)
-            site.store.remember(query, failure, flight.owner, after(CLEAN_UP_S))
+        _remember(flight, error)
+        raise
+    except Stopped as stopped:
+        # Another worker: a signal may have interrupted a call of this one, whose answer is still to come.
+        with site.store.separate() as store:
+            _remember(flight._replace(site=site._replace(store=store)), stopped.error)
         raise
     finally:
         site.store.end(query, after(CLEAN_UP_S))
+
+
+def _remember(flight: Flight, error: UserError | StoreError | None) -> None:
+    if error is not None:
+        with suppress(WarmstartError):
+            failure = RememberedFailure.of(error, flight.site.charged.uid)
+            flight.site.store.remember(flight.query, failure, flight.owner, after(CLEAN_UP_S))
 
 
 def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:

@@ -43,7 +43,8 @@ def run(context: Context, options: Options) -> Outcome:
     record, policy = context.record, context.policy
     requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
-    queue = Queue(context.paths.imports, context.paths.import_program, policy.images.parallel)
+    rules = policy.images
+    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel, rules.import_deadline)
     site = Site.of(policy, store, context.paths.uses, requester)._replace(queue=queue)
     account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
     user = Charged(record.user, record.uid, account)

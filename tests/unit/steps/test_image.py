@@ -112,7 +112,7 @@ def test_a_hook_asks_for_a_background_import(context: Context, monkeypatch: pyte
     flights = fly(monkeypatch)
     image.run(context, Options((FIRST,)))
     rules = context.policy.images
-    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel)
+    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel, rules.import_deadline)
     assert [site.queue for _, site, _ in flights.asked] == [queue]
 
 
