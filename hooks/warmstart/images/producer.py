@@ -163,11 +163,11 @@ def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
 
 
 def describe_producer(query: ImageQuery, site: Site) -> str:
-    """Return a clause that says which process imports the image, and how far it is; "" if no producer is known."""
-    try:
-        producer = site.store.producer_of(query, after(CLEAN_UP_S))
-    except WarmstartError:
-        producer = None  # the waiter's own error is more useful than this one
+    """Return a clause that says which process imports the image, and how far it is; "" if none is known to live."""
+    producer = None
+    with suppress(WarmstartError):  # the waiter's own error is more useful than this one
+        if site.store.is_at_work(query, after(CLEAN_UP_S)):
+            producer = site.store.producer_of(query, after(CLEAN_UP_S))
     if producer is None:
         return ""
     now = f", now {format_progress(producer)}" if producer.phase else ""

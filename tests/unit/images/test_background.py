@@ -136,6 +136,17 @@ def test_a_producer_that_died_is_replaced(site: Site, started: list[Callable[[],
     assert single_flight.obtain(WANTED, site, after(5)).how == "waited"
 
 
+@pytest.mark.usefixtures("started")
+def test_a_dead_producers_word_is_told_to_nobody(site: Site) -> None:
+    """Its record stays until another import, or maintenance, finds it."""
+    published.begin(site.store.path, LOCK, OTHER, "test")
+    record = Path(site.store.path) / "images" / "locks" / f"{LOCK}.producer"
+    data = record.read_bytes()
+    published.end(site.store.path, LOCK)
+    record.write_bytes(data)
+    assert "pid 99" not in str(expired(site))
+
+
 def test_all_who_wait_hear_why_it_failed(site: Site, started: list[Callable[[], object]]) -> None:
     """At once, and by the error that the import had; the next job tries again."""
     for problem in ("refused", "too many requests"):
@@ -246,4 +257,4 @@ def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ImageWaitExpired):
         single_flight.obtain(WANTED, site, after(1.3))
     calls: list[str] = site.store.worker.calls  # type: ignore[attr-defined]
-    assert calls.count("is_at_work") == 1 < calls.count("find")
+    assert calls.count("is_at_work") == 2 < calls.count("find")  # the second one for the message
