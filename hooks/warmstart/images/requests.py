@@ -176,6 +176,7 @@ def start_due(queue: Queue) -> list[str]:
             if is_live(queue.directory, key):
                 working.append(request)
             elif request.is_starting():
+                working.append(request)
                 starting += 1
             elif request.is_due():
                 waiting.append(request)
@@ -231,8 +232,9 @@ def held(directory: str, key: str) -> Iterator[bool]:
         is_ours = files.wait_flock(fd, after(LOCK_S)) and files.is_at(fd, f"{directory}/{key}{LOCK}")
         try:
             if is_ours:
-                os.ftruncate(fd, 0)
-                os.write(fd, str(os.getpid()).encode())
+                with suppress(OSError):  # a full disk: it cannot be cancelled, only killed
+                    os.ftruncate(fd, 0)
+                    os.write(fd, str(os.getpid()).encode())
             yield is_ours
         finally:
             if is_ours and not os.path.exists(f"{directory}/{key}{REQUEST}"):
@@ -284,18 +286,12 @@ def cancel(directory: str, key: str) -> bool:
     """Remove a request and end its import; return whether there was either. Those who wait are told."""
     known = os.path.exists(f"{directory}/{key}{REQUEST}")
     drop(directory, key)
-    try:
-        process = os.pidfd_open(int(read_small(f"{directory}/{key}{LOCK}", _LONGEST)))
-    except (OSError, ValueError):  # none, or it has just begun and will find no request
-        return known
-    try:
-        # The lock is asked after the process was opened: while it is held, its process is the one that wrote its id.
-        if not is_live(directory, key):
-            return known
-        signal.pidfd_send_signal(process, signal.SIGTERM)
-        return True
-    finally:
-        os.close(process)
+    with suppress(OSError, ValueError):  # it has just ended, or just begun and will find no request
+        pid = int(read_small(f"{directory}/{key}{LOCK}", _LONGEST))
+        if is_live(directory, key):  # only then the id is that of a process at work
+            os.kill(pid, signal.SIGTERM)
+            return True
+    return known
 
 
 def note_failure(directory: str, key: str, failure: RememberedFailure) -> None:
