@@ -44,7 +44,8 @@ POLL_S = 0.25
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.25
 ELECTION_S = 3.0
-ELECTION_PAUSE_S = 0.05
+ELECTION_PAUSE_S = 0.1
+ELECTION_TRIES = 3
 PROGRESS_S = 2.0  # between two reports of the same phase
 ANNOUNCE_S = 2.0  # for one report, while the import's programs run on
 
@@ -120,10 +121,16 @@ def pauses(until: Deadline) -> Iterator[None]:
 
 
 def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
-    """Become the producer as `begin` does, but try for a while: waiters take the lock for a moment to probe it."""
-    until = deadline.within(ELECTION_S)
+    """Become the producer as `begin` does, but try again: waiters take the lock for a moment to probe it.
+
+    Whoever has recorded itself as producer, and still holds the lock at the third look, is at work.
+    """
+    until, met = deadline.within(ELECTION_S), 0
     while (flight := begin(query, site, deadline)) is None and not until.expired():
-        time.sleep(ELECTION_PAUSE_S)
+        met += site.store.producer_of(query, deadline) is not None
+        if met == ELECTION_TRIES:
+            return None
+        time.sleep(ELECTION_PAUSE_S * (1 + random.random()))  # noqa: S311 - jitter between nodes; no secret
     return flight
 
 
