@@ -29,6 +29,8 @@ from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
 SPOOL_SECONDS = 5.0
+MOUNTING_SECONDS = 2.0  # that an image leaves to the mounts of the seeded bundles
+VIEW_SECONDS = 1.0  # and to the job's view
 TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
@@ -140,7 +142,8 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         from warmstart.steps import image
 
         by_policy = frozenset(references.parse(text) for text in grant.images)
-        options = image.Options(tuple(job_images), by_policy, private_images(policy, job, job_images))
+        later = (policy.seed.fetch_budget + MOUNTING_SECONDS if names else 0) + VIEW_SECONDS
+        options = image.Options(tuple(job_images), by_policy, private_images(policy, job, job_images), later)
         steps.append(Step(image.NAME, partial(image.run, options=options)))
     if names:
         from warmstart.steps import seed

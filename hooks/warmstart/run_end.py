@@ -69,8 +69,7 @@ RETAINED = ".kept"  # in the run's directory, root's, 0600: its mtime is when th
 MAINTENANCE_SECONDS = 300.0  # for removing one run or tree
 
 _TMP = "tmp"
-_PROLOG_SECONDS = 5.0
-_LEDGER_SECONDS = 5.0
+LEDGER_SECONDS = 5.0
 _STORE_SECONDS = 5.0
 
 
@@ -113,30 +112,30 @@ def release(ending: Ending, deadline: Deadline) -> list[WarmstartError]:
     Returns the errors of the parts that failed; the others are done.
     """
     failures: list[WarmstartError] = []
-    _release_ports(ending, failures)
+    _release_ports(ending, after(LEDGER_SECONDS), failures)
     _mark_images(ending)
     if ending.record.deferred:
         defer(ending, deadline, failures)
     else:
         _remove(ending, deadline, failures)
-    _withdraw(ending, failures)
+    _withdraw(ending, after(_STORE_SECONDS), failures)
     return failures
 
 
-def supersede(ending: Ending, *, rebooted: bool) -> None:
+def supersede(ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
     """End an earlier run of the job whose prolog runs: the job was requeued, or the run's epilog never came.
 
     Failures are audited and not raised, because the new run has its own directory.
     """
     ending.audit.emit(events.RUN_SUPERSEDED, earlier_run=ending.record.run_id, rebooted=rebooted)
     failures: list[WarmstartError] = []
-    _release_ports(ending, failures)
-    _remove(ending, after(_PROLOG_SECONDS), failures)
-    _withdraw(ending, failures)
+    _release_ports(ending, deadline, failures)
+    _remove(ending, deadline, failures)
+    _withdraw(ending, deadline, failures)
     _audit(ending, failures)
 
 
-def undo(ending: Ending) -> None:
+def undo(ending: Ending, deadline: Deadline) -> None:
     """End a run whose prolog failed, so that the job gets all of its preparation or none. Nothing is retained.
 
     Ports stay reserved until the epilog, since another node may already know them. Failures are audited and not
@@ -144,8 +143,8 @@ def undo(ending: Ending) -> None:
     """
     ending = ending._replace(record=ending.record._replace(keep=False))
     failures: list[WarmstartError] = []
-    _remove(ending, after(_PROLOG_SECONDS), failures)
-    _withdraw(ending, failures)
+    _remove(ending, deadline, failures)
+    _withdraw(ending, deadline, failures)
     _audit(ending, failures)
 
 
@@ -209,12 +208,12 @@ def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
     audit.emit(events.ORPHAN_REMOVED, kind=kind, path=f"{directory}/{name}")
 
 
-def release_ports(paths: NodePaths, node: str, job_id: int, audit: Journal) -> None:
+def release_ports(paths: NodePaths, node: str, job_id: int, audit: Journal, deadline: Deadline) -> None:
     """Release the job's ports on this node, including those of a prolog that died before it recorded them."""
     held = ports.held_by(paths.ports, node, job_id)
     if held:
         audit.emit(events.RENDEZVOUS_RELEASED, ports=held)  # before the release, so the next holder's event comes later
-        ports.release(paths.ports, node, job_id, after(_LEDGER_SECONDS))
+        ports.release(paths.ports, node, job_id, deadline)
 
 
 def retained_since(node: int, run_name: str) -> float | None:
@@ -241,10 +240,10 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
         failures.append(CacheInUse(path=f"{record.run_directory}/cache", subdirs=", ".join(in_use)))
 
 
-def _release_ports(ending: Ending, failures: list[WarmstartError]) -> None:
+def _release_ports(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     record, paths = ending.record, ending.paths
     with _collected(paths.ports, failures):
-        release_ports(paths, record.node, record.job_id, ending.audit)
+        release_ports(paths, record.node, record.job_id, ending.audit, deadline)
 
 
 def _remove_view(ending: Ending, failures: list[WarmstartError]) -> None:
@@ -347,11 +346,11 @@ def _unmount(node: int, run_name: str) -> list[str]:
         return []
 
 
-def _withdraw(ending: Ending, failures: list[WarmstartError]) -> None:
+def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Remove the rendezvous that this node published. After a `StoreError` maintenance of the store removes it."""
     with _collected(ending.record.meeting, failures):
         if ending.record.meeting:
-            ending.store.withdraw_rendezvous(ending.record.meeting, after(_STORE_SECONDS))
+            ending.store.withdraw_rendezvous(ending.record.meeting, deadline)
 
 
 def _mark_images(ending: Ending) -> None:

@@ -14,7 +14,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import allow_reading, opened_dir, remove_tree, write_all
 from warmstart.record import Record, writing_state
 
-REMOVAL_SECONDS = 10.0
+REMOVAL_SECONDS = 2.0  # a view has a few files of root's
 EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
 
 

@@ -108,7 +108,7 @@ def kill_of_uid(uid: int) -> None:
 
     A task that left its session and dropped its environment can be found only by its uid.
     """
-    _kill(f"processes of uid {uid}", lambda: {pid for pid in _parents() if _uid(pid) == uid})
+    _kill(f"processes of uid {uid}", lambda: {pid for pid in parents() if _uid(pid) == uid})
 
 
 def _kill(what: str, members: Callable[[], set[int]]) -> None:
@@ -125,11 +125,6 @@ def _kill(what: str, members: Callable[[], set[int]]) -> None:
     raise RuntimeError(f"{what} do not end: {sorted(members())}")
 
 
-def all_pids() -> list[int]:
-    """Return the pids of all processes that are no zombies."""
-    return list(_parents())
-
-
 def arguments(pid: int) -> list[bytes]:
     """Return the arguments of a process, [] if it is gone."""
     try:
@@ -140,25 +135,25 @@ def arguments(pid: int) -> list[bytes]:
 
 def children(*pids: int) -> set[int]:
     """Return the live children of processes; those of a slurmd are its running hooks."""
-    return {child for child, parent in _parents().items() if parent in pids}
+    return {child for child, parent in parents().items() if parent in pids}
 
 
 def _members(base: Path) -> set[int]:
     """Return the pids of the cluster's live processes, never the caller or its ancestors."""
-    parents = _parents()
+    found = parents()
     members = _recorded(base) | {
-        pid for pid in parents if _variable(pid, "SLURM_CONF") == str(base / "etc" / "slurm.conf")
+        pid for pid in found if _variable(pid, "SLURM_CONF") == str(base / "etc" / "slurm.conf")
     }
     grown = True
     while grown:
-        children = {pid for pid, parent in parents.items() if parent in members} - members
+        children = {pid for pid, parent in found.items() if parent in members} - members
         members |= children
         grown = bool(children)
     pid = os.getpid()
     while pid > 0:
         members.discard(pid)
-        pid = parents.get(pid, 0)
-    return members & parents.keys()
+        pid = found.get(pid, 0)
+    return members & found.keys()
 
 
 def _recorded(base: Path) -> set[int]:
@@ -171,14 +166,14 @@ def _recorded(base: Path) -> set[int]:
     return {int(pid) for pid, started in pairs if _started(int(pid)) == started}
 
 
-def _parents() -> dict[int, int]:
+def parents() -> dict[int, int]:
     """Return pid → parent of every process that is not a zombie."""
-    parents = {}
+    found = {}
     for entry in os.listdir("/proc"):
         fields = _stat(int(entry)) if entry.isdigit() else []
         if fields and fields[0] != "Z":
-            parents[int(entry)] = int(fields[1])
-    return parents
+            found[int(entry)] = int(fields[1])
+    return found
 
 
 def _started(pid: int) -> str:

@@ -174,9 +174,11 @@ class Site:
         return ended
 
     def imports(self) -> list[int]:
-        """Return the pids of this installation's background imports."""
+        """Return the pids of this installation's background imports, without those that they forked."""
         program = f"{self.cluster.prefix}/libexec/warmstart/import".encode()
-        return [pid for pid in processes.all_pids() if program in processes.arguments(pid)]
+        parents = processes.parents()
+        found = {pid for pid in parents if program in processes.arguments(pid)}
+        return [pid for pid in found if parents[pid] not in found]
 
     def wait_imports(self, deadline_s: float = 60) -> None:
         """Wait until no background import runs."""

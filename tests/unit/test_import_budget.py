@@ -53,7 +53,7 @@ def test_a_job_without_profiles_loads_no_hashing() -> None:
 
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
     """That is every job but a requeued one."""
-    first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_record=lambda: None))"
+    first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_record=lambda: None), None)"
     for case in ("a warm image", "a job's spec", "seeding", "a rendezvous"):
         assert "warmstart.run_end" not in imported(*WARM[case], then=first)
 

@@ -95,10 +95,15 @@ def released(ending: Ending) -> None:
 
 def superseded(ending: Ending) -> None:
     """End a run as the prolog of the requeued job does."""
-    run_end.supersede(ending, rebooted=False)
+    run_end.supersede(ending, after(SOON), rebooted=False)
 
 
-WAYS: dict[str, Callable[[Ending], None]] = {"release": released, "supersede": superseded, "undo": run_end.undo}
+def undone(ending: Ending) -> None:
+    """End a run as a prolog that failed."""
+    run_end.undo(ending, after(SOON))
+
+
+WAYS: dict[str, Callable[[Ending], None]] = {"release": released, "supersede": superseded, "undo": undone}
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
@@ -141,8 +146,8 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
         patch.setattr(run_end, "remove_tree", fails)
         (failure,) = run_end.release(ending, after(SOON))
         assert isinstance(failure, WorkspaceBusy)
-        run_end.supersede(ending, rebooted=True)
-        run_end.undo(ending)
+        run_end.supersede(ending, after(SOON), rebooted=True)
+        undone(ending)
     assert (os.listdir(runs.paths.view), runs.recorded()) == ([], ending.record)
     assert [event["step"] for event in runs.events("step.failed")] == ["release", "release"]
     (event,) = runs.events("run.superseded")
@@ -157,7 +162,7 @@ def test_a_cache_is_hidden_before_it_is_removed(runs: Runs, monkeypatch: pytest.
     run = Path(ending.record.run_directory)
     (run / "cache").mkdir(exist_ok=True)
     monkeypatch.setattr(run_end, "remove_tree", fails)
-    run_end.undo(ending)
+    undone(ending)
     assert (run.is_dir(), (run / "cache").exists()) == (True, False)
 
 
@@ -215,7 +220,7 @@ def test_a_store_that_is_away_keeps_nothing_on_the_node(runs: Runs) -> None:
     assert isinstance(failure, StoreError)
     assert (runs.left(), runs.recorded()) == ([], None)
     ending = runs.make(meeting="test.7.0.json")
-    run_end.undo(ending)
+    undone(ending)
     assert (runs.left(), runs.recorded()) == ([], None)
     assert len(runs.events("step.failed")) == 1
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from warmstart.entry.maintenance.session import NODE_INTERVAL_S, STORE_INTERVAL_S
+from warmstart.images import requests
+from warmstart.paths import Installation
 
 UNITS = Path(__file__).resolve().parents[2] / "packaging" / "systemd"
 
@@ -24,3 +26,14 @@ def test_doctor_knows_the_intervals() -> None:
     store = (UNITS / "warmstart-maintain-store.timer").read_text()
     assert re.findall(r"^OnCalendar=(.*)$", store, re.MULTILINE) == ["*-*-* 03:00"]
     assert STORE_INTERVAL_S == 24 * 3600
+
+
+def test_an_import_has_limits_and_may_clean_up() -> None:
+    """It is started by hooks for its request's name; its programs get no signal before they are killed with it."""
+    unit = (UNITS / "warmstart-import@.service").read_text()
+    settings = dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
+    assert settings["ExecStart"] == f"{Installation('@PREFIX@').node('n1').import_program} %i"
+    assert requests.UNIT.format(key="0a") == "warmstart-import@0a.service"
+    assert settings["KillMode"] == "mixed"
+    assert {"CPUWeight", "IOWeight", "MemoryHigh", "MemoryMax", "TasksMax", "RuntimeMaxSec"} <= settings.keys()
+    assert "[Install]" not in unit

@@ -33,9 +33,8 @@ def _finish(hook: Hook) -> None:
             _free_ports(hook)
             return
         try:
-            seconds = hook.policy.harvest.budget + SECONDS_BESIDES
             steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
-            failure = run_epilog(hook.context(record, seconds), steps)
+            failure = run_epilog(hook.context(record, after(hook.policy.harvest.budget + SECONDS_BESIDES)), steps)
         finally:
             hook.close()
     if isinstance(failure, NodeError):
@@ -50,4 +49,5 @@ def _free_ports(hook: Hook) -> None:
         return
     from warmstart import run_end  # slow to import, and an epilog without a record rarely has ports
 
-    run_end.release_ports(hook.paths, hook.job.node, hook.job.id, hook.audit)
+    deadline = after(run_end.LEDGER_SECONDS)
+    run_end.release_ports(hook.paths, hook.job.node, hook.job.id, hook.audit, deadline)

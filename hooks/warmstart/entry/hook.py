@@ -20,7 +20,7 @@ from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import NodeError, PolicyError, WarmstartError
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline
 from warmstart.host.files import ensure_path
 from warmstart.job import Job, from_environment
 from warmstart.paths import Installation, NodePaths
@@ -41,10 +41,15 @@ class Hook(NamedTuple):
     audit: Journal
     run_id: str
     store: StoreClient
+    started: float  # in seconds of `time.monotonic()`
 
-    def context(self, record: Record, seconds: float) -> Context:
-        """Return the context for the steps, with a deadline in `seconds`."""
-        return Context(self.policy, self.paths, record, self.audit, after(seconds), self.store)
+    def deadline(self, seconds: float) -> Deadline:
+        """Return the deadline `seconds` after the start of the hook."""
+        return Deadline(self.started + seconds)
+
+    def context(self, record: Record, deadline: Deadline) -> Context:
+        """Return the context for the steps."""
+        return Context(self.policy, self.paths, record, self.audit, deadline, self.store)
 
     def earlier_record(self) -> Record | None:
         """Return the record that an earlier hook of the job saved, or None. Audits and removes a damaged one."""
@@ -89,7 +94,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     run_id = os.urandom(4).hex()
     journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
     journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
-    failure = _run(installation, job, journal, run_id, work)
+    failure = _run(installation, job, journal, run_id, started, work)
     status = DRAINS if isinstance(failure, NodeError) and not installation.is_off else 0
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
@@ -99,18 +104,19 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     return status
 
 
-def _run(
+def _run(  # noqa: PLR0917 - the hook's run, and what it does
     installation: Installation,
     job: Job,
     journal: Journal,
     run_id: str,
+    started: float,
     work: Callable[[Hook], None],
 ) -> BaseException | None:
     policy = None
     try:
         policy = _policy(installation, journal)
         store = StoreClient(policy.store_user, policy.paths.store, f"{job.node}-{run_id}")
-        work(Hook(job, policy, installation.node(job.node), journal, run_id, store))
+        work(Hook(job, policy, installation.node(job.node), journal, run_id, store, started))
     except NodeError as error:
         if not _brake(installation, journal, error):
             _drain_node(policy, job, journal, error)

@@ -30,6 +30,7 @@ from warmstart.images.client import ImageStoreClient
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers.base import Importer, ImportFailed
 from warmstart.images.layout import Charged
+from warmstart.images.producer import Stopped
 from warmstart.images.published import Producer, RememberedFailure
 from warmstart.images.query import Obtained, Queue, Requester, Site, query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
@@ -60,14 +61,14 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 
 def _import(installation: Installation, node: str, paths: NodePaths, key: str) -> int:
-    signal.signal(signal.SIGTERM, _stop)
     try:
         with (
             requests.held(paths.imports, key) as is_ours,
             maintenance_session(installation, "import", node) if is_ours else nullcontext() as session,
         ):
             if session is not None:
-                queue = Queue(paths.imports, paths.import_program, session.policy.images.parallel)
+                rules = session.policy.images
+                queue = Queue(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
                 with requests.slot(queue) as has_slot:
                     _serve(session, key, has_slot=has_slot)
                 requests.start_due(queue)
@@ -85,11 +86,6 @@ def _serve(session: MaintenanceSession, key: str, *, has_slot: bool) -> None:
         requests.put_back(session.paths.imports, key, attempts=max(0, request.attempts - 1))
 
 
-def _stop(number: int, _frame: object) -> NoReturn:
-    """End as after an error, so that nothing stays in the scratch directory. The request stays."""
-    raise SystemExit(128 + number)
-
-
 class _Import:
     """One import of one request, whose lock and slot the caller holds."""
 
@@ -104,8 +100,8 @@ class _Import:
         """Import the image. All failures are audited and told to those who wait."""
         left = self._request.asked + self._session.policy.images.import_deadline - time.time()
         deadline = after(min(max(left, 0.0), self._session.policy.images.import_deadline))
+        signal.signal(signal.SIGTERM, self._stop)
         signal.alarm(int(deadline.left() + OVERTIME_S))
-        self._audit.emit(events.IMAGE_IMPORT_STARTED, image=self._request.reference, attempt=self._request.attempts)
         started = time.monotonic()
         try:
             image = self._obtain(deadline)
@@ -113,10 +109,10 @@ class _Import:
                 tell(self._audit, self._request.reference, image, time.monotonic() - started)
         except WarmstartError as error:
             self._failed(error)
-        except SystemExit:
-            if requests.read(self._directory, self._request.key) is not None:
+        except Stopped as stopped:
+            if stopped.error is None:
                 raise
-            self._failed(self._abandoned("it was cancelled"))
+            self._failed(stopped.error)
         except Exception:  # noqa: BLE001 - a bug: audited, and told to those who wait
             self._audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
             problem = "a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
@@ -126,6 +122,14 @@ class _Import:
         finally:
             signal.alarm(0)
 
+    def _stop(self, number: int, _frame: object) -> NoReturn:
+        """End as after an error, so that nothing stays in the scratch directory.
+
+        The request stays, as when the host shuts down, unless somebody has removed it to cancel the import.
+        """
+        is_cancelled = requests.read(self._directory, self._request.key) is None
+        raise Stopped(128 + number, self._abandoned("it was cancelled") if is_cancelled else None)
+
     def _obtain(self, deadline: Deadline) -> Obtained | None:
         """Return the image, or None if another host imports it."""
         if self._request.is_expired(self._session.policy.images.import_deadline):
@@ -134,11 +138,16 @@ class _Import:
         check_allowed(reference, policy.images.registries)
         site = self._site(reference, deadline)
         query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
+        if query.kind != self._request.kind:
+            raise self._abandoned("the policy names another importer now (images.importer)")
         if image := site.look_up(query, "reused", deadline):
             return image
         producer.raise_remembered(query, site, deadline)
         flight = producer.elect(query, site, deadline)
-        return flight and producer.produce(flight, "reused")
+        if flight is None:
+            return None
+        self._audit.emit(events.IMAGE_IMPORT_STARTED, image=self._request.reference, attempt=self._request.attempts)
+        return producer.produce(flight, "reused")
 
     def _site(self, reference: Reference, deadline: Deadline) -> Site:
         session, request = self._session, self._request
@@ -172,7 +181,11 @@ class _Import:
     def _failed(self, error: WarmstartError) -> None:
         """Tell the audit and the waiting hooks; drop the request if another attempt would be useless."""
         request, directory = self._request, self._directory
-        is_over = isinstance(error, UserError | ImportAbandoned) or request.attempts >= MOST_ATTEMPTS
+        is_over = (
+            isinstance(error, UserError | ImportAbandoned)
+            or request.attempts >= MOST_ATTEMPTS
+            or request.is_expired(self._session.policy.images.import_deadline)
+        )
         self._session.failures.append(error)
         self._audit.emit(
             events.IMAGE_IMPORT_FAILED,

@@ -11,15 +11,21 @@ from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import StoreError, UserError, WarmstartError
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline
+from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.runner import run_prolog
 from warmstart.slurm.nodes import first
 
-# Budget for all work that has none in the policy. Together with images.wait (4m) and seed.fetch_budget (10s) it is
-# below the PrologEpilogTimeout that packaging/slurm sets.
+# For all work that has no budget in the policy. Together with images.wait (4m) and seed.fetch_budget (10s) it is below
+# the PrologEpilogTimeout that packaging/slurm sets.
 SECONDS_BESIDES = 20.0
-SECONDS_FOR_LOCK = 5.0
+# The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps
+# leave the reserve for what comes after them: removing what failed, the verdict or undoing all, the reason of a drain.
+RESERVE_SECONDS = 15.0
+LOCK_SECONDS = 5.0
+SUPERSEDE_SECONDS = 10.0
+UNDO_SECONDS = 5.0
 
 
 def main(prefix: str) -> int:
@@ -27,21 +33,26 @@ def main(prefix: str) -> int:
     return run_hook("prolog", prefix, _prepare)
 
 
+def budget(policy: Policy) -> float:
+    """Return the seconds that a prolog takes at most. Slurm's timeout has to be longer."""
+    return policy.images.wait + policy.seed.fetch_budget + SECONDS_BESIDES
+
+
 def _prepare(hook: Hook) -> None:
-    job, paths = hook.job, hook.paths
-    with records.job_lock(paths.state, job.id, after(SECONDS_FOR_LOCK)):
-        _supersede(hook)
+    job, paths, end = hook.job, hook.paths, hook.deadline(budget(hook.policy))
+    with records.job_lock(paths.state, job.id, end.within(LOCK_SECONDS)):
+        _supersede(hook, end)
         record = _record(hook)
         try:
-            _run(hook, record)
+            _run(hook, record, Deadline(end.at - RESERVE_SECONDS))
         except UserError as error:
             hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
             _publish_verdict(hook, record, error)
         except WarmstartError:
-            _undo(hook, record)
+            _undo(hook, record, end)
             raise
         except Exception:
-            _undo(hook, record)
+            _undo(hook, record, end)
             if hook.policy.on_error.bug == "fail-job":
                 _refuse_for_bug(hook, record)
             raise
@@ -49,8 +60,8 @@ def _prepare(hook: Hook) -> None:
             hook.close()
 
 
-def _run(hook: Hook, record: Record) -> None:
-    hook = _with_job_spec(hook)
+def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
+    hook = _with_job_spec(hook, deadline)
     grant = plan.grant(hook.policy, hook.job)
     requested = plan.request_of(hook.job, grant)
     hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
@@ -67,11 +78,11 @@ def _run(hook: Hook, record: Record) -> None:
         keep=plan.keeps(hook.policy, requested),
     )
     records.save(hook.paths.state, record)
-    prepared = run_prolog(hook.context(record, _seconds(hook)), steps)
+    prepared = run_prolog(hook.context(record, deadline), steps)
     run_prolog(prepared.context, [plan.environment(hook.policy, grant, requested, prepared)])
 
 
-def _with_job_spec(hook: Hook) -> Hook:
+def _with_job_spec(hook: Hook, deadline: Deadline) -> Hook:
     """Add the attributes of the job's spec, if a rule needs them or slurmd did not pass the comment."""
     job, keys = hook.job, hook.policy.slurmctld
     if keys is None or (job.comment_known and all(getattr(job, name) is not None for name in keys.attributes)):
@@ -80,15 +91,11 @@ def _with_job_spec(hook: Hook) -> Hook:
 
     try:
         path = spec.path_of(keys.spec_directory, job.cluster, job.id)
-        job = spec.informed(job, path, hook.store.read_job_spec(path, keys.user.uid, after(keys.deadline)))
+        job = spec.informed(job, path, hook.store.read_job_spec(path, keys.user.uid, deadline.within(keys.deadline)))
     except StoreError as error:  # rules that need the spec grant nothing
         hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
         return hook
     return hook._replace(job=job)
-
-
-def _seconds(hook: Hook) -> float:
-    return hook.policy.images.wait + hook.policy.seed.fetch_budget + SECONDS_BESIDES
 
 
 def _record(hook: Hook) -> Record:
@@ -109,7 +116,7 @@ def _record(hook: Hook) -> Record:
     )
 
 
-def _supersede(hook: Hook) -> None:
+def _supersede(hook: Hook, end: Deadline) -> None:
     """Remove what an earlier run of this job left: the job was requeued, or its epilog never ran."""
     earlier = hook.earlier_record()
     if earlier is None:
@@ -117,7 +124,8 @@ def _supersede(hook: Hook) -> None:
     from warmstart import run_end
 
     ending = run_end.Ending(hook.policy, hook.paths, earlier, hook.audit, hook.store)
-    run_end.supersede(ending, rebooted=earlier.boot_id != records.boot_id())
+    rebooted = earlier.boot_id != records.boot_id()
+    run_end.supersede(ending, end.within(SUPERSEDE_SECONDS), rebooted=rebooted)
 
 
 def _publish_verdict(hook: Hook, record: Record, error: UserError) -> None:
@@ -135,12 +143,13 @@ def _refuse_for_bug(hook: Hook, record: Record) -> None:
     view.publish(hook.paths.view, record, {"verdict": f"warmstart: {reason}\n"})
 
 
-def _undo(hook: Hook, record: Record) -> None:
+def _undo(hook: Hook, record: Record, end: Deadline) -> None:
     """Undo all steps, so that the job finds either all of its preparation or none."""
     from warmstart import run_end
 
     made = _latest(hook, record)._replace(workspace=hook.policy.paths.workspace)
-    run_end.undo(run_end.Ending(hook.policy, hook.paths, made, hook.audit, hook.store))
+    ending = run_end.Ending(hook.policy, hook.paths, made, hook.audit, hook.store)
+    run_end.undo(ending, end.within(UNDO_SECONDS))
 
 
 def _latest(hook: Hook, record: Record) -> Record:

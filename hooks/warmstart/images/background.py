@@ -76,7 +76,7 @@ class Wait:
 
     def _ask(self) -> None:
         with writing_state(self._queue.directory):
-            self._problem = requests.submit(self._queue.directory, self._request)
+            self._problem = requests.submit(self._queue, self._request)
             requests.start_due(self._queue)
 
     def _raise_new_failure(self, deadline: Deadline) -> None:

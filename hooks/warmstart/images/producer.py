@@ -44,7 +44,8 @@ POLL_S = 0.25
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.25
 ELECTION_S = 3.0
-ELECTION_PAUSE_S = 0.05
+ELECTION_PAUSE_S = 0.1
+ELECTION_TRIES = 3
 PROGRESS_S = 2.0  # between two reports of the same phase
 ANNOUNCE_S = 2.0  # for one report, while the import's programs run on
 
@@ -63,6 +64,14 @@ class ImageNotOurs(StoreError):
     code = "image-not-ours"
     template = "the importer's result {name} cannot be trusted: {problem}"
     hint = "check that paths.workspace is on a local disk (ext4, xfs) and that the import account runs nothing else"
+
+
+class Stopped(SystemExit):
+    """This process shall end; `error` is what waiters are told, None if the import will be made later."""
+
+    def __init__(self, status: int, error: StoreError | None) -> None:
+        super().__init__(status)
+        self.error = error
 
 
 class Flight(NamedTuple):
@@ -112,10 +121,16 @@ def pauses(until: Deadline) -> Iterator[None]:
 
 
 def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
-    """Become the producer as `begin` does, but try for a while: waiters take the lock for a moment to probe it."""
-    until = deadline.within(ELECTION_S)
+    """Become the producer as `begin` does, but try again: waiters take the lock for a moment to probe it.
+
+    Whoever has recorded itself as producer, and still holds the lock at the third look, is at work.
+    """
+    until, met = deadline.within(ELECTION_S), 0
     while (flight := begin(query, site, deadline)) is None and not until.expired():
-        time.sleep(ELECTION_PAUSE_S)
+        met += site.store.producer_of(query, deadline) is not None
+        if met == ELECTION_TRIES:
+            return None
+        time.sleep(ELECTION_PAUSE_S * (1 + random.random()))  # noqa: S311 - jitter between nodes; no secret
     return flight
 
 
@@ -127,12 +142,22 @@ def produce(flight: Flight, how: str) -> Obtained:
         image = site.look_up(query, how, deadline) or _import(flight)
         return image._replace(missing=image.missing._replace(lockless=image.missing.lockless or flight.lockless))
     except (UserError, StoreError) as error:
-        with suppress(WarmstartError):
-            failure = RememberedFailure.of(error, site.charged.uid)
-            site.store.remember(query, failure, flight.owner, after(CLEAN_UP_S))
+        _remember(flight, error)
+        raise
+    except Stopped as stopped:
+        # Another worker: a signal may have interrupted a call of this one, whose answer is still to come.
+        with site.store.separate() as store:
+            _remember(flight._replace(site=site._replace(store=store)), stopped.error)
         raise
     finally:
         site.store.end(query, after(CLEAN_UP_S))
+
+
+def _remember(flight: Flight, error: UserError | StoreError | None) -> None:
+    if error is not None:
+        with suppress(WarmstartError):
+            failure = RememberedFailure.of(error, flight.site.charged.uid)
+            flight.site.store.remember(flight.query, failure, flight.owner, after(CLEAN_UP_S))
 
 
 def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
@@ -145,11 +170,11 @@ def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
 
 
 def describe_producer(query: ImageQuery, site: Site) -> str:
-    """Return a clause that says which process imports the image, and how far it is; "" if no producer is known."""
-    try:
-        producer = site.store.producer_of(query, after(CLEAN_UP_S))
-    except WarmstartError:
-        producer = None  # the waiter's own error is more useful than this one
+    """Return a clause that says which process imports the image, and how far it is; "" if none is known to live."""
+    producer = None
+    with suppress(WarmstartError):  # the waiter's own error is more useful than this one
+        if site.store.is_at_work(query, after(CLEAN_UP_S)):
+            producer = site.store.producer_of(query, after(CLEAN_UP_S))
     if producer is None:
         return ""
     now = f", now {format_progress(producer)}" if producer.phase else ""

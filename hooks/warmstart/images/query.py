@@ -36,6 +36,7 @@ class Queue(NamedTuple):
     directory: str  # of the requests
     program: str  # that makes an import (`entry.import_image`)
     parallel: int  # imports at a time
+    lifetime: int  # seconds that a request is tried for
     private: str = ""  # name of the store of private images, "" for the shared one
 
 

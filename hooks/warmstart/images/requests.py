@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,8 +38,8 @@ from warmstart.images.query import Queue, Site
 
 MOST_PER_USER = 16
 MOST_ATTEMPTS = 5
-FIRST_BACKOFF_S = 5.0  # after an import that died; doubled after each further one
-STARTING_S = 5.0  # a program that was started less than this ago may not have its lock yet
+FIRST_BACKOFF_S = 10.0  # after an import that died; doubled after each further one
+STARTING_S = 10.0  # a program that was started less than this ago may not have its lock yet
 LOCK_S = 2.0
 EXPIRED = "its time is over (images.import_deadline)"
 UNIT = "warmstart-import@{key}.service"
@@ -143,12 +144,17 @@ def _is_locked(directory: str, name: str) -> bool:
         os.close(fd)
 
 
-def submit(directory: str, request: ImportRequest) -> str:
-    """Write a request, unless it is there; return "", or why it was not written. Raises `OSError`."""
+def submit(queue: Queue, request: ImportRequest) -> str:
+    """Write a request, unless it is there; return "", or why it was not written. Raises `OSError`.
+
+    One whose time is over is made anew.
+    """
+    directory = queue.directory
     ensure_path(directory, 0o700)
     with _queue(directory):
         present = dict(_requests(directory))
-        if request.key in present:
+        known = present.pop(request.key, None)
+        if known is not None and not known.is_expired(queue.lifetime):
             return ""
         own = sum(other.uid == request.uid for other in present.values())
         if own >= MOST_PER_USER:
@@ -170,6 +176,7 @@ def start_due(queue: Queue) -> list[str]:
             if is_live(queue.directory, key):
                 working.append(request)
             elif request.is_starting():
+                working.append(request)
                 starting += 1
             elif request.is_due():
                 waiting.append(request)
@@ -224,6 +231,10 @@ def held(directory: str, key: str) -> Iterator[bool]:
         # Whether it is held is probed with the same lock, which takes a moment.
         is_ours = files.wait_flock(fd, after(LOCK_S)) and files.is_at(fd, f"{directory}/{key}{LOCK}")
         try:
+            if is_ours:
+                with suppress(OSError):  # a full disk: it cannot be cancelled, only killed
+                    os.ftruncate(fd, 0)
+                    os.write(fd, str(os.getpid()).encode())
             yield is_ours
         finally:
             if is_ours and not os.path.exists(f"{directory}/{key}{REQUEST}"):
@@ -269,6 +280,18 @@ def drop(directory: str, key: str) -> None:
     """Remove a request. Its process, if there is one, goes on."""
     with _queue(directory), opened_dir(directory) as fd:
         files.unlink_if_there(key + REQUEST, fd)
+
+
+def cancel(directory: str, key: str) -> bool:
+    """Remove a request and end its import; return whether there was either. Those who wait are told."""
+    known = os.path.exists(f"{directory}/{key}{REQUEST}")
+    drop(directory, key)
+    with suppress(OSError, ValueError):  # it has just ended, or just begun and will find no request
+        pid = int(read_small(f"{directory}/{key}{LOCK}", _LONGEST))
+        if is_live(directory, key):  # only then the id is that of a process at work
+            os.kill(pid, signal.SIGTERM)
+            return True
+    return known
 
 
 def note_failure(directory: str, key: str, failure: RememberedFailure) -> None:

@@ -30,7 +30,7 @@ _ADVICE = {
 }
 _GOT = {
     "reused": "was in the store",
-    "waited": "was imported by another hook",
+    "waited": "was imported meanwhile",
     "imported": "was imported",
     "adopted": "was adopted from another launcher",
     "stale": "was in the store; its registry did not say what the tag means now",

@@ -23,6 +23,7 @@ MOST_PERIODS = 4000  # days: ten years
 PROLOG, EPILOG = "prolog", "epilog"
 _NO_ENTRY = frozenset({"nothing-published", "asked-fresh"})  # in `cold`: nothing was there, or nothing was wanted
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
+IMPORT = "import"  # the hook of background imports
 _FOUND = frozenset({"reused", "stale"})
 _AVOIDED = frozenset({"reused", "stale", "waited", "adopted"})
 
@@ -64,7 +65,7 @@ class Images(NamedTuple):
 
     imported: int
     imported_bytes: int
-    avoided: int  # the image was in the store, or another hook imported it
+    avoided: int  # the image was in the store, or imported for another job
     waits: int
     wait_p50: float  # seconds
     wait_p95: float
@@ -229,10 +230,15 @@ class _Adding:
             hook.times.add(run.seconds)
 
     def _add_image(self, run: Run, image: ImageUse, period: _Period) -> None:
-        self._references.add(image.reference)
+        if run.hook != IMPORT:
+            self._references.add(image.reference)
         known = self._image(image.digest)
         known.size = image.size or known.size
         if image.how == "imported":
+            # A background import is waited for by the job that asked for it, which avoided nothing.
+            asked = run.hook == IMPORT
+            self._avoided -= asked
+            period.avoided -= asked
             took = max(image.seconds - image.waited, 0.0)
             known.imports += 1
             known.import_seconds += took
@@ -284,7 +290,7 @@ class _Adding:
         images = Images(
             self._imported,
             self._imported_bytes,
-            self._avoided,
+            max(self._avoided, 0),
             self._waits.count,
             self._waits.quantile(0.5),
             self._waits.quantile(0.95),
@@ -328,7 +334,7 @@ class _Adding:
 
 
 def _fields(period: _Period) -> Sequence[int]:
-    return [getattr(period, name) for name in Period._fields[1:]]
+    return [max(getattr(period, name), 0) for name in Period._fields[1:]]
 
 
 def _counts(tally: Tally) -> tuple[Counted, ...]:

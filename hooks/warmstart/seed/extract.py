@@ -29,7 +29,7 @@ from warmstart.host.identity import Identity
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
-_REMOVAL = 10.0  # seconds for what a failed extraction left
+_REMOVAL = 5.0  # seconds for what a failed extraction left; part of prolog.RESERVE_SECONDS
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
 

@@ -57,7 +57,7 @@ WHITEOUTS = "whiteouts"  # directory and name of that layer
 _OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index=off,volatile"
 _BUSY_PAUSE = 0.005  # short, to hit the moment between two files of a process that writes one after the other
 _LAST_TRY = 1.0  # seconds to wait for a moment without writers when a view is removed
-_REMOVAL = 10.0  # seconds
+_REMOVAL = 2.0  # seconds; nothing has been written to the view yet
 
 Picked = list[tuple[Offer, Copy]]  # bundles, topmost first, each with its copy
 Files = Mapping[str, Collection[str]]  # entry → paths of its files

@@ -35,6 +35,7 @@ class Options(NamedTuple):
     private: tuple[
         tuple[Reference, str], ...
     ] = ()  # the references that need the site's credentials, each with the name of its private store
+    later: float = 0.0  # seconds that the steps after this one need
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -42,11 +43,12 @@ def run(context: Context, options: Options) -> Outcome:
     record, policy = context.record, context.policy
     requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
-    queue = Queue(context.paths.imports, context.paths.import_program, policy.images.parallel)
+    rules = policy.images
+    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel, rules.import_deadline)
     site = Site.of(policy, store, context.paths.uses, requester)._replace(queue=queue)
     account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
     user = Charged(record.user, record.uid, account)
-    deadline = context.deadline.within(policy.images.wait)
+    deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)
     images, private = {}, dict(options.private)
     for reference in options.references:
         charged = site._replace(charged=NOBODY if reference in options.by_policy else user)

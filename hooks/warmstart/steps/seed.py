@@ -43,7 +43,7 @@ BUNDLES_LEFT_OUT = "bundles-left-out"
 
 EXTRACTION_SECONDS = 60.0
 MOUNTING_SECONDS = 5.0
-REMOVAL_SECONDS = 10.0
+REMOVAL_SECONDS = 5.0  # of entries that were extracted in vain; part of prolog.RESERVE_SECONDS
 
 
 class SeedFailed(ResourceError):

@@ -12,6 +12,7 @@ from tests.support.entry_site import EntrySite
 from warmstart import record as records
 from warmstart.entry.hook import DRAINS, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError, WarmstartError
+from warmstart.host.deadline import after
 from warmstart.record import JobBusy
 from warmstart.slurm import commands
 from warmstart.store.layout import StoreFailed
@@ -178,7 +179,7 @@ def test_what_a_step_may_use(entry_site: EntrySite) -> None:
     def work(hook: Hook) -> None:
         record = records.load(hook.paths.state, 7)
         assert record is None
-        context = hook.context(None, 5.0)  # type: ignore[arg-type]
+        context = hook.context(None, after(5.0))  # type: ignore[arg-type]
         assert (context.policy, context.paths, context.store) == (hook.policy, hook.paths, hook.store)
         assert 0 < context.deadline.left() <= 5
         hook.close()

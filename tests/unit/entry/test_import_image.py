@@ -15,7 +15,7 @@ from tests.support.entry_site import EntrySite
 from tests.support.superblocks import image
 from warmstart.entry import import_image
 from warmstart.errors import WarmstartError
-from warmstart.images import producer, published, requests
+from warmstart.images import choice, producer, published, requests
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
 from warmstart.images.layout import image_name
 from warmstart.images.producer import Flight
@@ -29,20 +29,23 @@ IMAGE = f"reg.example.com/a@{DIGEST}"
 
 
 @pytest.fixture(autouse=True)
-def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no further imports, and leave the signals of this process alone."""
+def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[int, None], NoReturn]]:
+    """Start no further imports, and leave the signals of this process alone. Return the handlers of SIGTERM."""
+    found: list[Callable[[int, None], NoReturn]] = []
     monkeypatch.setattr(requests, "_start", lambda *_: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda _number, handler: found.append(handler))
+    return found
 
 
 def ask(site: EntrySite, **changes: Any) -> ImportRequest:  # noqa: ANN401 - fields of ImportRequest
     """Write a request as a hook of job 7 does, and start its first attempt."""
     os.makedirs(site.paths.state, exist_ok=True)
+    kind = f"{os.uname().machine}.{choice.recipe(site.policy.images.importer)}"
     request = ImportRequest(
-        reference=IMAGE, kind="k", private="", user="ws-alice", uid=os.getuid(), account="",
+        reference=IMAGE, kind=kind, private="", user="ws-alice", uid=os.getuid(), account="",
         cluster="test", node="n1", job_id=7, run_id="0a1b2c3d", asked=time.time(), attempts=1, tried=time.time(),
     )._replace(**changes)  # fmt: skip
-    assert requests.submit(site.paths.imports, request) == ""
+    assert requests.submit(Queue(site.paths.imports, "/nowhere", 2, 10**9), request) == ""
     return request
 
 
@@ -150,6 +153,7 @@ def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: p
         ({"private": "team"}, "credentials-unusable"),
         ({"asked": time.time() - 8000}, "image-import-abandoned"),
         ({"reference": "UPPER"}, "image-reference-invalid"),
+        ({"kind": "x86_64.other1"}, "image-import-abandoned"),
     ],
 )
 def test_the_policy_in_force_decides(
@@ -196,7 +200,7 @@ def test_without_a_slot_the_request_waits(entry_site: EntrySite, monkeypatch: py
     monkeypatch.setattr(requests, "LOCK_S", 0.1)
     flights = imports(monkeypatch, publish)
     request = ask(entry_site)
-    queue = Queue(entry_site.paths.imports, "/nowhere", entry_site.policy.images.parallel)
+    queue = Queue(entry_site.paths.imports, "/nowhere", entry_site.policy.images.parallel, 7200)
     with requests.slot(queue), requests.slot(queue):
         run(entry_site, request)
     left = requests.read(entry_site.paths.imports, request.key)
@@ -215,23 +219,28 @@ def test_one_process_works_on_a_request(entry_site: EntrySite, monkeypatch: pyte
     assert entry_site.events("hook.started") == []
 
 
-def test_a_cancelled_import_says_so(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_import_says_so(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, handlers: list[Callable[[int, None], NoReturn]]
+) -> None:
     """Whoever removes the request and sends SIGTERM ends the waiting of all hooks."""
     request = ask(entry_site)
 
     def cancel(_: Flight) -> NoReturn:
         requests.drop(entry_site.paths.imports, request.key)
-        import_image._stop(15, None)
+        handlers[-1](15, None)
 
     imports(monkeypatch, cancel)
     assert run(entry_site, request) == 0
     assert "was cancelled" in entry_site.events("image.import-failed")[0]["error"]["reason"]
+    assert len(list(entry_site.store.glob("images/failed/*.json"))) == 1  # other nodes' hooks hear it, too
 
 
-def test_a_host_that_shuts_down_leaves_the_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_shuts_down_leaves_the_request(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, handlers: list[Callable[[int, None], NoReturn]]
+) -> None:
     """Maintenance starts it again after the boot."""
     request = ask(entry_site)
-    imports(monkeypatch, lambda _: import_image._stop(15, None))
+    imports(monkeypatch, lambda _: handlers[-1](15, None))
     with pytest.raises(SystemExit):
         run(entry_site, request)
     assert requests.keys(entry_site.paths.imports) == [request.key]

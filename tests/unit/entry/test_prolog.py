@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,19 @@ import pytest
 from tests.support import packed
 from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
 from warmstart import record as records
+from warmstart import run_end
 from warmstart.entry import prolog
+from warmstart.host.deadline import Deadline
 from warmstart.profiles import facts, registry
 from warmstart.record import Record
+from warmstart.run_end import Ending
+from warmstart.runner import Prepared
 from warmstart.seed import overlay
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.slurm import commands
 from warmstart.steps import seed
+from warmstart.steps.contract import Context
+from warmstart.steps.seed import SeedFailed
 from warmstart.store.layout import Namespace, StoreFailed
 
 
@@ -164,8 +171,33 @@ def test_the_controllers_spec_is_read_where_a_rule_needs_it(
         monkeypatch.setattr(StoreClient, "read_job_spec", read)
     else:
         monkeypatch.setattr(
-            prolog, "_with_job_spec", lambda hook: hook._replace(job=hook.job._replace(job_name="night"))
+            prolog, "_with_job_spec", lambda hook, _deadline: hook._replace(job=hook.job._replace(job_name="night"))
         )
     record = run(entry_site)
     assert (record is not None) is known
     assert len(entry_site.events("spec.ignored")) == (not known)
+
+
+def test_all_parts_share_one_budget(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins with the hook. What one part takes, the next ones lack; the steps leave the reserve to what follows."""
+    assert run(entry_site)
+    budget = prolog.budget(entry_site.policy)
+    rules = entry_site.policy
+    assert budget == rules.images.wait + rules.seed.fetch_budget + 20
+    now, limits = [1000.0], {}
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def supersede(_ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
+        limits["supersede"] = deadline.at
+        now[0] += 7.0
+
+    def steps(context: Context, _steps: object) -> Prepared:
+        limits["steps"] = context.deadline.at
+        raise SeedFailed(profile="numba", problem="x")
+
+    monkeypatch.setattr(run_end, "supersede", supersede)
+    monkeypatch.setattr(run_end, "undo", lambda _ending, deadline: limits.update(undo=deadline.at))
+    monkeypatch.setattr(prolog, "run_prolog", steps)
+    assert prolog.main(entry_site.installation.prefix) == 0
+    end = 1000.0 + budget
+    assert limits == {"supersede": 1010.0, "steps": end - 15, "undo": 1012.0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from warmstart.images.reference import parse
 from warmstart.images.requests import ImportRequest
 from warmstart.images.scratch import ScratchBroken
 from warmstart.images.single_flight import ImageWaitExpired
-from warmstart.record import StateUnusable
+from warmstart.record import StateFull, StateUnusable
 
 HEX = "ab" * 32
 WANTED = parse(f"reg.io/a@sha256:{HEX}")
@@ -43,7 +45,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(producer, "_import", never)
     monkeypatch.setattr(producer, "begin", never)
     made = image_site.site(tmp_path / "store", tmp_path / "workspace")
-    return made._replace(queue=Queue(str(tmp_path / "imports"), "/nowhere/import", 2))
+    return made._replace(queue=Queue(str(tmp_path / "imports"), "/nowhere/import", 2, 7200))
 
 
 @pytest.fixture
@@ -66,6 +68,12 @@ def directory(site: Site) -> str:
     """Return where the hook's requests are."""
     assert site.queue is not None
     return site.queue.directory
+
+
+def queue(site: Site) -> Queue:
+    """Return the queue of the hook's node."""
+    assert site.queue is not None
+    return site.queue
 
 
 def asked(site: Site) -> list[ImportRequest]:
@@ -128,6 +136,17 @@ def test_a_producer_that_died_is_replaced(site: Site, started: list[Callable[[],
     assert single_flight.obtain(WANTED, site, after(5)).how == "waited"
 
 
+@pytest.mark.usefixtures("started")
+def test_a_dead_producers_word_is_told_to_nobody(site: Site) -> None:
+    """Its record stays until another import, or maintenance, finds it."""
+    published.begin(site.store.path, LOCK, OTHER, "test")
+    record = Path(site.store.path) / "images" / "locks" / f"{LOCK}.producer"
+    data = record.read_bytes()
+    published.end(site.store.path, LOCK)
+    record.write_bytes(data)
+    assert "pid 99" not in str(expired(site))
+
+
 def test_all_who_wait_hear_why_it_failed(site: Site, started: list[Callable[[], object]]) -> None:
     """At once, and by the error that the import had; the next job tries again."""
     for problem in ("refused", "too many requests"):
@@ -175,7 +194,7 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[]
 def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list[Callable[[], object]]) -> None:
     """Its request is there: the next hook starts it."""
     query = query_by_rules(WANTED, site.rules, site.recipe)
-    assert requests.submit(directory(site), ImportRequest.of(query, site, "")) == ""
+    assert requests.submit(queue(site), ImportRequest.of(query, site, "")) == ""
     started.append(lambda: put_image(site))
     assert single_flight.obtain(WANTED, site, after(5)).how == "waited"
 
@@ -189,7 +208,7 @@ def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, s
     """No producer has been elected: its process starts, or there is no slot for it."""
     query = query_by_rules(WANTED, site.rules, site.recipe)
     request = ImportRequest.of(query, site, "")
-    requests.submit(directory(site), request)
+    requests.submit(queue(site), request)
     assert site.queue is not None
     with requests.slot(site.queue), requests.slot(site.queue):
         if waits:
@@ -216,15 +235,19 @@ def expired(site: Site) -> ImageWaitExpired:
     return raised.value
 
 
-def test_a_request_that_cannot_be_written_is_said(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system of the node's state that is read-only is the node's fault, as for the record."""
+@pytest.mark.parametrize(("number", "error"), [(errno.EROFS, StateUnusable), (errno.ENOSPC, StateFull)])
+def test_a_request_that_cannot_be_written_is_said(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: int, error: type[WarmstartError]
+) -> None:
+    """A broken file system of the node's state is the node's fault, a full one is not, as for the record."""
 
-    def refuse(*_: object) -> NoReturn:
-        raise OSError(30, "Read-only file system")
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(requests, "submit", refuse)
-    with pytest.raises(StateUnusable, match="Read-only"):
+    monkeypatch.setattr(requests, "replace_file", refuse)
+    with pytest.raises(error, match=os.strerror(number)):
         single_flight.obtain(WANTED, site, after(5))
+    assert asked(site) == []
 
 
 def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,4 +257,4 @@ def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ImageWaitExpired):
         single_flight.obtain(WANTED, site, after(1.3))
     calls: list[str] = site.store.worker.calls  # type: ignore[attr-defined]
-    assert calls.count("is_at_work") == 1 < calls.count("find")
+    assert calls.count("is_at_work") == 2 < calls.count("find")  # the second one for the message

@@ -12,10 +12,11 @@ import pytest
 from tests.support.image_site import RULES, InlineWorker, client, site
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.images import producer
+from warmstart.images import producer, published
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.base import Progress
 from warmstart.images.producer import ImageNotOurs, claim
+from warmstart.images.published import Producer
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import parse
 
@@ -91,6 +92,26 @@ def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatc
         "unpacking it, 3 MiB so far",
     ]
     assert teller.calls == ["announce"] * 3
+
+
+@pytest.mark.parametrize(("recorded", "tries"), [(True, 3), (False, 6)])
+def test_who_is_not_elected_gives_up_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: bool, tries: int
+) -> None:
+    """Where a producer has said who it is. Otherwise the lock may be a waiter's, who only looks, and is free again."""
+    query, here = query_by_rules(parse("reg.io/a:1"), RULES, "none1"), site(tmp_path, tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    asked = []
+
+    def held(_store: str, _key: str, _producer: Producer, _owner: str) -> str | None:
+        asked.append(1)
+        return "" if len(asked) == tries and not recorded else None
+
+    monkeypatch.setattr(published, "begin", held)
+    monkeypatch.setattr(published, "producer_of", lambda *_: Producer("n9", 9, 9, "x") if recorded else None)
+    monkeypatch.setattr(InlineWorker, "run", lambda _self, _deadline, function, *args: function(*args))
+    assert (producer.elect(query, here, after(9)) is None) == recorded
+    assert len(asked) == tries
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (2048, "2 KiB"), (3 << 20, "3 MiB"), (5 << 29, "2.5 GiB")])

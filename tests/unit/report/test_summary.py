@@ -70,6 +70,16 @@ def test_imports_and_what_avoided_one() -> None:
     assert found.top_images == (Counted("r/d1", 3), Counted("r/d2", 1))
 
 
+def test_a_background_import_is_no_jobs_use() -> None:
+    """One of those who waited for it asked for it; the others avoided one."""
+    asked, other = prolog(images=[image("waited", 30, waited=30)]), prolog(images=[image("waited", 9, waited=9)])
+    import_run = Run("import", "0d", "n1", images=[image("imported", 28)])
+    found = summarize([asked, import_run, other])
+    assert (found.images.imported, found.images.avoided, found.images.waits) == (1, 1, 2)
+    assert found.top_images == (Counted("r/d1", 2),)
+    assert summarize([import_run]).images.avoided == 0  # the job that asked has gone
+
+
 def test_time_saved() -> None:
     """By the image's own imports, else by its size; not for waits, not on further nodes, and not by guessing."""
     imported = prolog(images=[image("imported", 100)])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.image_site import RULES
 from tests.support.runs import a_context, events
-from warmstart.host.deadline import Deadline
+from warmstart.host.deadline import Deadline, after
 from warmstart.images import private, single_flight
 from warmstart.images.importers.base import ImageNotFound
 from warmstart.images.layout import NOBODY, Charged
@@ -99,12 +99,20 @@ def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch
     assert {site.requester for _, site, _ in flights.asked} == {Requester("n1", "0a1b2c3d", 7, "test")}
 
 
+def test_an_image_leaves_time_to_later_steps(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What earlier parts of the prolog took goes off the wait, and never off the seeding or the view."""
+    flights = fly(monkeypatch)
+    image.run(context._replace(deadline=after(20)), Options((FIRST,), later=12.0))
+    (deadline,) = (deadline for _, _, deadline in flights.asked)
+    assert 7 < deadline.left() <= 8
+
+
 def test_a_hook_asks_for_a_background_import(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """It imports nothing itself: what it starts, and how many, is the installation's and the policy's."""
     flights = fly(monkeypatch)
     image.run(context, Options((FIRST,)))
     rules = context.policy.images
-    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel)
+    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel, rules.import_deadline)
     assert [site.queue for _, site, _ in flights.asked] == [queue]
 
 

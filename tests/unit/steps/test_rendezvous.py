@@ -17,6 +17,7 @@ from tests.support.runs import a_context, a_job, a_policy
 from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.host import ports
+from warmstart.host.deadline import after
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.policy.match import Grant
@@ -388,7 +389,8 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     context = nodes.context(TWO)
     record = records.load(context.paths.state, 7)
     assert record is not None
-    run_end.undo(Ending(context.policy, context.paths, record._replace(workspace=""), context.audit, context.store))
+    ending = Ending(context.policy, context.paths, record._replace(workspace=""), context.audit, context.store)
+    run_end.undo(ending, after(5))
     assert (len(nodes.ledger), nodes.answers) == (1, [])
-    run_end.release_ports(context.paths, "n1", 7, context.audit)
+    run_end.release_ports(context.paths, "n1", 7, context.audit, after(5))
     assert nodes.ledger == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.trust import TrustUnproven
 from warmstart.profiles.defined import DefinedProfile
 
+if TYPE_CHECKING:
+    from warmstart.entry.doctor.finding import Result
+
 WRONG = 1
 Json = dict[str, object]
 
@@ -27,15 +31,21 @@ def policy() -> None:
 
 @policy.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
+@click.option(
+    "--slurm-conf",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="Also compare the policy's budgets with the timeouts in this slurm.conf.",
+)
 @json_option
 @click.pass_obj
-def check(installation: Installation, file: str | None, as_json: bool) -> None:
+def check(installation: Installation, file: str | None, slurm_conf: str | None, as_json: bool) -> None:
     """Check a policy file (default: the installed one) with the conf.d beside it.
 
     Prints every problem as FILE:LINE:COLUMN: PROBLEM. The files may belong to you instead of root. Users and groups
     are looked up on this node. If the policy relies on what Slurm enforces, slurmctld is asked whether it does.
 
-    Exit status: 0 the policy is good; 1 it is not; 2 wrong usage.
+    Exit status: 0 the policy is good; 1 it is not, or Slurm would kill a hook within its budget; 2 wrong usage.
     """
     from warmstart.policy import load
 
@@ -50,15 +60,33 @@ def check(installation: Installation, file: str | None, as_json: bool) -> None:
             say("\n".join(problems))
         raise click.exceptions.Exit(WRONG) from None
     rules, critical = len(policy.rules), _unproven(policy)
+    too_short = _timeouts(installation, policy, slurm_conf) if slurm_conf else []
     if as_json:
         problems_found = [problem.as_audit() for problem in critical]
-        show_json({"file": path, "ok": not critical, "rules": rules, "critical": problems_found})
+        found = {"file": path, "ok": not critical and not too_short, "rules": rules, "critical": problems_found}
+        show_json({**found, "timeouts": [result._asdict() for result in too_short]} if slurm_conf else found)
     else:
         for problem in critical:
             warn(f"critical: {problem} ({problem.hint})")
-        say(f"{'the files are right' if critical else 'ok'}: {rules} {'rule' if rules == 1 else 'rules'}")
-    if critical:
+        for result in too_short:
+            warn(f"{result.check}: {result.found} ({result.change})")
+        is_bad = critical or too_short
+        say(f"{'the files are right' if is_bad else 'ok'}: {rules} {'rule' if rules == 1 else 'rules'}")
+    if critical or too_short:
         raise click.exceptions.Exit(WRONG)
+
+
+def _timeouts(installation: Installation, policy: Policy, slurm_conf: str) -> list[Result]:
+    """Return what is wrong with the timeouts of a slurm.conf for the budgets of a policy."""
+    from warmstart.entry.doctor import finding, slurm
+    from warmstart.entry.doctor import slurm_conf as conf_files
+
+    try:
+        conf = conf_files.read(slurm_conf)
+    except OSError as error:
+        fail(error, "give a slurm.conf that you can read, with all that it includes")
+    results = finding.run(slurm.TIMES, slurm.Slurm(conf, installation, policy))
+    return [result for result in results if result.status in finding.BAD]
 
 
 def _unproven(policy: Policy) -> list[TrustUnproven]:

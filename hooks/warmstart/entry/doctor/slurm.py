@@ -164,21 +164,20 @@ def is_ours(script: str, ours: str) -> bool:
         return False
 
 
-def _prolog_budget(policy: Policy) -> float:
-    return policy.images.wait + policy.seed.fetch_budget + prolog.SECONDS_BESIDES
-
-
 def _epilog_budget(policy: Policy) -> float:
     return policy.harvest.budget + epilog.SECONDS_BESIDES
 
 
+TIMES = {
+    "slurm.prolog-timeout": _fits("prolog", prolog.budget, "images.wait, seed.fetch_budget, 20 s"),
+    "slurm.epilog-timeout": _fits("epilog", _epilog_budget, "harvest.budget, 30 s"),
+    "slurm.batch-start": batch_start,
+}
 CHECKS = {
     "slurm.prolog": _runs("Prolog", "prolog", "nothing is prepared"),
     "slurm.epilog": _runs("Epilog", "epilog", "nothing is harvested, and workspaces stay on the node"),
     "slurm.hook-places": hook_places,
     "slurm.prolog-flags": flags,
-    "slurm.prolog-timeout": _fits("prolog", _prolog_budget, "images.wait, seed.fetch_budget, 20 s"),
-    "slurm.epilog-timeout": _fits("epilog", _epilog_budget, "harvest.budget, 30 s"),
-    "slurm.batch-start": batch_start,
+    **TIMES,
     "slurm.nohold": nohold,
 }

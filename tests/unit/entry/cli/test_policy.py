@@ -51,6 +51,38 @@ def test_check_takes_a_draft_anywhere(tmp_path: Path, site: Installation, monkey
     assert run(site, "policy", "check", "none.yaml").exit_code == 1
 
 
+SLURM_CONF = """\
+PrologEpilogTimeout={limit}
+BatchStartTimeout=360
+SlurmdTimeout=300
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "names"),
+    [(280, []), (270, ["slurm.prolog-timeout"]), (30, ["slurm.prolog-timeout", "slurm.epilog-timeout"])],
+)
+def test_check_compares_budgets_with_slurms_timeouts(
+    tmp_path: Path, site: Installation, limit: int, names: list[str]
+) -> None:
+    """By default a prolog may take 270 s and an epilog 60; Slurm must not kill them within that."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(SLURM_CONF.format(limit=limit))
+    result = run(site, "policy", "check", "--slurm-conf", str(conf))
+    assert result.exit_code == bool(names)
+    assert all(f"{name}: " in result.stderr for name in names)
+    found = answer(site, "policy", "check", "--slurm-conf", str(conf))
+    assert [row["check"] for row in found["timeouts"]] == names
+    assert found["ok"] == (not names)
+
+
+def test_check_needs_a_slurm_conf_that_it_can_read(tmp_path: Path, site: Installation) -> None:
+    """One that includes a missing file is wrong usage."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("include missing.conf\n")
+    assert run(site, "policy", "check", "--slurm-conf", str(conf)).exit_code == 2
+
+
 def test_show_tells_values_and_rules_in_force(site: Installation) -> None:
     """Keys as in the policy's YAML, with defaults filled in."""
     result = run(site, "policy", "show")
