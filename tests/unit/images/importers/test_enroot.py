@@ -11,7 +11,7 @@ import pytest
 from tests.support import no_egress
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
-from warmstart.host import process
+from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
@@ -59,10 +59,12 @@ class Programs:
         env: Mapping[str, str],
         cwd: str,
         watch: object,  # noqa: ARG002
+        mounts: int,
         namespace: int | None = None,
         capabilities: Sequence[str] = (),
     ) -> CompletedProgram:
         """Record and answer."""
+        assert mounts >= 0
         assert (identity, cwd, namespace is not None) == (IDENTITY, self.directory, True)
         assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
         if argv[4] == oci.SKOPEO:
@@ -82,6 +84,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     stand_in = Programs(tmp_path)
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(egress, "opened", no_egress.opened)
+    monkeypatch.setattr(namespaces, "new_view", lambda _: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(enroot, "PAUSES_S", (0.0, 0.0))
     return stand_in
 
