@@ -190,13 +190,14 @@ class Site:
             path.unlink()
 
     def leftovers(self) -> list[str]:
-        """Return leftovers of jobs on the nodes: workspaces, records, views, journals, stages, imports."""
+        """Return leftovers of jobs on the nodes: workspaces, records, views, journals, stages, imports; no layers."""
         found = []
         for node in self.cluster.nodes:
             places = [self.cluster.base / "workspace" / node]
             places += [self.cluster.prefix / "var/lib/warmstart" / node / part for part in ("state", "view", "stage")]
             for place in places:
-                found += [f"{place}/{name}" for name in (os.listdir(place) if place.is_dir() else [])]
+                names = os.listdir(place) if place.is_dir() else []
+                found += [f"{place}/{name}" for name in names if name != "layers"]
         return found
 
 

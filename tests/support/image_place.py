@@ -24,7 +24,7 @@ from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.base import Progress, Report, unreported
 from warmstart.images.importers.oci import Oci
-from warmstart.images.layers import LayerPlace
+from warmstart.images.layers import LAYERS, LayerPlace
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
@@ -101,8 +101,8 @@ class Place(NamedTuple):
         return parse(f"{self.registry.url}/{name}")
 
     def left_in_scratch(self) -> list[str]:
-        """Return what imports left on the node."""
-        return os.listdir(self.base / "workspace" / "n1")
+        """Return what imports left on the node, without the layers that it keeps."""
+        return [name for name in os.listdir(self.base / "workspace" / "n1") if name != LAYERS]
 
 
 @contextmanager

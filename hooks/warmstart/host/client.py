@@ -1,10 +1,13 @@
-"""Client for root's work in a job's mount namespace: a child process, since joining is irreversible and may hang."""
+"""Client for root's work that a child process does: joining a namespace is irreversible, and disks and mounts hang."""
 
 from __future__ import annotations
 
-from warmstart.host import namespaces
+import errno
+import os
+
+from warmstart.host import files, linux, namespaces
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import ROOT
+from warmstart.host.identity import ROOT, Identity, WorkerSilent
 from warmstart.host.worker import Worker
 
 
@@ -18,3 +21,32 @@ def show_in_namespace(  # noqa: PLR0917 - what, where, until when
     """
     with Worker(ROOT) as worker:
         worker.run(deadline, namespaces.show, namespace, parent, name, owner, target)
+
+
+def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:
+    """Remove `name` in the directory `parent` as `files.remove_tree` does; `ETIME` if it hangs: it is left behind."""
+    try:
+        with Worker(_ourselves(), keep=[parent]) as worker:
+            worker.run(deadline, files.remove_tree, parent, name, deadline)
+    except WorkerSilent as error:
+        raise OSError(errno.ETIME, "not all removed before the deadline", name) from error
+
+
+def sync_in_child(fd: int, deadline: Deadline) -> None:
+    """Write a file system to the disk, of which `fd` is a file that was open before anything was written (syncfs(2)).
+
+    Raises `OSError` if any of it was lost (Linux 5.8), `ETIME` if it takes too long: the child is left behind.
+    """
+    try:
+        with Worker(_ourselves(), keep=[fd]) as worker:
+            worker.run(deadline, _sync, fd)
+    except WorkerSilent as error:
+        raise OSError(errno.ETIME, "not written before the deadline") from error
+
+
+def _ourselves() -> Identity:
+    return Identity("root", os.geteuid(), os.getegid())
+
+
+def _sync(fd: int) -> None:
+    linux.check(linux.libc().syncfs(fd))

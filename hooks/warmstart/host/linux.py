@@ -116,6 +116,11 @@ def detach(path_fd: int) -> bool:
     return bool(libc().umount2(proc_path(path_fd).encode(), _MNT_DETACH) == 0)
 
 
+def detach_path(path: str) -> None:
+    """Unmount the topmost mount at `path` lazily. Nobody but root may be able to change any name in it."""
+    check(libc().umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
+
+
 @contextmanager
 def working_in(dir_fd: int) -> Iterator[None]:
     """Change the working directory to `dir_fd` for a `with`: mount options have no room for many absolute paths."""

@@ -1,6 +1,6 @@
-"""Loop devices: attach a file as a block device for as long as it is mounted. Runs as root.
+"""Loop devices: attach a file as a block device for as long as it is mounted; tell which file one has. Runs as root.
 
-Constants and `struct loop_config` (Linux 5.8) are from linux/loop.h.
+Constants, `struct loop_config` (Linux 5.8) and `struct loop_info64` are from linux/loop.h.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import struct
 CONTROL = "/dev/loop-control"
 _LOOP_CONFIGURE = 0x4C0A
 _LOOP_CTL_GET_FREE = 0x4C82
+_LOOP_GET_STATUS64 = 0x4C05
+_LOOP_MAJOR = 7  # the kernel's devices.txt
 _READ_ONLY, _AUTOCLEAR = 1, 4
 _CONFIG = "=II5Q4I64s64s32s2Q8Q"  # fd, block size; loop_info64; reserved
+_STATUS = "=5Q4I64s64s32s2Q"  # device and inode of the file first
 _NAME_LENGTH = 64
 _TRIES = 64
 
@@ -44,6 +47,25 @@ def attach(file_fd: int, name: str) -> tuple[int, str]:
     finally:
         os.close(control)
     raise OSError(errno.EBUSY, "no loop device is free", CONTROL)
+
+
+def is_attached(device: int, file_fd: int) -> bool:
+    """Return whether a device (`st_dev` of what is mounted from it) is a loop device with this very file.
+
+    Raises `OSError` if the device's node is missing.
+    """
+    if os.major(device) != _LOOP_MAJOR:
+        return False
+    fd = os.open(f"/dev/loop{os.minor(device)}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = bytearray(struct.calcsize(_STATUS))
+        if os.fstat(fd).st_rdev != device:  # numbered in another way: the parameter max_part of loop
+            return False
+        fcntl.ioctl(fd, _LOOP_GET_STATUS64, status)
+    finally:
+        os.close(fd)
+    file = os.fstat(file_fd)
+    return struct.unpack(_STATUS, status)[:2] == (file.st_dev, file.st_ino)
 
 
 def _config(file_fd: int, name: str) -> bytes:

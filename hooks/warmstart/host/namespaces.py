@@ -1,4 +1,4 @@
-"""Mount namespaces: bind-mount a directory in another one, or enter a new one. Runs as root. Not on the hot path.
+"""Mount namespaces: bind-mount a directory in another one, or make a new one. Runs as root. Not on the hot path.
 
 A descriptor from before setns(2) belongs to the old namespace and cannot be bind-mounted in the new one. So all paths
 are walked again after joining: name by name, following no link, and only where nobody but root can change them.
@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from contextlib import suppress
+from typing import NamedTuple
 
 from warmstart.host import linux
 from warmstart.host.files import PATH, opened_trusted, weakness
 
 _CLONE_NEWNS = 0x20000
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+
+
+class View(NamedTuple):
+    """What a mount namespace shows of a directory whose mounts belong to different accounts' programs."""
+
+    hidden: str  # mounts whose path begins with this are not there …
+    shown: str  # … but for this directory and what is mounted below it
+    source: str = ""  # bind-mounted at `name` in `shown`, if given; owned by uid `owner`
+    name: str = ""
+    owner: int = 0
+    read_only: bool = False
 
 
 def show(namespace: str, parent: str, name: str, owner: int, target: str) -> None:
@@ -32,7 +46,7 @@ def show(namespace: str, parent: str, name: str, owner: int, target: str) -> Non
         _bind(_open_trusted(name, base, owner), target_name, folder, owner)
 
 
-def _bind(source: int, name: str, folder: int, owner: int) -> None:
+def _bind(source: int, name: str, folder: int, owner: int, more: int = 0) -> None:
     with suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=folder)
     if os.path.samestat(os.fstat(source), os.stat(name, dir_fd=folder, follow_symlinks=False)):
@@ -40,7 +54,7 @@ def _bind(source: int, name: str, folder: int, owner: int) -> None:
     below = _open_trusted(name, folder, 0)
     linux.mount(linux.proc_path(source), linux.proc_path(below), "none", linux.MS_BIND | linux.MS_REC)
     # A bind mount inherits its source's flags; ours are added. Mounts below the source have ours already.
-    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED
+    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED | more
     # ST_RDONLY and ST_NOEXEC have the values of MS_RDONLY and MS_NOEXEC.
     inherited_flags = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)
     shown = _open_trusted(name, folder, owner)  # `below` is the directory beneath the mount
@@ -49,6 +63,69 @@ def _bind(source: int, name: str, folder: int, owner: int) -> None:
     except OSError:
         linux.detach(shown)
         raise
+
+
+def new_view(view: View) -> int:
+    """Return a descriptor of a new mount namespace with this view. Raises `OSError`.
+
+    A child makes it, since a process with threads cannot leave one. Nobody but root may be able to change the names
+    above `shown` and `source`, and of what is hidden.
+    """
+    ready_read, ready_write = os.pipe()
+    go_read, go_write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        number = errno.EIO
+        try:
+            os.close(ready_read)
+            os.close(go_write)
+            enter_new()
+            _arrange(view)
+            number = 0
+        except OSError as error:
+            number = error.errno or errno.EIO
+        finally:
+            os.write(ready_write, number.to_bytes(2, "little"))
+            os.read(go_read, 1)
+            os._exit(0)
+    os.close(ready_write)
+    os.close(go_read)
+    try:
+        number = int.from_bytes(os.read(ready_read, 2) or b"\5", "little")
+        if number:
+            raise OSError(number, os.strerror(number), "mount namespace")
+        return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready_read)
+        os.close(go_write)  # the child ends
+        os.waitpid(pid, 0)
+
+
+def _arrange(view: View) -> None:
+    gone = "\0"
+    for point in _hidden_points(view):  # a mount comes before those on it
+        if not point.startswith(f"{gone}/"):
+            with suppress(OSError):  # whoever removes its directory detaches it here, too
+                linux.detach_path(point)
+            gone = point
+    if left := _hidden_points(view):
+        raise OSError(errno.EBUSY, "cannot be hidden", left[0])
+    if view.source:
+        folder = os.open(view.shown, PATH)
+        _bind(os.open(view.source, PATH), view.name, folder, view.owner, linux.MS_RDONLY if view.read_only else 0)
+
+
+def _hidden_points(view: View) -> list[str]:
+    hidden, shown = os.path.realpath(view.hidden), os.path.realpath(view.shown)
+    points = [point for point in _mount_points() if point.startswith(hidden)]
+    return [point for point in points if point != shown and not point.startswith(f"{shown}/")]
+
+
+def _mount_points() -> list[str]:
+    """Return the mount points of this process's namespace (proc(5), mountinfo)."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = [line.split(b" ")[4] for line in file]
+    return [os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), point)) for point in points]
 
 
 def enter_new() -> None:

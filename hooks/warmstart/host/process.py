@@ -134,6 +134,7 @@ def run_alone(
     env: Mapping[str, str],
     cwd: str,
     namespace: int | None = None,
+    mounts: int | None = None,
     keep: Sequence[int] = (),
     capabilities: Sequence[str] = (),
     watch: Callable[[], None] | None = None,
@@ -146,28 +147,31 @@ def run_alone(
     `unshare --kill-child` sets.
 
     `namespace` is the descriptor of a network namespace to run in (`host.netns`); without one there is no network.
+    `mounts` is that of a mount namespace to start from (`host.namespaces`); without one it is ours.
     `capabilities` (names as in setpriv(1)) are those that the program may gain from the file capabilities of what it
     executes; without any, it runs with no_new_privs. `real_uid` is the program's real uid, by default `identity`'s.
     With another's, no process of `identity` can trace the program (`identity.become`).
     """
     gains = () if capabilities else ("--no-new-privs",)
     bounds = ",".join(["-all", *(f"+{name}" for name in capabilities)])
+    entered = {"--net": namespace, "--mount": mounts}
+    joined = [f"{option}=/proc/self/fd/{fd}" for option, fd in entered.items() if fd is not None]
     return run(
         [
             # If only the hook is killed, its child dies, too. The death signal survives the exec: the uid stays root.
             *(SETPRIV, "--pdeathsig=KILL", "--"),
-            *(() if namespace is None else (NSENTER, f"--net=/proc/self/fd/{namespace}", "--")),
+            *((NSENTER, *joined, "--") if joined else ()),
             *(UNSHARE, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc"),
             *(("--net",) if namespace is None else ()),
-            *("--", "/bin/sh", "-c", '"$0" "$@"; exit $?'),
+            # A change of the mount namespace loses the working directory.
+            *("--", "/bin/sh", "-c", 'cd "$0" || exit; "$@"; exit $?', cwd),
             *(SETPRIV, f"--ruid={identity.uid if real_uid is None else real_uid}", f"--euid={identity.uid}"),
             *(f"--regid={identity.gid}", "--clear-groups"),
             *(*gains, f"--bounding-set={bounds}", "--inh-caps=-all", "--", *argv),
         ],
         deadline=deadline,
         env=env,
-        cwd=cwd,
-        keep=[*keep, *([] if namespace is None else [namespace])],
+        keep=[*keep, *(fd for fd in entered.values() if fd is not None)],
         watch=watch,
     )
 

@@ -25,14 +25,15 @@ class Kind(NamedTuple):
 
     `recipe` goes up with every change of options that changes the bytes of an image. A new release of the importer's
     programs does not count, because a job finds the same files in the image. `is_per_machine`: the importer resolves a
-    tag to a digest that depends on the CPU of the node.
+    tag to a digest that depends on the CPU of the node. `keeps_layers`: on the node, between imports (layers.py).
     """
 
     recipe: int
     is_per_machine: bool = False
+    keeps_layers: bool = False
 
 
-IMPORTERS = {"enroot": Kind(recipe=1, is_per_machine=True), "oci": Kind(recipe=1)}
+IMPORTERS = {"enroot": Kind(recipe=1, is_per_machine=True), "oci": Kind(recipe=1, keeps_layers=True)}
 
 
 def choose(rules: Images, identity: Identity, login: Login | None = None) -> Importer:
@@ -60,6 +61,11 @@ def recipe(name: str) -> str:
 def is_per_machine(recipe: str) -> bool:
     """Return whether this importer resolves a tag to a digest that depends on the CPU of the node."""
     return any(recipe == f"{name}{kind.recipe}" and kind.is_per_machine for name, kind in IMPORTERS.items())
+
+
+def keeps_layers(name: str) -> bool:
+    """Return whether an importer keeps layers on the node."""
+    return IMPORTERS[_installed(name)].keeps_layers
 
 
 def _installed(name: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import random
 import stat
@@ -26,8 +27,9 @@ from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import open_regular
 from warmstart.host.identity import Identity
-from warmstart.images import launchers, published, scratch, verify
+from warmstart.images import launchers, layers, published, scratch, verify
 from warmstart.images.importers.base import Importer, Progress, RegistryUnreachable, Report
+from warmstart.images.layers import LayerPlace
 from warmstart.images.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
 from warmstart.images.published import Draft, Producer, RememberedFailure, temp_owner
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
@@ -306,8 +308,10 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     # Fail before minutes of work rather than after them.
     evicted = site.store.make_room(0, site.rules, site.charged, deadline)
     with _reporting(flight) as report:
-        result = importer.import_image(query.reference, digest, work, deadline, report=report)
-    work.sync()
+        result = importer.import_image(
+            query.reference, digest, work, deadline, kept=_layer_place(flight), report=report
+        )
+    work.sync(deadline)
     with work.errors():
         fd = claim(work.fd, result, importer.identity.uid)
     try:
@@ -368,6 +372,14 @@ def _launchers_lock(flight: Flight) -> Iterator[str]:
     finally:
         with suppress(WarmstartError):
             site.store.release_launchers_lock(name, after(CLEAN_UP_S))
+
+
+def _layer_place(flight: Flight) -> LayerPlace:
+    """Return where layers of the image's repository are kept: others for each store, since stores have readers."""
+    site, reference = flight.site, flight.query.reference
+    directory = os.path.join(site.workspace, site.requester.node, layers.LAYERS)
+    of = f"{site.store.path}\n{reference.registry}/{reference.repository}"
+    return LayerPlace(directory, hashlib.sha256(of.encode()).hexdigest(), site.rules.keep_layers)
 
 
 @contextmanager

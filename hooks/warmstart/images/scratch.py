@@ -6,8 +6,9 @@
             <random>/             the import account, 0700: the mounted disk with HOME, TMPDIR, layers and the result
 
 The inner name is random and the outer directory cannot be listed, so of two concurrent imports, which have the same
-uid, neither finds the other's files. But /proc/self/mountinfo shows both names to everybody, and a process that reaches
-a directory can pin its file system with an O_PATH descriptor. So the disk is emptied when the import ends.
+uid, neither finds the other's files. /proc/self/mountinfo shows both names to everybody but the imports' programs,
+which run in a mount namespace without the other imports (`base.run`). Whoever reaches a directory can pin its file
+system with an O_PATH descriptor. So the disk is emptied when the import ends.
 
 The disk is a sparse file on a loop device, mounted `nosuid,nodev`; creating it takes 25 ms and 1 MiB. An import that is
 too large gets ENOSPC and affects nobody else, and removing one file removes millions. The file system has no journal
@@ -31,7 +32,7 @@ from typing import NamedTuple
 from warmstart.errors import NodeError, ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir, remove_tree, uncover
+from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir, uncover
 from warmstart.host.identity import Identity
 
 PREFIX = "import."
@@ -39,6 +40,7 @@ REMOVAL_S = 60.0
 MKE2FS = "/sbin/mke2fs"
 MOUNT = "/bin/mount"
 DISK = "disk"
+LAYOUT = "layout"
 MOUNT_S = 30.0
 FILESYSTEM_BLOCK = 4096
 INODE = 256
@@ -50,7 +52,6 @@ EVERY_S = 1.0
 LOOK_SHARE = 4  # measuring may take at most about one part in this many of the time
 DEEPEST = 200  # nested directories: no image has so many, and each level takes a descriptor
 STAT_BLOCK = 512  # bytes in st_blocks
-_LOOP_MAJOR = 7  # the kernel's devices.txt
 # EXT4_IOC_SHUTDOWN, which is FS_IOC_SHUTDOWN, and EXT4_GOING_FLAGS_NOLOGFLUSH (fs/ext4/ext4.h).
 _SHUTDOWN, _DROP = 0x8004587D, 2
 
@@ -102,6 +103,8 @@ class Scratch(NamedTuple):
     fd: int
     caps: Caps
     is_loop_filesystem: bool = False  # its size enforces the caps; otherwise `Watch` does
+    layout: str = ""  # a directory of kept layers (layers.py), which programs see as `LAYOUT` in here
+    is_layout_fixed: bool = False  # they can't write it
 
     def used(self) -> int:
         """Return the bytes that the import has on its own file system; 0 if it has none."""
@@ -132,11 +135,17 @@ class Scratch(NamedTuple):
                 raise
             raise ScratchUnusable(**error.fields) from error
 
-    def sync(self) -> None:
-        """Write everything to the disk; raises what `errors` does if the disk below a loop file system failed."""
+    def sync(self, deadline: Deadline) -> None:
+        """Write everything to the disk; raises what `errors` does if the disk below a loop file system failed.
+
+        Everything, since a result can be wrong because of an unpacked file that was lost. A child does it, because
+        syncfs(2) has no deadline.
+        """
         if self.is_loop_filesystem:
+            from warmstart.host.client import sync_in_child
+
             with self.errors():
-                _sync_filesystem(self.fd)
+                sync_in_child(self.fd, deadline)
 
 
 @contextmanager
@@ -197,26 +206,31 @@ def remove_abandoned(parent: int) -> None:
 
 
 def _remove(parent: int, name: str, deadline: Deadline) -> None:
-    """Remove a scratch directory."""
+    """Remove a scratch directory. A child does it: unmounting can take long where no shutdown was possible."""
+    from warmstart.host.client import remove_in_child
+
     with freeing_disk(parent, name):
-        remove_tree(parent, name, deadline)
+        remove_in_child(parent, name, deadline)
 
 
 @contextmanager
 def freeing_disk(parent: int, name: str) -> Iterator[None]:
     """Remove a directory with a loop file system in a `with` block. Frees the file's space even if a process holds it.
 
-    If the file system is mounted on the directory itself, shuts it down, so that unmounting does not write what is
-    still in memory, and detaches it, since its file lies below. Does nothing for directories without one.
+    Shuts the file system down first, whether it is mounted on the directory itself, in which case it is also detached,
+    or on a directory in it: unmounting would write all that is still in memory (docs/threats.md, row 25). Does nothing
+    for directories without one.
     """
     disk = -1
-    with suppress(OSError):
-        with opened_dir(name, parent) as root:
-            if is_mounted_from(root, name):
-                fcntl.ioctl(root, _SHUTDOWN, _DROP.to_bytes(4, sys.byteorder))
+    with suppress(OSError), opened_dir(name, parent) as root:
         uncover(name, parent)
         with opened_dir(name, parent) as outer:
-            disk = os.open(DISK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
+            disk = os.open(DISK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
+            _shut_down(root, disk)
+            for below in os.listdir(outer):
+                if below != DISK:
+                    with opened_dir(below, outer) as mounted:
+                        _shut_down(mounted, disk)
     try:
         yield
     finally:
@@ -225,13 +239,12 @@ def freeing_disk(parent: int, name: str) -> Iterator[None]:
             os.close(disk)
 
 
-def is_mounted_from(root: int, name: str) -> bool:
-    """Return whether `root` is on the loop file system whose file is in the directory `name`."""
-    device = os.fstat(root).st_dev
-    if os.major(device) != _LOOP_MAJOR:
-        return False
-    with open(f"/sys/dev/block/{_LOOP_MAJOR}:{os.minor(device)}/loop/backing_file", encoding="utf-8") as file:
-        return file.read().rstrip("\n").endswith(f"/{name}/{DISK}")
+def _shut_down(directory: int, disk: int) -> None:
+    """Shut down the file system of a directory, if it is the one that is in the file `disk`, and no other."""
+    from warmstart.host import loops
+
+    if loops.is_attached(os.fstat(directory).st_dev, disk):
+        fcntl.ioctl(directory, _SHUTDOWN, _DROP.to_bytes(4, sys.byteorder))
 
 
 def _make_and_lock(parent: int, run_id: str, gid: int) -> tuple[str, int]:
@@ -307,16 +320,6 @@ def _succeeds(argv: list[str]) -> bool:
     with suppress(WarmstartError):
         return process.run(argv, deadline=after(MOUNT_S)).status == 0
     return False
-
-
-def _sync_filesystem(fd: int) -> None:
-    """Call syncfs(2); `OSError` if any written data was lost (kernel 5.8)."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syncfs(fd) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 class Watch:

@@ -112,6 +112,7 @@ class Images(NamedTuple):
     proxy: str  # "" if there is none
     import_deadline: int  # seconds
     parallel: int
+    keep_layers: int  # bytes
 
 
 class Seed(NamedTuple):

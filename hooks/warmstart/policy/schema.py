@@ -307,6 +307,12 @@ class Images(Section):
         ge=1000,
         description="Files and directories that one import may create on a node. More fail with `image-too-large`.",
     )
+    keep_layers: Size = _default(
+        "100GiB",
+        "Bytes of layers that a node keeps, so that later imports on it do not fetch them again; never more than a "
+        "quarter of the disk; with `1B` none stays after its import. Only with importer `oci` ([images.md](images.md), "
+        "Layers that are kept).",
+    )
     tag_ttl: Duration = _default("24h", "How long a tag is trusted before the registry is asked again.")
     wait: Duration = _default(
         "4m",

@@ -6,12 +6,19 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.support.image_site import CAPS
-from warmstart.host.deadline import after
+from warmstart.host import files, linux, loops
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import ROOT, Identity
+from warmstart.host.process import ProgramNotStarted
 from warmstart.host.worker import Worker
-from warmstart.images import scratch
+from warmstart.images import layers, scratch
+from warmstart.images.importers.base import run
+from warmstart.images.layers import LayerPlace
+from warmstart.images.reference import parse
 
 
 def test_is_a_file_system_of_its_own(tmp_path: Path) -> None:
@@ -30,16 +37,21 @@ def test_is_a_file_system_of_its_own(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "n1") == []
 
 
-def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
-    """The next import, or maintenance, unmounts and removes it."""
+def kill_in_import(workspace: Path) -> None:
+    """Begin an import in a process, and kill it."""
     child = os.fork()
     if not child:
         try:
-            with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS):
+            with scratch.opened(str(workspace), "n1", "r1", ROOT, CAPS):
                 os.kill(os.getpid(), signal.SIGKILL)
         finally:
             os._exit(1)
     os.waitpid(child, 0)
+
+
+def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
+    """The next import, or maintenance, unmounts and removes it."""
+    kill_in_import(tmp_path)
     assert str(tmp_path) in Path("/proc/self/mountinfo").read_text()
     with opened_dir(str(tmp_path / "n1")) as node:
         scratch.remove_abandoned(node)
@@ -51,7 +63,7 @@ def test_nobody_keeps_the_disk_full(tmp_path: Path) -> None:
     """Whoever holds the mount, as a process that an import left behind could: what layers expanded to is freed."""
     with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS) as work:
         (Path(work.path) / "layer").write_bytes(os.urandom(4 << 20))
-        work.sync()
+        work.sync(after(30))
         disk = os.open(Path(work.path).parent / "disk", os.O_RDONLY)
         assert os.fstat(disk).st_blocks * 512 > 4 << 20
         held = os.open(work.path, os.O_PATH)
@@ -59,6 +71,136 @@ def test_nobody_keeps_the_disk_full(tmp_path: Path) -> None:
     os.close(held)
     os.close(disk)
     assert os.listdir(tmp_path / "n1") == []
+
+
+def test_unmounting_writes_nothing(tmp_path: Path) -> None:
+    """Neither after an import nor after a killed one: its file system is shut down first (docs/threats.md, row 25)."""
+    with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS) as work:
+        left = os.open(f"{work.path}/left", os.O_RDWR | os.O_CREAT)
+        os.write(left, os.urandom(4 << 20))
+    with pytest.raises(OSError, match="Input/output error"):
+        os.write(left, b"x")
+    os.close(left)
+    kill_in_import(tmp_path)
+    (mounted,) = (tmp_path / "n1").glob("import.*/*/")
+    left = os.open(mounted / "left", os.O_RDWR | os.O_CREAT)
+    with opened_dir(str(tmp_path / "n1")) as node:
+        scratch.remove_abandoned(node)
+    with pytest.raises(OSError, match="Input/output error"):
+        os.write(left, b"x")
+    os.close(left)
+
+
+def test_only_its_own_file_system_is_shut_down(base: Path) -> None:
+    """Not the node's, and not another one that is mounted in its place."""
+    with scratch.opened(str(base), "n1", "r1", ROOT, CAPS) as one:
+        name = Path(one.path).parent.name
+        with scratch.opened(str(base), "n1", "r2", ROOT, CAPS) as other:
+            other_file = os.open(f"{other.path}/file", os.O_RDWR | os.O_CREAT)
+            linux.bind(other.path, one.path)
+            with opened_dir(str(base / "n1")) as node, scratch.freeing_disk(node, name):
+                linux.unmount(Path(one.path).name, os.open(Path(one.path).parent, os.O_RDONLY))
+            os.write(other_file, b"still there")
+            os.fsync(other_file)
+            os.close(other_file)
+
+
+def test_a_file_system_that_cannot_be_shut_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is unmounted by a child, which is left behind if that takes too long."""
+    monkeypatch.setattr(loops, "is_attached", lambda *_: False)
+    with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS):
+        pass
+    assert os.listdir(tmp_path / "n1") == []
+    monkeypatch.setattr(files, "remove_tree", hang)
+    monkeypatch.setattr(scratch, "REMOVAL_S", 0.1)
+    with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS):
+        pass
+    monkeypatch.undo()
+    with opened_dir(str(tmp_path / "n1")) as node:
+        scratch.remove_abandoned(node)
+    assert os.listdir(tmp_path / "n1") == []
+
+
+def hang(dir_fd: int, name: str, deadline: Deadline) -> None:
+    """Stand in for `files.remove_tree` where unmounting takes for ever."""
+    del dir_fd, name, deadline
+    signal.pause()
+
+
+# What an import's programs see of others
+
+
+SPY = """
+for path in "$@"; do ls -A "$path" >/dev/null 2>&1 && echo "reached $path"; done
+cut -d' ' -f5 /proc/self/mountinfo
+"""
+
+
+def test_imports_do_not_see_each_other(base: Path) -> None:
+    """Neither in mountinfo nor by a name that somebody told: not their scratches, not their layers.
+
+    docs/threats.md, row 31: a program read another import's credentials and wrote its image.
+    """
+    account = Identity("importer", 60001, 60001)
+    place = LayerPlace(str(base / "n1" / "layers"), "repository", 1 << 30)
+    with (
+        scratch.opened(str(base), "n1", "r1", account, CAPS) as one,
+        scratch.opened(str(base), "n1", "r2", account, CAPS) as other,
+        layers.opened(place, account, after(1), lambda: None) as mine,
+        layers.opened(place._replace(repository="other"), account, after(1), lambda: None) as theirs,
+    ):
+        assert mine is not None
+        assert theirs is not None
+        Path(other.path, "auth.json").write_text("secret")
+        Path(mine.path, "own").touch()
+        hidden = [other.path, f"{other.path}/auth.json", mine.path, theirs.path, place.directory]
+        completed = run(
+            ["/bin/sh", "-c", SPY, "spy", *hidden, f"{one.path}/layout/own"],
+            reference=parse("reg.io/a:1"), scratch=one._replace(layout=mine.path), deadline=after(20),
+            identity=account, env={"PATH": "/usr/bin:/bin"},
+        )  # fmt: skip
+        found = completed.stdout.decode().splitlines()
+        assert [line for line in found if line.startswith("reached")] == [f"reached {one.path}/layout/own"]
+        seen = [line for line in found if line.startswith(str(base))]
+        assert seen == [one.path, f"{one.path}/layout"]
+        assert os.path.ismount(other.path)
+        assert not os.path.ismount(f"{one.path}/layout")
+
+
+def test_only_a_download_writes_where_layers_are_kept(base: Path) -> None:
+    """What unpacks them could fill the node's disk there, where no file system of the import's own has a limit."""
+    account = Identity("importer", 60001, 60001)
+    place = LayerPlace(str(base / "n1" / "layers"), "repository", 1 << 30)
+    with (
+        scratch.opened(str(base), "n1", "r1", account, CAPS) as work,
+        layers.opened(place, account, after(1), lambda: None) as mine,
+    ):
+        assert mine is not None
+        for is_fixed in (False, True):
+            completed = run(
+                ["/bin/sh", "-c", f"echo x > layout/{is_fixed}"], reference=parse("reg.io/a:1"),
+                scratch=work._replace(layout=mine.path, is_layout_fixed=is_fixed), deadline=after(20),
+                identity=account, env={},
+            )  # fmt: skip
+            assert (completed.status != 0, b"Read-only" in completed.stderr) == (is_fixed, is_fixed)
+        assert sorted(os.listdir(mine.path)) == ["False", "blobs"]
+
+
+def test_what_an_import_put_in_the_place_of_its_layers(base: Path) -> None:
+    """A link there leads nowhere: the next program does not start."""
+    account = Identity("importer", 60001, 60001)
+    place = LayerPlace(str(base / "n1" / "layers"), "repository", 1 << 30)
+    with (
+        scratch.opened(str(base), "n1", "r1", account, CAPS) as work,
+        layers.opened(place, account, after(1), lambda: None) as mine,
+    ):
+        assert mine is not None
+        Path(work.path, "layout").symlink_to("/etc")
+        with pytest.raises(ProgramNotStarted):
+            run(
+                ["/bin/true"], reference=parse("reg.io/a:1"), scratch=work._replace(layout=mine.path),
+                deadline=after(20), identity=account, env={},
+            )  # fmt: skip
 
 
 def test_other_users_do_not_reach_the_mount(base: Path) -> None:

@@ -13,6 +13,7 @@ from tests.support.privileges import as_user
 from tests.support.runs import a_context, a_record
 from warmstart import record as records
 from warmstart import run_end
+from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images import scratch
@@ -106,16 +107,19 @@ def test_its_end_frees_the_space_whoever_holds_it(context: Context, monkeypatch:
 
 
 def test_only_the_workspaces_own_file_system_is_shut_down(context: Context, base: Path) -> None:
-    """Neither the node's, nor one on a loop device that somebody else mounted."""
+    """Not one on a loop device that somebody else mounted in its place."""
+    other = base / "other"
+    (other / "mounted").mkdir(parents=True)
+    with opened_dir(str(other)) as fd:
+        assert scratch.mount_loop_filesystem(fd, str(other), "mounted", scratch.Caps(64 << 20, 1000))
     workspace.run(context, OPTIONS)
-    run = Path(context.record.run_directory)
-    other = run.parent / "8.0a1b2c3d"
-    other.mkdir()
-    for path, name, expected in ((run, run.name, True), (run, other.name, False), (base, "", False)):
-        with opened_dir(str(path)) as fd:
-            assert scratch.is_mounted_from(fd, name) is expected
+    linux.bind(str(other / "mounted"), context.record.run_directory)
+    held = os.open(other / "mounted" / "file", os.O_RDWR | os.O_CREAT)
     ending = Ending(context.policy, context.paths, context.record, context.audit, context.store)
-    assert run_end.release(ending, after(10)) == []
+    run_end.release(ending, after(10))
+    os.write(held, b"still there")
+    os.fsync(held)
+    os.close(held)
 
 
 def test_a_retained_tmpdir_and_an_orphan(context: Context) -> None:

@@ -38,7 +38,7 @@ from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
-from warmstart.images import requests, scratch, usage_notes
+from warmstart.images import choice, layers, requests, scratch, usage_notes
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.query import Queue
 from warmstart.images.requests import ImportAbandoned
@@ -189,6 +189,8 @@ class _NodeMaintenance:
         with suppress(FileNotFoundError), self._opened_workspaces() as fd:
             scratch.remove_abandoned(fd)
         directory, rules = session.paths.imports, session.policy.images
+        kept = f"{session.policy.paths.workspace}/{session.node}/{layers.LAYERS}"
+        layers.tidy(kept, rules.keep_layers if choice.keeps_layers(rules.importer) else 0)
         requests.forget_failures(directory, FAILURES_KEPT_S)
         if not requests.keys(directory):
             return

@@ -12,19 +12,21 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from warmstart.errors import StoreError, UserError
-from warmstart.host import process
+from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
+from warmstart.host.namespaces import View
 from warmstart.images.importers import egress
 from warmstart.images.importers.egress import Destinations, Reach
 from warmstart.images.layers import LayerPlace
 from warmstart.images.reference import Reference
-from warmstart.images.scratch import Exceeded, ImageTooLarge, Scratch, Watch
+from warmstart.images.scratch import LAYOUT, PREFIX, Exceeded, ImageTooLarge, Scratch, Watch
 
 PRLIMIT = "/usr/bin/prlimit"
 LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
@@ -139,18 +141,24 @@ def run(
 ) -> process.CompletedProgram:
     """Run a program of an importer in its scratch, without network or, with `reach`, behind the proxy of `egress`.
 
-    `look` is called at least once a second while the program runs; an exception from it kills the program. Raises
-    `ImageTooLarge`, and `RedirectRefused` if the program failed after a refused connection.
+    It sees no other import's scratch. `look` is called at least once a second while the program runs; an exception
+    from it kills the program. Raises `ImageTooLarge`, and `RedirectRefused` if the program failed after a refused
+    connection.
     """
     watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
     watches = [each for each in (watch, look) if each is not None]
     limited = [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv]
-    common = partial(_start(identity, capabilities), limited, deadline=deadline, cwd=scratch.path, watch=_all(watches))
+    common = partial(process.run, limited, deadline=deadline, cwd=scratch.path, watch=_all(watches))
     try:
-        if reach is None or not _is_alone(identity):
+        if not _is_alone(identity):
             completed = common(env=env)
         else:
-            completed = _with_egress(common, env, identity, reference, reach)
+            with _mounts(scratch, identity) as mounts:
+                alone = partial(
+                    process.run_alone, *common.args, **common.keywords,
+                    identity=identity, capabilities=capabilities, mounts=mounts,
+                )  # fmt: skip
+                completed = alone(env=env) if reach is None else _with_egress(alone, env, identity, reference, reach)
         if watch is not None:
             watch.look()  # counts what was written since the last check
     except Exceeded as error:
@@ -183,10 +191,19 @@ def _is_alone(identity: Identity) -> bool:
     return os.geteuid() != identity.uid
 
 
-def _start(identity: Identity, capabilities: Sequence[str]) -> Callable[..., process.CompletedProgram]:
-    if _is_alone(identity):
-        return partial(process.run_alone, identity=identity, capabilities=capabilities)
-    return process.run
+@contextmanager
+def _mounts(scratch: Scratch, identity: Identity) -> Iterator[int]:
+    """Yield a mount namespace without other imports' scratches, and with the kept layers (layers.py) in this one."""
+    others = os.path.join(os.path.dirname(os.path.dirname(scratch.path)), PREFIX)
+    view = View(others, scratch.path, scratch.layout, LAYOUT, identity.uid, scratch.is_layout_fixed)
+    try:
+        fd = namespaces.new_view(view)
+    except OSError as error:
+        raise process.ProgramNotStarted(program="an import's program", problem=error.strerror) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _with_egress(

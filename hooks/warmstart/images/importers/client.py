@@ -1,4 +1,4 @@
-"""Client for what runs as the import account in a worker: resolving a tag. Its programs are run by `base`."""
+"""Client for what runs as the import account in a worker: resolving a tag, reading a manifest. `base` runs programs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import NamedTuple
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.worker import Worker
-from warmstart.images.importers import registry
+from warmstart.images.importers import manifest, registry
 from warmstart.images.importers.base import RegistryUnreachable
 from warmstart.images.importers.egress import Reach
+from warmstart.images.importers.manifest import Manifest
 from warmstart.images.reference import Reference
 
 SHORTEST_S = 0.1
+READ_S = 10.0
 
 
 class ImportUserClient(NamedTuple):
@@ -28,3 +30,8 @@ class ImportUserClient(NamedTuple):
                 return worker.run(deadline, registry.ask, reference, plain=plain, hosts=reach.hosts, seconds=seconds)
         except WorkerSilent as error:
             raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
+
+    def read_manifest(self, text: str, machine: str, deadline: Deadline) -> Manifest:
+        """Return what a manifest says for a machine (uname(2)), read in a sandbox."""
+        with Worker(self.identity, confine=True) as worker:
+            return worker.run(deadline.within(READ_S), manifest.read, text, machine)

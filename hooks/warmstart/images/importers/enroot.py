@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
 from warmstart.host import process
-from warmstart.host.deadline import Deadline
-from warmstart.host.files import opened_dir, unlink_if_there, write_all
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import opened_dir, remove_tree, unlink_if_there, write_all
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_enroot
 from warmstart.images.importers import oci
@@ -48,6 +48,7 @@ CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs
 RESULT = "image.sqsh"
 SQUASH_OPTIONS = "-no-xattrs -exit-on-error -comp zstd -Xcompression-level 3"
 SILENCE_S = 30  # limit on a transfer without a byte; enroot itself sets none
+CREDENTIALS, TOKENS, TEMP = ".credentials", ".tokens.", "enroot."  # what enroot calls its files
 QUICK_S = 30.0  # limit on every command but `import`
 
 _STATUS = re.compile(r"returned error(?: code)?: ([0-9]{3})")
@@ -144,7 +145,7 @@ class Enroot(NamedTuple):
         """Run a command that needs the registry; retry if that does not answer."""
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
 
-        def attempt() -> process.CompletedProgram:
+        def attempt(look: Callable[[], None] | None = look) -> process.CompletedProgram:
             unlink_if_there(RESULT, scratch.fd)  # enroot refuses to overwrite what an earlier attempt left
             try:
                 completed = self._run(reference, arguments, scratch, deadline, insecure, look)
@@ -162,9 +163,9 @@ class Enroot(NamedTuple):
                 return with_retries(attempt, deadline, PAUSES_S)
             with (
                 _credentials_directory(scratch, self.identity) as config,
-                credentials_file(config, self.identity, ".credentials", for_enroot(self.login)),
+                credentials_file(config, self.identity, CREDENTIALS, for_enroot(self.login)),
             ):
-                return with_retries(attempt, deadline, PAUSES_S)
+                return with_retries(lambda: attempt(_forgetting(scratch, config, look)), deadline, PAUSES_S)
 
     def _run(  # noqa: PLR0917 - what, where, until when
         self,
@@ -196,6 +197,43 @@ def _credentials_directory(scratch: Scratch, identity: Identity) -> Iterator[Scr
     with opened_dir("config", scratch.fd) as fd:
         os.fchown(fd, identity.uid, identity.gid)
         yield scratch._replace(path=f"{scratch.path}/config", fd=fd)
+
+
+def _forgetting(scratch: Scratch, config: Scratch, look: Callable[[], None] | None) -> Callable[[], None]:
+    """Return `look`, and remove the login once all layers are fetched: what unpacks them parses hostile bytes.
+
+    enroot (docker.sh) asks for the login before it fetches the manifest, keeps a token or the login itself in its
+    cache, and unpacks layers into directories called 1, 2, ….
+    """
+    forgotten = False
+
+    def remove() -> None:
+        nonlocal forgotten
+        forgotten = forgotten or _is_unpacking(scratch.fd)
+        if forgotten:
+            unlink_if_there(CREDENTIALS, config.fd)
+            with suppress(FileNotFoundError), opened_dir("cache", scratch.fd) as cache:
+                for name in os.listdir(cache):
+                    if name.startswith(TOKENS):
+                        remove_tree(cache, name, after(QUICK_S))
+
+    remove_soon = every_second(remove)
+
+    def watch() -> None:
+        remove_soon()
+        if look is not None:
+            look()
+
+    return watch
+
+
+def _is_unpacking(directory: int) -> bool:
+    for name in os.listdir(directory):
+        if name.startswith(TEMP):
+            with suppress(OSError), opened_dir(name, directory) as temp:
+                os.stat("1", dir_fd=temp, follow_symlinks=False)
+                return True
+    return False
 
 
 def _uri(reference: Reference, before_digest: str = "@") -> str:

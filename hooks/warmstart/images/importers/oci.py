@@ -6,8 +6,10 @@ network access. Measured with skopeo 1.9.3, umoci 0.4.7 and squashfs-tools 4.5.1
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
@@ -28,10 +30,11 @@ from warmstart.images.importers.base import (
     unreported,
     with_retries,
 )
+from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.egress import Reach
-from warmstart.images.layers import LayerPlace
+from warmstart.images.layers import KeptLayers, Layer, LayerPlace, opened
 from warmstart.images.reference import Reference, is_digest
-from warmstart.images.scratch import Scratch
+from warmstart.images.scratch import LAYOUT, ImageTooLarge, Scratch, ScratchUnusable, disk_errors
 from warmstart.policy.compiled import Images
 
 SKOPEO = "/usr/bin/skopeo"
@@ -40,12 +43,12 @@ CHMOD = "/bin/chmod"
 MKSQUASHFS = "/usr/bin/mksquashfs"
 
 PROGRAMS = (SKOPEO, UMOCI)  # besides those that every node has
-LAYOUT = "layout"
 TAG = "import"
 ROOTFS = "rootfs"
 RESULT = "image.sqsh"
 AUTHFILE = "auth.json"
 RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
+LOCK_S = 600.0  # how long an import waits for another one of its repository; then it keeps no layers
 
 # Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
 NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")
@@ -102,29 +105,78 @@ class Oci(NamedTuple):
         scratch: Scratch,
         deadline: Deadline,
         *,
-        kept: LayerPlace | None = None,  # noqa: ARG002 - until layers are kept
+        kept: LayerPlace | None = None,
         report: Report = unreported,
     ) -> str:
         """Fetch, unpack and pack the image with that digest; return the file name of the squashfs."""
+        exact, wanted = self._manifest(reference, digest, scratch, deadline)
+        if _total(wanted) > scratch.caps.size:
+            raise ImageTooLarge.of(reference.canonical(), scratch.caps)
 
         def looking(phase: str) -> Callable[[], None]:
             return every_second(lambda: report(Progress(phase, scratch.used())))
 
-        copy = [
-            *("copy", self._credentials("--src-no-creds", scratch), f"--src-tls-verify={self._verified(reference)}"),
-            *(f"docker://{reference.at(digest)}", f"oci:{LAYOUT}:{TAG}"),
-        ]
-        self._skopeo(reference, copy, scratch, deadline, deadline.left(), looking("fetching"))
-        for phase, argv in (
-            ("unpacking", [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS]),
-            # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
-            ("unpacking", [CHMOD, "-R", "u+rX", "--", ROOTFS]),
-            ("packing", _pack()),
-        ):
-            completed = self._run(reference, argv, scratch, deadline, look=looking(phase))
-            if completed.status != 0:
-                raise _failure(reference, argv[0], completed, scratch)
+        def waiting() -> None:
+            report(Progress("waiting for another image of this repository"))
+
+        with ExitStack() as stack:
+            layered, layers = scratch, None
+            if kept is not None and wanted:
+                layers = stack.enter_context(opened(kept, self.identity, deadline.within(LOCK_S), waiting))
+            if layers is None:
+                total = _total(wanted)
+                copied = every_second(lambda: report(Progress("fetching", scratch.used(), total)))
+            else:
+                layered = scratch._replace(layout=layers.path)
+                copied = _prepare(layers, wanted, deadline, report)
+            self._skopeo(exact, self._copy(exact, scratch), layered, deadline, deadline.left(), copied)
+            unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS]
+            # Only the download is watched, so that only it may write where no file system has a limit.
+            self._do(exact, unpack, layered._replace(is_layout_fixed=True), deadline, looking("unpacking"))
+            if layers is not None:
+                layers.make_room()
+        # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
+        self._do(exact, [CHMOD, "-R", "u+rX", "--", ROOTFS], scratch, deadline, looking("unpacking"))
+        self._do(exact, _pack(), scratch, deadline, looking("packing"))
         return RESULT
+
+    def _copy(self, exact: Reference, scratch: Scratch) -> list[str]:
+        return [
+            *("copy", self._credentials("--src-no-creds", scratch), f"--src-tls-verify={self._verified(exact)}"),
+            *(f"docker://{exact.canonical()}", f"oci:{LAYOUT}:{TAG}"),
+        ]
+
+    def _manifest(
+        self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline
+    ) -> tuple[Reference, list[Layer]]:
+        """Return the reference to the manifest for this machine, and its layers; [] if nobody can tell."""
+        exact = reference._replace(tag="", digest=digest)
+        for _ in range(2):
+            inspect = [
+                *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(exact)}"),
+                *("--raw", f"docker://{exact.canonical()}"),
+            ]
+            shown = self._skopeo(exact, inspect, scratch, deadline, RESOLVE_S).stdout
+            if f"sha256:{hashlib.sha256(shown).hexdigest()}" != exact.digest:  # too long, or not what was asked for
+                break
+            text = shown.decode("utf-8", "replace")
+            found = ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
+            if not found.child:
+                return exact, found.layers
+            exact = exact._replace(digest=found.child)
+        return reference._replace(tag="", digest=digest), []
+
+    def _do(
+        self,
+        reference: Reference,
+        argv: list[str],
+        scratch: Scratch,
+        deadline: Deadline,
+        look: Callable[[], None],
+    ) -> None:
+        completed = self._run(reference, argv, scratch, deadline, look=look)
+        if completed.status != 0:
+            raise _failure(reference, argv[0], completed, scratch)
 
     def _skopeo(  # noqa: PLR0917 - what, where, until when
         self,
@@ -178,6 +230,37 @@ class Oci(NamedTuple):
         return "false" if reference.registry in self.insecure else "true"
 
 
+def _total(layers: list[Layer]) -> int:
+    return sum(layer.size for layer in layers)
+
+
+def _prepare(layers: KeptLayers, wanted: list[Layer], deadline: Deadline, report: Report) -> Callable[[], None]:
+    """Check which layers are here, and make room for the rest; return what looks after the download of these."""
+    total, done = _total(wanted), 0
+
+    def check() -> None:
+        report(Progress("checking", done, total))
+
+    look = every_second(check)
+
+    def count(read: int) -> None:
+        nonlocal done
+        done = read
+        look()
+
+    with disk_errors(layers.path):
+        missing = total - _total(layers.check(wanted, deadline, count))
+        layers.make_room(wanted, missing)
+        watch = layers.watch(missing)
+    progress = every_second(lambda: report(Progress("fetching", layers.arrived(wanted), total)))
+
+    def copied() -> None:
+        watch()
+        progress()
+
+    return copied
+
+
 def _pack() -> list[str]:
     processors = str(len(os.sched_getaffinity(0)))
     return [
@@ -196,6 +279,8 @@ def _failure(
         return any(word in problem.lower() for word in words)
 
     if found_no_space(completed):
+        if program == SKOPEO and scratch.layout:  # that is the node's own disk
+            return ScratchUnusable(path=scratch.layout, problem=problem)
         return scratch.full(image, problem)
     if program == SKOPEO:
         if mentions(_HIDDEN) or (mentions(_NOT_FOUND) and not mentions(_FORBIDDEN)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from tests.support import no_egress
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
-from warmstart.host import process
+from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
+from warmstart.images.credentials import Login
 from warmstart.images.importers import egress, enroot, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
@@ -48,6 +50,7 @@ class Programs:
         self.version = "4.1.2"
         self.started: list[list[str]] = []
         self.env: Mapping[str, str] = {}
+        self.watch: Callable[[], None] | None = None
         self.answer: Answer = lambda _: CompletedProgram(0, f"{DIGEST}\n".encode(), b"")
 
     def run_alone(
@@ -58,11 +61,13 @@ class Programs:
         identity: Identity,
         env: Mapping[str, str],
         cwd: str,
-        watch: object,  # noqa: ARG002
+        watch: Callable[[], None] | None,
+        mounts: int,
         namespace: int | None = None,
         capabilities: Sequence[str] = (),
     ) -> CompletedProgram:
         """Record and answer."""
+        assert mounts >= 0
         assert (identity, cwd, namespace is not None) == (IDENTITY, self.directory, True)
         assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
         if argv[4] == oci.SKOPEO:
@@ -72,6 +77,7 @@ class Programs:
         if argv[5] == "version":
             return CompletedProgram(0, f"{self.version}\n".encode(), b"")
         self.env = env
+        self.watch = watch
         self.started.append(list(argv[4:]))
         return self.answer(argv[4:])
 
@@ -82,6 +88,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     stand_in = Programs(tmp_path)
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(egress, "opened", no_egress.opened)
+    monkeypatch.setattr(namespaces, "new_view", lambda _: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(enroot, "PAUSES_S", (0.0, 0.0))
     return stand_in
 
@@ -246,6 +253,34 @@ def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch:
     programs.answer = half
     IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
     assert seen == [False, False]
+
+
+def test_the_login_is_gone_before_layers_are_unpacked(
+    programs: Programs, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both the file and what enroot keeps of it; until then they are there, since enroot tries downloads again."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(os, "fchown", lambda *_: None)  # we may not be root
+    importer = IMPORTER._replace(login=Login("reg.io", "carol", "open-sesame"))
+    found = []
+
+    def fetch_and_unpack(_: Sequence[str]) -> CompletedProgram:
+        token = tmp_path / "cache" / ".tokens.0" / "reg.io.7"
+        token.parent.mkdir(parents=True)
+        token.touch()
+        (tmp_path / "enroot.abc").mkdir()
+        for unpacked in ("manifest", "1"):
+            (tmp_path / "enroot.abc" / unpacked).mkdir()
+            now[0] += 2
+            assert programs.watch is not None
+            programs.watch()
+            found.append(((tmp_path / "config" / ".credentials").exists(), token.exists()))
+        return CompletedProgram(0, b"", b"")
+
+    programs.answer = fetch_and_unpack
+    importer.import_image(parse("reg.io/a"), DIGEST, scratch, Deadline(999.0))
+    assert found == [(True, True), (False, False)]
 
 
 def slow(argv: Sequence[str]) -> CompletedProgram:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support import no_egress
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
-from warmstart.host import process
+from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images.importers import egress, oci
-from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.importers import egress, manifest, oci
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, Progress, RegistryUnreachable
+from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.reference import parse
-from warmstart.images.scratch import Scratch, ScratchUnusable
+from warmstart.images.scratch import Caps, ImageTooLarge, Scratch, ScratchUnusable
 
 DIGEST = f"sha256:{'ab' * 32}"
 SCRATCH = Scratch("/scratch", -1, CAPS)
@@ -40,14 +45,16 @@ class Programs:
         env: Mapping[str, str],
         cwd: str,
         capabilities: Sequence[str],
-        watch: object,
+        watch: Callable[[], None],
+        mounts: int,
         namespace: int | None = None,
     ) -> CompletedProgram:
         """Record and answer."""
+        assert mounts >= 0
         assert not capabilities
         assert identity == IMPORTER.identity
         assert cwd == "/scratch"
-        assert watch is not None
+        watch()
         own = {name: value for name, value in env.items() if not name.endswith("_proxy")}
         assert set(own.values()) == {"/scratch"}
         assert (namespace is not None) == ("http_proxy" in env)
@@ -62,6 +69,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     stand_in = Programs()
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(egress, "opened", no_egress.opened)
+    monkeypatch.setattr(namespaces, "new_view", lambda _: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(oci, "PAUSES_S", (0.0, 0.0))
     return stand_in
 
@@ -87,14 +95,58 @@ def test_resolves_with_rendered_fields(programs: Programs) -> None:
 
 def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs) -> None:
     """Whatever the reference said, the resolved digest is what is fetched."""
-    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9)) == "image.sqsh"
+    told: list[Progress] = []
+    report = told.append
+    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), report=report) == "image.sqsh"
     assert [(argv[0], network) for argv, network in programs.started] == [
+        ("/usr/bin/skopeo", True),
         ("/usr/bin/skopeo", True),
         ("/usr/bin/umoci", False),
         ("/bin/chmod", False),
         ("/usr/bin/mksquashfs", False),
     ]
-    assert programs.started[0][0][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
+    assert programs.started[0][0][-2:] == ["--raw", f"docker://reg.io/a@{DIGEST}"]
+    assert programs.started[1][0][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
+    assert [progress.phase for progress in told] == ["fetching", "unpacking", "unpacking", "packing"]
+
+
+def showing(manifests: Sequence[bytes]) -> Answer:
+    """Return an answer that shows each manifest in turn, and succeeds with everything else."""
+    left = iter(manifests)
+    return lambda argv: CompletedProgram(0, next(left) if "--raw" in argv else b"", b"")
+
+
+def digest_of(manifest: bytes) -> str:
+    """Return a manifest's digest."""
+    return f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+
+
+def test_a_list_names_the_manifest_that_is_fetched(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose layers are known by then, so the progress has their bytes; one that is too large is not fetched."""
+    monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
+    layers = [{"digest": DIGEST, "size": size} for size in (70, 30)]
+    image = json.dumps({"layers": layers}).encode()
+    platform = {"os": "linux", "architecture": "arm64"}
+    index = json.dumps({"manifests": [{"digest": digest_of(image), "platform": platform}]}).encode()
+    programs.answer = showing([index, image])
+    told: list[Progress] = []
+    IMPORTER.import_image(parse("reg.io/a:1"), digest_of(index), SCRATCH, after(9), report=told.append)
+    assert programs.started[2][0][-2:] == [f"docker://reg.io/a@{digest_of(image)}", "oci:layout:import"]
+    assert told[0] == Progress("fetching", 0, 100)
+    programs.answer = showing([index, image])
+    with pytest.raises(ImageTooLarge):
+        IMPORTER.import_image(
+            parse("reg.io/a:1"), digest_of(index), SCRATCH._replace(caps=Caps(99, 9)), after(9), report=told.append
+        )
+
+
+def test_a_manifest_that_is_another_one_is_not_read(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the registry showed has another digest: skopeo fetches what was resolved, or fails."""
+    monkeypatch.setattr(ImportUserClient, "read_manifest", None)
+    programs.answer = showing([b"{}"])
+    IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9))
+    assert programs.started[1][0][-2] == f"docker://reg.io/a@{DIGEST}"
 
 
 def test_an_answer_that_is_no_digest_is_refused(programs: Programs) -> None:

@@ -1,0 +1,58 @@
+"""Read an image's manifest: its layers, or the manifest for this machine in a list. Runs as the import account.
+
+OCI image specification (image-manifest.md, image-index.md) and Docker's schema 2. The text is whatever somebody pushed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from warmstart.images.layers import Layer
+from warmstart.images.reference import is_digest
+
+MOST_LAYERS = 1000
+LARGEST = 1 << 50  # bytes of one layer; more is nonsense
+# GOARCH (Go's internal/goarch) for the machine of uname(2).
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64"}
+
+
+class Manifest(NamedTuple):
+    """What a manifest says. Both fields are empty if it is not understood; skopeo then decides."""
+
+    layers: list[Layer]
+    child: str = ""  # in a list: the digest of the manifest for this machine
+
+
+def read(text: str, machine: str) -> Manifest:
+    """Return what a manifest says; `machine` is this node's, of uname(2)."""
+    try:
+        data = json.loads(text)
+        if "manifests" in data:
+            return Manifest([], _choose(data["manifests"], machine))
+        layers = [_layer(each) for each in data["layers"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Manifest([])
+    return Manifest(layers if len(layers) <= MOST_LAYERS else [])
+
+
+def _choose(manifests: object, machine: str) -> str:
+    """Return the digest of the only manifest for this machine and Linux, "" if there is none or more than one."""
+    if not isinstance(manifests, list):
+        raise TypeError
+    wanted = {"os": "linux", "architecture": _ARCHITECTURES.get(machine, "")}
+    found = []
+    for each in manifests:
+        platform = each.get("platform", {})
+        if {key: platform.get(key) for key in wanted} == wanted:
+            found.append(str(each["digest"]))
+    return found[0] if len(found) == 1 and is_digest(found[0]) else ""
+
+
+def _layer(descriptor: object) -> Layer:
+    if not isinstance(descriptor, dict):
+        raise TypeError
+    digest, size = descriptor["digest"], descriptor["size"]
+    if type(digest) is not str or not is_digest(digest) or type(size) is not int or not 0 <= size <= LARGEST:
+        raise ValueError
+    return Layer(digest, size)

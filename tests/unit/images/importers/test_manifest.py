@@ -1,0 +1,92 @@
+"""Manifests: layers, the manifest for a machine in a list, and nothing from what is neither."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmstart.images.importers.manifest import LARGEST, MOST_LAYERS, Manifest, read
+from warmstart.images.layers import Layer
+
+ONE, TWO = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+UNKNOWN = Manifest([])
+
+
+def listed(*entries: tuple[str, str, str]) -> str:
+    """Return a list of manifests: digest, operating system, architecture."""
+    return json.dumps(
+        {"manifests": [{"digest": d, "platform": {"os": system, "architecture": a}} for d, system, a in entries]}
+    )
+
+
+def layered(*layers: object) -> str:
+    """Return a manifest with these descriptors."""
+    return json.dumps({"schemaVersion": 2, "config": {}, "layers": layers})
+
+
+def test_reads_layers() -> None:
+    """In their order, one twice if it is there twice."""
+    given_layers = [{"digest": ONE, "size": 5}, {"digest": TWO, "size": 0}, {"digest": ONE, "size": 5}]
+    assert read(layered(*given_layers), "x86_64") == Manifest([Layer(ONE, 5), Layer(TWO, 0), Layer(ONE, 5)])
+
+
+@pytest.mark.parametrize(
+    ("entries", "child"),
+    [
+        ([(ONE, "linux", "arm64"), (TWO, "linux", "amd64"), (ONE, "unknown", "unknown")], TWO),
+        ([(ONE, "windows", "amd64"), (TWO, "linux", "amd64")], TWO),
+        ([(ONE, "linux", "amd64"), (TWO, "linux", "amd64")], ""),
+        ([(ONE, "linux", "arm64")], ""),
+        ([("sha512:00", "linux", "amd64")], ""),
+        ([], ""),
+    ],
+)
+def test_chooses_the_manifest_for_this_machine(entries: list[tuple[str, str, str]], child: str) -> None:
+    """If there is exactly one; otherwise skopeo decides, which knows variants of CPUs."""
+    assert read(listed(*entries), "x86_64") == Manifest([], child)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "[" * 100_000,
+        '{"manifests": {}}',
+        '{"manifests": [1]}',
+        '{"manifests": [{"platform": []}]}',
+        '{"schemaVersion": 1, "fsLayers": []}',
+        layered(ONE),
+        layered({"digest": ONE}),
+        layered({"digest": ONE, "size": -1}),
+        layered({"digest": ONE, "size": LARGEST + 1}),
+        layered({"digest": ONE, "size": 1.5}),
+        layered({"digest": ONE, "size": True}),
+        layered({"digest": "../../etc/passwd", "size": 1}),
+        layered({"digest": [ONE], "size": 1}),
+        layered(*[{"digest": ONE, "size": 1}] * (MOST_LAYERS + 1)),
+    ],
+)
+def test_what_is_no_manifest_says_nothing(text: str) -> None:
+    """No exception: the import goes on without knowing its layers."""
+    assert read(text, "x86_64") == UNKNOWN
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(ONE),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["manifests", "layers", "digest", "size", "platform"]), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_never_fails(data: object) -> None:
+    """Whatever somebody pushed."""
+    assert all(layer.size >= 0 for layer in read(json.dumps(data), "x86_64").layers)
