@@ -30,7 +30,7 @@ _ADVICE = {
 }
 _GOT = {
     "reused": "was in the store",
-    "waited": "was imported by another hook",
+    "waited": "was imported meanwhile",
     "imported": "was imported",
     "adopted": "was adopted from another launcher",
     "stale": "was in the store; its registry did not say what the tag means now",
@@ -166,7 +166,9 @@ def _hook(run: Run, history: History) -> HookStory:
             parts += [Part("", format_duration(image.seconds), _image(image)) for image in run.images]
         if step == "rendezvous" and run.ports:
             parts.append(Part("  MASTER_ADDR", "", f"{run.address}, ports {', '.join(map(str, run.ports))}"))
-    if HARVEST not in run.steps:  # killed, or not finished
+    if "image" not in run.steps:  # an import in the background, or a hook that was killed
+        parts += [Part("image", format_duration(image.seconds), _image(image)) for image in run.images]
+    if HARVEST not in run.steps:
         parts += _harvests(run)
     parts += [Part("remark", "", _remark(remark)) for remark in run.remarks]
     parts += [Part("failed", "", failure.reason) for failure in run.failures if failure.step not in run.steps]

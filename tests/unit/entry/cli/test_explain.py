@@ -40,8 +40,8 @@ def test_from_a_log(nowhere: Installation, log: str) -> None:
 def test_as_json(nowhere: Installation, log: str) -> None:
     """The same, by name."""
     found = json.loads(run(nowhere, "explain", "1000", "--from", log, "--json").stdout)
-    assert (found["job"], [hook["hook"] for hook in found["hooks"]]) == (1000, ["prolog", "epilog"])
-    assert found["hooks"][0]["parts"][0].keys() == {"part", "time", "what"}
+    assert (found["job"], [hook["hook"] for hook in found["hooks"]]) == (1000, ["import", "prolog", "epilog"])
+    assert found["hooks"][1]["parts"][0].keys() == {"part", "time", "what"}
 
 
 def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
