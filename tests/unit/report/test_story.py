@@ -41,7 +41,7 @@ def test_what_the_job_asked_and_got() -> None:
     assert told.hooks[0][:5] == ("prolog", "n1", "2026-01-31T09:30:00.250Z", 0.04, "ok")
     assert parts(told) == [
         Part("image", "4ms", ""),
-        Part("", "1m", "r/a:1 was imported meanwhile (1GiB), after 1m of waiting"),
+        Part("  image", "1m", "r/a:1 was imported meanwhile (1GiB), after 1m of waiting"),
         Part("seed", "30ms", ""),
         Part("  numba", "20ms", "warm: 12 entries of 1 bundle (site), by overlay, 2KiB fetched"),
         Part("rendezvous", "1ms", ""),

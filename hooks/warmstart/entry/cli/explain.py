@@ -107,7 +107,7 @@ def _say_nothing(sources: Sequence[str], job: int) -> None:
 def _show(story: Story) -> None:
     labels = (("cluster", story.cluster), ("partition", story.partition), ("account", story.account))
     say(", ".join([f"job {story.job} of {story.user or '?'}", *(f"{name} {value}" for name, value in labels if value)]))
-    for name, values in (("asked", story.asked), ("rules", story.rules), ("they add", story.added)):
+    for name, values in (("asked", story.asked), ("rules", story.rules), ("the rules add", story.added)):
         if values:
             say(f"{name}: {', '.join(values)}")
     if story.excluded:
