@@ -136,6 +136,7 @@ def _show_hook(hook: HookStory) -> None:
 
 def _row(hook: HookStory) -> tuple[str, ...]:
     """Return a line for a further node, with the profiles that are cold there and its problems."""
-    told = [f"{part.part.strip()}: {part.what}" for part in hook.parts if part.what.startswith("cold") or not part.time]
+    bad = [part for part in hook.parts if part.what.startswith("cold") or (part.what and part.part[0] != " ")]
+    told = [f"{part.part.strip()}: {part.what}" for part in bad]
     time = format_duration(hook.seconds) if hook.seconds else ""
     return (hook.node, hook.hook, hook.outcome, time, "; ".join(told))
