@@ -26,6 +26,7 @@ paths:
   store: {store}
   cache: {cache}
   audit: {base}/audit/audit.jsonl
+  metrics: {base}/metrics
 store_user: warmstart
 import_user: warmstart-import
 validate_user: warmstart-validate
@@ -63,6 +64,7 @@ class Site:
         if not self.jobs.is_dir():
             shutil.copytree(_JOBS, self.jobs, ignore=shutil.ignore_patterns("__pycache__"))
             self.new_store(self.store)
+            self.metrics.mkdir()
             install(cluster.prefix)
         self.write_policy()
 
@@ -104,6 +106,11 @@ class Site:
     def workspace(self) -> Path:
         """The default policy's directory for jobs' workspaces."""
         return self.cluster.base / "workspace"
+
+    @property
+    def metrics(self) -> Path:
+        """The directory in which maintenance writes metrics."""
+        return self.cluster.base / "metrics"
 
     @property
     def etc(self) -> Path:

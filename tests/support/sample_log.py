@@ -84,12 +84,13 @@ class _Sample:
         }
         got |= {"bytes": SIZES[image] * 1_000_000, "step": "image"}
         how, took, waited = "image.reused", pick.uniform(2, 9), 0.0
-        if name not in self._known or pick.random() < 0.004:
+        if is_missing := name not in self._known or pick.random() < 0.004:
             self._known.add(name)
-            how, took = "image.imported", SIZES[image] * pick.uniform(17, 23)
-        elif pick.random() < 0.01:
-            how, waited = "image.waited", SIZES[image] * pick.uniform(2, 20)
+        if is_missing or pick.random() < 0.01:
+            how, waited = "image.waited", SIZES[image] * pick.uniform(17, 23) * (1.0 if is_missing else pick.random())
             took = waited + 5
+        if is_missing:
+            yield from self._import({**run, "hook": "import", "run_id": f"{run['job_id']}i"}, got, at, waited)
         ended = timestamp(at + took / 1000)
         yield {**run, **got, "ts": ended, "event": how, "waited_ms": round(waited), "duration_ms": round(took, 3)}
         yield {
@@ -101,6 +102,13 @@ class _Sample:
             "images": 1,
         }
         return took
+
+    def _import(self, run: Line, got: Line, at: float, took: float) -> Iterator[Line]:
+        ended = timestamp(at + took / 1000)
+        yield {**run, "ts": timestamp(at), "event": "hook.started"}
+        yield {**run, "ts": timestamp(at), "event": "image.import-started", "image": got["image"], "attempt": 1}
+        yield {**run, **got, "ts": ended, "event": "image.imported", "waited_ms": 0, "duration_ms": round(took, 3)}
+        yield {**run, "ts": ended, "event": "hook.finished", "outcome": "ok", "duration_ms": round(took + 9, 3)}
 
     def _seed(self, run: Line, at: float, user: str, profiles: list[str]) -> Iterator[Line]:
         pick = self._random

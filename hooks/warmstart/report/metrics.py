@@ -16,6 +16,7 @@ from warmstart.report import values
 
 MOST_LABELS = 200
 OTHER = "other"
+PROLOG = "prolog"
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
 
@@ -42,7 +43,8 @@ STEP_FAILURES = Metric("warmstart_step_failures", "Failures of steps, by the err
 JOBS_REFUSED = Metric("warmstart_jobs_refused", "Jobs that failed with a verdict.", ("code",))
 NODE_DRAINS = Metric("warmstart_node_drains", "Hooks that drained their node.")
 POLICY_ERRORS = Metric("warmstart_policy_errors", "Hooks that found the policy's files wrong.")
-IMAGES = Metric("warmstart_images", "Images of jobs, by how a hook got them.", ("outcome",))
+IMAGE_USES = Metric("warmstart_image_uses", "Images of jobs, by how a prolog got them.", ("outcome",))
+IMPORTS = Metric("warmstart_image_imports", "Imports.", ("outcome",), zeros=(("ok",), ("failed",)))
 IMPORT_SECONDS = Metric("warmstart_image_import_duration_seconds", "Durations of imports.", (), IMPORT_BOUNDS)
 WAIT_SECONDS = Metric("warmstart_image_wait_duration_seconds", "Waits for others' imports.", (), IMPORT_BOUNDS)
 IMPORTED_BYTES = Metric("warmstart_image_imported_bytes", "Bytes of images that were imported.")
@@ -66,7 +68,7 @@ BUNDLES_DROPPED = Metric("warmstart_bundles_dropped", "Spooled bundles that were
 
 CATALOGUE = (
     HOOK_RUNS, HOOK_CRASHES, HOOK_SECONDS, STEP_FAILURES, JOBS_REFUSED, NODE_DRAINS, POLICY_ERRORS,
-    IMAGES, IMPORT_SECONDS, WAIT_SECONDS, IMPORTED_BYTES, IMAGES_EVICTED, IMAGES_QUARANTINED,
+    IMAGE_USES, IMPORTS, IMPORT_SECONDS, WAIT_SECONDS, IMPORTED_BYTES, IMAGES_EVICTED, IMAGES_QUARANTINED,
     CACHE_STARTS, CACHE_MISSES, SEEDED, FETCHED_BYTES, HARVESTED, REJECTED, PUBLISHED_BYTES,
     BUNDLES_REMOVED, BUNDLES_QUARANTINED, DEFERRED, HARVESTS_DROPPED, SPOOLED, BUNDLES_DROPPED,
 )  # fmt: skip
@@ -184,15 +186,22 @@ def _step_failed(counters: Counters, line: Line) -> None:
 
 def _image(outcome: str) -> Callable[[Counters, Line], None]:
     def count(counters: Counters, line: Line) -> None:
-        counters.add(IMAGES, outcome)
         took, waited = values.number(line, "duration_ms") / 1000, values.number(line, "waited_ms") / 1000
-        if waited:
-            counters.observe(WAIT_SECONDS, seconds=waited)
+        if values.text(line, "hook") == PROLOG:
+            counters.add(IMAGE_USES, outcome)
+            if waited:
+                counters.observe(WAIT_SECONDS, seconds=waited)
         if outcome == "imported":
+            counters.add(IMPORTS, "ok")
             counters.observe(IMPORT_SECONDS, seconds=max(took - waited, 0.0))
             counters.add(IMPORTED_BYTES, value=values.number(line, "bytes"))
 
     return count
+
+
+def _import_failed(counters: Counters, line: Line) -> None:
+    counters.add(IMPORTS, "failed")
+    counters.add(STEP_FAILURES, "import", _code(line))
 
 
 def _seeded(counters: Counters, line: Line) -> None:
@@ -238,6 +247,7 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.IMAGE_IMPORTED: _image("imported"),
     events.IMAGE_ADOPTED: _image("adopted"),
     events.IMAGE_STALE: _image("stale"),
+    events.IMAGE_IMPORT_FAILED: _import_failed,
     events.IMAGE_EVICTED: _each(IMAGES_EVICTED),
     events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),
     events.CACHE_SEEDED: _seeded,

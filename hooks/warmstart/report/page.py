@@ -96,7 +96,7 @@ def _figures(summary: Summary) -> str:
         Series("cold", "b", [period.cold for period in summary.periods]),
     ]
     images = [
-        Series("found or awaited", "a", [period.avoided for period in summary.periods]),
+        Series("no import", "a", [max(period.uses - period.imported, 0) for period in summary.periods]),
         Series("imported", "b", [period.imported for period in summary.periods]),
     ]
     added = [

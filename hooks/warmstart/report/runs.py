@@ -32,7 +32,12 @@ REMARKS = frozenset(
     }
 )
 REFUSED, DRAINED, FAILED = "refused", "drained", "failed"
-_DEGREES = {events.JOB_REFUSED: REFUSED, events.NODE_DRAINED: DRAINED, events.STEP_FAILED: FAILED}
+_DEGREES = {
+    events.JOB_REFUSED: REFUSED,
+    events.NODE_DRAINED: DRAINED,
+    events.STEP_FAILED: FAILED,
+    events.IMAGE_IMPORT_FAILED: FAILED,
+}
 _WITHOUT_RUN = ("", "", "")
 
 
@@ -260,7 +265,7 @@ _ADD = {
 def _failure(degree: str, line: Line) -> Failure:
     error = values.mapping(line, "error")
     told = [values.text(error, key) for key in ("code", "reason", "hint")]
-    return Failure(degree, values.text(line, "step"), *told)
+    return Failure(degree, values.text(line, "step") or values.text(line, "hook"), *told)
 
 
 def _remark(event: str, line: Line) -> Remark:

@@ -163,10 +163,12 @@ def _hook(run: Run, history: History) -> HookStory:
         if step == HARVEST:
             parts += _harvests(run)
         if step == "image":
-            parts += [Part("", format_duration(image.seconds), _image(image)) for image in run.images]
+            parts += [Part("  image", format_duration(image.seconds), _image(image)) for image in run.images]
         if step == "rendezvous" and run.ports:
             parts.append(Part("  MASTER_ADDR", "", f"{run.address}, ports {', '.join(map(str, run.ports))}"))
-    if HARVEST not in run.steps:  # killed, or not finished
+    if "image" not in run.steps:  # an import in the background, or a hook that was killed
+        parts += [Part("image", format_duration(image.seconds), _image(image)) for image in run.images]
+    if HARVEST not in run.steps:
         parts += _harvests(run)
     parts += [Part("remark", "", _remark(remark)) for remark in run.remarks]
     parts += [Part("failed", "", failure.reason) for failure in run.failures if failure.step not in run.steps]

@@ -23,9 +23,7 @@ MOST_PERIODS = 4000  # days: ten years
 PROLOG, EPILOG = "prolog", "epilog"
 _NO_ENTRY = frozenset({"nothing-published", "asked-fresh"})  # in `cold`: nothing was there, or nothing was wanted
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
-IMPORT = "import"  # the hook of background imports
 _FOUND = frozenset({"reused", "stale"})
-_AVOIDED = frozenset({"reused", "stale", "waited", "adopted"})
 
 
 class Hits(NamedTuple):
@@ -61,11 +59,11 @@ class HookTimes(NamedTuple):
 
 
 class Images(NamedTuple):
-    """How jobs got their images, counted on every node."""
+    """Imports, and how jobs got their images, counted on every node."""
 
     imported: int
     imported_bytes: int
-    avoided: int  # the image was in the store, or imported for another job
+    avoided: int  # uses of images by jobs, less the imports
     waits: int
     wait_p50: float  # seconds
     wait_p95: float
@@ -97,7 +95,7 @@ class Period(NamedTuple):
     warm: int
     cold: int
     imported: int
-    avoided: int
+    uses: int  # of images by jobs
     published_bytes: int  # of bundles
     imported_bytes: int
 
@@ -141,7 +139,7 @@ class _Period:
     warm: int = 0
     cold: int = 0
     imported: int = 0
-    avoided: int = 0
+    uses: int = 0
     published_bytes: int = 0
     imported_bytes: int = 0
 
@@ -173,7 +171,7 @@ class _Adding:
         self._user_warm, self._user_cold = Tally(), Tally()
         self._images, self._references = dict[str, _Image](), Tally(MOST_IMAGES)
         self._dropped = 0  # uses of images that were forgotten
-        self._imported = self._imported_bytes = self._avoided = 0
+        self._imported = self._imported_bytes = self._uses = 0
         self._waits, self._imports = Durations(), Durations()
         self._cold, self._rejected = Tally(), Tally()
         self._harvested = self._harvested_bytes = 0
@@ -230,15 +228,9 @@ class _Adding:
             hook.times.add(run.seconds)
 
     def _add_image(self, run: Run, image: ImageUse, period: _Period) -> None:
-        if run.hook != IMPORT:
-            self._references.add(image.reference)
         known = self._image(image.digest)
         known.size = image.size or known.size
         if image.how == "imported":
-            # A background import is waited for by the job that asked for it, which avoided nothing.
-            asked = run.hook == IMPORT
-            self._avoided -= asked
-            period.avoided -= asked
             took = max(image.seconds - image.waited, 0.0)
             known.imports += 1
             known.import_seconds += took
@@ -247,9 +239,11 @@ class _Adding:
             self._imported_bytes += image.size
             period.imported += 1
             period.imported_bytes += image.size
-        elif image.how in _AVOIDED:
-            self._avoided += 1
-            period.avoided += 1
+        if run.hook != PROLOG:  # an import for the jobs that wait
+            return
+        self._references.add(image.reference)
+        self._uses += 1
+        period.uses += 1
         if image.waited:
             self._waits.add(image.waited)
         if run.head and image.how in _FOUND:
@@ -290,7 +284,7 @@ class _Adding:
         images = Images(
             self._imported,
             self._imported_bytes,
-            max(self._avoided, 0),
+            max(self._uses - self._imported, 0),
             self._waits.count,
             self._waits.quantile(0.5),
             self._waits.quantile(0.95),
@@ -334,7 +328,7 @@ class _Adding:
 
 
 def _fields(period: _Period) -> Sequence[int]:
-    return [max(getattr(period, name), 0) for name in Period._fields[1:]]
+    return [getattr(period, name) for name in Period._fields[1:]]
 
 
 def _counts(tally: Tally) -> tuple[Counted, ...]:

@@ -43,12 +43,15 @@ def test_images() -> None:
     """An import's duration is without the wait before it."""
     image = {"duration_ms": 41_000, "waited_ms": 40_000, "bytes": 70}
     counters = counted(
-        *({"event": f"image.{how}", **image} for how in ("waited", "imported")), {"event": "image.reused"}
-    )
-    assert values(counters, metrics.IMAGES) == {"waited": 1, "imported": 1, "reused": 1}
+        {"event": "image.waited", **image}, {**image, "event": "image.imported", "hook": "import"},
+        {"event": "image.reused"}, {"event": "image.import-failed", "hook": "import", "error": {"code": "x"}},
+    )  # fmt: skip
+    assert values(counters, metrics.IMAGE_USES) == {"waited": 1, "reused": 1}
+    assert values(counters, metrics.IMPORTS) == {"ok": 1, "failed": 1}
+    assert values(counters, metrics.STEP_FAILURES) == {"import x": 1}
     assert values(counters, metrics.IMPORTED_BYTES) == {"": 70}
     (imports,), (waits,) = (counters.distributions(metric) for metric in (metrics.IMPORT_SECONDS, metrics.WAIT_SECONDS))
-    assert (imports.total, sum(imports.counts), waits.total, sum(waits.counts)) == (1.0, 1, 80.0, 2)
+    assert (imports.total, sum(imports.counts), waits.total, sum(waits.counts)) == (1.0, 1, 40.0, 1)
 
 
 def test_caches_and_entries() -> None:
@@ -119,7 +122,7 @@ def test_what_is_no_metric_any_more_is_forgotten() -> None:
     """An upgrade may change labels and classes."""
     name = metrics.HOOK_SECONDS.name
     old = Saved(
-        [Sample("gone", [], 1.0), Sample("warmstart_images", [], 1.0)], [Distribution(name, ["prolog"], [1], 1.0)]
+        [Sample("gone", [], 1.0), Sample("warmstart_image_uses", [], 1.0)], [Distribution(name, ["prolog"], [1], 1.0)]
     )
     assert Counters(old).save() == Counters().save()
 
@@ -130,7 +133,8 @@ def test_the_report_counts_the_same() -> None:
     counters = Counters()
     counters.fold(lines)
     found = summarize(runs(lines))
-    assert sum(values(counters, metrics.IMAGES).values()) == found.images.imported + found.images.avoided
+    assert sum(values(counters, metrics.IMAGE_USES).values()) == found.images.imported + found.images.avoided
+    assert values(counters, metrics.IMPORTS) == {"ok": found.images.imported}
     assert sum(values(counters, metrics.HARVESTED).values()) == found.entries.harvested
     assert (
         values(counters, metrics.CACHE_STARTS)["numba hit"]

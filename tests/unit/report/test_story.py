@@ -41,7 +41,7 @@ def test_what_the_job_asked_and_got() -> None:
     assert told.hooks[0][:5] == ("prolog", "n1", "2026-01-31T09:30:00.250Z", 0.04, "ok")
     assert parts(told) == [
         Part("image", "4ms", ""),
-        Part("", "1m", "r/a:1 was imported meanwhile (1GiB), after 1m of waiting"),
+        Part("  image", "1m", "r/a:1 was imported meanwhile (1GiB), after 1m of waiting"),
         Part("seed", "30ms", ""),
         Part("  numba", "20ms", "warm: 12 entries of 1 bundle (site), by overlay, 2KiB fetched"),
         Part("rendezvous", "1ms", ""),
@@ -87,6 +87,12 @@ def test_a_refused_job() -> None:
     told = tell([prolog(failures=[Failure("refused", "", "image-refused", "not allowed", "use another")])], History())
     assert (told.refused, told.advice) == ("not allowed", ("image-refused: use another",))
     assert parts(told) == [Part("failed", "", "not allowed")]
+
+
+def test_an_import_in_the_background() -> None:
+    """Is a hook of the job that asked first."""
+    run = Run("import", "0c", "n1", job=7, images=[ImageUse("r/a:1", "d", "imported", 1 << 30, 61.0, 0.0)])
+    assert parts(tell([run], History())) == [Part("image", "1m", "r/a:1 was imported (1GiB)")]
 
 
 def test_an_epilog_and_its_failures() -> None:

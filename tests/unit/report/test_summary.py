@@ -58,14 +58,15 @@ def test_hit_rates() -> None:
 
 
 def test_imports_and_what_avoided_one() -> None:
-    """On every node; a wait is none of an import's own time."""
+    """Uses on every node, less the imports, of which one was in the background; a wait is none of an import's time."""
     found = summarize([
         prolog(images=[image("imported", 50, waited=10)]),
+        prolog(hook="import", images=[image("imported", 40)]),
         prolog(images=[image("waited", 30, waited=30)], head=False),
         prolog(images=[image("reused", 1)]), prolog(images=[image("adopted", 5, "d2")]),
     ])  # fmt: skip
     images = found.images
-    assert (images.imported, images.imported_bytes, images.avoided, images.waits) == (1, 1000, 3, 2)
+    assert (images.imported, images.imported_bytes, images.avoided, images.waits) == (2, 2000, 2, 2)
     assert images.import_p50 == pytest.approx(40, rel=0.04)
     assert found.top_images == (Counted("r/d1", 3), Counted("r/d2", 1))
 
@@ -125,6 +126,7 @@ def test_a_week_adds_up() -> None:
     found: Summary = summarize(runs(sample_log.lines(500)))
     assert (found.jobs, found.users, found.nodes) == (500, 10, 24)
     assert found.images.imported + found.images.avoided == 500 - sum(one.times for one in found.refused)
+    assert found.images.imported > len(sample_log.IMAGES) / 2
     assert sum(day.warm + day.cold for day in found.periods) == sum(hits.warm + hits.cold for hits in found.profiles)
     assert json.dumps(found)
 

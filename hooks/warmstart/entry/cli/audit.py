@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import heapq
-import os
-import time
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timezone
 from itertools import chain
 
 import click
 
-from warmstart.audit.line import ORDER, Line, timestamp
+from warmstart.audit.line import ORDER, Line
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.entry.cli.output import Column, Listing, duration, fail, table_options, text, warn
-from warmstart.errors import PolicyError
+from warmstart.entry.cli.audit_source import from_option, moment, opened_log, reading
+from warmstart.entry.cli.output import Column, Listing, duration, table_options, text, warn
 from warmstart.paths import Installation
-from warmstart.policy.current import current_policy
-from warmstart.policy.units import parse_duration
 
 NOTHING = 1
 TAIL = 10  # lines that --follow shows first
@@ -39,35 +34,14 @@ COLUMNS = (
 )
 
 
-def _moment(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Parse a duration before now or a date in UTC into the form of a line's `ts`."""
-    if value is None:
-        return None
-    try:
-        return timestamp(time.time() - parse_duration(value))
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(value.removesuffix("Z"))
-        return timestamp(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
-    except (ValueError, OverflowError):
-        raise click.BadParameter("use 30m, 2h, 7d, 2026-01-31 or 2026-01-31T09:30 (UTC)") from None
-
-
 @click.command()
 @click.option("--job", type=click.IntRange(min=1), help="Show only events of this job id.")
 @click.option("--node", help="Show only events of this node.")
 @click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*.failed'.")
 @click.option("--user", help="Show only events of this user's jobs, by name or uid.")
-@click.option("--since", metavar="AGO|DATE", callback=_moment, help="Show only events since then: 2h, 7d, or a date.")
-@click.option("--until", metavar="AGO|DATE", callback=_moment, help="Show only events until then.")
-@click.option(
-    "--from",
-    "sources",
-    multiple=True,
-    metavar="PATH",
-    help="Read this log, the *.jsonl below this directory, or - for standard input; may be repeated.",
-)
+@click.option("--since", metavar="AGO|DATE", callback=moment, help="Show only events since then: 2h, 7d, or a date.")
+@click.option("--until", metavar="AGO|DATE", callback=moment, help="Show only events until then.")
+@from_option
 @click.option("-n", "last", type=click.IntRange(min=1), metavar="N", help="Show only the last N events.")
 @click.option("-f", "--follow", is_flag=True, help="Show the last events (-n, default 10), then new ones; ends by ^C.")
 @table_options(COLUMNS, others=True)
@@ -90,13 +64,10 @@ def audit(
     Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or a log cannot be read.
     """
     where = LineFilter(**only)  # type: ignore[arg-type]  # click has checked the types
-    log = AuditLog(sources or [_path(installation)], () if sources else _journal_dirs(installation))
+    log = opened_log(installation, sources)
     try:
-        found = _show(log, where, listing, last, follow=follow)
-    except FileNotFoundError as error:
-        fail(error, "" if sources else "no hook has moved its events into this log yet")
-    except OSError as error:
-        fail(error, "only root and the log's group can read the audit log")
+        with reading(sources):
+            found = _show(log, where, listing, last, follow=follow)
     except KeyboardInterrupt:
         return
     if log.broken:
@@ -129,21 +100,6 @@ def _last(lines: Iterable[Line], count: int) -> list[Line]:
 def _rows(lines: Iterable[Line], listing: Listing) -> Iterator[Line]:
     """Yield the lines; for people, with the field `detail`."""
     return (line if listing.as_json else {**line, "detail": _detail(line)} for line in lines)
-
-
-def _path(installation: Installation) -> str:
-    try:
-        return current_policy(installation).policy.paths.audit
-    except PolicyError as error:
-        fail(error, "the policy sets the path of the audit log; give one yourself with --from PATH")
-
-
-def _journal_dirs(installation: Installation) -> list[str]:
-    try:
-        nodes = sorted(os.listdir(installation.var))
-    except OSError:
-        return []
-    return [installation.node(node).journal for node in nodes]
 
 
 def _detail(line: Line) -> str:

@@ -107,7 +107,7 @@ def _say_nothing(sources: Sequence[str], job: int) -> None:
 def _show(story: Story) -> None:
     labels = (("cluster", story.cluster), ("partition", story.partition), ("account", story.account))
     say(", ".join([f"job {story.job} of {story.user or '?'}", *(f"{name} {value}" for name, value in labels if value)]))
-    for name, values in (("asked", story.asked), ("rules", story.rules), ("they add", story.added)):
+    for name, values in (("asked", story.asked), ("rules", story.rules), ("the rules add", story.added)):
         if values:
             say(f"{name}: {', '.join(values)}")
     if story.excluded:
@@ -136,6 +136,7 @@ def _show_hook(hook: HookStory) -> None:
 
 def _row(hook: HookStory) -> tuple[str, ...]:
     """Return a line for a further node, with the profiles that are cold there and its problems."""
-    told = [f"{part.part.strip()}: {part.what}" for part in hook.parts if part.what.startswith("cold") or not part.time]
+    bad = [part for part in hook.parts if part.what.startswith("cold") or (part.what and part.part[0] != " ")]
+    told = [f"{part.part.strip()}: {part.what}" for part in bad]
     time = format_duration(hook.seconds) if hook.seconds else ""
     return (hook.node, hook.hook, hook.outcome, time, "; ".join(told))

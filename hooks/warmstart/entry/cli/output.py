@@ -23,7 +23,7 @@ import click
 
 from warmstart.audit.line import visible
 from warmstart.errors import WarmstartError
-from warmstart.policy.units import BYTES, SECONDS
+from warmstart.policy.units import format_duration, format_size
 
 UNUSABLE = 2  # also click's status for a wrong command line
 GAP = "  "
@@ -54,14 +54,12 @@ def text(value: object) -> str:
 
 def size(value: object) -> str:
     """Format a number of bytes in the policy's units: `512MiB`, `1.5GiB`."""
-    return _scaled(value, BYTES) if isinstance(value, (int, float)) else text(value)
+    return format_size(value) if isinstance(value, (int, float)) else text(value)
 
 
 def duration(value: object) -> str:
     """Format seconds in the policy's units: `30s`, `1.5h`; below a second as `31ms`."""
-    if not isinstance(value, (int, float)):
-        return text(value)
-    return f"{value * 1000:.0f}ms" if 0 < value < 1 else _scaled(value, SECONDS)
+    return format_duration(value) if isinstance(value, (int, float)) else text(value)
 
 
 def rfc3339(value: object) -> str:
@@ -69,12 +67,6 @@ def rfc3339(value: object) -> str:
     if not isinstance(value, (int, float)):
         return text(value)
     return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _scaled(value: float, units: Mapping[str, int]) -> str:
-    ascending = sorted(units, key=lambda unit: units[unit])
-    unit = [name for name in ascending if value >= units[name] or name == ascending[0]][-1]
-    return f"{value / units[unit]:.1f}".removesuffix(".0") + unit
 
 
 class Column(NamedTuple):

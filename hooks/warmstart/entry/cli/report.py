@@ -99,7 +99,7 @@ def _show(found: Summary) -> None:
                 images.imported,
                 f"{format_size(images.imported_bytes)}; {_half(images.import_p50, images.import_p95)}",
             ),
-            ("imports avoided", images.avoided, "on each node: image found, adopted, or imported for another job"),
+            ("imports avoided", images.avoided, "uses of images on every node, less the imports"),
             ("waits for imports", images.waits, _half(images.wait_p50, images.wait_p95)),
             (
                 "time saved on imports",

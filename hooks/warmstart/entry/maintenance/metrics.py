@@ -110,8 +110,7 @@ def _counted(directory: int, log: str) -> Counters:
     audit = AuditLog([log], positions=kept.positions)
     with suppress(FileNotFoundError):  # no hook has run yet
         counters.fold(audit.lines(LineFilter()))
-    saved = counters.save()
-    data = _Kept(FORMAT, {path: Position(*found) for path, found in audit.positions.items()}, *saved)
+    data = _Kept(FORMAT, audit.positions, *counters.save())
     files.replace_file(directory, _COUNTERS, json.dumps(data._asdict()).encode(), 0o600)
     return counters
 

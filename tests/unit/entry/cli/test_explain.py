@@ -40,8 +40,26 @@ def test_from_a_log(nowhere: Installation, log: str) -> None:
 def test_as_json(nowhere: Installation, log: str) -> None:
     """The same, by name."""
     found = json.loads(run(nowhere, "explain", "1000", "--from", log, "--json").stdout)
-    assert (found["job"], [hook["hook"] for hook in found["hooks"]]) == (1000, ["prolog", "epilog"])
-    assert found["hooks"][0]["parts"][0].keys() == {"part", "time", "what"}
+    assert (found["job"], [hook["hook"] for hook in found["hooks"]]) == (1000, ["import", "prolog", "epilog"])
+    assert found["hooks"][1]["parts"][0].keys() == {"part", "time", "what"}
+
+
+def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path: Path) -> None:
+    """Of the others what is cold there, and what failed."""
+    path = tmp_path / "nodes.jsonl"
+    with path.open("w") as file:
+        for number in (1, 2):
+            cold = {"vllm": "store-failed"} if number == 2 else {}
+            run_: dict[str, object] = {"hook": "prolog", "run_id": "0a", "node": f"n{number}", "job_id": 7}
+            for event in (
+                {"event": "job.planned", "head": number == 1},
+                {"event": "step.finished", "step": "seed", "duration_ms": 20, "warm": ["numba"], "cold": cold},
+            ):
+                file.write(json.dumps({"ts": f"2026-02-02T00:00:0{number}.000Z", **run_, **event}) + "\n")
+    shown = run(nowhere, "explain", "7", "--from", str(path)).stdout
+    first, _, others = shown.partition("other nodes")
+    assert ("prolog on n1" in first, "warm" in first) == (True, True)
+    assert ("n2" in others, "vllm: cold: store-failed" in others, "warm" in others) == (True, True, False)
 
 
 def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:

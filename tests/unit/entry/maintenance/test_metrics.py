@@ -144,6 +144,15 @@ def test_a_directory_that_can_not_be_used(host: Host) -> None:
         host.write()
 
 
+def test_a_directory_that_others_can_write_is_refused(entry_site: EntrySite) -> None:
+    """They could put a link in the place of the file that root writes."""
+    host = Host(entry_site)
+    host.directory.chmod(0o777)
+    with pytest.raises(MetricsUnwritable, match=r"can be written by others|belongs to uid 0"):
+        host.write()
+    assert os.listdir(host.directory) == []
+
+
 def test_two_runs_do_not_count_at_once(host: Host) -> None:
     """The second one leaves it to the first."""
     with files.opened_lock(host.site.installation.metrics, "lock") as lock:
