@@ -1,0 +1,348 @@
+"""Making one archive of an image's layers: what wins, what is hidden, what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import random
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.layer_stacks import Item, archive, random_stack, tree_of, write_layout
+from warmstart.images.importers import flatten
+from warmstart.images.importers.flatten import Caps, InvalidImage, Layer, TooLarge, Unsupported
+
+ROOMY = Caps(1 << 30, 10_000)
+
+
+def layers_in(directory: Path, archives: Sequence[bytes]) -> list[Layer]:
+    """Write archives as compressed layers."""
+    found = []
+    for number, data in enumerate(archives):
+        blob = directory / f"layer{number}"
+        blob.write_bytes(gzip.compress(data, 1))
+        found.append(Layer(str(blob), f"sha256:{hashlib.sha256(data).hexdigest()}"))
+    return found
+
+
+class Result:
+    """The archive that `flatten` wrote."""
+
+    def __init__(self, directory: Path, *layers: Sequence[Item], caps: Caps = ROOMY) -> None:
+        out = io.BytesIO()
+        self.root_mode = flatten.flatten(layers_in(directory, [archive(layer) for layer in layers]), out, caps)
+        out.seek(0)
+        self.tar = tarfile.open(fileobj=out)  # noqa: SIM115 - in memory
+        self.names = self.tar.getnames()
+
+    def content(self, name: str) -> bytes:
+        """Return the content of a file or of what a hard link leads to."""
+        file = self.tar.extractfile(name)
+        assert file is not None
+        return file.read()
+
+    def mode(self, name: str) -> int:
+        """Return the mode of an entry."""
+        return self.tar.getmember(name).mode
+
+
+def test_the_upper_layer_wins(tmp_path: Path) -> None:
+    """The upper layer wins."""
+    result = Result(tmp_path, [Item("f", content=b"old"), Item("g", content=b"kept")], [Item("f", content=b"new")])
+    assert result.content("f") == b"new"
+    assert result.content("g") == b"kept"
+    assert sorted(result.names) == ["f", "g"]
+
+
+def test_a_whiteout_hides_lower_layers_but_not_its_own(tmp_path: Path) -> None:
+    """A whiteout hides lower layers but not its own."""
+    lower = [Item("d", "directory"), Item("d/old"), Item("f", content=b"old")]
+    upper = [Item(".wh.d"), Item("f", content=b"new"), Item(".wh.f")]
+    result = Result(tmp_path, lower, upper)
+    assert result.names == ["f"]
+    assert result.content("f") == b"new"
+
+
+def test_an_opaque_directory_hides_what_lower_ones_hold(tmp_path: Path) -> None:
+    """An opaque directory hides what lower ones hold."""
+    lower = [Item("d", "directory", 0o700), Item("d/old"), Item("d/sub", "directory"), Item("d/sub/old")]
+    result = Result(tmp_path, lower, [Item("d", "directory", 0o750), Item("d/.wh..wh..opq"), Item("d/new")])
+    assert sorted(result.names) == ["d", "d/new"]
+    assert result.mode("d") == 0o750
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink", "fifo"])
+def test_what_replaces_a_directory_hides_what_it_held(tmp_path: Path, kind: str) -> None:
+    """What replaces a directory hides what it held."""
+    lower = [Item("d", "directory"), Item("d/old")]
+    assert Result(tmp_path, lower, [Item("d", kind, target="t" if kind == "symlink" else "")]).names == ["d"]
+
+
+def test_a_directory_that_replaced_a_file_that_replaced_a_directory_is_new(tmp_path: Path) -> None:
+    """A directory that replaced a file that replaced a directory is new."""
+    stack = [Item("d", "directory"), Item("d/oldest")], [Item("d")], [Item("d", "directory"), Item("d/new")]
+    assert sorted(Result(tmp_path, *stack).names) == ["d", "d/new"]
+
+
+def test_a_directorys_mode_is_the_uppermost_entrys(tmp_path: Path) -> None:
+    """A directory's mode is the uppermost entry's."""
+    lower = [Item("d", "directory", 0o700), Item("e", "directory", 0o711)]
+    result = Result(tmp_path, lower, [Item("d", "directory", 0o1777), Item("e/f")])
+    assert (result.mode("d"), result.mode("e")) == (0o1777, 0o711)
+
+
+def test_owners_can_read_everything(tmp_path: Path) -> None:
+    """Owners can read everything."""
+    items = [
+        Item("d", "directory", 0),
+        Item("shadow", mode=0),
+        Item("sudo", mode=0o4111),
+        Item("./", "directory", 0o555),
+    ]
+    result = Result(tmp_path, items)
+    assert (result.mode("d"), result.mode("shadow"), result.mode("sudo")) == (0o500, 0o400, 0o4511)
+    assert result.root_mode == 0o555
+
+
+def test_a_device_becomes_an_empty_file(tmp_path: Path) -> None:
+    """A device becomes an empty file."""
+    member = Result(tmp_path, [Item("null", "device", 0o666)]).tar.getmember("null")
+    assert (member.isreg(), member.size, member.mode) == (True, 0, 0o666)
+
+
+def test_a_hard_link_may_have_its_target_in_a_lower_layer(tmp_path: Path) -> None:
+    """A hard link may have its target in a lower layer."""
+    result = Result(tmp_path, [Item("f", content=b"data")], [Item("l", "hardlink", target="f")])
+    assert result.names == ["f", "l"]
+    assert result.content("l") == b"data"
+
+
+def test_a_hard_link_keeps_a_target_that_is_hidden(tmp_path: Path) -> None:
+    """A hard link keeps a target that is hidden."""
+    stack = [Item("f", content=b"old")], [Item("l", "hardlink", target="f")], [Item("f", content=b"new")]
+    result = Result(tmp_path, *stack)
+    assert (result.content("l"), result.content("f")) == (b"old", b"new")
+    assert not result.tar.getmember("l").islnk()
+
+
+def test_a_hard_links_target_that_has_passed_by_is_read_again(tmp_path: Path) -> None:
+    """A hard link's target that has passed by is read again."""
+    lower = [Item("f", content=b"old"), Item("l", "hardlink", target="f"), Item("m", "hardlink", target="l")]
+    result = Result(tmp_path, lower, [Item(".wh.f")])
+    assert sorted(result.names) == ["l", "m"]
+    assert (result.content("l"), result.content("m")) == (b"old", b"old")
+    assert result.tar.getmember("m").islnk()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        [Item("f"), Item("f")],
+        [Item("d", "directory"), Item("d")],
+        [Item("l", "symlink", target="d"), Item("l/f")],
+        [Item("l/f"), Item("l", "symlink", target="d")],
+        [Item("l", "hardlink", target="nowhere")],
+        [Item("../f")],
+        [Item("n" * 256)],
+        [Item("d/f"), Item(".wh.d")],
+    ],
+    ids=["twice", "two types", "through a link", "link after", "no target", "parent", "long name", "removed and used"],
+)
+def test_what_depends_on_the_order_is_left_to_the_unpacker(tmp_path: Path, layer: list[Item]) -> None:
+    """What depends on the order is left to the unpacker."""
+    with pytest.raises(Unsupported):
+        Result(tmp_path, layer)
+
+
+def test_an_upper_layer_that_leads_through_a_lower_link_is_left_to_the_unpacker(tmp_path: Path) -> None:
+    """An upper layer that leads through a lower link is left to the unpacker."""
+    with pytest.raises(Unsupported):
+        Result(tmp_path, [Item("lib", "symlink", target="usr/lib")], [Item("lib/f")])
+
+
+def test_bytes_and_files_are_bounded(tmp_path: Path) -> None:
+    """Bytes and files are bounded."""
+    with pytest.raises(TooLarge):
+        Result(tmp_path, [Item("f", content=bytes(1000))], caps=Caps(999, 10))
+    with pytest.raises(TooLarge):
+        Result(tmp_path, [Item("f"), Item("g"), Item("l", "hardlink", target="g")], caps=Caps(1, 2))
+
+
+def test_a_sparse_file_counts_with_its_holes(tmp_path: Path) -> None:
+    """A sparse file counts with its holes."""
+    (tmp_path / "sparse").write_bytes(b"")
+    with (tmp_path / "sparse").open("r+b") as file:
+        file.truncate(1 << 30)
+    subprocess.run(["tar", "-C", tmp_path, "-cSf", tmp_path / "layer.tar", "sparse"], check=True)
+    layers = layers_in(tmp_path, [(tmp_path / "layer.tar").read_bytes()])
+    with pytest.raises(TooLarge):
+        flatten.flatten(layers, io.BytesIO(), Caps(1 << 20, 10))
+
+
+def test_a_layer_must_have_the_hash_of_the_configuration(tmp_path: Path) -> None:
+    """A layer must have the hash of the configuration."""
+    layers = layers_in(tmp_path, [archive([Item("f")])])
+    wrong = [layers[0]._replace(diff_id="sha256:" + "0" * 64)]
+    with pytest.raises(InvalidImage):
+        flatten.flatten(wrong, io.BytesIO(), ROOMY)
+
+
+def test_what_follows_the_archives_end_counts_in_the_hash(tmp_path: Path) -> None:
+    """What follows the archive's end counts in the hash."""
+    data = archive([Item("f")]) + b"more"
+    flatten.flatten(layers_in(tmp_path, [data]), io.BytesIO(), ROOMY)
+    layers = layers_in(tmp_path, [data + b"!"])
+    with pytest.raises(InvalidImage):
+        flatten.flatten([Layer(layers[0].path, f"sha256:{hashlib.sha256(data).hexdigest()}")], io.BytesIO(), ROOMY)
+
+
+@pytest.mark.parametrize("cut", [0.2, 0.9, 0.99])
+def test_a_truncated_layer_is_refused(tmp_path: Path, cut: float) -> None:
+    """A truncated layer is refused."""
+    layers = layers_in(tmp_path, [archive([Item("f", content=random.Random(1).randbytes(5000))])])
+    blob = Path(layers[0].path)
+    blob.write_bytes(blob.read_bytes()[: int(blob.stat().st_size * cut)])
+    with pytest.raises((Unsupported, InvalidImage)):
+        flatten.flatten(layers, io.BytesIO(), ROOMY)
+
+
+def test_a_layer_of_several_gzip_members_is_read_to_its_end(tmp_path: Path) -> None:
+    """A layer of several gzip members is read to its end."""
+    data = archive([Item("f", content=bytes(3 << 20)), Item("g")])
+    (tmp_path / "layer").write_bytes(gzip.compress(data[:1000]) + gzip.compress(data[1000:]))
+    out = io.BytesIO()
+    flatten.flatten([Layer(str(tmp_path / "layer"), f"sha256:{hashlib.sha256(data).hexdigest()}")], out, ROOMY)
+    assert b"g" in out.getvalue()
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_names_are_bytes(tmp_path: Path, form: int) -> None:
+    """Names are bytes."""
+    name = b"d\xc3\xa4/\xff\n".decode("utf-8", "surrogateescape")
+    layers = layers_in(tmp_path, [archive([Item(name, content=b"x")], form)])
+    out = io.BytesIO()
+    flatten.flatten(layers, out, ROOMY)
+    out.seek(0)
+    with tarfile.open(fileobj=out) as tar:
+        assert name in tar.getnames()
+
+
+@given(st.binary(max_size=4000))
+def test_a_layer_of_any_bytes_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    """A layer of any bytes is read or refused."""
+    blob = tmp_path_factory.mktemp("any") / "layer"
+    blob.write_bytes(data)
+    with pytest.raises((Unsupported, InvalidImage)):
+        flatten.flatten([Layer(str(blob), "sha256:" + "0" * 64)], io.BytesIO(), ROOMY)
+
+
+@given(st.data())
+def test_a_damaged_archive_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """A damaged archive is read or refused."""
+    chance = random.Random(data.draw(st.integers(0, 1 << 30)))
+    tar = bytearray(archive(random_stack(chance)[0]))
+    for _ in range(data.draw(st.integers(1, 20))):
+        tar[chance.randrange(len(tar))] = chance.randrange(256)
+    out = io.BytesIO()
+    with suppress(Unsupported, TooLarge):
+        flatten.flatten(layers_in(tmp_path_factory.mktemp("damaged"), [bytes(tar)]), out, ROOMY)
+        assert out.getvalue().endswith(bytes(1024))
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Path:
+    """Write an image of two layers."""
+    stack = [Item("./", "directory", 0o555), Item("f", content=b"x")], [Item("l", "hardlink", target="f")]
+    write_layout(tmp_path / "layout", [archive(layer) for layer in stack])
+    return tmp_path / "layout"
+
+
+def make(layout: Path, *caps: int) -> int:
+    """Run the program on the layout; caps are bytes and files."""
+    size, files = caps or (1 << 20, 100)
+    return flatten.main([str(layout), "import", str(layout.parent / "r.sqsh"), str(size), str(files)])
+
+
+def test_the_program_makes_a_squashfs(layout: Path) -> None:
+    """The program makes a squashfs."""
+    assert make(layout) == 0
+    out = layout.parent / "out"
+    subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-d", out, layout.parent / "r.sqsh"], check=True)
+    tree = tree_of(out)
+    assert tree.entries[b"."] == ("directory", 0o555)
+    assert tree.entries[b"f"] == ("file", 0o644, 1000, b"x")
+    assert tree.links == [[b"f", b"l"]]
+
+
+def test_a_failure_leaves_no_result_and_says_why(layout: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A failure leaves no result and says why."""
+    assert make(layout, 0, 0) == flatten.TOO_LARGE
+    assert capfd.readouterr().err == "too large\n"
+    assert not (layout.parent / "r.sqsh").exists()
+
+
+def test_a_mksquashfs_that_reads_no_archives_is_left_alone(layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mksquashfs that reads no archives is left alone."""
+    old = layout.parent / "mksquashfs"
+    old.write_text("#!/bin/sh\necho mksquashfs version 4.4 '(2019/08/29)'\n", "utf-8")
+    old.chmod(0o755)
+    monkeypatch.setattr(flatten, "MKSQUASHFS", str(old))
+    assert make(layout) == flatten.UNSUPPORTED
+
+
+def test_a_failing_mksquashfs_is_reported(
+    layout: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A failing mksquashfs is reported."""
+    full = layout.parent / "mksquashfs"
+    said = "mksquashfs version 4.5.1"
+    full.write_text(
+        f"#!/bin/sh\n[ $1 != -version ] || exec echo {said}\necho No space left on device >&2\nexit 1\n", "utf-8"
+    )
+    full.chmod(0o755)
+    monkeypatch.setattr(flatten, "MKSQUASHFS", str(full))
+    assert make(layout) == 1
+    assert "No space left on device" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["index.json", "manifest", "config"])
+def test_a_damaged_document_is_refused(layout: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A damaged document is refused."""
+    path = layout / "index.json"
+    if name != "index.json":
+        path = layout / "blobs" / "sha256" / json.loads(path.read_text())["manifests"][0]["digest"][7:]
+    if name == "config":
+        path = layout / "blobs" / "sha256" / json.loads(path.read_text())["config"]["digest"][7:]
+    path.write_bytes(b"[" * 100_000 if name == "index.json" else path.read_bytes() + b" ")
+    assert make(layout) == flatten.INVALID
+    assert capfd.readouterr().err
+
+
+@settings(max_examples=10)
+@given(st.randoms(use_true_random=False))
+def test_any_stack_becomes_what_umoci_unpacks(tmp_path_factory: pytest.TempPathFactory, chance: random.Random) -> None:
+    """Any stack becomes what umoci unpacks."""
+    compare_with_umoci(tmp_path_factory.mktemp("stack"), random_stack(chance))
+
+
+def compare_with_umoci(base: Path, stack: list[list[Item]]) -> None:
+    """Compare the squashfs of an image with the tree that the importer made before."""
+    write_layout(base / "layout", [archive(layer) for layer in stack])
+    status = make(base / "layout", 1 << 30, 10_000)
+    if status == flatten.UNSUPPORTED:
+        return
+    assert status == 0
+    umoci = ["umoci", "raw", "unpack", "--rootless", "--image", f"{base}/layout:import", f"{base}/rootfs"]
+    subprocess.run(umoci, check=True, capture_output=True)
+    subprocess.run(["chmod", "-R", "u+rX", "--", base / "rootfs"], check=True)
+    subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-d", base / "out", base / "r.sqsh"], check=True)
+    assert tree_of(base / "out") == tree_of(base / "rootfs")
