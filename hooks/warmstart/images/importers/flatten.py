@@ -31,6 +31,7 @@ import json
 import os
 import queue
 import re
+import resource
 import subprocess
 import sys
 import tarfile
@@ -53,6 +54,7 @@ ZSTD_PROGRAM = "/usr/bin/zstd"
 MKSQUASHFS = "/usr/bin/mksquashfs"
 OLDEST_WITH_TAR = (4, 5)
 LAST_SECOND = (1 << 32) - 1  # that squashfs can store
+MOST_MEMORY = 4 << 30  # bytes of address space; names take most of it, and a header could be without end
 PLAIN_DIRECTORY = 0o755  # the mode of a directory that no layer has an entry for
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 VERSION = re.compile(rb"mksquashfs version (\d+)\.(\d+)")
@@ -533,7 +535,7 @@ def root_mode(layers: list[Layer]) -> int:
     return PLAIN_DIRECTORY
 
 
-def make(layout: str, tag: str, result: str, caps: Caps) -> int:
+def make(layout: str, tag: str, result: str, caps: Caps, memory: int) -> int:
     """Make the squashfs `result` of the image `tag` in an OCI layout; return the exit status of mksquashfs.
 
     Raises `Unsupported`, `InvalidImage`, `TooLarge` and `OSError`. After a failure there is no result.
@@ -546,6 +548,8 @@ def make(layout: str, tag: str, result: str, caps: Caps) -> int:
         # S603: a program by its absolute path, and arguments of our own
         process = subprocess.Popen(_pack(result, mode), stdin=subprocess.PIPE, stderr=messages)
         assert process.stdin is not None
+        # Not before: mksquashfs takes a share of the machine's memory.
+        resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
         try:
             try:
                 is_as_announced = flatten(layers, process.stdin, caps) == mode
@@ -589,11 +593,11 @@ def _pack(result: str, mode: int) -> list[str]:
     ]
 
 
-def main(arguments: list[str]) -> int:
-    """Run as a program: LAYOUT TAG RESULT BYTES FILES. Return the exit status."""
+def main(arguments: list[str], memory: int) -> int:
+    """Run with the arguments LAYOUT TAG RESULT BYTES FILES, and at most `memory` bytes. Return the exit status."""
     layout, tag, result, size, files = arguments
     try:
-        return make(layout, tag, result, Caps(int(size), int(files)))
+        return make(layout, tag, result, Caps(int(size), int(files)), memory)
     except Unsupported as error:
         status, problem = UNSUPPORTED, str(error)
     except InvalidImage as error:
@@ -602,5 +606,11 @@ def main(arguments: list[str]) -> int:
         status, problem = TOO_LARGE, "too large"
     except OSError as error:
         status, problem = 1, error.strerror or str(error)
+    except MemoryError:
+        status, problem = 1, "its layers need too much memory to be understood"
     print(problem, file=sys.stderr)  # noqa: T201 - the importer reads it
     return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], MOST_MEMORY))

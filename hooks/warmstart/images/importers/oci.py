@@ -1,4 +1,6 @@
-"""Importer `oci`: skopeo fetches, umoci unpacks, mksquashfs packs. Debian has all three.
+"""Importer `oci`: skopeo fetches, mksquashfs packs what `flatten` makes of the layers.
+
+Where that cannot be done, umoci unpacks the layers first. Debian has all three programs.
 
 Each runs as the import account, in PID, mount and IPC namespaces of its own, without privileges. Only skopeo has
 network access. Measured with skopeo 1.9.3, umoci 0.4.7 and squashfs-tools 4.5.1: docs/images.md.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -17,6 +20,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_skopeo
+from warmstart.images.importers import flatten
 from warmstart.images.importers.base import (
     PAUSES_S,
     ImageForbidden,
@@ -130,15 +134,30 @@ class Oci(NamedTuple):
                 layered = scratch._replace(layout=layers.path)
                 copied = _prepare(layers, wanted, deadline, report)
             self._skopeo(exact, self._copy(exact, scratch), layered, deadline, deadline.left(), copied)
-            unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS]
             # Only the download is watched, so that only it may write where no file system has a limit.
-            self._do(exact, unpack, layered._replace(is_layout_fixed=True), deadline, looking("unpacking"))
+            layered = layered._replace(is_layout_fixed=True)
+            is_packed = self._flatten(exact, layered, deadline, looking("packing"))
+            if not is_packed:
+                unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS]
+                self._do(exact, unpack, layered, deadline, looking("unpacking"))
             if layers is not None:
                 layers.make_room()
-        # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
-        self._do(exact, [CHMOD, "-R", "u+rX", "--", ROOTFS], scratch, deadline, looking("unpacking"))
-        self._do(exact, _pack(), scratch, deadline, looking("packing"))
+        if not is_packed:
+            # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
+            self._do(exact, [CHMOD, "-R", "u+rX", "--", ROOTFS], scratch, deadline, looking("unpacking"))
+            self._do(exact, _pack(), scratch, deadline, looking("packing"))
         return RESULT
+
+    def _flatten(self, reference: Reference, scratch: Scratch, deadline: Deadline, look: Callable[[], None]) -> bool:
+        """Make the result straight from the layers. Return False, and leave nothing, if they must be unpacked."""
+        program = [os.path.realpath(sys.executable), "-ISXutf8", flatten.__file__]
+        argv = [*program, LAYOUT, TAG, RESULT, *map(str, scratch.caps)]
+        completed = self._run(reference, argv, scratch, deadline, look=look)
+        if completed.status == flatten.TOO_LARGE:
+            raise ImageTooLarge.of(reference.canonical(), scratch.caps)
+        if completed.status not in (0, flatten.UNSUPPORTED):
+            raise _failure(reference, "flatten", completed, scratch)
+        return completed.status == 0
 
     def _copy(self, exact: Reference, scratch: Scratch) -> list[str]:
         return [

@@ -7,7 +7,9 @@ import hashlib
 import io
 import json
 import random
+import resource
 import subprocess
+import sys
 import tarfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -269,7 +271,8 @@ def layout(tmp_path: Path) -> Path:
 def make(layout: Path, *caps: int) -> int:
     """Run the program on the layout; caps are bytes and files."""
     size, files = caps or (1 << 20, 100)
-    return flatten.main([str(layout), "import", str(layout.parent / "r.sqsh"), str(size), str(files)])
+    arguments = [str(layout), "import", str(layout.parent / "r.sqsh"), str(size), str(files)]
+    return flatten.main(arguments, resource.getrlimit(resource.RLIMIT_AS)[0])
 
 
 def test_the_program_makes_a_squashfs(layout: Path) -> None:
@@ -281,6 +284,18 @@ def test_the_program_makes_a_squashfs(layout: Path) -> None:
     assert tree.entries[b"."] == ("directory", 0o555)
     assert tree.entries[b"f"] == ("file", 0o644, 1000, b"x")
     assert tree.links == [[b"f", b"l"]]
+
+
+def test_a_header_without_end_meets_a_limit(layout: Path) -> None:
+    """Its memory is bounded; the importer reports that as any failure of a program."""
+    bomb = tarfile.TarInfo("long")
+    bomb.type, bomb.size = tarfile.GNUTYPE_LONGNAME, 6 << 30
+    data = bomb.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)
+    write_layout(layout.parent / "bomb", [data])
+    program = [sys.executable, "-ISXutf8", flatten.__file__]
+    argv = [*program, str(layout.parent / "bomb"), "import", str(layout.parent / "r.sqsh")]
+    done = subprocess.run([*argv, "1000000", "100"], check=False, capture_output=True, text=True)
+    assert done.returncode in (1, flatten.UNSUPPORTED), done.stderr
 
 
 def test_a_failure_leaves_no_result_and_says_why(layout: Path, capfd: pytest.CaptureFixture[str]) -> None:

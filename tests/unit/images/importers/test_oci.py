@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images.importers import egress, manifest, oci
+from warmstart.images.importers import egress, flatten, manifest, oci
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, Progress, RegistryUnreachable
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.reference import parse
@@ -101,13 +102,34 @@ def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs)
     assert [(argv[0], network) for argv, network in programs.started] == [
         ("/usr/bin/skopeo", True),
         ("/usr/bin/skopeo", True),
-        ("/usr/bin/umoci", False),
-        ("/bin/chmod", False),
-        ("/usr/bin/mksquashfs", False),
+        (os.path.realpath(sys.executable), False),
     ]
+    assert programs.started[2][0][-6:] == [flatten.__file__, "layout", "import", "image.sqsh", *map(str, CAPS)]
     assert programs.started[0][0][-2:] == ["--raw", f"docker://reg.io/a@{DIGEST}"]
     assert programs.started[1][0][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
-    assert [progress.phase for progress in told] == ["fetching", "unpacking", "unpacking", "packing"]
+    assert [progress.phase for progress in told] == ["fetching", "packing"]
+
+
+def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs) -> None:
+    """By umoci, into a tree that mksquashfs packs."""
+    told: list[Progress] = []
+    unsupported = CompletedProgram(flatten.UNSUPPORTED, b"", b"'f' occurs twice in a layer\n")
+    programs.answer = lambda argv: unsupported if flatten.__file__ in argv else CompletedProgram(0, b"", b"")
+    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), report=told.append) == "image.sqsh"
+    assert [argv[0] for argv, _ in programs.started[3:]] == ["/usr/bin/umoci", "/bin/chmod", "/usr/bin/mksquashfs"]
+    assert [progress.phase for progress in told] == ["fetching", "packing", "unpacking", "unpacking", "packing"]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(flatten.TOO_LARGE, ImageTooLarge), (flatten.INVALID, ImportFailed), (1, ImportFailed)]
+)
+def test_an_image_that_is_wrong_is_not_unpacked(programs: Programs, status: int, kind: type[WarmstartError]) -> None:
+    """Another program would find the same."""
+    failed = CompletedProgram(status, b"", b"a layer is not sha256:ab\n")
+    programs.answer = lambda argv: failed if flatten.__file__ in argv else CompletedProgram(0, b"", b"")
+    with pytest.raises(kind):
+        IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9))
+    assert len(programs.started) == 3
 
 
 def showing(manifests: Sequence[bytes]) -> Answer:
@@ -233,7 +255,12 @@ def test_a_silent_registry_is_unreachable(programs: Programs) -> None:
 @pytest.mark.parametrize("program", ["umoci", "mksquashfs"])
 def test_later_programs_fail_as_themselves(programs: Programs, program: str) -> None:
     """A layer that can't be unpacked is not called missing, even if its last words sound so."""
-    programs.answer = lambda argv: CompletedProgram(int(argv[0].endswith(program)), b"", b"blob not found\n")
+
+    def answer(argv: Sequence[str]) -> CompletedProgram:
+        status = flatten.UNSUPPORTED if flatten.__file__ in argv else int(argv[0].endswith(program))
+        return CompletedProgram(status, b"", b"blob not found\n")
+
+    programs.answer = answer
     with pytest.raises(ImportFailed) as raised:
         IMPORTER.import_image(parse("reg.io/a"), DIGEST, SCRATCH, after(9))
     assert raised.value.fields["program"] == program
