@@ -166,10 +166,10 @@ def test_an_endless_layer_is_noticed_while_it_comes(
 ) -> None:
     """It takes the room of what its manifest says, and a little more."""
     monkeypatch.setattr(layers, "EXTRA", 1 << 20)
-    part = layer("file", 40 << 20)
+    part = layer("file", 8 << 20)
     digest = f"sha256:{hashlib.sha256(part).hexdigest()}"
     image = registry.add_image([part], "1", {digest: 100})
-    registry.stop_after(20 << 20)
+    registry.stop_after(4 << 20)
     with pytest.raises(ImageTooLarge):
         run_import(base, registry, image, place)
 
