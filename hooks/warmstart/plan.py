@@ -20,7 +20,7 @@ from warmstart.images import reference as references
 from warmstart.images.reference import Reference
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy
-from warmstart.policy.match import Grant, combine, matching, private_repository
+from warmstart.policy.match import NO_RULE, Grant, combine, matching, private_repository
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
@@ -31,6 +31,9 @@ from warmstart.slurm import nodes
 SPOOL_SECONDS = 5.0
 MOUNTING_SECONDS = 2.0  # that an image leaves to the mounts of the seeded bundles
 VIEW_SECONDS = 1.0  # and to the job's view
+NO_RULE_MATCHES = (
+    "warmstart: no rule of this cluster matches this job on node {node}, so it gets nothing of its request"
+)
 TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
@@ -67,7 +70,7 @@ def groups(job: Job) -> list[str]:
 
 
 def request_of(job: Job, grant: Grant) -> Request:
-    """Parse the job's request; `NOTHING` if the job is excluded. Call once per hook. Raises `RequestInvalid`."""
+    """Parse the job's request; `NOTHING` if the job is left alone. Call once per hook. Raises `RequestInvalid`."""
     return NOTHING if grant.reason else request.of(job)
 
 
@@ -81,6 +84,11 @@ def as_audit(grant: Grant, requested: Request, *, head: bool) -> dict[str, objec
         "excluded": grant.reason,
     }
     return {**{name: value for name, value in fields.items() if value}, "head": head}
+
+
+def notice_of(job: Job, grant: Grant) -> str:
+    """Return the line for the output of a job that asks for something and that no rule matches; "" for others."""
+    return NO_RULE_MATCHES.format(node=job.node) if grant.reason == NO_RULE and request.asks(job) else ""
 
 
 def profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:

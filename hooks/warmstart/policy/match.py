@@ -15,6 +15,7 @@ from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Ru
 from warmstart.policy.trust import unproven
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
+NO_RULE = "no rule matches it on this node"  # so it is left alone, whatever it asks for
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 
 
@@ -38,7 +39,7 @@ class Grant(NamedTuple):
     scope: str  # user | account | site
     read_scopes: list[str]  # directories of the store, the most trusted first
     publish_scope: str  # a directory of the store
-    reason: str  # why the job is excluded; "" if it is not
+    reason: str  # why the job is left alone; "" if it is not
     rendezvous: Rendezvous | None = None
     override: frozenset[str] = frozenset()  # variables that the user cannot override
     rules: tuple[str, ...] = ()  # names of the rules that match
@@ -63,9 +64,9 @@ def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     """Combine the matching rules into a grant. Later rules add to earlier ones and override their single values."""
-    if reason := _exclusion(policy, job):
-        return Grant([], [], {}, "user", [], "", reason)
     rules = [match.rule for match in matches if match.matched]
+    if reason := _exclusion(policy, job) or ("" if rules else NO_RULE):
+        return Grant([], [], {}, "user", [], "", reason)
     env: dict[str, str] = {}
     for rule in rules:
         env.update(rule.env)

@@ -135,7 +135,9 @@ def test_a_job_that_no_rule_gives_anything(tmp_path: Path) -> None:
     site = installed(tmp_path, POLICY.partition("rules:")[0])
     result = run(site, *NOBODY)
     assert result.exit_code == 0
-    assert "No rule gives this job anything" in result.stdout
+    assert "does nothing for this job: no rule matches it on this node" in result.stdout
+    site = installed(tmp_path / "named", f"{POLICY.partition('rules:')[0]}rules: [{{name: all}}]\n")
+    assert "No rule gives this job anything" in run(site, *NOBODY).stdout
 
 
 def test_nothing_is_written(site: Installation) -> None:
