@@ -20,7 +20,7 @@ from warmstart.images import reference as references
 from warmstart.images.reference import Reference
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy
-from warmstart.policy.match import NO_RULE, Grant, combine, matching, private_repository
+from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
@@ -54,8 +54,23 @@ class ProfileNotOffered(UserError):
 
 
 def grant(policy: Policy, job: Job) -> Grant:
-    """Return what the matching rules grant the job."""
-    return combine(policy, matching(policy, job, partial(groups, job)), job)
+    """Return what the matching rules grant the job. It is observed if it is on any of its nodes."""
+    own = combine(policy, matching(policy, job, partial(groups, job)), job)
+    if own.observed or not nodes.has_several(job.nodelist) or not _depends_on_node(policy):
+        return own
+    names: list[str] = []
+
+    def once() -> list[str]:
+        names.extend(() if names else groups(job))
+        return names
+
+    others = (job._replace(node=node) for node in nodes.expand(job.nodelist))
+    return own._replace(observed=any(is_observed(policy, matching(policy, other, once)) for other in others))
+
+
+def _depends_on_node(policy: Policy) -> bool:
+    """Return whether the mode of a job may differ between its nodes."""
+    return any(rule.mode and any(found.attribute == "node" for found in rule.match) for rule in policy.rules)
 
 
 def groups(job: Job) -> list[str]:

@@ -85,7 +85,7 @@ def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:
 def test_only_those_who_ask_are_told_that_no_rule_matches(
     tmp_path: Path, changes: dict[str, object], told: bool
 ) -> None:
-    """pyxis imports its own images; a job with --no-warm wants nothing."""
+    """Pyxis imports its own images; a job with --no-warm wants nothing."""
     job = a_job(**changes)
     grant = plan.grant(a_policy(tmp_path, limits=Limits(1, None)), job)
     assert (plan.prolog(a_policy(tmp_path), job, grant, plan.request_of(job, grant)), grant.publish_scope) == ([], "")

@@ -63,6 +63,11 @@ def _prepare(hook: Hook) -> None:
 def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     hook = _with_job_spec(hook, deadline)
     grant = plan.grant(hook.policy, hook.job)
+    if grant.observed:
+        from warmstart.entry import observe
+
+        observe.run(hook, grant, head=record.head)
+        return
     requested = plan.request_of(hook.job, grant)
     hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)

@@ -268,6 +268,36 @@ def test_two_accounts_have_two_scope_keys(one: str, other: str) -> None:
     assert all(set(key) <= set("%-_.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") for key in keys)
 
 
+MODES = """\
+  - {name: all, profiles: [numba]}
+  - {name: watch, match: {partition: gpu}, mode: observe}
+  - {name: canary, match: {node: n1}, mode: enforce}
+  - {name: night, match: {job_name: 'night*'}, mode: observe}
+  - {name: day, match: {job_name: 'day*'}, mode: enforce}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "observed"),
+    [
+        ({"node": "n2", "partition": "cpu", "job_name": "x"}, {"enforce": False, "observe": True}),
+        ({"node": "n2", "partition": "gpu", "job_name": "x"}, {"enforce": True, "observe": True}),
+        ({"node": "n1", "partition": "gpu", "job_name": "x"}, {"enforce": False, "observe": False}),
+        ({"node": "n1", "partition": "gpu", "job_name": "nightly"}, {"enforce": True, "observe": True}),
+        ({"node": "n2", "partition": "gpu", "job_name": "daytime"}, {"enforce": False, "observe": False}),
+        # Not known: a rule that would observe holds, one that would enforce does not.
+        ({"node": "n1", "partition": "gpu"}, {"enforce": True, "observe": True}),
+    ],
+)
+def test_the_last_rule_with_a_mode_decides(
+    compiled_of: Compile, changes: dict[str, str], observed: dict[str, bool]
+) -> None:
+    """Without one the policy's own does; profiles and the rest add up as ever."""
+    for mode, expected in observed.items():
+        grant = granted(with_spec(compiled_of, MODES)._replace(mode=mode), a_job(**changes))
+        assert (grant.observed, grant.profiles) == (expected, ["numba"])
+
+
 def test_a_job_that_wants_nothing_gets_nothing(policy_of: Make) -> None:
     """--no-warm: no image, no profile, no scope, and the reason says so."""
     job = JOB._replace(no_warm=True)

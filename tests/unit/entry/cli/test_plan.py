@@ -154,6 +154,14 @@ def test_a_broken_policy_and_an_unknown_user_are_status_2(tmp_path: Path) -> Non
     assert run(installed(tmp_path), "plan", "--user", "no-such-user").exit_code == 2
 
 
+def test_a_job_that_is_only_observed_is_said_to_be(tmp_path: Path) -> None:
+    """The plan itself is the same."""
+    site = installed(tmp_path, f"{POLICY}mode: observe\n")
+    found = answer(site, *NOBODY)
+    assert (found["mode"], found["steps"]["prolog"]) == ("observe", ["workspace", "seed", "environment"])
+    assert "Observed: hooks write into the audit log" in run(site, *NOBODY).stdout
+
+
 def test_the_off_switch_is_mentioned(site: Installation) -> None:
     """The plan says that no hook follows it."""
     Path(site.off_switch).touch()
