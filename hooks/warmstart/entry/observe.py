@@ -114,6 +114,7 @@ class _Observation:
                 digest=digest,
                 found=found is not None,
                 bytes=found.size if found else 0,
+                head=self._head,
                 **({"private": name} if name else {}),
             )
             digests.append(digest or f"unresolved:{reference.canonical()}")
