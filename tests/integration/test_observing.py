@@ -14,7 +14,8 @@ import pytest
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
-from warmstart.audit.prediction import Hits, Predicted, Prediction
+from warmstart.report.prediction import Predicted, Prediction
+from warmstart.report.summary import Hits
 
 POLICY = """\
 mode: {mode}
@@ -151,16 +152,16 @@ def counted(site: Site, ran: Ran) -> Predicted:
         avoided=events["image.reused"] + events["image.waited"] - events["image.imported"],  # imports are apart
         saved_s=0.0,
         saves_unknown=0,
-        profiles={name: Hits(warm[name], starts[name] - warm[name]) for name in sorted(starts)},
+        profiles=tuple(Hits(name, warm[name], starts[name] - warm[name]) for name in sorted(starts)),
     )
 
 
 def close(predicted: Predicted, done: Predicted) -> bool:
     """Return whether no count is off by more than 10 %."""
     pairs = [(predicted.imports, done.imports), (predicted.avoided, done.avoided), (predicted.refused, done.refused)]
-    for name, hits in done.profiles.items():
-        pairs.append((predicted.profiles[name].warm, hits.warm))
-        pairs.append((sum(predicted.profiles[name]), sum(hits)))
+    for said, hits in zip(predicted.profiles, done.profiles, strict=True):
+        assert said.name == hits.name
+        pairs += [(said.warm, hits.warm), (said.warm + said.cold, hits.warm + hits.cold)]
     return all(abs(one - other) <= 0.1 * other for one, other in pairs)
 
 
@@ -192,5 +193,5 @@ def test_observing_changes_nothing_and_foretells_all(
     print(predicted, done, sep="\n")  # noqa: T201 - pytest shows it on failure, and with -rP
     assert enforced.outputs != without.outputs
     assert (predicted.drains, done.drains) == (0, 0)
-    assert min(done.imports, done.avoided, done.refused, done.profiles["alpha"].warm, done.profiles["beta"].warm) > 0
+    assert min(done.imports, done.avoided, done.refused, *(hits.warm for hits in done.profiles)) > 0
     assert close(predicted, done), (predicted, done)

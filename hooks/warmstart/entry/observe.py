@@ -2,7 +2,7 @@
 
 It plans as if it enforced, and looks up in the store what the job would find there: read-only, in a process of the
 store's owner, within `SECONDS`. What is not in the store has a stand-in for its digest, so that all jobs which would
-share it are audited alike; `audit.prediction` counts from these events what enforcing would have brought. Nothing here
+share it are audited alike; `report.prediction` counts from these events what enforcing would have brought. Nothing here
 raises: an observed job's prolog ends with 0.
 """
 

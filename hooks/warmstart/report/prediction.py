@@ -4,30 +4,26 @@ A virtual index of the images and namespaces that observed jobs would have fille
 first job that misses it, and a namespace as filled when the first job of it that may publish has ended. Lines of many
 logs may come in any order, as long as a job's prolog on a node comes before its epilog there.
 
-What it takes for granted: every import succeeds, tags do not move, and a job uses the tools of its profiles.
+What it takes for granted: every import succeeds, tags do not move, and a job uses the tools of its profiles. Time
+saved is counted as in `summary`, but without sizes: what is not in the store has none.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.line import Line
+from warmstart.report import values
+from warmstart.report.summary import Hits
 
 MOST_OPEN = 1 << 16  # jobs without an epilog so far; of older ones the end is not known
 
 _Namespace = tuple[str, str]  # profile, name
 _Job = tuple[str, str, str]  # cluster, node, id
-
-
-class Hits(NamedTuple):
-    """How often a profile begins with entries, and without."""
-
-    warm: int
-    cold: int
 
 
 class Predicted(NamedTuple):
@@ -40,7 +36,7 @@ class Predicted(NamedTuple):
     avoided: int  # images that another job's import, or the store, would have had
     saved_s: float  # seconds; on the first node of each job
     saves_unknown: int  # images on first nodes whose import nobody has measured
-    profiles: dict[str, Hits]
+    profiles: tuple[Hits, ...]
 
 
 class Prediction:
@@ -53,8 +49,14 @@ class Prediction:
         self._open: dict[_Job, list[tuple[_Namespace, str]]] = {}  # where each job will publish
         self._imports: dict[str, list[float]] = {}  # image → seconds of its imports: their number and sum
 
+    def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Pass lines on, and count them."""
+        for line in lines:
+            self.add(line)
+            yield line
+
     def add(self, line: Line) -> None:
-        """Count one line; lines of other events cost nothing."""
+        """Count one line; lines of other events cost next to nothing."""
         match line.get("event"):
             case events.JOB_OBSERVED:
                 self._jobs += 1
@@ -70,7 +72,7 @@ class Prediction:
             case events.IMAGE_IMPORTED:
                 known = self._imports.setdefault(str(line.get("image")), [0, 0.0])
                 known[0] += 1
-                known[1] += _number(line.get("duration_ms")) / 1000
+                known[1] += values.number(line, "duration_ms") / 1000
 
     def result(self) -> Predicted:
         """Return what the lines so far amount to."""
@@ -83,8 +85,8 @@ class Prediction:
                 saved += seconds * len(image.later(seconds))
         counts: dict[str, Hits] = {}
         for (profile, _), cache in sorted(self._caches.items()):
-            known, found = counts.get(profile, Hits(0, 0)), cache.hits()
-            counts[profile] = Hits(known.warm + found.warm, known.cold + found.cold)
+            known, (warm, cold) = counts.get(profile, Hits(profile, 0, 0)), cache.hits()
+            counts[profile] = Hits(profile, known.warm + warm, known.cold + cold)
         imports = sum(image.first is not None for image in self._images.values())
         return Predicted(
             jobs=self._jobs,
@@ -94,7 +96,7 @@ class Prediction:
             avoided=sum(image.times for image in self._images.values()) - imports,
             saved_s=round(saved, 3),
             saves_unknown=unknown,
-            profiles=counts,
+            profiles=tuple(counts.values()),
         )
 
     def _cache(self, line: Line) -> None:
@@ -153,18 +155,19 @@ class _Cache:
         elif line.get("entries"):
             self._warm += 1
         else:
-            self._wanted.setdefault(tuple(_texts(line.get("scopes"))), array("d")).append(_seconds(line))
+            self._wanted.setdefault(tuple(values.texts(line, "scopes")), array("d")).append(_seconds(line))
 
     def filled(self, scope: str, at: float) -> None:
         self._filled[scope] = min(at, self._filled.get(scope, at))
 
-    def hits(self) -> Hits:
+    def hits(self) -> tuple[int, int]:
+        """Return how many jobs would have begun with entries, and how many without."""
         warm, cold = self._warm, self._cold
         for scopes, times in self._wanted.items():
             since = min((self._filled[scope] for scope in scopes if scope in self._filled), default=None)
             found = 0 if since is None else sum(at > since for at in times)
             warm, cold = warm + found, cold + len(times) - found
-        return Hits(warm, cold)
+        return warm, cold
 
 
 def _job(line: Line) -> _Job:
@@ -177,11 +180,3 @@ def _seconds(line: Line) -> float:
         return datetime.fromisoformat(str(line.get("ts")).replace("Z", "+00:00")).timestamp()
     except ValueError:
         return 0.0
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _texts(value: object) -> Iterator[str]:
-    return (item for item in value if isinstance(item, str)) if isinstance(value, list) else iter(())
