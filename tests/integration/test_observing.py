@@ -46,6 +46,7 @@ for directory in "$ALPHA_CACHE" "$BETA_CACHE"; do
     [ ! -d "$directory" ] || echo code >"$directory/entry.bin"
 done
 """
+AT_ONCE = 25
 # Of the job and not of warmstart.
 VOLATILE = re.compile(
     r"SLURM_(JOB_?ID|JOB_START_TIME|JOB_END_TIME|TASK_PID|NODELIST|JOB_NODELIST|TOPOLOGY_ADDR|ARRAY_\w+|GTIDS)|_|SLURMD_NODENAME|HOSTNAME"
@@ -53,10 +54,11 @@ VOLATILE = re.compile(
 
 
 class Kind(NamedTuple):
-    """One job: its user, sbatch's options."""
+    """One job: its user, its first image, sbatch's options."""
 
     user: str
-    options: tuple[str, ...]
+    image: str
+    options: list[str]
 
 
 class Ran(NamedTuple):
@@ -88,24 +90,37 @@ def mix(number: int, images: Sequence[str]) -> list[Kind]:
         several = index % 8 == 3
         options += ["--nodes=2", "--nodelist=n1,n2"] if several else [f"--nodelist=n{index % 4 + 1}"]
         options += ["--partition=ci"] if index % 11 == 6 else []
-        kinds.append(Kind(BOB if index % 3 == 2 else ALICE, tuple(options)))
+        kinds.append(Kind(BOB if index % 4 == 2 else ALICE, comment.partition("image=")[2].partition(" ")[0], options))
     return kinds
 
 
-def run(site: Site, jobs: Sequence[Kind], together: int) -> Ran:
-    """Run the jobs, so many at a time."""
+def waves(jobs: Sequence[Kind]) -> list[list[int]]:
+    """Return the jobs' numbers in waves, so that no two jobs of a wave could warm each other's caches."""
+    found: list[list[int]] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for number, kind in enumerate(jobs):
+        wave = seen[kind.user, kind.image]
+        seen[kind.user, kind.image] += 1
+        found += [[]] if wave == len(found) else []
+        found[wave].append(number)
+    return found
+
+
+def run(site: Site, jobs: Sequence[Kind], together: Sequence[Sequence[int]]) -> Ran:
+    """Run the jobs, those together whose numbers are together."""
     base = site.cluster.base
     script = SCRIPT.format(base=base, workspace=site.workspace, constant=site.constant)
-    ids = []
-    for start in range(0, len(jobs), together):
-        ids += [site.cluster.submit(script, kind.user, *kind.options) for kind in jobs[start : start + together]]
+    ids = dict.fromkeys(range(len(jobs)), 0)
+    for numbers in together:
+        for number in numbers:
+            ids[number] = site.cluster.submit(script, jobs[number].user, *jobs[number].options)
         wait_until("the jobs", lambda: not site.cluster.admin("squeue", "--noheader").strip(), 900)
         site.cluster.wait_idle()
     outputs = []
-    for kind, job in zip(jobs, ids, strict=True):
+    for kind, job in zip(jobs, ids.values(), strict=True):
         path = site.cluster.account(kind.user).home / f"slurm-{job}.out"
         outputs.append(_normal(path.read_text()) if path.is_file() else "")
-    return Ran(outputs, set(ids))
+    return Ran(outputs, set(ids.values()))
 
 
 def _normal(output: str) -> str:
@@ -156,21 +171,23 @@ def counted(site: Site, ran: Ran) -> Predicted:
     )
 
 
-def close(predicted: Predicted, done: Predicted) -> bool:
-    """Return whether no count is off by more than 10 %."""
+def close(predicted: Predicted, done: Predicted, share: float) -> bool:
+    """Return whether no count is off by more than this share."""
     pairs = [(predicted.imports, done.imports), (predicted.avoided, done.avoided), (predicted.refused, done.refused)]
     for said, hits in zip(predicted.profiles, done.profiles, strict=True):
         assert said.name == hits.name
         pairs += [(said.warm, hits.warm), (said.warm + said.cold, hits.warm + hits.cold)]
-    return all(abs(one - other) <= 0.1 * other for one, other in pairs)
+    return all(abs(one - other) <= share * other for one, other in pairs)
 
 
-@pytest.mark.parametrize(("number", "together"), [(16, 4), pytest.param(200, 25, marks=pytest.mark.sweep)])
-def test_observing_changes_nothing_and_foretells_all(
-    site: Site, fresh_image: Callable[[], str], number: int, together: int
-) -> None:
+@pytest.mark.parametrize("number", [16, pytest.param(200, marks=pytest.mark.sweep)])
+def test_observing_changes_nothing_and_foretells_all(site: Site, fresh_image: Callable[[], str], number: int) -> None:
     """Environment, files and mounts of every job are those without warmstart; enforcing then does what was said."""
     jobs = mix(number, [fresh_image() for _ in range(3)])
+    # Few jobs: every count is exact. Many at once: which of them come too early for the cache is chance.
+    together = (
+        waves(jobs) if number < AT_ONCE else [range(number)[at : at + AT_ONCE] for at in range(0, number, AT_ONCE)]
+    )
     store = site.new_store(site.cluster.base / f"store-observe-{number}")
     site.write_policy(POLICY.format(mode="observe"), store=str(store))
     try:
@@ -194,4 +211,4 @@ def test_observing_changes_nothing_and_foretells_all(
     assert enforced.outputs != without.outputs
     assert (predicted.drains, done.drains) == (0, 0)
     assert min(done.imports, done.avoided, done.refused, *(hits.warm for hits in done.profiles)) > 0
-    assert close(predicted, done), (predicted, done)
+    assert close(predicted, done, 0.1 if number > AT_ONCE else 0.0), (predicted, done)
