@@ -73,15 +73,11 @@ class _Observation:
         with StoreClient(policy.store_user, policy.paths.store, "") as store:
             image = self._images(store, planned)
             self._caches(store, planned, image)
-        asked = {
-            name: value for name, value in planned.requested._asdict().items() if value not in ((), None, "", False)
-        }
         hook.audit.emit(
             events.JOB_OBSERVED,
+            **plan.as_audit(self._grant, planned.requested, head=self._head),
             steps=planned.steps,
-            **({"asked": asked} if asked else {}),
             **({"left_out": planned.left_out} if planned.left_out else {}),
-            **({"reason": self._grant.reason} if self._grant.reason else {}),
             duration_ms=round((time.monotonic() - started) * 1000, 3),
         )
 
@@ -121,6 +117,8 @@ class _Observation:
         return digests[0] if digests else ""
 
     def _find_image(self, store: StoreClient, reference: Reference, private: str) -> Found | None:
+        if not self._is_reachable:
+            return None
         rules = self._hook.policy.images
         path = os.path.join(store.path, PRIVATE_STORES, private) if private else store.path
         client = ImageStoreClient(store.worker, path, f"image {reference.canonical()}")

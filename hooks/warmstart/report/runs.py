@@ -193,12 +193,10 @@ def _add_plan(run: Run, line: Line) -> None:
 
 
 def _add_observed(run: Run, line: Line) -> None:
-    run.is_planned = True  # and no start of a job: `head` stays false
-    run.asked = values.mapping(line, "asked")
+    _add_plan(run, line)
+    run.head = False  # it is no start of a job
     refused = values.text(values.mapping(line, "refused"), "reason")
-    run.excluded = (
-        f"{OBSERVED}, and would be refused: {refused}" if refused else values.text(line, "reason") or OBSERVED
-    )
+    run.excluded = f"{OBSERVED}, and would be refused: {refused}" if refused else run.excluded or OBSERVED
 
 
 def _add_step(run: Run, line: Line) -> None:

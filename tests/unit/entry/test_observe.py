@@ -111,12 +111,12 @@ def test_a_job_that_no_rule_matches_has_no_notice(observed: EntrySite) -> None:
     observed.write(observed.policy._replace(rules=()))
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numba")
     event = run(observed)
-    assert (event["steps"], event["reason"]) == ([], "no rule matches it on this node")
+    assert (event["steps"], event["excluded"]) == ([], "no rule matches it on this node")
 
 
 def test_a_store_that_is_away_costs_one_look(observed: EntrySite) -> None:
     """It is said once, and the plan is audited all the same."""
-    observed.environ(SLURM_JOB_COMMENT=f"warmstart: image={IMAGE} profiles=inductor")
+    observed.environ(SLURM_JOB_COMMENT=f"warmstart: image={IMAGE} image={IMAGE}0 profiles=inductor")
     observed.store.chmod(0)
     shutil.rmtree(observed.store)
     assert len(run(observed)["steps"]) == 4

@@ -100,11 +100,11 @@ def test_runs_of_a_cluster() -> None:
     ("fields", "excluded"),
     [
         ({}, "it is only observed (mode: observe)"),
-        ({"reason": "no rule matches it on this node"}, "no rule matches it on this node"),
+        ({"excluded": "no rule matches it on this node"}, "no rule matches it on this node"),
         ({"refused": {"reason": "no such"}}, "it is only observed (mode: observe), and would be refused: no such"),
     ],
 )
 def test_an_observed_job_is_explained_and_no_start(fields: dict[str, object], excluded: str) -> None:
     """`warmstart explain` says why it has nothing; the report counts only jobs that warmstart did something for."""
-    run = one(event("job.observed", asked={"keep": True}, **fields), event("hook.finished", outcome="ok"))
+    run = one(event("job.observed", asked={"keep": True}, head=True, **fields), event("hook.finished", outcome="ok"))
     assert (run.is_planned, run.head, run.asked, run.excluded) == (True, False, {"keep": True}, excluded)
