@@ -41,6 +41,16 @@ class Installation(NamedTuple):
         return "/var/lib/warmstart" if self.prefix == "/usr" else f"{self.prefix}/var/lib/warmstart"
 
     @property
+    def lib(self) -> str:
+        """Directory of the releases that are kept, and of the links to the one in force."""
+        return f"{self.prefix}/lib/warmstart"
+
+    @property
+    def libexec(self) -> str:
+        """Directory of the programs that Slurm and pyxis run."""
+        return f"{self.prefix}/libexec/warmstart"
+
+    @property
     def policy(self) -> str:
         """The site's policy."""
         return f"{self.etc}/policy.yaml"

@@ -20,7 +20,7 @@ from warmstart.images import reference as references
 from warmstart.images.reference import Reference
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy
-from warmstart.policy.match import Grant, combine, matching, private_repository
+from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
@@ -31,6 +31,9 @@ from warmstart.slurm import nodes
 SPOOL_SECONDS = 5.0
 MOUNTING_SECONDS = 2.0  # that an image leaves to the mounts of the seeded bundles
 VIEW_SECONDS = 1.0  # and to the job's view
+NO_RULE_MATCHES = (
+    "warmstart: no rule of this cluster matches this job on node {node}, so it gets nothing of its request"
+)
 TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
@@ -51,8 +54,23 @@ class ProfileNotOffered(UserError):
 
 
 def grant(policy: Policy, job: Job) -> Grant:
-    """Return what the matching rules grant the job."""
-    return combine(policy, matching(policy, job, partial(groups, job)), job)
+    """Return what the matching rules grant the job. It is observed if it is on any of its nodes."""
+    own = combine(policy, matching(policy, job, partial(groups, job)), job)
+    if own.observed or not nodes.has_several(job.nodelist) or not _depends_on_node(policy):
+        return own
+    names: list[str] = []
+
+    def once() -> list[str]:
+        names.extend(() if names else groups(job))
+        return names
+
+    others = (job._replace(node=node) for node in nodes.expand(job.nodelist))
+    return own._replace(observed=any(is_observed(policy, matching(policy, other, once)) for other in others))
+
+
+def _depends_on_node(policy: Policy) -> bool:
+    """Return whether the mode of a job may differ between its nodes."""
+    return any(rule.mode and any(found.attribute == "node" for found in rule.match) for rule in policy.rules)
 
 
 def groups(job: Job) -> list[str]:
@@ -67,7 +85,7 @@ def groups(job: Job) -> list[str]:
 
 
 def request_of(job: Job, grant: Grant) -> Request:
-    """Parse the job's request; `NOTHING` if the job is excluded. Call once per hook. Raises `RequestInvalid`."""
+    """Parse the job's request; `NOTHING` if the job is left alone. Call once per hook. Raises `RequestInvalid`."""
     return NOTHING if grant.reason else request.of(job)
 
 
@@ -81,6 +99,11 @@ def as_audit(grant: Grant, requested: Request, *, head: bool) -> dict[str, objec
         "excluded": grant.reason,
     }
     return {**{name: value for name, value in fields.items() if value}, "head": head}
+
+
+def notice_of(job: Job, grant: Grant) -> str:
+    """Return the line for the output of a job that asks for something and that no rule matches; "" for others."""
+    return NO_RULE_MATCHES.format(node=job.node) if grant.reason == NO_RULE and request.asks(job) else ""
 
 
 def profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:

@@ -47,6 +47,11 @@ class Request(NamedTuple):
 NOTHING = Request((), ())
 
 
+def asks(job: Job) -> bool:
+    """Return whether the job asks warmstart for anything, validly or not. pyxis's `--container-image` asks pyxis."""
+    return bool(job.warm_image or job.warm_profile or job.warm_keep or job.warm_fresh or TOKEN in job.comment)
+
+
 def of(job: Job) -> Request:
     """Return the job's request. Raises `RequestInvalid`, which names the wrong word."""
     # pyxis also accepts the path of a squashfs file, which needs no import.

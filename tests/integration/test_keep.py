@@ -101,7 +101,7 @@ def test_the_oldest_go_first_where_space_is_short(site: Site) -> None:
     (small / "n1").rmdir()
 
 
-@pytest.mark.parametrize("rules", [RULES, "rules: []\n"])
+@pytest.mark.parametrize("rules", [RULES, "rules: [{name: all}]\n"])
 def test_where_no_job_may_the_user_is_told(site: Site, rules: str) -> None:
     """The job runs with a temporary workspace, whether or not the rules give it anything."""
     site.write_policy(rules)

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.policy_site import a_rule
 from tests.support.runs import a_job, a_policy, a_record
 from warmstart import plan
 from warmstart.entry.cli.plan import preview
+from warmstart.policy.compiled import Limits
 from warmstart.policy.match import Grant
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
@@ -69,9 +71,32 @@ def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:
     assert plan.request_of(job, GRANT._replace(reason="uid 7 is below")) == Request((), ())
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"comment": "x warmstart: image=evil.example.com/a nonsense"}, True),
+        ({"warm_keep": True}, True),
+        ({"warm_image": "a"}, True),
+        ({"pyxis_image": "docker://a"}, False),
+        ({"comment": "a warm start"}, False),
+        ({"warm_image": "a", "no_warm": True}, False),
+    ],
+)
+def test_only_those_who_ask_are_told_that_no_rule_matches(
+    tmp_path: Path, changes: dict[str, object], told: bool
+) -> None:
+    """Pyxis imports its own images; a job with --no-warm wants nothing."""
+    job = a_job(**changes)
+    grant = plan.grant(a_policy(tmp_path, limits=Limits(1, None)), job)
+    assert (plan.prolog(a_policy(tmp_path), job, grant, plan.request_of(job, grant)), grant.publish_scope) == ([], "")
+    assert ("no rule of this cluster matches this job on node n1" in plan.notice_of(job, grant)) is told
+    assert plan.notice_of(job, GRANT) == ""
+
+
 def test_the_preview_of_a_request_that_nobody_understands(tmp_path: Path) -> None:
     """The verdict, no steps, and of the job's own images none."""
-    shown = preview(a_policy(tmp_path), a_job(comment="warmstart: image=reg.example.com/a:1 nonsense"))
+    policy = a_policy(tmp_path, rules=(a_rule(),))
+    shown = preview(policy, a_job(comment="warmstart: image=reg.example.com/a:1 nonsense"))
     assert shown["verdict"]["code"] == "request-invalid"  # type: ignore[index]
     assert (shown["steps"], shown["images"], shown["keep"]) == ({"prolog": [], "epilog": []}, [], None)
 
@@ -79,7 +104,8 @@ def test_the_preview_of_a_request_that_nobody_understands(tmp_path: Path) -> Non
 def test_the_preview_knows_the_sites_own_profiles(tmp_path: Path) -> None:
     """Their variables stand beside those of the others."""
     own = DefinedProfile("mytool", {"MYTOOL": "{dir}/v1"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
-    shown = preview(a_policy(tmp_path, profiles=(own,)), a_job(comment="warmstart: profiles=mytool"))
+    policy = a_policy(tmp_path, profiles=(own,), rules=(a_rule(),))
+    shown = preview(policy, a_job(comment="warmstart: profiles=mytool"))
     assert shown["profiles"] == [
         {"name": "mytool", "from": "job", "variables": {"MYTOOL": "$WARMSTART_CACHE/mytool/v1"}}
     ]
@@ -109,7 +135,7 @@ def test_a_job_without_profiles_loads_no_harvest(tmp_path: Path) -> None:
 
 def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
     """`warmstart plan` says so; of a wish that can't be met it tells the verdict instead."""
-    policy = a_policy(tmp_path)
+    policy = a_policy(tmp_path, rules=(a_rule(),))
     assert preview(policy, a_job(comment="warmstart: profiles=torch-extensions"))["left_out"] == ["torch-extensions"]
     assert preview(policy, a_job(comment="warmstart: profiles=nope"))["left_out"] == []
 

@@ -4,6 +4,7 @@
 |---------------------------|-------------|--------|
 | a `NodeError`             | 1           | drains |
 | … that pulls the brake    | 0           | fine   |
+| … of an observed job      | 0           | fine   |
 | any other expected error  | 0           | fine   |
 | a bug                     | 0           | fine   |
 """
@@ -67,7 +68,7 @@ class Hook(NamedTuple):
 
 def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
     """Run `work` for the job in the environment. Return the exit status; never raises."""
-    installation = Installation(prefix)
+    installation, job = Installation(prefix), None
     try:
         os.umask(0o022)
         if installation.is_off:
@@ -76,7 +77,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
         return _audited(name, installation, job, work)
     except NodeError as error:  # before there was a journal
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
-        return 0 if _brake(installation, None, error) else DRAINS
+        return 0 if _is_observed(installation, None, job) or _brake(installation, None, error) else DRAINS
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
         return 0
@@ -94,8 +95,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     run_id = os.urandom(4).hex()
     journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
     journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
-    failure = _run(installation, job, journal, run_id, started, work)
-    status = DRAINS if isinstance(failure, NodeError) and not installation.is_off else 0
+    failure, status = _run(installation, job, journal, run_id, started, work)
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
     # Importing structlog costs more than a warm prolog, so a prolog leaves its lines to the epilog or to maintenance.
@@ -111,25 +111,38 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
     run_id: str,
     started: float,
     work: Callable[[Hook], None],
-) -> BaseException | None:
+) -> tuple[BaseException | None, int]:
+    """Return the failure, if any, and the exit status."""
     policy = None
     try:
         policy = _policy(installation, journal)
         store = StoreClient(policy.store_user, policy.paths.store, f"{job.node}-{run_id}")
         work(Hook(job, policy, installation.node(job.node), journal, run_id, store, started))
     except NodeError as error:
+        if _is_observed(installation, policy, job):
+            journal.emit(events.DRAIN_OBSERVED, error=error.as_audit())
+            return error, 0
         if not _brake(installation, journal, error):
             _drain_node(policy, job, journal, error)
-        return error
+        return error, 0 if installation.is_off else DRAINS
     except WarmstartError as error:
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
-        return error
+        return error, 0
     except Exception as error:  # noqa: BLE001 - a bug: audited, never a drain
         journal.emit(events.HOOK_CRASHED, traceback=_traceback())
         print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
         _brake(installation, journal, error)
-        return error
-    return None
+        return error, 0
+    return None, 0
+
+
+def _is_observed(installation: Installation, policy: Policy | None, job: Job | None) -> bool:
+    """Return whether hooks only observe the job; by the last good policy if `policy` could not be loaded."""
+    from warmstart import plan
+    from warmstart.policy.compiled import read
+
+    policy = policy or read(installation.compiled_policy)
+    return policy is not None and job is not None and plan.grant(policy, job).observed
 
 
 def _policy(installation: Installation, journal: Journal) -> Policy:

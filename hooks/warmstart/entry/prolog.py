@@ -63,11 +63,19 @@ def _prepare(hook: Hook) -> None:
 def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     hook = _with_job_spec(hook, deadline)
     grant = plan.grant(hook.policy, hook.job)
+    if grant.observed:
+        from warmstart.entry import observe
+
+        observe.run(hook, grant, head=record.head)
+        return
     requested = plan.request_of(hook.job, grant)
     hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)
     for name in plan.left_out(hook.policy, grant, requested):
         hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason="needs a constant path (policy: constant_path)")
+    if notice := plan.notice_of(hook.job, grant):
+        _publish(hook, record, "notice", f"{notice}\n")
+        return
     if not steps:
         records.forget(hook.paths.state, hook.job.id)
         return
@@ -129,18 +137,21 @@ def _supersede(hook: Hook, end: Deadline) -> None:
 
 
 def _publish_verdict(hook: Hook, record: Record, error: UserError) -> None:
-    """Publish the verdict in the view, where the job's task prolog reads it."""
     workspace, meeting = hook.policy.paths.workspace, _latest(hook, record).meeting
     record = record._replace(verdict=str(error), workspace=workspace, meeting=meeting)
-    records.save(hook.paths.state, record)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
-    view.publish(hook.paths.view, record, {"verdict": text, view.EVENTS: hook.audit.shown_to_job()})
+    _publish(hook, record, "verdict", text)
 
 
 def _refuse_for_bug(hook: Hook, record: Record) -> None:
     reason = "an internal error in warmstart; this site's policy fails the job in that case (on_error.bug)"
-    records.save(hook.paths.state, record._replace(verdict=reason))  # without a record the epilog leaves the view
-    view.publish(hook.paths.view, record, {"verdict": f"warmstart: {reason}\n"})
+    _publish(hook, record._replace(verdict=reason), "verdict", f"warmstart: {reason}\n")
+
+
+def _publish(hook: Hook, record: Record, name: str, text: str) -> None:
+    """Publish a view with one text for the job's task prolog. Without a record the epilog would leave the view."""
+    records.save(hook.paths.state, record)
+    view.publish(hook.paths.view, record, {name: text, view.EVENTS: hook.audit.shown_to_job()})
 
 
 def _undo(hook: Hook, record: Record, end: Deadline) -> None:

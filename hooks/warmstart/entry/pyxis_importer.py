@@ -2,8 +2,11 @@
 
 Runs as the job's user, in the job's environment. It trusts root's policy and the store only: variables merely select
 which of the user's own files to use (the job's workspace, enroot credentials). Images that the store lacks are imported
-as the user (images/user_import.py). Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr
-reaches the user only on failure; `release` may be called twice.
+as the user (images/user_import.py). Where warmstart is off, or leaves the job alone or only observes it, the importer
+does what pyxis does without it: `enroot import`.
+
+Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
+`release` may be called twice.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
+from warmstart import plan
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -22,9 +26,11 @@ from warmstart.images.choice import choose, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.scratch import Caps
+from warmstart.job import JobUnreadable, from_environment
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Images, Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.match import NO_RULE, OBSERVE
 
 IMPORT_S = 3600.0
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
@@ -59,9 +65,13 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 
 def get(installation: Installation, uri: str) -> str:
-    """Return the path of the image: the store's if it has one, else a copy of the user's own, imported now."""
-    request, policy = parse_request(uri), _policy(installation)
-    found = ""
+    """Return the path of the image: the store's if it has one, else one of the user's own, imported now."""
+    if installation.is_off:
+        return user_import.plain(uri, _step(), after(IMPORT_S))
+    policy = _policy(installation)
+    if policy is not None and _is_left_alone(installation, policy):
+        return user_import.plain(uri, _step(), after(IMPORT_S))
+    request, found = parse_request(uri), ""
     if policy is not None:
         check_allowed(request.reference, policy.images.registries)
         # A user name asks for what that user's own credentials give access to, not for the image that all may read.
@@ -77,14 +87,48 @@ def parse_request(uri: str) -> ImportRequest:
 
 
 def _policy(installation: Installation) -> Policy | None:
-    """Return the current policy. None if there is none or warmstart is off: import as pyxis itself would."""
-    if installation.is_off:
-        return None
+    """Return the current policy, None if there is none."""
     try:
         return current_policy(installation).policy
     except PolicyError as error:
         _say(f"continuing without a policy ({error})")
         return None
+
+
+def _is_left_alone(installation: Installation, policy: Policy) -> bool:
+    """Return whether no rule matches the job on this node, or the job is only observed.
+
+    Variables of the job describe it. A user who forges them changes only who imports the user's own image.
+    """
+    nodes = installation.nodes()
+    # SLURMD_NODENAME may still be the batch host's, but few hosts have several slurmds.
+    node = nodes[0] if len(nodes) == 1 else os.environ.get("SLURMD_NODENAME", "")
+    uid, gid = os.getuid(), os.getgid()
+    known = {
+        **os.environ,
+        "SLURM_JOB_ID": _step().partition(".")[0],
+        "SLURM_JOB_UID": str(uid),
+        "SLURM_JOB_GID": str(gid),
+        "SLURM_JOB_USER": _user(uid),
+        "SLURMD_NODENAME": node,
+    }
+    try:
+        job = from_environment(known)
+    except JobUnreadable:
+        return policy.mode == OBSERVE
+    array = "_".join(os.environ.get(f"SLURM_ARRAY_{part}", "") for part in ("JOB_ID", "TASK_ID"))
+    job = job._replace(job_name=os.environ.get("SLURM_JOB_NAME", ""), array=array.strip("_"), qos=job.qos or "")
+    grant = plan.grant(policy, job)
+    return grant.observed or grant.reason == NO_RULE
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""
 
 
 def _from_store(installation: Installation, reference: Reference, policy: Policy) -> str:

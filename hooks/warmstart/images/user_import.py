@@ -5,9 +5,10 @@ store. The images are in
 
     <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/   removed with the job; its later steps find them
     /var/tmp/warmstart-images-<uid>-<random>/                for a job without a workspace; `release` removes them
+    /var/tmp/warmstart-step-<uid>-<step>-<random>/           a plain import: removed by `release`
 
-Anybody can take a name in /var/tmp, so the directory there has one that nobody can guess. Its user finds it again by
-looking for a directory that only the user can enter (docs/threats.md, row 34).
+Anybody can take a name in /var/tmp, so the directories there have one that nobody can guess. Their user finds them
+again by looking for directories that only the user can enter (docs/threats.md, row 34).
 
 enroot may use the user's own credentials. It gets a copy in a directory of its own, because concurrent imports would
 race in ~/.config/enroot. It evaluates the copy as the user who wrote it.
@@ -27,7 +28,7 @@ from warmstart.errors import ResourceError, StoreError
 from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
-from warmstart.images.importers.base import Importer
+from warmstart.images.importers.base import Importer, ImportFailed
 from warmstart.images.layout import IMAGE, key_of, superblock_problem
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch, disk_errors
@@ -38,6 +39,7 @@ FALLBACK = "/var/tmp"
 LONGEST_CREDENTIALS = 1 << 16  # bytes
 REMOVAL_S = 60.0
 PAUSE_S = 0.2
+PLAIN = "image.sqsh"
 
 
 class UserImportUnusable(ResourceError):
@@ -126,8 +128,28 @@ def handed_over(job_tmp: str, reference: Reference) -> str:
         return ""
 
 
+def plain(uri: str, step: str, deadline: Deadline) -> str:
+    """Import as pyxis does without an importer: `enroot import`, with the user's own settings. Return the path.
+
+    Raises `ImportFailed` with enroot's last words, `ScratchUnusable`, `ProgramMissing` and `ProgramTooSlow`.
+    """
+    from warmstart.images.importers import enroot
+
+    with disk_errors(FALLBACK):
+        directory = tempfile.mkdtemp(prefix=_plain_prefix(step), dir=FALLBACK)
+    path = f"{directory}/{PLAIN}"
+    argv = [enroot.PROGRAM, "import", "--output", path, uri]
+    completed = process.run(argv, deadline=deadline, env=os.environ)
+    if completed.status != 0:
+        raise ImportFailed(image=uri, program="enroot", problem=completed.complaint())
+    return path
+
+
 def release(step: str) -> None:
     """Remove a step's images from /var/tmp, if any; a second call does nothing."""
+    for path in _own_directories(_plain_prefix(step)):
+        with opened_dir(FALLBACK) as parent:
+            remove_tree(parent, os.path.basename(path), after(REMOVAL_S))
     for path in _fallbacks():
         with opened_dir(path) as folder:
             for name in os.listdir(folder):
@@ -137,15 +159,24 @@ def release(step: str) -> None:
 
 
 def _fallbacks() -> Iterator[str]:
-    """Yield the directories below /var/tmp that are the user's alone; two steps that began at once may make two."""
+    """Yield the directories for jobs without a workspace; two steps that began at once may make two."""
+    return _own_directories(_fallback_prefix())
+
+
+def _own_directories(prefix: str) -> Iterator[str]:
+    """Yield the directories below /var/tmp that are the user's alone."""
     for name in sorted(os.listdir(FALLBACK)):
         path = f"{FALLBACK}/{name}"
-        if name.startswith(_fallback_prefix()) and _is_own_private(path):
+        if name.startswith(prefix) and _is_own_private(path):
             yield path
 
 
 def _fallback_prefix() -> str:
     return f"{FOLDER}-{os.getuid()}-"
+
+
+def _plain_prefix(step: str) -> str:
+    return f"warmstart-step-{os.getuid()}-{step}-"
 
 
 def _is_own_private(path: str) -> bool:

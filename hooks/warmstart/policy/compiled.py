@@ -209,6 +209,7 @@ class Rule(NamedTuple):
     env: dict[str, str]
     rendezvous: Rendezvous | None
     override: tuple[str, ...]
+    mode: str = ""  # observe | enforce; "" if the rule sets none
 
 
 class Policy(NamedTuple):
@@ -232,6 +233,7 @@ class Policy(NamedTuple):
     rules: tuple[Rule, ...]
     slurmctld: Slurmctld | None  # None: there are no specs
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
+    mode: str = "enforce"  # observe | enforce
 
     @property
     def constant_cache(self) -> str:
@@ -319,6 +321,7 @@ def decode(data: Json) -> Policy:
         rules=tuple(_rule(**item) for item in data["rules"]),
         slurmctld=_slurmctld(**data["slurmctld"]) if data["slurmctld"] else None,
         profiles=tuple(DefinedProfile(**item) for item in data["profiles"]),
+        mode=data["mode"],
     )
 
 

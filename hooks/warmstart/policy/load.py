@@ -66,6 +66,7 @@ def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], s
         rules=tuple(_rule(rule, place(number), users) for number, rule in enumerate(model.rules)),
         slurmctld=_slurmctld(model, users),
         profiles=tuple(_profiles(model)),
+        mode=model.mode,
     )
 
 
@@ -163,9 +164,10 @@ def _slurmctld(model: PolicyModel, users: checks.FindUser) -> compiled.Slurmctld
 def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
     publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
     return compiled.Rule(
-        **_values(rule, "match", "scope", "publish", "rendezvous"),
+        **_values(rule, "match", "mode", "scope", "publish", "rendezvous"),
         place=place,
         match=_conditions(rule.match),
+        mode=rule.mode or "",
         scope=rule.scope or "",
         publishers=tuple(compiled.User(user.name, user.uid) for user in publishers),
         rendezvous=_rendezvous(rule.rendezvous) if rule.rendezvous else None,

@@ -15,6 +15,8 @@ from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Ru
 from warmstart.policy.trust import unproven
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
+NO_RULE = "no rule matches it on this node"  # so it is left alone, whatever it asks for
+OBSERVE = "observe"
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 
 
@@ -38,10 +40,11 @@ class Grant(NamedTuple):
     scope: str  # user | account | site
     read_scopes: list[str]  # directories of the store, the most trusted first
     publish_scope: str  # a directory of the store
-    reason: str  # why the job is excluded; "" if it is not
+    reason: str  # why the job is left alone; "" if it is not
     rendezvous: Rendezvous | None = None
     override: frozenset[str] = frozenset()  # variables that the user cannot override
     rules: tuple[str, ...] = ()  # names of the rules that match
+    observed: bool = False  # hooks say what they would do, and touch nothing
 
 
 def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
@@ -63,9 +66,9 @@ def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     """Combine the matching rules into a grant. Later rules add to earlier ones and override their single values."""
-    if reason := _exclusion(policy, job):
-        return Grant([], [], {}, "user", [], "", reason)
     rules = [match.rule for match in matches if match.matched]
+    if reason := _exclusion(policy, job) or ("" if rules else NO_RULE):
+        return Grant([], [], {}, "user", [], "", reason, observed=is_observed(policy, matches))
     env: dict[str, str] = {}
     for rule in rules:
         env.update(rule.env)
@@ -82,7 +85,17 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         rendezvous=next((rule.rendezvous for rule in reversed(rules) if rule.rendezvous), None),
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
+        observed=is_observed(policy, matches),
     )
+
+
+def is_observed(policy: Policy, matches: Sequence[Matched]) -> bool:
+    """Return whether the last rule with a mode says so; a rule with `unknown` attributes counts only if it does."""
+    mode = policy.mode
+    for match in matches:
+        if match.rule.mode and (match.matched or (match.unknown and match.rule.mode == OBSERVE)):
+            mode = match.rule.mode
+    return mode == OBSERVE
 
 
 def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]], repository: str) -> str:

@@ -133,6 +133,7 @@ Size = Annotated[int, BeforeValidator(parse_size), _in_schema("size", SIZE)]
 Percent = Annotated[int, BeforeValidator(parse_percent), _in_schema("share", PERCENT)]
 Ports = Annotated[tuple[int, int], BeforeValidator(parse_ports), _in_schema("`FIRST-LAST`", PORTS)]
 Scope = Literal["user", "account", "site"]
+Mode = Literal["observe", "enforce"]
 DerivedFact = Literal["cpu", "driver", "gpu", "machine"]
 
 
@@ -595,6 +596,11 @@ class Rule(Section):
 
     name: Label = Field(description="Shown by `warmstart plan` and in the audit log. Unique.")
     match: Match = Field(default_factory=Match)
+    mode: Mode | None = Field(
+        default=None,
+        description="`mode` for these jobs. The last matching rule that has one counts; a job of several nodes is "
+        "observed on all of them if it is on one.",
+    )
     images: list[Reference] = Field(
         default=[], description="Images that are ready before the job starts. Several rules add up."
     )
@@ -630,6 +636,11 @@ class PolicyModel(Section):
     """The whole policy: policy.yaml, with the rules of conf.d/*.yaml after its own."""
 
     version: Literal[1] = Field(description="Version of this format.")
+    mode: Mode = Field(
+        default="enforce",
+        description="`observe`: hooks write into the audit log what they would do, and touch nothing "
+        "([rollout.md](rollout.md)).",
+    )
     paths: Paths
     store_user: Account = Field(
         default="warmstart",

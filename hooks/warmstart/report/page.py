@@ -11,6 +11,7 @@ from html import escape
 from warmstart.policy.units import format_duration, format_size
 from warmstart.report import charts
 from warmstart.report.charts import Series
+from warmstart.report.prediction import Predicted
 from warmstart.report.summary import Counted, Hits, Summary
 
 METHOD = (
@@ -53,8 +54,8 @@ footer { margin-top: 20px; }
 """
 
 
-def page(summary: Summary, made: str) -> str:
-    """Return the page. `made` is when, for its foot."""
+def page(summary: Summary, made: str, predicted: Predicted | None = None) -> str:
+    """Return the page. `made` is when, for its foot; `predicted` is of observed jobs."""
     title = "warmstart report"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -62,7 +63,7 @@ def page(summary: Summary, made: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{title}</h1><p class="soft">{escape(_when(summary))}</p>'
-        f"{_tiles(summary)}{_figures(summary)}{_tables(summary)}"
+        f"{_tiles(summary)}{_figures(summary)}{_tables(summary)}{_observed(predicted)}"
         f'<footer class="soft"><p>{escape(METHOD)}</p><p>Made {escape(made)}.</p></footer></body></html>\n'
     )
 
@@ -169,6 +170,23 @@ def _waits(summary: Summary) -> str:
         ("bundles, images removed", f"{summary.removed_bundles:,}, {summary.evicted_images:,}"),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
+
+
+def _observed(predicted: Predicted | None) -> str:
+    """Return what observed jobs would have had, "" if there were none."""
+    if predicted is None or not predicted.jobs:
+        return ""
+    rows = [
+        ("prologs, on each node", f"{predicted.jobs:,}"),
+        ("imports", f"{predicted.imports:,}"),
+        ("imports avoided", f"{predicted.avoided:,}"),
+        ("time saved on imports", format_duration(predicted.saved_s)),
+        ("images without an estimate", f"{predicted.saves_unknown:,}"),
+        ("jobs refused", f"{predicted.refused:,}"),
+        ("nodes drained", f"{predicted.drains:,}"),
+    ]
+    counts = _table("If observed jobs were enforced", (), [(_cell(name), _numeric(value)) for name, value in rows])
+    return f'<div class="grid2">{counts}{_hits("Their hit rate by profile", predicted.profiles)}</div>'
 
 
 def _hooks(summary: Summary) -> str:

@@ -38,6 +38,7 @@ _DEGREES = {
     events.STEP_FAILED: FAILED,
     events.IMAGE_IMPORT_FAILED: FAILED,
 }
+OBSERVED = "it is only observed (mode: observe)"
 _WITHOUT_RUN = ("", "", "")
 
 
@@ -191,6 +192,13 @@ def _add_plan(run: Run, line: Line) -> None:
     run.granted_images, run.granted_profiles = values.texts(line, "images"), values.texts(line, "profiles")
 
 
+def _add_observed(run: Run, line: Line) -> None:
+    _add_plan(run, line)
+    run.head = False  # it is no start of a job
+    refused = values.text(values.mapping(line, "refused"), "reason")
+    run.excluded = f"{OBSERVED}, and would be refused: {refused}" if refused else run.excluded or OBSERVED
+
+
 def _add_step(run: Run, line: Line) -> None:
     if values.text(line, "step") == "seed":
         run.warm, run.cold = values.texts(line, "warm"), values.words(line, "cold")
@@ -250,6 +258,7 @@ _ADD = {
     events.HOOK_FINISHED: _add_end,
     events.HOOK_CRASHED: _add_crash,
     events.JOB_PLANNED: _add_plan,
+    events.JOB_OBSERVED: _add_observed,
     events.STEP_FINISHED: _add_step,
     events.CACHE_SEEDED: _add_seeding,
     events.CACHE_HARVESTED: _add_harvest,

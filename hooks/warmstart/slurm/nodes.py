@@ -42,6 +42,30 @@ def has_several(hostlist: str) -> bool:
     return False
 
 
+def expand(hostlist: str) -> list[str]:
+    """Return all hosts of a host list: `n01`, `n02` and `m3` of `n[01-02],m3`."""
+    hosts: list[str] = []
+    start = depth = 0
+    for index, character in enumerate(f"{hostlist},"):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            hosts += _expanded(hostlist[start:index])
+            start = index + 1
+    return hosts
+
+
+def _expanded(host: str) -> list[str]:
+    before, bracket, rest = host.partition("[")
+    if not bracket:
+        return [host] if host else []
+    ranges, _, after = rest.partition("]")
+    numbers = []
+    for part in ranges.split(","):
+        low, _, high = part.partition("-")
+        numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high or low) + 1)]
+    return [f"{before}{number}{end}" for number in numbers for end in (_expanded(after) or [""])]
+
+
 def has_first_node_alone(job: Job) -> bool:
     """Return whether the job has its first node to itself. Call this on that node.
 

@@ -28,7 +28,10 @@ class StoreClient:
     """One store, with processes of its owner; `close` ends them and releases their locks."""
 
     def __init__(self, owner: Identity, path: str, publisher: str) -> None:
-        """Work in the store at `path` as `owner`; `publisher` (node and run id) is part of the names of temp files."""
+        """Work in the store at `path` as `owner`; `publisher` (node and run id) is part of the names of temp files.
+
+        With "" for it nothing may be published, and `offers` only reads.
+        """
         self.path = path
         self.publisher = publisher
         self.worker = Worker(owner)

@@ -112,7 +112,8 @@ def read(directory: str, owner: str) -> Index:
     """Return the index of a namespace, rebuilt if it is missing or damaged; empty if there is no such namespace.
 
     A warm read takes four system calls on the store: open, fstat, read, close. An index of another format is not
-    replaced until the next publish, because readers of two versions would rewrite it for ever. Raises `OSError`.
+    replaced until the next publish, because readers of two versions would rewrite it for ever. With `owner` "" nothing
+    is written. Raises `OSError`.
     """
     try:
         data = read_whole(os.path.join(directory, NAME), LARGEST)
@@ -128,7 +129,7 @@ def read(directory: str, owner: str) -> Index:
     except FileNotFoundError:
         return Index([], {})
     try:
-        if not _is_other_format(data):
+        if owner and not _is_other_format(data):
             with suppress(OSError):  # a full or read-only store is still readable
                 return update(fd, owner)
         return _covering(fd, {})

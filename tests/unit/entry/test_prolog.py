@@ -13,8 +13,9 @@ from tests.support import packed
 from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
 from warmstart import record as records
 from warmstart import run_end
-from warmstart.entry import prolog
+from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
+from warmstart.policy.compiled import Condition, Pattern
 from warmstart.profiles import facts, registry
 from warmstart.record import Record
 from warmstart.run_end import Ending
@@ -83,6 +84,23 @@ def test_a_job_that_no_rule_gives_anything(entry_site: EntrySite) -> None:
     assert run(entry_site) is None
     assert os.listdir(entry_site.paths.view) == []
     assert not (entry_site.root / "workspace").exists()
+
+
+def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(entry_site: EntrySite) -> None:
+    """Its view has one line and no variables, even for a request that would be refused; the epilog removes it."""
+    elsewhere = NUMBA._replace(match=(Condition("node", (Pattern("n2", ""),)),))
+    entry_site.write(entry_site.policy._replace(rules=(elsewhere,)))
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers nonsense")
+    record = run(entry_site)
+    assert record
+    assert (record.workspace, record.verdict, record.publish_scope) == ("", "", "")
+    assert sorted(os.listdir(f"{entry_site.paths.view}/7")) == ["events", "notice"]
+    assert "no rule of this cluster matches this job on node n1" in Path(entry_site.paths.view, "7/notice").read_text()
+    assert [event["excluded"] for event in entry_site.events("job.planned")] == ["no rule matches it on this node"]
+    assert not (entry_site.root / "workspace").exists()
+    assert epilog.main(entry_site.installation.prefix) == 0
+    assert (os.listdir(entry_site.paths.view), os.listdir(entry_site.paths.state)) == ([], [])
+    assert entry_site.events("step.failed") == []
 
 
 def test_a_refused_job_reads_why(entry_site: EntrySite) -> None:
@@ -154,7 +172,7 @@ def test_the_controllers_spec_is_read_where_a_rule_needs_it(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     """One that is not to be had is told, and then grants nothing."""
-    from warmstart.policy.compiled import Condition, Pattern, Slurmctld
+    from warmstart.policy.compiled import Slurmctld
     from warmstart.slurm.spec import Spec
     from warmstart.store.client import StoreClient
 

@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.entry_site import NODE, EntrySite
+from tests.support.entry_site import NODE, NUMBA, EntrySite
 from tests.support.superblocks import image
 from warmstart.entry import pyxis_importer
 from warmstart.entry.pyxis_importer import parse_request
 from warmstart.errors import WarmstartError
 from warmstart.images import user_import, uses
 from warmstart.images.choice import recipe
+from warmstart.images.importers import enroot
 from warmstart.images.importers.base import Importer
 from warmstart.images.reference import Reference
 from warmstart.images.user_import import UserImportDirectory
+from warmstart.policy.compiled import Condition, Pattern
 
 HEX = "ab" * 32
 BY_DIGEST = f"docker://reg.example.com/a@sha256:{HEX}"
@@ -83,7 +85,7 @@ def test_an_image_that_may_go_is_copied(
     assert (status, out, "copying it for you alone" in err, imported) == (0, "/copy.sqsh\n", True, [])
 
 
-@pytest.mark.parametrize("case", ["missing", "damaged", "login", "off"])
+@pytest.mark.parametrize("case", ["missing", "damaged", "login"])
 def test_what_the_store_does_not_serve_is_the_users_own(
     entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
@@ -93,12 +95,61 @@ def test_what_the_store_does_not_serve_is_the_users_own(
         os.unlink(path)
     elif case == "damaged":
         Path(path).write_bytes(b"x")
-    elif case == "off":
-        Path(entry_site.installation.off_switch).touch()
     uri = BY_DIGEST.replace("docker://", "docker://carol@").replace("/a@", "#a@") if case == "login" else BY_DIGEST
     status, out, err = get(entry_site, capsys, uri)
     assert (status, out, "importing it for you alone" in err) == (0, "/own.sqsh\n", True)
     assert imported == [(f"reg.example.com/a@sha256:{HEX}", "carol" if case == "login" else "")]
+
+
+@pytest.mark.parametrize("case", ["off", "observed", "no rule", "observed, odd variables"])
+def test_where_warmstart_stays_out_of_the_way_enroot_imports(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, case: str,
+) -> None:  # fmt: skip
+    """With the user's own settings, whatever the store has and the policy allows; `release` leaves nothing."""
+    stored(entry_site)
+    elsewhere = NUMBA._replace(match=(Condition("node", (Pattern("n2", ""),)),))
+    policy = entry_site.policy
+    if case == "off":
+        Path(entry_site.installation.off_switch).touch()
+    elif case == "no rule":
+        entry_site.write(policy._replace(rules=(elsewhere,)))
+    else:
+        entry_site.write(policy._replace(mode="observe"))
+    if "odd" in case:
+        entry_site.environ(SLURM_HET_JOB_ID="x")
+    program = entry_site.root / "enroot"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$ENROOT_OWN $*" >"$3"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(enroot, "PROGRAM", str(program))
+    monkeypatch.setattr(user_import, "FALLBACK", str(entry_site.root))
+    entry_site.environ(ENROOT_OWN="mine")
+    uri = "docker://elsewhere.example.org#a:1"
+    status, out, err = get(entry_site, capsys, uri)
+    path = Path(out.strip())
+    assert (status, err, imported) == (0, "", [])
+    assert path.read_text() == f"mine import --output {path} {uri}\n"
+    assert path.parent.name.startswith(f"warmstart-step-{os.getuid()}-7.0-")
+    for step, remains in (("1", True), ("0", False), ("0", False)):
+        entry_site.environ(SLURM_STEP_ID=step)
+        assert pyxis_importer.main(entry_site.installation.prefix, ["release"]) == 0
+        assert path.parent.exists() is remains
+    program.write_text("#!/bin/sh\necho '[ERROR] no such image' >&2\nexit 1\n")
+    status, out, err = get(entry_site, capsys, uri)
+    assert (status, out, "no such image" in err) == (1, "", True)
+
+
+def test_a_rule_for_this_node_serves_from_the_store(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of hosts with one node the job need not say which it is."""
+    canary = NUMBA._replace(match=(Condition("node", (Pattern(NODE, ""),)),), mode="enforce")
+    entry_site.write(entry_site.policy._replace(rules=(canary,), mode="observe"))
+    path = stored(entry_site)
+    uses.mark(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    os.makedirs(entry_site.paths.state)
+    entry_site.environ(SLURMD_NODENAME="n2")
+    assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
 
 
 def test_without_a_policy_it_does_what_pyxis_would(

@@ -15,7 +15,7 @@ from warmstart.job import Job
 from warmstart.policy import load
 from warmstart.policy.compiled import Condition, Policy
 from warmstart.policy.invalid import PolicyInvalid
-from warmstart.policy.match import Grant, combine, matching, private_repository
+from warmstart.policy.match import NO_RULE, Grant, combine, matching, private_repository
 
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml-1")
 
@@ -144,7 +144,6 @@ def test_later_rules_add_to_earlier_ones(policy_of: Make) -> None:
 @pytest.mark.parametrize(
     ("rules", "job", "read", "publish"),
     [
-        ("", JOB, OWN, OWN[0]),
         (ALL, JOB, OWN, OWN[0]),
         (ACCOUNT, JOB, ["account-ml-1", *OWN], OWN[0]),
         (SITE, JOB, ["site", "account-ml-1", *OWN], OWN[0]),
@@ -154,7 +153,7 @@ def test_later_rules_add_to_earlier_ones(policy_of: Make) -> None:
         (ACCOUNT, PUBLISHER._replace(account=""), ["user-1500-svc_ci"], "user-1500-svc_ci"),
         (SITE, PUBLISHER, ["site"], "site"),
         # Another partition: no right, and nothing of the site's either.
-        (SITE, PUBLISHER._replace(partition="cpu"), ["user-1500-svc_ci"], "user-1500-svc_ci"),
+        (ALL + SITE, PUBLISHER._replace(partition="cpu"), ["user-1500-svc_ci"], "user-1500-svc_ci"),
         # The name with another uid, or the uid with another name: not whom the admin meant.
         (SITE, PUBLISHER._replace(uid=1600), ["site", "account-ml-1", "user-1600-svc_ci"], "user-1600-svc_ci"),
         (SITE, PUBLISHER._replace(user="bob"), ["site", "account-ml-1", "user-1500-bob"], "user-1500-bob"),
@@ -226,7 +225,7 @@ def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
     ("rules", "read", "publish"),
     [
         # What a rule would grant is not granted.
-        ("  - {name: q, match: {qos: hi}, scope: site}\n", OWN, OWN[0]),
+        (ALL + "  - {name: q, match: {qos: hi}, scope: site}\n", OWN, OWN[0]),
         # What it would take away is taken away.
         (SITE + "  - {name: q, match: {qos: low}, scope: user}\n", ["user-1500-svc_ci"], "user-1500-svc_ci"),
         # Narrowed to a scope in which the job could publish if the rule were not there: it reads only.
@@ -269,12 +268,50 @@ def test_two_accounts_have_two_scope_keys(one: str, other: str) -> None:
     assert all(set(key) <= set("%-_.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") for key in keys)
 
 
+MODES = """\
+  - {name: all, profiles: [numba]}
+  - {name: watch, match: {partition: gpu}, mode: observe}
+  - {name: canary, match: {node: n1}, mode: enforce}
+  - {name: night, match: {job_name: 'night*'}, mode: observe}
+  - {name: day, match: {job_name: 'day*'}, mode: enforce}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "observed"),
+    [
+        ({"node": "n2", "partition": "cpu", "job_name": "x"}, {"enforce": False, "observe": True}),
+        ({"node": "n2", "partition": "gpu", "job_name": "x"}, {"enforce": True, "observe": True}),
+        ({"node": "n1", "partition": "gpu", "job_name": "x"}, {"enforce": False, "observe": False}),
+        ({"node": "n1", "partition": "gpu", "job_name": "nightly"}, {"enforce": True, "observe": True}),
+        ({"node": "n2", "partition": "gpu", "job_name": "daytime"}, {"enforce": False, "observe": False}),
+        # Not known: a rule that would observe holds, one that would enforce does not.
+        ({"node": "n1", "partition": "gpu"}, {"enforce": True, "observe": True}),
+    ],
+)
+def test_the_last_rule_with_a_mode_decides(
+    compiled_of: Compile, changes: dict[str, str], observed: dict[str, bool]
+) -> None:
+    """Without one the policy's own does; profiles and the rest add up as ever."""
+    for mode, expected in observed.items():
+        grant = granted(with_spec(compiled_of, MODES)._replace(mode=mode), a_job(**changes))
+        assert (grant.observed, grant.profiles) == (expected, ["numba"])
+
+
 def test_a_job_that_wants_nothing_gets_nothing(policy_of: Make) -> None:
     """--no-warm: no image, no profile, no scope, and the reason says so."""
     job = JOB._replace(no_warm=True)
     policy = policy_of(ALL)
     grant = combine(policy, matching(policy, job, no_groups), job)
     assert grant == Grant([], [], {}, "user", [], "", "it was submitted with --no-warm")
+
+
+@pytest.mark.parametrize(
+    "rules", ["", "  - {name: a, match: {node: n2}, images: ['docker://a.org/x:1'], env: {A: '1'}}\n"]
+)
+def test_a_job_that_no_rule_matches_is_left_alone(policy_of: Make, rules: str) -> None:
+    """It may neither read nor publish, and what it asks for is not granted either."""
+    assert granted(policy_of(rules), JOB) == Grant([], [], {}, "user", [], "", NO_RULE)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pytest
 
 from tests.support import sample_log
 from warmstart.report.page import page
+from warmstart.report.prediction import Prediction
 from warmstart.report.runs import ImageUse, Run, runs
-from warmstart.report.summary import summarize
+from warmstart.report.summary import Hits, summarize
 
 VOID = {"meta", "wbr"}
+NOTHING = Prediction().result()
 
 
 class Checked(HTMLParser):
@@ -87,3 +89,13 @@ def test_names_are_text() -> None:
 def test_nothing_to_show_is_a_page() -> None:
     """With empty tables."""
     assert "none" in page(summarize([]), "now")
+
+
+def test_observed_jobs_have_a_section_of_their_own() -> None:
+    """Only where there were any."""
+    predicted = NOTHING._replace(jobs=1200, imports=3, avoided=1197, profiles=(Hits("<b>", 9, 1),))
+    text = page(summarize([]), "now", predicted)
+    assert Checked(text).tags >= {"table"}
+    for words in ("If observed jobs were enforced", "1,197", "90.0 %", "&lt;b&gt;"):
+        assert words in text
+    assert "observed" not in page(summarize([]), "now", NOTHING)

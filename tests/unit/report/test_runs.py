@@ -94,3 +94,17 @@ def test_runs_of_a_cluster() -> None:
     assert len([run for run in found if run.hook == "prolog"]) == 250
     assert len([run for run in found if run.hook == "epilog"]) == 249
     assert all(run.outcome for run in found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "excluded"),
+    [
+        ({}, "it is only observed (mode: observe)"),
+        ({"excluded": "no rule matches it on this node"}, "no rule matches it on this node"),
+        ({"refused": {"reason": "no such"}}, "it is only observed (mode: observe), and would be refused: no such"),
+    ],
+)
+def test_an_observed_job_is_explained_and_no_start(fields: dict[str, object], excluded: str) -> None:
+    """`warmstart explain` says why it has nothing; the report counts only jobs that warmstart did something for."""
+    run = one(event("job.observed", asked={"keep": True}, head=True, **fields), event("hook.finished", outcome="ok"))
+    assert (run.is_planned, run.head, run.asked, run.excluded) == (True, False, {"keep": True}, excluded)

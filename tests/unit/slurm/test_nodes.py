@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.support.runs import a_job
-from warmstart.slurm.nodes import first, has_first_node_alone, has_several
+from warmstart.slurm.nodes import expand, first, has_first_node_alone, has_several
 
 HERE = os.cpu_count() or 1
 
@@ -47,6 +47,21 @@ def test_what_slurm_says_counts_first(cpus: str, says: str, alone: bool) -> None
 def test_a_list_of_several_hosts(hostlist: str, several: bool) -> None:
     """A dash is a range only in brackets."""
     assert has_several(hostlist) is several
+
+
+@pytest.mark.parametrize(
+    ("hostlist", "hosts"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n[08-10,12],login-1", ["n08", "n09", "n10", "n12", "login-1"]),
+        ("rack[1-2]node[3,5]-ib", ["rack1node3-ib", "rack1node5-ib", "rack2node3-ib", "rack2node5-ib"]),
+    ],
+)
+def test_a_list_is_expanded(hostlist: str, hosts: list[str]) -> None:
+    """Numbers keep their width."""
+    assert expand(hostlist) == hosts
+    assert first(hostlist) == (hosts or [""])[0]
 
 
 # The head node is the first of Slurm's compressed list.

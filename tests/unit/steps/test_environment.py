@@ -45,6 +45,12 @@ def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: P
     )
 
 
+def test_a_notice_stands_alone_where_there_are_no_variables(context: Context, tmp_path: Path) -> None:
+    """For a job that no rule matches and that asks for something."""
+    view.publish(context.paths.view, context.record, {"notice": "no rule matches\n"})
+    assert printed(tmp_path) == (0, ["print no rule matches"])
+
+
 def test_what_the_user_set_stays(context: Context, tmp_path: Path) -> None:
     """But not our own variables, and not a path into another job's workspace that was inherited."""
     options = Options({"KEPT": "ours", "STALE": "ours"}, {"WARMSTART_IMAGE": "/image"}, ())

@@ -8,7 +8,7 @@ from warmstart.entry.cli.lazy import LazyGroup
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 
-_COMMANDS = ("audit", "cache", "doctor", "explain", "images", "maintain", "plan", "policy", "report")
+_COMMANDS = ("audit", "cache", "doctor", "explain", "images", "maintain", "plan", "policy", "release", "report")
 
 
 @click.group(

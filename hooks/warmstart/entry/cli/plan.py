@@ -74,6 +74,7 @@ class Preview(TypedDict):
 
     job: JobShown
     nothing_because: str
+    mode: str
     verdict: Fields | None
     rules: list[RuleShown]
     images: list[ImageShown]
@@ -173,6 +174,7 @@ def preview(policy: Policy, job: Job) -> Preview:
             "comment": job.comment,
         },
         "nothing_because": grant.reason,
+        "mode": "observe" if grant.observed else "enforce",
         "verdict": verdict.as_audit() if verdict else None,
         "rules": [_rule(match) for match in matches],
         "images": _images(policy, job, grant, requested),
@@ -283,6 +285,8 @@ def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
     say(f"Job of {job['user']} (uid {job['uid']}): {described}\nPolicy: {policy.origin}")
     rules = [(rule["name"], rule["matched"], rule["reason"]) for rule in found["rules"]]
     show_table(("rule", "applies", "reason"), rules)
+    if found["mode"] == "observe":
+        say("Observed: hooks write into the audit log what is below, and touch nothing.", bold=True)
     if found["nothing_because"]:
         say(f"warmstart does nothing for this job: {found['nothing_because']}", bold=True)
     elif found["verdict"]:

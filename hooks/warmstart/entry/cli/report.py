@@ -14,6 +14,7 @@ from warmstart.entry.cli.audit_source import from_option, moment, opened_log, re
 from warmstart.entry.cli.output import fail, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
+from warmstart.report.prediction import Predicted, Prediction
 from warmstart.report.runs import runs
 from warmstart.report.summary import Counted, Hits, Summary, summarize
 from warmstart.report.values import as_objects
@@ -53,20 +54,26 @@ def report(
 
     Exit status: 0 there were runs of hooks in that time; 1 there were none; 2 wrong usage, or a log cannot be read.
     """
-    log = opened_log(installation, sources)
+    log, prediction = opened_log(installation, sources), Prediction()
     with reading(sources):
-        found = summarize(runs(log.lines(LineFilter(since=since, until=until))), by_hour=_is_short(since, until))
+        lines = prediction.watch(log.lines(LineFilter(since=since, until=until)))
+        found = summarize(runs(lines), by_hour=_is_short(since, until))
+    predicted = prediction.result()
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
     if not found.runs:
         warn("no hook ran in that time")
         raise click.exceptions.Exit(NOTHING)
     if page:
-        _write(page, found)
+        _write(page, found, predicted)
     elif as_json:
-        show_json(as_objects(found))
+        show_json(
+            {**{name: as_objects(value) for name, value in found._asdict().items()}, "observed": _plain(predicted)}
+        )
     else:
         _show(found)
+        if predicted.jobs:
+            _show_prediction(predicted)
 
 
 def _is_short(since: str, until: str | None) -> bool:
@@ -74,12 +81,17 @@ def _is_short(since: str, until: str | None) -> bool:
     return since >= timestamp(time.time() - HOURLY) or (until is not None and until[:10] <= since[:10])
 
 
-def _write(path: str, found: Summary) -> None:
+def _plain(predicted: Predicted) -> object:
+    """Return what observed jobs would have had, None if there were none."""
+    return as_objects(predicted) if predicted.jobs else None
+
+
+def _write(path: str, found: Summary, predicted: Predicted) -> None:
     from warmstart.report.page import page
 
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(page(found, timestamp(time.time())))
+            file.write(page(found, timestamp(time.time()), predicted))
     except OSError as error:
         fail(error)
     say(f"wrote {path}, {format_size(os.path.getsize(path))}")
@@ -136,6 +148,31 @@ def _show(found: Summary) -> None:
         ],
     )
     _counts("image", found.top_images)
+
+
+def _show_prediction(predicted: Predicted) -> None:
+    images = predicted.imports + predicted.avoided
+    say("")
+    say("Observed jobs, if they were enforced:", bold=True)
+    show_table(
+        ("what", "number", "of which"),
+        [
+            ("prologs", predicted.jobs, "on each node of each job"),
+            *(
+                (f"{hits.name}: warm", _percent(hits), f"{hits.warm} of {hits.warm + hits.cold}")
+                for hits in predicted.profiles
+            ),
+            ("imports", predicted.imports, ""),
+            ("imports avoided", predicted.avoided, f"of {images} images"),
+            (
+                "time saved on imports",
+                format_duration(predicted.saved_s),
+                f"{predicted.saves_unknown} images without an estimate",
+            ),
+            ("jobs refused", predicted.refused, ""),
+            ("nodes drained", predicted.drains, ""),
+        ],
+    )
 
 
 def _added(found: Summary) -> int:

@@ -12,6 +12,7 @@ from warmstart.paths import Installation
 from warmstart.policy import compiled, source, trust
 from warmstart.policy.current import current_policy
 from warmstart.policy.invalid import PolicyUntrusted
+from warmstart.policy.match import OBSERVE
 
 
 def current(installation: Installation) -> Iterator[Finding]:
@@ -93,6 +94,22 @@ def enforcement(installation: Installation) -> Iterator[Finding]:
         yield Finding(OK, found)
 
 
+def mode(installation: Installation) -> Iterator[Finding]:
+    """Check for jobs that are only observed, which is easily forgotten."""
+    try:
+        policy = current_policy(installation).policy
+    except PolicyError as error:
+        yield Finding(UNKNOWN, f"there is no policy: {_line(error)}", error.hint)
+        return
+    rules = [rule.name for rule in policy.rules if rule.mode == OBSERVE]
+    if policy.mode == OBSERVE:
+        yield Finding(ADVICE, "mode: observe: hooks touch nothing, but where a rule enforces", "docs/rollout.md")
+    elif rules:
+        yield Finding(ADVICE, f"jobs of these rules are only observed: {', '.join(rules)}", "docs/rollout.md")
+    else:
+        yield Finding(OK, "no job is only observed")
+
+
 def _line(error: PolicyError) -> str:
     return "; ".join(str(error).splitlines())
 
@@ -102,5 +119,6 @@ CHECKS = {
     "policy.files": files,
     "policy.compiled": compiled_form,
     "policy.off": switch,
+    "policy.mode": mode,
     "policy.trust": enforcement,
 }

@@ -135,7 +135,9 @@ def test_a_job_that_no_rule_gives_anything(tmp_path: Path) -> None:
     site = installed(tmp_path, POLICY.partition("rules:")[0])
     result = run(site, *NOBODY)
     assert result.exit_code == 0
-    assert "No rule gives this job anything" in result.stdout
+    assert "does nothing for this job: no rule matches it on this node" in result.stdout
+    site = installed(tmp_path / "named", f"{POLICY.partition('rules:')[0]}rules: [{{name: all}}]\n")
+    assert "No rule gives this job anything" in run(site, *NOBODY).stdout
 
 
 def test_nothing_is_written(site: Installation) -> None:
@@ -150,6 +152,14 @@ def test_a_broken_policy_and_an_unknown_user_are_status_2(tmp_path: Path) -> Non
     site = installed(tmp_path, "version: 2\n")
     assert run(site, *NOBODY).exit_code == 2
     assert run(installed(tmp_path), "plan", "--user", "no-such-user").exit_code == 2
+
+
+def test_a_job_that_is_only_observed_is_said_to_be(tmp_path: Path) -> None:
+    """The plan itself is the same."""
+    site = installed(tmp_path, f"{POLICY}mode: observe\n")
+    found = answer(site, *NOBODY)
+    assert (found["mode"], found["steps"]["prolog"]) == ("observe", ["workspace", "seed", "environment"])
+    assert "Observed: hooks write into the audit log" in run(site, *NOBODY).stdout
 
 
 def test_the_off_switch_is_mentioned(site: Installation) -> None:

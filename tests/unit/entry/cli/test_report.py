@@ -56,6 +56,38 @@ def test_a_day_is_shown_by_the_hour(nowhere: Installation, logs: str) -> None:
     assert len(starts) == 24
 
 
+def test_observed_jobs_are_told_what_enforcing_would_bring(nowhere: Installation, tmp_path: Path) -> None:
+    """As text, in JSON and on the page; where there are none nothing is said of them."""
+    log = tmp_path / "audit.jsonl"
+    known = {"cluster": "c", "node": "n1", "hook": "prolog", "run_id": "r", "ts": "2026-02-03T10:00:00.000Z"}
+    seen = {"event": "image.observed", "image": "a", "found": False, "head": True, **known}
+    cold = {
+        "event": "cache.observed",
+        "profile": "numba",
+        "namespace": "n",
+        "scopes": ["user-1-a"],
+        "entries": 0,
+        **known,
+    }
+    jobs = [{**line, "job_id": job} for job in (1, 2) for line in (seen, cold, {"event": "job.observed", **known})]
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in jobs))
+    options = ("report", "--from", str(log), "--since", "2026-02-01")
+    shown = run(nowhere, *options).stdout
+    for words in ("if they were enforced", "imports avoided", "numba: warm", "0 of 2"):
+        assert words in shown
+    found = json.loads(run(nowhere, *options, "--json").stdout)
+    assert (found["jobs"], found["observed"]["jobs"], found["observed"]["imports"]) == (0, 2, 1)
+    assert run(nowhere, *options, "--html", str(tmp_path / "page.html")).exit_code == 0
+    assert "If observed jobs were enforced" in (tmp_path / "page.html").read_text()
+
+
+def test_nothing_is_said_of_observing_where_nothing_was_observed(nowhere: Installation, logs: str) -> None:
+    """The usual report."""
+    options = ("report", "--from", logs, "--since", "2026-02-01")
+    assert "enforced" not in run(nowhere, *options).stdout
+    assert json.loads(run(nowhere, *options, "--json").stdout)["observed"] is None
+
+
 def test_a_page(nowhere: Installation, logs: str, tmp_path: Path) -> None:
     """One file; one that can't be written is status 2."""
     path = tmp_path / "report.html"

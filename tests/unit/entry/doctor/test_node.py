@@ -102,6 +102,15 @@ def test_the_switch(site: Installation) -> None:
     assert policy_statuses(site)["policy.off"] == "advice"
 
 
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [("", "ok"), ("mode: observe\n", "advice"), ("  - {name: watch, mode: observe}\n", "advice")],
+)
+def test_jobs_that_are_only_observed(tmp_path: Path, more: str, status: str) -> None:
+    """All, or those of a rule: easily forgotten."""
+    assert policy_statuses(installed(tmp_path, POLICY + more))["policy.mode"] == status
+
+
 def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three accounts that exist, have the uids that hooks use, and no privileges."""
     people = {name: (number, number) for number, name in enumerate(("w", "i", "v"), 900)}

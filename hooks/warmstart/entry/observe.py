@@ -1,0 +1,167 @@
+"""Observing: a prolog audits what it would do for a job, and touches nothing (docs/rollout.md). Runs as root.
+
+It plans as if it enforced, and looks up in the store what the job would find there: read-only, in a process of the
+store's owner, within `SECONDS`. What is not in the store has a stand-in for its digest, so that all jobs which would
+share it are audited alike; `report.prediction` counts from these events what enforcing would have brought. Nothing here
+raises: an observed job's prolog ends with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from warmstart import plan
+from warmstart.audit import events
+from warmstart.entry.hook import Hook
+from warmstart.errors import StoreError, UserError, WarmstartError
+from warmstart.host.deadline import after
+from warmstart.images.choice import recipe
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.layout import PRIVATE_STORES, Found
+from warmstart.images.query import query_by_rules
+from warmstart.images.reference import Reference
+from warmstart.policy.match import Grant
+from warmstart.profiles import facts, registry
+from warmstart.request import NOTHING, Request
+from warmstart.store.client import StoreClient
+
+STEP = "observe"
+SECONDS = 2.0  # for all look-ups of a job
+
+
+def run(hook: Hook, grant: Grant, *, head: bool) -> None:
+    """Audit what the prolog would do; `head` as in the record."""
+    try:
+        _Observation(hook, grant, head=head).run()
+    except WarmstartError as error:
+        hook.audit.emit(events.STEP_FAILED, step=STEP, error=error.as_audit())
+    except Exception:  # noqa: BLE001 - a bug; the job is none the wiser
+        hook.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
+
+
+class _Planned(NamedTuple):
+    """What a job would get."""
+
+    steps: list[str]
+    images: list[Reference]
+    profiles: list[str]
+    left_out: list[str]
+    requested: Request = NOTHING
+
+
+class _Observation:
+    def __init__(self, hook: Hook, grant: Grant, *, head: bool) -> None:
+        self._hook = hook
+        self._grant = grant
+        self._head = head
+        self._deadline = after(SECONDS)
+        self._is_reachable = True  # the store
+
+    def run(self) -> None:
+        """Plan, look up, audit. Raises the errors of a plan that are not the job's fault."""
+        hook, started = self._hook, time.monotonic()
+        try:
+            planned = self._plan()
+        except UserError as error:
+            hook.audit.emit(events.JOB_OBSERVED, steps=[], refused=error.as_audit())
+            return
+        policy = hook.policy
+        with StoreClient(policy.store_user, policy.paths.store, "") as store:
+            image = self._images(store, planned)
+            self._caches(store, planned, image)
+        hook.audit.emit(
+            events.JOB_OBSERVED,
+            **plan.as_audit(self._grant, planned.requested, head=self._head),
+            steps=planned.steps,
+            **({"left_out": planned.left_out} if planned.left_out else {}),
+            duration_ms=round((time.monotonic() - started) * 1000, 3),
+        )
+
+    def _plan(self) -> _Planned:
+        policy, job, grant = self._hook.policy, self._hook.job, self._grant
+        requested = plan.request_of(job, grant)
+        steps = [step.name for step in plan.prolog(policy, job, grant, requested)]
+        if not steps:
+            return _Planned([], [], [], [], requested)
+        return _Planned(
+            [*steps, "environment"],
+            plan.images(policy, grant, requested),
+            plan.profiles(policy, grant, requested),
+            plan.left_out(policy, grant, requested),
+            requested,
+        )
+
+    def _images(self, store: StoreClient, planned: _Planned) -> str:
+        """Audit every image. Return the digest of the first one, or its stand-in; "" if there is none."""
+        policy = self._hook.policy
+        private = dict(plan.private_images(policy, self._hook.job, planned.images))
+        digests = []
+        for reference in planned.images:
+            name = private.get(reference, "")
+            found = self._find_image(store, reference, name)
+            digest = found.digest if found else reference.digest
+            self._hook.audit.emit(
+                events.IMAGE_OBSERVED,
+                image=reference.canonical(),
+                digest=digest,
+                found=found is not None,
+                bytes=found.size if found else 0,
+                head=self._head,
+                **({"private": name} if name else {}),
+            )
+            digests.append(digest or f"unresolved:{reference.canonical()}")
+        return digests[0] if digests else ""
+
+    def _find_image(self, store: StoreClient, reference: Reference, private: str) -> Found | None:
+        if not self._is_reachable:
+            return None
+        rules = self._hook.policy.images
+        path = os.path.join(store.path, PRIVATE_STORES, private) if private else store.path
+        client = ImageStoreClient(store.worker, path, f"image {reference.canonical()}")
+        try:
+            found = client.find(query_by_rules(reference, rules, recipe(rules.importer)), self._deadline)
+        except StoreError as error:
+            self._unreachable(error)
+            return None
+        return None if found is None or found.invalid else found
+
+    def _caches(self, store: StoreClient, planned: _Planned, image: str) -> None:
+        """Audit every profile: its namespace, what the store has for it, and where the job would publish."""
+        policy, grant = self._hook.policy, self._grant
+        profiles = [registry.get(name, policy.profiles) for name in planned.profiles]
+        known = facts.derive(profiles, image or f"label:{policy.site_label}", planned.requested.files)
+        if policy.constant_cache:
+            known["path"] = policy.constant_cache
+        for profile in profiles:
+            namespace = facts.namespace(profile, known)
+            entries, bundles, size = self._offered(store, profile.name, namespace)
+            self._hook.audit.emit(
+                events.CACHE_OBSERVED,
+                profile=profile.name,
+                namespace=namespace,
+                scopes=grant.read_scopes,
+                publishes=grant.publish_scope if self._head or profile.per_rank else "",
+                fresh=planned.requested.fresh,
+                entries=entries,
+                bundles=bundles,
+                bytes=size,
+            )
+
+    def _offered(self, store: StoreClient, profile: str, namespace: str) -> Sequence[int]:
+        """Return how many entries, bundles and bytes the store would offer."""
+        if not self._is_reachable:
+            return (0, 0, 0)
+        try:
+            offers = store.offers(self._grant.read_scopes, profile, namespace, self._deadline).offers
+        except StoreError as error:
+            self._unreachable(error)
+            return (0, 0, 0)
+        return sum(len(offer.entries) for offer in offers), len(offers), sum(offer.size for offer in offers)
+
+    def _unreachable(self, error: StoreError) -> None:
+        self._is_reachable = False
+        self._hook.audit.emit(events.STEP_FAILED, step=STEP, error=error.as_audit())

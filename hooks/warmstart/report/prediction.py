@@ -1,0 +1,182 @@
+"""What enforcing would have brought to jobs that were observed (`mode: observe`, docs/rollout.md).
+
+A virtual index of the images and namespaces that observed jobs would have filled: an image counts as imported by the
+first job that misses it, and a namespace as filled when the first job of it that may publish has ended. Lines of many
+logs may come in any order, as long as a job's prolog on a node comes before its epilog there.
+
+What it takes for granted: every import succeeds, tags do not move, and a job uses the tools of its profiles. Time
+saved is counted as in `summary`, but without sizes: what is not in the store has none.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.audit.line import Line
+from warmstart.report import values
+from warmstart.report.summary import Hits
+
+MOST_OPEN = 1 << 16  # jobs without an epilog so far; of older ones the end is not known
+
+_Namespace = tuple[str, str]  # profile, name
+_Job = tuple[str, str, str]  # cluster, node, id
+
+
+class Predicted(NamedTuple):
+    """Counts for each node of each job, as the hooks would have audited them."""
+
+    jobs: int  # prologs
+    refused: int  # jobs that would have failed with a verdict
+    drains: int
+    imports: int
+    avoided: int  # images that another job's import, or the store, would have had
+    saved_s: float  # seconds; on the first node of each job
+    saves_unknown: int  # images on first nodes whose import nobody has measured
+    profiles: tuple[Hits, ...]
+
+
+class Prediction:
+    """Adds up the lines of audit logs; `result` says what they amount to."""
+
+    def __init__(self) -> None:
+        self._jobs = self._refused = self._drains = 0
+        self._images: dict[str, _Image] = {}
+        self._caches: dict[_Namespace, _Cache] = {}
+        self._open: dict[_Job, list[tuple[_Namespace, str]]] = {}  # where each job will publish
+        self._imports: dict[str, list[float]] = {}  # image → seconds of its imports: their number and sum
+
+    def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Pass lines on, and count them."""
+        for line in lines:
+            self.add(line)
+            yield line
+
+    def add(self, line: Line) -> None:
+        """Count one line; lines of other events cost next to nothing."""
+        match line.get("event"):
+            case events.JOB_OBSERVED:
+                self._jobs += 1
+                self._refused += "refused" in line
+            case events.DRAIN_OBSERVED:
+                self._drains += 1
+            case events.IMAGE_OBSERVED:
+                self._images.setdefault(str(line.get("image")), _Image()).add(line)
+            case events.CACHE_OBSERVED:
+                self._cache(line)
+            case events.HOOK_FINISHED if line.get("hook") == "epilog":
+                self._ended(line)
+            case events.IMAGE_IMPORTED:
+                known = self._imports.setdefault(str(line.get("image")), [0, 0.0])
+                known[0] += 1
+                known[1] += values.number(line, "duration_ms") / 1000
+
+    def result(self) -> Predicted:
+        """Return what the lines so far amount to."""
+        saved, unknown = 0.0, 0
+        for name, image in self._images.items():
+            seconds = self._import_seconds(name)
+            if seconds is None:
+                unknown += len(image.later(0.0))
+            else:
+                saved += seconds * len(image.later(seconds))
+        counts: dict[str, Hits] = {}
+        for (profile, _), cache in sorted(self._caches.items()):
+            known, (warm, cold) = counts.get(profile, Hits(profile, 0, 0)), cache.hits()
+            counts[profile] = Hits(profile, known.warm + warm, known.cold + cold)
+        imports = sum(image.first is not None for image in self._images.values())
+        return Predicted(
+            jobs=self._jobs,
+            refused=self._refused,
+            drains=self._drains,
+            imports=imports,
+            avoided=sum(image.times for image in self._images.values()) - imports,
+            saved_s=round(saved, 3),
+            saves_unknown=unknown,
+            profiles=tuple(counts.values()),
+        )
+
+    def _cache(self, line: Line) -> None:
+        name = (str(line.get("profile")), str(line.get("namespace")))
+        self._caches.setdefault(name, _Cache()).add(line)
+        if scope := line.get("publishes"):
+            self._open.setdefault(_job(line), []).append((name, str(scope)))
+            if len(self._open) > MOST_OPEN:
+                del self._open[next(iter(self._open))]
+
+    def _ended(self, line: Line) -> None:
+        for name, scope in self._open.pop(_job(line), ()):
+            self._caches[name].filled(scope, _seconds(line))
+
+    def _import_seconds(self, image: str) -> float | None:
+        """Return the mean duration of the image's imports, else of all imports; None if there was none."""
+        known = [self._imports[image]] if image in self._imports else list(self._imports.values())
+        number = sum(count for count, _ in known)
+        return sum(seconds for _, seconds in known) / number if number else None
+
+
+class _Image:
+    """One image: when it was missed for the first time, and when first nodes of jobs wanted it."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.first: float | None = None
+        self._found = array("d")
+        self._missed = array("d")
+
+    def add(self, line: Line) -> None:
+        self.times += 1
+        at = _seconds(line)
+        if not line.get("found"):
+            self.first = at if self.first is None else min(self.first, at)
+        if line.get("head"):
+            (self._found if line.get("found") else self._missed).append(at)
+
+    def later(self, seconds: float) -> list[float]:
+        """Return when first nodes would have found the image at once, if an import takes `seconds`."""
+        first = self.first or 0.0
+        return [*self._found, *(at for at in self._missed if at > first + seconds)]
+
+
+class _Cache:
+    """One namespace: when each scope would have had entries, and when jobs wanted it, by the scopes that they read."""
+
+    def __init__(self) -> None:
+        self._filled: dict[str, float] = {}
+        self._wanted: dict[tuple[str, ...], array[float]] = {}
+        self._warm = self._cold = 0
+
+    def add(self, line: Line) -> None:
+        if line.get("fresh"):
+            self._cold += 1
+        elif line.get("entries"):
+            self._warm += 1
+        else:
+            self._wanted.setdefault(tuple(values.texts(line, "scopes")), array("d")).append(_seconds(line))
+
+    def filled(self, scope: str, at: float) -> None:
+        self._filled[scope] = min(at, self._filled.get(scope, at))
+
+    def hits(self) -> tuple[int, int]:
+        """Return how many jobs would have begun with entries, and how many without."""
+        warm, cold = self._warm, self._cold
+        for scopes, times in self._wanted.items():
+            since = min((self._filled[scope] for scope in scopes if scope in self._filled), default=None)
+            found = 0 if since is None else sum(at > since for at in times)
+            warm, cold = warm + found, cold + len(times) - found
+        return warm, cold
+
+
+def _job(line: Line) -> _Job:
+    return str(line.get("cluster")), str(line.get("node")), str(line.get("job_id"))
+
+
+def _seconds(line: Line) -> float:
+    """Return the time of a line in epoch seconds; 0.0 if it has none."""
+    try:
+        return datetime.fromisoformat(str(line.get("ts")).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0
