@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
@@ -28,6 +29,8 @@ def current(installation: Installation) -> Iterator[Finding]:
             f"{_line(found.problem)}",
             "fix what `warmstart policy check` reports",
         )
+    elif not found.policy.rules:
+        yield Finding(WRONG, f"{found.origin} has no rules: no job gets anything", "add rules (docs/policy.md)")
     elif found.changed:
         yield Finding(OK, "the files were changed; the next hook puts them into force")
     else:
@@ -73,7 +76,9 @@ def switch(installation: Installation) -> Iterator[Finding]:
         change = f"find the cause (warmstart audit --event node.drained, hook.crashed); then rm {installation.brake}"
         yield Finding(CRITICAL, found, change)
     elif installation.is_off:
-        yield Finding(ADVICE, f"{installation.off_switch} exists: hooks do nothing", "remove it to enable the hooks")
+        age = time.time() - os.stat(installation.off_switch).st_mtime
+        found = f"{installation.off_switch} exists, since {age / 3600:.1f} h: hooks do nothing"
+        yield Finding(WRONG, found, f"when the reason is gone: rm {installation.off_switch}")
     else:
         yield Finding(OK, "hooks are enabled")
 
