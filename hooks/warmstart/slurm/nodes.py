@@ -32,6 +32,42 @@ def first(hostlist: str) -> str:
     return host
 
 
+def expand(hostlist: str, most: int = 1 << 16) -> frozenset[str]:
+    """Return the hosts of a host list. Raises `ValueError` if it is malformed, or has more than `most`."""
+    found: set[str] = set()
+    for part in _split(hostlist):
+        found.update(_expanded(part, most))
+        if len(found) > most:
+            raise ValueError(f"more than {most} hosts")
+    return frozenset(found)
+
+
+def _expanded(part: str, most: int) -> list[str]:
+    before, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part] if part else []
+    ranges, _, after = rest.partition("]")
+    numbers: list[str] = []
+    for item in ranges.split(","):
+        low, _, high = item.partition("-")
+        if int(high or low) - int(low) >= most:
+            raise ValueError(f"more than {most} hosts")
+        numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high or low) + 1)]
+    tails = _expanded(after, most) if after else [""]
+    return [f"{before}{number}{tail}" for number in numbers for tail in tails]
+
+
+def _split(hostlist: str) -> list[str]:
+    parts, depth = [""], 0
+    for character in hostlist:
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
 def has_several(hostlist: str) -> bool:
     """Return whether a host list has several hosts: true for `n1,n2` and `n[1-2]`, false for `n1` and `n[7]-ib`."""
     depth = 0
