@@ -14,6 +14,7 @@ from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import (
     ADVICE,
     AS_ROOT,
+    BAD,
     CRITICAL,
     CRITICAL_CHECKS,
     OK,
@@ -120,7 +121,7 @@ def status_of(results: Sequence[Result]) -> int:
     unknown = [result.check for result in results if result.status == UNKNOWN]
     if not CRITICAL_CHECKS.isdisjoint(unknown):
         return SEVERE
-    return PROBLEMS if unknown or any(result.status == WRONG for result in results) else GOOD
+    return PROBLEMS if unknown or any(result.status in BAD for result in results) else GOOD
 
 
 def examine(installation: Installation, conf_path: str | None = None) -> list[Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from warmstart.errors import PolicyError
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Policy, Rule
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
 from warmstart.policy.trust import TrustUnproven
@@ -247,7 +248,11 @@ def _print_values(values: Json, rules: list[Json]) -> None:
     from warmstart.policy.schema import key_types
 
     types = key_types()
-    pairs = [(key, _written(types.get(key, ""), value)) for key, value in _flat(values, "")]
+    # Profiles of the site's own have the keys of `files`, as far as they have units.
+    pairs = [
+        (key, written(types.get(re.sub(r"^profiles\.[^.]+", "files", key), ""), value))
+        for key, value in _flat(values, "")
+    ]
     for number, rule in enumerate(rules, 1):
         pairs += [(f"rules[{number}].{key}", text(value)) for key, value in rule.items() if value]
     show_fields(pairs)
@@ -288,7 +293,11 @@ def _profile(profile: DefinedProfile) -> Json:
 
 
 def _plain(value: object) -> object:
-    """Convert a section's NamedTuples and tuples into dicts and lists, recursively."""
+    """Convert a section's NamedTuples and tuples into dicts and lists, recursively, and patterns into their globs."""
+    if isinstance(value, Pattern):
+        return value.glob
+    if isinstance(value, tuple) and value and all(isinstance(item, Condition) for item in value):
+        return {item.attribute: [pattern.glob for pattern in item.patterns] for item in value}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
@@ -309,16 +318,24 @@ def _rule(rule: Rule) -> Json:
 def _flat(values: Json, prefix: str) -> Iterator[tuple[str, object]]:
     """Yield the values with their dotted keys."""
     for key, value in values.items():
-        if isinstance(value, dict) and value and key != "profiles":
+        if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for number, item in enumerate(value):
+                yield from _flat(item, f"{prefix}{key}[{number}].")
         else:
             yield f"{prefix}{key}", value
 
 
-def _written(kind: str, value: object) -> str:
-    """Format a value as the policy writes it: the number of a duration, a size or a share with its unit."""
+def written(kind: str, value: object) -> str:
+    """Format a value as a policy writes it: the number of a duration, a size or a share with its unit.
+
+    `kind` is the schema's word for the type of its key.
+    """
     units = _UNITS.get(kind)
-    if units is None or not isinstance(value, int) or not value:  # 0: no limit
+    if units is None or not isinstance(value, int):
         return text(value)
+    if not value:
+        return "-"  # no limit; a policy cannot write 0
     name = max((unit for unit in units if value % units[unit] == 0), key=lambda unit: units[unit])
     return f"{value // units[name]}{name}"

@@ -13,6 +13,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.identity import WorkerSilent
 
 OK, ADVICE, WRONG, CRITICAL, UNKNOWN = "ok", "advice", "wrong", "critical", "unknown"
+BAD = (WRONG, CRITICAL)
 OVERDUE_INTERVALS = 3  # of a timer, without a run that succeeded
 AS_ROOT = "run it as root"
 

@@ -23,9 +23,9 @@ from warmstart.host.files import opened_dir, weakness
 from warmstart.images import choice, verify
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base
-from warmstart.images.producer import format_size
 from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy
+from warmstart.policy.units import format_duration, format_size
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
@@ -235,7 +235,7 @@ def journals(node: Node) -> Iterator[Finding]:
     age = time.time() - min((journal.modified for journal in left), default=time.time())
     words = f"{len(left)} journals wait for the audit log"
     if age > WAITING_S:
-        found = f"{words}, the oldest for {age / 3600:.1f} h"
+        found = f"{words}, the oldest for {format_duration(age)}"
         change = "enable warmstart-maintain.timer and check that paths.audit is writable; run `warmstart maintain`"
         yield Finding(WRONG, found, change)
     else:
@@ -253,7 +253,7 @@ def maintenance(node: Node) -> Iterator[Finding]:
             since, words = os.stat(paths.root).st_mtime, "has never succeeded"
         age = time.time() - since
         if age > OVERDUE_INTERVALS * NODE_INTERVAL_S:
-            overdue.append(f"{words or f'last succeeded {age / 3600:.1f} h ago'} on {name}")
+            overdue.append(f"{words or f'last succeeded {format_duration(age)} ago'} on {name}")
         elif words:
             new.append(name)
     if overdue:
@@ -279,7 +279,7 @@ def spool(node: Node) -> Iterator[Finding]:
             oldest = min([oldest, *(status.st_mtime for status in found)])
     words = f"{count} bundles ({format_size(total)}) wait for the store"
     if time.time() - oldest > WAITING_S:
-        found_words = f"{words}, the oldest for {(time.time() - oldest) / 3600:.1f} h"
+        found_words = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
         yield Finding(WRONG, found_words, "check that the store is writable; enable warmstart-maintain.timer")
     else:
         yield Finding(OK, words)

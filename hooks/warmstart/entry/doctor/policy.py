@@ -13,6 +13,7 @@ from warmstart.paths import Installation
 from warmstart.policy import compiled, source, trust
 from warmstart.policy.current import current_policy
 from warmstart.policy.invalid import PolicyUntrusted
+from warmstart.policy.units import format_duration
 
 
 def current(installation: Installation) -> Iterator[Finding]:
@@ -77,7 +78,7 @@ def switch(installation: Installation) -> Iterator[Finding]:
         yield Finding(CRITICAL, found, change)
     elif installation.is_off:
         age = time.time() - os.stat(installation.off_switch).st_mtime
-        found = f"{installation.off_switch} exists, since {age / 3600:.1f} h: hooks do nothing"
+        found = f"{installation.off_switch} has existed for {format_duration(age)}: hooks do nothing"
         yield Finding(WRONG, found, f"when the reason is gone: rm {installation.off_switch}")
     else:
         yield Finding(OK, "hooks are enabled")

@@ -31,6 +31,7 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.worker import Worker
 from warmstart.policy.compiled import Policy
+from warmstart.policy.units import format_duration
 from warmstart.store import maintenance
 
 DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
@@ -257,7 +258,7 @@ def clock(store: Store) -> Iterator[Finding]:
 def maintained(store: Store) -> Iterator[Finding]:
     """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
     age = store.run(maintenance.last_maintained, store.path)
-    since = "has never succeeded" if age is None else f"last succeeded {age / 3600:.1f} h ago"
+    since = "has never succeeded" if age is None else f"last succeeded {format_duration(age)} ago"
     if age is None or age > OVERDUE_INTERVALS * STORE_INTERVAL_S:
         change = (
             "enable warmstart-maintain-store.timer on one host of the cluster and see its unit and its `step.failed`"
