@@ -74,8 +74,6 @@ def _key(_context: click.Context, _param: click.Parameter, value: str | None) ->
 @click.option(
     "--nodes",
     type=click.IntRange(2, 64),
-    envvar="SLURM_JOB_NUM_NODES",
-    default=2,
     help="How many nodes meet; default: those of the Slurm job, or 2.",
 )
 @json_option
@@ -86,7 +84,7 @@ def doctor(
     slurm_conf: str | None,
     everything: bool,
     key: str | None,
-    nodes: int,
+    nodes: int | None,
     as_json: bool,
 ) -> None:
     """Check this node, the store and slurm.conf, and suggest what to change: problems, then one line.
@@ -98,7 +96,7 @@ def doctor(
     """
     try:
         with working("waiting for the other nodes" if key else "checking"):
-            results = _meet(installation, key, nodes) if key else examine(installation, slurm_conf)
+            results = _meet(installation, key, nodes or _job_nodes()) if key else examine(installation, slurm_conf)
     except Exception as error:
         if isinstance(error, click.ClickException):
             raise
@@ -109,7 +107,7 @@ def doctor(
         findings = [result._asdict() for result in results]
         show_json({"ok": status == GOOD, "status": status, "findings": findings})
     else:
-        _print(results, everything=everything)
+        _print(results, everything=everything or bool(key))
     if status != GOOD:
         raise click.exceptions.Exit(status)
 
@@ -171,6 +169,12 @@ def _slurm(installation: Installation, policy: Policy | None, conf_path: str | N
             left_out("slurm.tasks", TASKS, f"{error.filename}: {error.strerror}", AS_ROOT),
         ]
     return run(slurm.CHECKS, subject) + run(TASKS, tasks)
+
+
+def _job_nodes() -> int:
+    """Return the number of nodes of the Slurm job that this process belongs to, at least 2."""
+    number = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return max(2, int(number)) if number.isdigit() else 2
 
 
 def _meet(installation: Installation, key: str, nodes: int) -> list[Result]:

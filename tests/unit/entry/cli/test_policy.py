@@ -13,6 +13,12 @@ from warmstart.paths import Installation
 from warmstart.policy.refresh import current
 
 
+@pytest.fixture(autouse=True)
+def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Know no partitions and nodes, whatever this host has."""
+    monkeypatch.setenv("SLURM_CONF", "/nonexistent")
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Installation:
     """Return an installation with a small policy that hooks have compiled."""

@@ -95,6 +95,26 @@ def test_nobody_else_comes(policy: Policy) -> None:
     assert os.listdir(policy.paths.store) == []
 
 
+@pytest.mark.parametrize(
+    ("variable", "options", "expected"), [("4", (), 4), ("1", (), 2), ("", (), 2), ("4", ("--nodes", "3"), 3)]
+)
+def test_how_many_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, options: tuple[str, ...], expected: int
+) -> None:
+    """Those of the Slurm job, or as many as are named; and all results are printed."""
+    seen = []
+
+    def meet_them(_policy: Policy, _key: str, nodes: int) -> list[Result]:
+        seen.append(nodes)
+        return [Result("meet.nodes", "ok", "met", "")]
+
+    monkeypatch.setattr(meet, "meet", meet_them)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", variable)
+    result = run(installed(tmp_path), "doctor", "--meet", "k", *options)
+    assert (result.exit_code, seen, "meet.nodes" in result.stdout) == (0, [expected], True)
+
+
 def test_a_key_is_a_name(tmp_path: Path) -> None:
     """It becomes a part of a path."""
     for key in ("../x", "", "a b"):
