@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import installed, run
+from tests.support.entry_site import OsAs
+from warmstart.entry.cli import doctor
 from warmstart.entry.doctor import meet, probe
 from warmstart.entry.doctor.finding import Result
 from warmstart.host import files
@@ -109,7 +111,7 @@ def test_how_many_meet(
         return [Result("meet.nodes", "ok", "met", "")]
 
     monkeypatch.setattr(meet, "meet", meet_them)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(doctor, "os", OsAs(0))
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", variable)
     result = run(installed(tmp_path), "doctor", "--meet", "k", *options)
     assert (result.exit_code, seen, "meet.nodes" in result.stdout) == (0, [expected], True)
