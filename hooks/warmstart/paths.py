@@ -95,6 +95,11 @@ class Installation(NamedTuple):
         """Directory of the counters of metrics, and of how far the audit log is counted (0700)."""
         return f"{self.var}/metrics"
 
+    @property
+    def store_id(self) -> str:
+        """The id of the store that this host uses; root's. Removed by an administrator who makes the store anew."""
+        return f"{self.var}/store-id"
+
     def node(self, node: str) -> NodePaths:
         """Return the directories of one node (one slurmd) of this host."""
         return NodePaths(f"{self.var}/{node}", f"{self.prefix}/libexec/warmstart")

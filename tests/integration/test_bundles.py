@@ -16,7 +16,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.accounts import STORE, Accounts
 from tests.support.bundles import draft
-from tests.support.vanish import VANISHED, WHENS, count_down
+from tests.support.vanish import WHENS, count_down, is_vanished
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
 from warmstart.harvest.pack import PackFailed, pack
 from warmstart.host.deadline import after
@@ -404,4 +404,4 @@ def publish_and_die(place: Place, entry: str, call: int, when: str) -> bool:
             bundles.publish_bundle(place.namespace(), fd, draft(entry), "n1-dies")
         finally:
             os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == VANISHED
+    return is_vanished(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

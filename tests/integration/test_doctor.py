@@ -46,7 +46,7 @@ def test_a_store_that_everybody_can_write_and_a_broken_edit(site: Site) -> None:
         status, found = examined(site)
     finally:
         site.store.chmod(0o755)
-    assert status == 1
+    assert status == 2
     assert found["store.writers"]["status"] == "critical"
     assert found["policy.in-force"]["status"] == "critical"
     assert "no_such_key" in found["policy.in-force"]["found"]

@@ -69,7 +69,7 @@ def test_import_list_show(site: Installation, place: Place) -> None:
     listed = run(site, "images", "list")
     assert listed.exit_code == 0
     assert reference in listed.stdout
-    assert "1 images, " in listed.stdout
+    assert "1 images, " in listed.stderr
     assert "sha256:" in run(site, "images", "show", reference).stdout
     assert run(site, "images", "show", "no/such:1").exit_code == 1
 
@@ -104,16 +104,16 @@ def test_verify_reads_every_byte(site: Installation, place: Place, store: Store)
 def test_pin_and_evict(site: Installation, place: Place, store: Store) -> None:
     """Images in use or pinned stay unless forced. Without names nothing is evicted while there is space."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
-    assert answer(site, "images", "evict") == {"evicted": [], "kept": []}
-    kept = run(site, "images", "evict", name, "--json")
+    assert answer(site, "images", "evict") == {"evicted": []}
+    kept = run(site, "images", "rm", name, "--json")
     assert (kept.exit_code, name in kept.stdout) == (1, True)
     shutil.rmtree(store.source / "images" / "used")
     assert run(site, "images", "pin", name).exit_code == 0
     assert answer(site, "images", "show", name)["protected"] == "pinned"
-    assert run(site, "images", "evict", name).exit_code == 1
+    assert run(site, "images", "rm", name).exit_code == 1
     assert run(site, "images", "unpin", name).exit_code == 0
     assert run(site, "images", "unpin", name).exit_code == 1
-    assert answer(site, "images", "evict", name, "--force") == {"evicted": [name], "kept": []}
+    assert answer(site, "images", "rm", name, "--force") == {"removed": [name], "kept": []}
     assert answer(site, "images", "list") == []
     assert imported(site, place)["how"] == "imported"
 
@@ -140,7 +140,7 @@ def test_every_change_is_audited(site: Installation, place: Place) -> None:
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
     run(site, "images", "pin", name)
     run(site, "images", "unpin", name)
-    run(site, "images", "evict", name, "--force")
+    run(site, "images", "rm", name, "--force")
     run(site, "images", "list")
     lines = [json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines()]
     told = [line["event"] for line in lines if line["hook"] == "images" and line["event"].startswith("image.")]
@@ -201,7 +201,7 @@ def test_root_sees_and_keeps_private_images(site: Installation, place: Place, st
     assert answer(site, "images", "show", other)["protected"] == "pinned"
     assert answer(site, "images", "show", public["path"])["protected"] == "in use"
     assert [row["problem"] for row in answer(site, "images", "verify")] == ["", ""]
-    assert len(answer(site, "images", "evict", other, "--force")["evicted"]) == 1
+    assert len(answer(site, "images", "rm", other, "--force")["removed"]) == 1
     assert not store.file(other).exists()
     assert store.file(public["path"]).exists()
 

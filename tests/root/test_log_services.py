@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,7 +73,10 @@ def test_all_nodes_lines_arrive_on_the_log_host(tmp_path: Path) -> None:
         recipes = [text.replace(old, new) for text in recipes]
     finished(str(tmp_path / "journal"), names=["x" * 4000] * 20)
     flush(str(tmp_path / "journal"), str(log))
-    with rsyslog(tmp_path / "host", recipes[0]), rsyslog(tmp_path / "node", recipes[1]):
+    with rsyslog(tmp_path / "host", recipes[0]), ExitStack() as stack:
+        # A host that is away is tried again after half a minute.
+        until(lambda: _listens(socket.AF_INET, ("127.0.0.1", int(port))))
+        stack.enter_context(rsyslog(tmp_path / "node", recipes[1]))
         until(lambda: nodes.is_dir() and len(list(AuditLog([str(nodes)]).lines(ALL))) == 2)
         finished(str(tmp_path / "journal"))
         flush(str(tmp_path / "journal"), str(log))
@@ -91,7 +94,7 @@ def test_rsyslog_takes_the_lines_of_dev_log(tmp_path: Path, monkeypatch: pytest.
         f'*.* action(type="omfile" file="{arrived}" template="t")\n'
     )
     with rsyslog(tmp_path / "rsyslog", text):
-        until(lambda: _listens(tmp_path / "dev-log"))
+        until(lambda: _listens(socket.AF_UNIX, str(tmp_path / "dev-log")))
         finished(str(tmp_path / "journal"))
         flush(str(tmp_path / "journal"), str(log), ["syslog"])
         until(lambda: arrived.exists() and arrived.read_text().count("\n") == 2)
@@ -106,6 +109,7 @@ def until(done: Callable[[], bool]) -> None:
     wait_until("rsyslog", done, 30)
 
 
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
-        return client.connect_ex(str(path)) == 0
+def _listens(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:
+    kind = socket.SOCK_STREAM if family == socket.AF_INET else socket.SOCK_DGRAM
+    with socket.socket(family, kind) as client:
+        return client.connect_ex(address) == 0

@@ -24,6 +24,7 @@ _PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
 _EXPECTED = {
     "string_type": "a text",
     "int_type": "a whole number",
+    "bool_type": "true or false",
     "list_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
@@ -159,7 +160,7 @@ def _compose(path: str, text: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         column = error.position - before.rfind("\n")
-        problem = f"not YAML: character {error.character:#x} is not allowed (is the file UTF-8?)"
+        problem = f"not YAML: {_character(error.character)}"
         raise invalid([Problem(path, before.count("\n") + 1, column, problem)]) from error
     except (ValueError, OverflowError) as error:  # PyYAML converts "\UFFFFFFFF" and %YAML unchecked
         raise invalid([Problem(*_position(path, loader and loader.get_mark()), f"not YAML: {error}")]) from error
@@ -168,7 +169,17 @@ def _compose(path: str, text: str) -> yaml.Node | None:
 
 def _one_line(error: yaml.MarkedYAMLError) -> str:
     message = error.problem or error.context or "unreadable"
+    if "'\\t'" in message:
+        return "a tab where YAML allows spaces only; indent with spaces"
     return ascii(message)[1:-1]
+
+
+def _character(code: object) -> str:
+    """Describe a character that YAML does not allow; an undecodable byte is a lone surrogate (`source`)."""
+    number = code if isinstance(code, int) else ord(str(code))
+    if 0xDC80 <= number <= 0xDCFF:
+        return f"byte 0x{number - 0xDC00:02x} is not UTF-8; save the file in that encoding"
+    return f"character {number:#x} is not allowed"
 
 
 def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:

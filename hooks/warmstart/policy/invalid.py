@@ -31,6 +31,7 @@ class PolicyInvalid(PolicyError):
     code = "policy-invalid"
     template = "{listing}"
     hint = "correct it; `warmstart policy check` lists the problems, docs/policy.md every key"
+    problems: tuple[Problem, ...] = ()  # all of them, in file order
 
 
 class PolicyUntrusted(PolicyError):
@@ -55,4 +56,6 @@ def invalid(problems: Iterable[Problem]) -> PolicyInvalid:
     listing = [str(problem) for problem in ordered[:_MOST_LISTED]]
     if len(ordered) > _MOST_LISTED:
         listing.append(f"and {len(ordered) - _MOST_LISTED} more")
-    return PolicyInvalid(**ordered[0]._asdict(), listing="\n".join(listing))
+    error = PolicyInvalid(**ordered[0]._asdict(), listing="\n".join(listing))
+    error.problems = tuple(ordered)
+    return error

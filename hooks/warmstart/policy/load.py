@@ -32,11 +32,10 @@ def compile_policy(
     `owners` are the uids whose files are trusted. Raises `PolicyInvalid` with all problems, `PolicyUntrusted` or
     `PolicyUnreadable`. Takes tens of milliseconds.
     """
-    known = _profile_names() if profiles is None else profiles
     users = find_user or node_user
     signature = source.signature(policy)
-    document = _read(policy, owners)
-    model = _checked(document, known, users)
+    document = parsed(source.read(policy, owners))
+    model = checked(document, users, profiles)
 
     def place(rule: int) -> str:
         path, line, _ = document.position(("rules", rule))
@@ -87,25 +86,29 @@ def _profile_names() -> list[str]:
     return registry.names()
 
 
-def _read(policy: str, owners: Collection[int]) -> Document:
-    document = Document(policy)
-    (path, text), *additions = source.read(policy, owners)
+def parsed(texts: Sequence[tuple[str, str]]) -> Document:
+    """Return the document of (path, text) of policy.yaml and of files in conf.d. Raises `PolicyInvalid`."""
+    (path, text), *additions = texts
+    document = Document(path)
     document.add_policy(path, text)
     for path, text in additions:
         document.add_rules(path, text)
     return document
 
 
-def _checked(document: Document, profiles: Sequence[str], users: checks.FindUser) -> PolicyModel:
+def checked(document: Document, users: checks.FindUser, profiles: Sequence[str] | None = None) -> PolicyModel:
+    """Return the model of a document. Raises `PolicyInvalid` with all problems."""
     found = check_shape(document.data)
-    faults = found if isinstance(found, list) else checks.faults(found, profiles, users)
-    problems = [*document.problems, *(_problem(document, fault) for fault in faults)]
+    known = _profile_names() if profiles is None else profiles
+    faults = found if isinstance(found, list) else checks.faults(found, known, users)
+    problems = [*document.problems, *(problem_at(document, fault) for fault in faults)]
     if problems or isinstance(found, list):
         raise invalid(problems)
     return found
 
 
-def _problem(document: Document, fault: Fault) -> Problem:
+def problem_at(document: Document, fault: Fault) -> Problem:
+    """Return a fault with its position."""
     return Problem(*document.position(fault.loc, fault.at_key), fault.problem)
 
 

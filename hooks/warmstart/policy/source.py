@@ -56,6 +56,25 @@ def _names(directory: str | int) -> list[str]:
     return sorted(name for name in names if name.endswith(".yaml") and not name.startswith("."))
 
 
+def ignored(policy: str) -> list[str]:
+    """Return files in conf.d that look like policies and are not read, because their names do not end in .yaml."""
+    extra = conf_d(policy)
+    try:
+        names = sorted(os.listdir(extra))
+    except OSError:
+        return []
+    return [
+        f"{extra}/{name}" for name in names if name.lower().endswith((".yml", ".yaml")) and name not in _names(extra)
+    ]
+
+
+def read_draft(path: str, text: bytes) -> tuple[str, str]:
+    """Return (path, text) of a policy that is not read from a file. Raises `PolicyUnreadable` if it is too large."""
+    if len(text) > LARGEST:
+        raise PolicyUnreadable(path=path, problem=f"larger than {LARGEST >> 10} KiB")
+    return path, text.decode("utf-8", "surrogateescape")
+
+
 def _additions(fd: int, directory: str, owners: Collection[int]) -> list[tuple[str, str]]:
     path = f"{directory}/conf.d"
     try:

@@ -32,6 +32,37 @@ def first(hostlist: str) -> str:
     return host
 
 
+def expand(hostlist: str, most: int = 1 << 16) -> list[str]:
+    """Return all hosts of a host list: `n01`, `n02` and `m3` of `n[01-02],m3`.
+
+    Raises `ValueError` if the list is malformed, or has more than `most` hosts.
+    """
+    hosts: list[str] = []
+    start = depth = 0
+    for index, character in enumerate(f"{hostlist},"):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            hosts += _expanded(hostlist[start:index], most)
+            start = index + 1
+            if len(hosts) > most:
+                raise ValueError(f"more than {most} hosts")
+    return hosts
+
+
+def _expanded(host: str, most: int) -> list[str]:
+    before, bracket, rest = host.partition("[")
+    if not bracket:
+        return [host] if host else []
+    ranges, _, after = rest.partition("]")
+    numbers: list[str] = []
+    for part in ranges.split(","):
+        low, _, high = part.partition("-")
+        if int(high or low) - int(low) >= most:
+            raise ValueError(f"more than {most} hosts")
+        numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high or low) + 1)]
+    return [f"{before}{number}{end}" for number in numbers for end in (_expanded(after, most) or [""])]
+
+
 def has_several(hostlist: str) -> bool:
     """Return whether a host list has several hosts: true for `n1,n2` and `n[1-2]`, false for `n1` and `n[7]-ib`."""
     depth = 0
@@ -40,30 +71,6 @@ def has_several(hostlist: str) -> bool:
         if character == "," or (character == "-" and depth):
             return True
     return False
-
-
-def expand(hostlist: str) -> list[str]:
-    """Return all hosts of a host list: `n01`, `n02` and `m3` of `n[01-02],m3`."""
-    hosts: list[str] = []
-    start = depth = 0
-    for index, character in enumerate(f"{hostlist},"):
-        depth += (character == "[") - (character == "]")
-        if character == "," and depth == 0:
-            hosts += _expanded(hostlist[start:index])
-            start = index + 1
-    return hosts
-
-
-def _expanded(host: str) -> list[str]:
-    before, bracket, rest = host.partition("[")
-    if not bracket:
-        return [host] if host else []
-    ranges, _, after = rest.partition("]")
-    numbers = []
-    for part in ranges.split(","):
-        low, _, high = part.partition("-")
-        numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high or low) + 1)]
-    return [f"{before}{number}{end}" for number in numbers for end in (_expanded(after) or [""])]
 
 
 def has_first_node_alone(job: Job) -> bool:

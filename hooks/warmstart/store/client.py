@@ -135,6 +135,18 @@ class StoreClient:
 
         self.worker.run(deadline, maintenance.mark_maintained, self.path)
 
+    def identify(self, deadline: Deadline) -> str:
+        """Return the store's id, which it gets if it has none."""
+        from warmstart.store import maintenance
+
+        return self.worker.run(deadline, maintenance.identify, self.path)
+
+    def identity(self, deadline: Deadline) -> str:
+        """Return the store's id, "" if it has none yet."""
+        from warmstart.store import maintenance
+
+        return self.worker.run(deadline, maintenance.identity, self.path)
+
     def namespaces(self, deadline: Deadline) -> list[Namespace]:
         """Return all namespaces, sorted."""
         from warmstart.store import maintenance

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.host.files import ensure_dir, opened_dir, replace_file, unlink_if_there
+from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
@@ -48,6 +48,8 @@ OVER_NAMES = "its user's names in the namespace are close to their bound"
 _PER_ORIGIN = 300  # most bytes of JSON of an entry's origin and mark, without the entry's name, which each repeats
 
 _MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
+_ID = "id"  # in ARTIFACTS: 32 hexadecimal digits; nodes remember it, and so notice another store in its place
+_LONGEST_ID = 64  # bytes
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})  # rmdir(2)
 
 _held: list[Held] = []  # keeps locks until this process ends
@@ -117,6 +119,25 @@ def last_maintained(store: str) -> float | None:
         return time.time() - os.stat(os.path.join(store, ARTIFACTS, _MAINTAINED), follow_symlinks=False).st_mtime
     except FileNotFoundError:
         return None
+
+
+def identify(store: str) -> str:
+    """Return the store's id, and give it one if it has none. Under the store's maintenance lock."""
+    found = identity(store)
+    if not found:
+        found = os.urandom(16).hex()
+        with store_errors("give the store an id"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
+            replace_file(fd, _ID, found.encode(), 0o400)
+    return found
+
+
+def identity(store: str) -> str:
+    """Return the store's id, "" if it has none yet."""
+    with store_errors("read the store's id"):
+        try:
+            return read_small(os.path.join(store, ARTIFACTS, _ID), _LONGEST_ID).decode()
+        except FileNotFoundError:
+            return ""
 
 
 def namespaces(store: str) -> list[Namespace]:

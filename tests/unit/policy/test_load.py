@@ -136,7 +136,7 @@ def test_a_wrong_line_is_refused_with_its_place_and_what_to_write(site: Site, te
         ("- a", "1:1: the policy: expected a mapping, got a list"),
         ("version: 2\npaths: {store: /s}", "1:10: version: expected 1, got 2"),
         ("version: 1\npaths: {}", "2:8: paths.store: missing"),
-        ("version: 1\nsite_label: \udcff", "2:13: not YAML: character 0xdcff is not allowed"),
+        ("version: 1\nsite_label: \udcff", "2:13: not YAML: byte 0xff is not UTF-8"),
     ],
 )
 def test_a_policy_that_is_none_is_refused(site: Site, text: str, refusal: str) -> None:

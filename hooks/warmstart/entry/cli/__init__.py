@@ -20,7 +20,7 @@ _COMMANDS = ("audit", "cache", "doctor", "explain", "images", "maintain", "plan"
 def cli() -> None:
     """Warm starts for Slurm jobs: show what jobs get and why, and maintain caches, images and policy.
 
-    The help of each subcommand lists its exit statuses; 2 always means that nothing was done.
+    The help of each subcommand lists its exit statuses; 2 means that nothing was done, except for doctor.
     """
 
 

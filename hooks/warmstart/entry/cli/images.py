@@ -5,20 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import NamedTuple
 
 import click
 
 from warmstart.audit import events
 from warmstart.entry.cli.image_store import LISTING_S, NOT_DONE, Store, changed, opened
-from warmstart.entry.cli.output import json_option, progress, say, show_json, show_table, warn, working
+from warmstart.entry.cli.output import (
+    Column,
+    Listing,
+    json_option,
+    progress,
+    rfc3339,
+    say,
+    show_fields,
+    show_json,
+    show_table,
+    size,
+    table_options,
+    text,
+    warn,
+    working,
+)
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import producer, single_flight
 from warmstart.images.eviction import ImageEntry, QuarantinedImage
 from warmstart.images.layout import NOBODY
-from warmstart.images.producer import format_size
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.paths import Installation
@@ -27,8 +40,29 @@ from warmstart.steps.image import tell
 IMPORT_S = 6 * 3600.0
 HASHING_S = 6 * 3600.0
 OWNER = "people"  # of pins and of verifications, in place of a run
-COLUMNS = ("image", "reference", "size", "importer", "last use (UTC)", "nodes", "kept", "private")
-QUARANTINE_COLUMNS = ("name", "reference", "size", "since (UTC)", "reason", "private")
+SHORT = 12  # characters of an id in a list; enough to name the image by
+COLUMNS = (
+    Column("id"),
+    Column("bytes", size),
+    Column("last_use", rfc3339),
+    Column("protected"),
+    Column("private", listed=False),
+    Column("reference"),
+    *(
+        Column(name, listed=False)
+        for name in ("name", "path", "digest", "importer", "nodes", "user", "account", "sha256")
+    ),
+    Column("published", rfc3339, listed=False),
+)
+QUARANTINE_COLUMNS = (
+    Column("name"),
+    Column("bytes", size),
+    Column("at", rfc3339),
+    Column("private", listed=False),
+    Column("reference"),
+    Column("reason"),
+)
+NAMES = {column.name for column in COLUMNS}
 
 
 class Verified(NamedTuple):
@@ -51,8 +85,9 @@ def images() -> None:
 
 @images.command(name="list")
 @click.option("--quarantined", is_flag=True, help="List the quarantined images, which are damaged, instead. For root.")
-@_common
-def list_images(installation: Installation, quarantined: bool, as_json: bool) -> None:
+@table_options((*COLUMNS, *(column for column in QUARANTINE_COLUMNS if column.name not in NAMES)))
+@click.pass_obj
+def list_images(installation: Installation, /, quarantined: bool, listing: Listing) -> None:
     """List all images, least recently used first; for root also those of private stores.
 
     Exit status: 0 listed; 2 wrong usage, or the store cannot be read.
@@ -61,14 +96,15 @@ def list_images(installation: Installation, quarantined: bool, as_json: bool) ->
         damaged = store.quarantined() if quarantined else []
         images = [] if quarantined else store.inventory()
     found: list[ImageEntry | QuarantinedImage] = [*damaged, *images]
-    if as_json:
-        show_json([entry._asdict() for entry in found])
-        return
-    if quarantined:
-        show_table(QUARANTINE_COLUMNS, map(_quarantined, damaged))
-    else:
-        show_table(COLUMNS, map(_row, images))
-    say(f"{len(found)} images, {format_size(sum(entry.bytes for entry in found))}")
+    columns = QUARANTINE_COLUMNS if quarantined else COLUMNS
+    if any(entry.private for entry in found):
+        columns = tuple(column._replace(listed=True) if column.name == "private" else column for column in columns)
+    rows = [entry._asdict() for entry in found]
+    if not listing.as_json:
+        rows = [{**row, "id": str(row["name"])[:SHORT]} for row in rows]
+    listing.of(columns).show(rows)
+    if not listing.as_json:
+        warn(f"{len(found)} images, {size(sum(entry.bytes for entry in found))}")
 
 
 @images.command()
@@ -84,8 +120,8 @@ def show(installation: Installation, image: str, as_json: bool) -> None:
     if as_json:
         show_json(found)
     else:
-        rows = [(key, _shown(key, value)) for key, value in found.items() if value not in ("", -1)]
-        show_table(("key", "value"), rows)
+        shown = {column.name: column.show for column in COLUMNS}
+        show_fields((key, shown.get(key, text)(value)) for key, value in found.items() if value not in ("", -1))
 
 
 @images.command(name="import")
@@ -167,37 +203,48 @@ def unpin(installation: Installation, image: str) -> None:
         raise click.exceptions.Exit(NOT_DONE)
 
 
-@images.command()
-@click.argument("image", nargs=-1)
-@click.option("--force", is_flag=True, help="Also evict images that are pinned, or that a running job may use.")
+@images.command("rm")
+@click.argument("image", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Also remove images that are pinned, or that a running job may use.")
 @_common
-def evict(installation: Installation, image: tuple[str, ...], force: bool, as_json: bool) -> None:
-    """Evict images; without a name, the least recently used ones, down to the policy's watermarks. For root.
+def remove(installation: Installation, image: tuple[str, ...], force: bool, as_json: bool) -> None:
+    """Remove images from the store. For root.
 
-    Exit status: 0 done; 1 a named image is protected, or there is still too little room; 2 wrong usage.
+    Exit status: 0 removed; 1 an image is protected, or there is no such image; 2 wrong usage.
     """
     with changed(installation) as store:
-        rules = store.policy.images
-        if not image:
-            gone, protected = store.images.make_room(0, rules, NOBODY, after(LISTING_S)), list[str]()
-        else:
-            chosen = [store.find(name) for name in image]
-            done = [
-                entry
-                for entry in chosen
-                if store.images.at(entry.store).evict(entry.name, rules, after(LISTING_S), forced=force)
-            ]
-            gone = [entry.name for entry in done]
-            protected = [entry.name for entry in chosen if entry not in done]
+        chosen = [store.find(name) for name in image]
+        done = [
+            entry
+            for entry in chosen
+            if store.images.at(entry.store).evict(entry.name, store.policy.images, after(LISTING_S), forced=force)
+        ]
+        for entry in done:
+            store.emit(events.IMAGE_EVICTED, name=entry.name, reason="warmstart images rm")
+    protected = [entry.name for entry in chosen if entry not in done]
+    if as_json:
+        show_json({"removed": [entry.name for entry in done], "kept": protected})
+    else:
+        show_table(("result", "image"), [*(("removed", e.name) for e in done), *(("protected", n) for n in protected)])
+    if protected:
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+@images.command()
+@_common
+def evict(installation: Installation, as_json: bool) -> None:
+    """Evict the least recently used images, down to the policy's watermarks. For root.
+
+    Exit status: 0 done; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        gone = store.images.make_room(0, store.policy.images, NOBODY, after(LISTING_S))
         for name in gone:
             store.emit(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
     if as_json:
-        show_json({"evicted": gone, "kept": protected})
-    else:
-        rows = [*((name, "evicted") for name in gone), *((name, "protected") for name in protected)]
-        show_table(("image", "result"), rows)
-    if protected:
-        raise click.exceptions.Exit(NOT_DONE)
+        show_json({"evicted": gone})
+    elif gone:
+        show_table(("result", "image"), [("evicted", name) for name in gone])
 
 
 @contextmanager
@@ -216,13 +263,13 @@ def _errors_shown(as_json: bool) -> Iterator[None]:
 
 def _obtain(
     installation: Installation,
-    text: str,
+    name: str,
     doing: str,
     function: Callable[[Reference, Site, Deadline], Obtained],
     as_json: bool,
 ) -> None:
     with changed(installation) as store, _errors_shown(as_json):
-        reference = store.reference(text)
+        reference = store.reference(name)
         with working(f"{doing} {reference.canonical()}"):
             started = time.monotonic()
             image = function(reference, store.site(), after(IMPORT_S))
@@ -242,33 +289,3 @@ def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
         store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=found.problem)
         return Verified(name, found.problem, "quarantined")
     return Verified(name, "", "intact, unchanged since it was last read" if found.remembered else "intact")
-
-
-def _row(entry: ImageEntry) -> tuple[object, ...]:
-    name = entry.name.partition(".")[0]
-    short = f"{name[:20]}…" if len(name) > 20 else name
-    nodes = len(entry.nodes) or None
-    return (
-        short,
-        entry.reference,
-        format_size(entry.bytes),
-        entry.importer,
-        _time(entry.last_use),
-        nodes,
-        entry.protected,
-        entry.private,
-    )
-
-
-def _quarantined(entry: QuarantinedImage) -> tuple[object, ...]:
-    return (entry.name, entry.reference, format_size(entry.bytes), _time(entry.at), entry.reason, entry.private)
-
-
-def _shown(key: str, value: object) -> object:
-    if key in ("published", "last_use") and isinstance(value, float):
-        return _time(value)
-    return ", ".join(value) if isinstance(value, list) else value
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M")

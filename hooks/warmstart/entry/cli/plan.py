@@ -14,7 +14,8 @@ from typing import TypedDict
 import click
 
 from warmstart import plan as planning
-from warmstart.entry.cli.output import fail, json_option, say, show_json, show_table, warn
+from warmstart.entry.cli.output import duration, fail, json_option, say, show_json, show_table, warn
+from warmstart.entry.cli.policy import written
 from warmstart.errors import Fields, PolicyError, UserError, WarmstartError
 from warmstart.images import reference as references
 from warmstart.job import Job
@@ -315,13 +316,16 @@ def _print_parts(found: Preview) -> None:
     if found["environment"]:
         show_table(("variable", "value set by the policy"), list(found["environment"].items()))
     if found["keep"]:
-        say(f"The job's TMPDIR stays on its nodes for {found['keep']} s after the job.")
+        say(f"The job's TMPDIR stays on its nodes for {duration(found['keep'])} after the job.")
     if found["override"]:
         say(f"The user cannot override: {', '.join(found['override'])}")
     if found["steps"]["prolog"]:
         scopes = found["scopes"]
         say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'no scope'}")
-        limits = [f"{key} {value}" for key, value in found["limits"].items()]
-        say(f"Limits (seconds, bytes, entries): {', '.join(limits)}")
+        from warmstart.policy.schema import key_types
+
+        types = key_types()
+        limits = [f"{key} {written(types.get(key, ''), value)}" for key, value in found["limits"].items()]
+        say(f"Limits: {', '.join(limits)}")
         for hook, steps in found["steps"].items():
             say(f"{hook}: {' → '.join(steps)}")

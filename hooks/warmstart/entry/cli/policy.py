@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from warmstart.entry.cli.output import fail, json_option, say, show_json, show_table, warn
+from warmstart.entry.cli.output import UNUSABLE, fail, json_option, rfc3339, say, show_fields, show_json, text, warn
 from warmstart.errors import PolicyError
+from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Policy, Rule
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
+from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
 from warmstart.policy.trust import TrustUnproven
+from warmstart.policy.units import BYTES, SECONDS
 from warmstart.profiles.defined import DefinedProfile
+from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
     from warmstart.entry.doctor.finding import Result
+    from warmstart.policy.warnings import Known
 
 WRONG = 1
 Json = dict[str, object]
+_UNITS = {"duration": SECONDS, "size": BYTES, "share": {"%": 1}}  # by the schema's words for types
 
 
 @click.group()
@@ -30,63 +39,163 @@ def policy() -> None:
 
 
 @policy.command()
-@click.argument("file", required=False, type=click.Path(dir_okay=False))
+@click.argument("file", required=False, type=click.Path(dir_okay=False, allow_dash=True))
+@click.option(
+    "--offline", is_flag=True, help="Look up no accounts, names or settings: this host is not of the cluster."
+)
 @click.option(
     "--slurm-conf",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="Also compare the policy's budgets with the timeouts in this slurm.conf.",
+    help="Also compare the policy's budgets with the timeouts in this slurm.conf, and take names from it.",
 )
 @json_option
 @click.pass_obj
-def check(installation: Installation, file: str | None, slurm_conf: str | None, as_json: bool) -> None:
-    """Check a policy file (default: the installed one) with the conf.d beside it.
+def check(
+    installation: Installation, /, file: str | None, *, offline: bool, slurm_conf: str | None, as_json: bool
+) -> None:
+    """Check a policy file (default: the installed one) with the conf.d beside it; - reads standard input.
 
-    Prints every problem as FILE:LINE:COLUMN: PROBLEM. The files may belong to you instead of root. Users and groups
-    are looked up on this node. If the policy relies on what Slurm enforces, slurmctld is asked whether it does.
+    Prints every problem as FILE:LINE:COLUMN: PROBLEM. What is probably a mistake is a warning: a rule that can never
+    match, a regular expression, a scope that revokes publishing. The files may belong to you instead of root. Users
+    and groups are looked up on this node, partitions and nodes in its slurm.conf. If the policy relies on what Slurm
+    enforces, slurmctld is asked whether it does.
 
-    Exit status: 0 the policy is good; 1 it is not, or Slurm would kill a hook within its budget; 2 wrong usage.
+    Exit status: 0 the policy is good, or has warnings only; 1 it is not, or Slurm would kill a hook within its budget;
+    2 wrong usage, or it cannot be read.
     """
-    from warmstart.policy import load
+    from warmstart.policy import load, source
+    from warmstart.policy.warnings import Known, warnings
 
-    path = os.path.abspath(file) if file else installation.policy
+    path = "-" if file == "-" else os.path.abspath(file) if file else installation.policy
+    users: Callable[[str], Identity | None] = _any_account if offline else load.node_user
     try:
-        policy = load.compile_policy(path, owners={0, os.geteuid()})
-    except PolicyError as error:
-        problems = str(error).splitlines()
-        if as_json:
-            show_json({"file": path, "ok": False, "code": error.code, "problems": problems, "hint": error.hint})
+        if path == "-":
+            texts = [source.read_draft("-", sys.stdin.buffer.read(source.LARGEST + 1))]
         else:
-            say("\n".join(problems))
+            texts = source.read(path, owners={0, os.geteuid()})
+        document = load.parsed(texts)
+        model = load.checked(document, users)
+        policy = load.resolve(model, users, str)
+    except PolicyInvalid as error:
+        _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
-    rules, critical = len(policy.rules), _unproven(policy)
+    except PolicyUnreadable as error:
+        fail(error, hint_for(error))
+    except PolicyError as error:
+        _tell(path, as_json, error=error)
+        raise click.exceptions.Exit(WRONG) from None
+    known = Known() if offline else _known(slurm_conf)
+    found = [load.problem_at(document, fault) for fault in warnings(model, known)]
+    ignored = source.ignored(path) if path != "-" else []
+    found += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
+    critical = [] if offline else _unproven(policy)
     too_short = _timeouts(installation, policy, slurm_conf) if slurm_conf else []
-    if as_json:
-        problems_found = [problem.as_audit() for problem in critical]
-        found = {"file": path, "ok": not critical and not too_short, "rules": rules, "critical": problems_found}
-        show_json({**found, "timeouts": [result._asdict() for result in too_short]} if slurm_conf else found)
-    else:
-        for problem in critical:
-            warn(f"critical: {problem} ({problem.hint})")
-        for result in too_short:
-            warn(f"{result.check}: {result.found} ({result.change})")
-        is_bad = critical or too_short
-        say(f"{'the files are right' if is_bad else 'ok'}: {rules} {'rule' if rules == 1 else 'rules'}")
+    _tell(path, as_json, rules=len(policy.rules), warned=sorted(found), critical=critical, too_short=too_short)
     if critical or too_short:
         raise click.exceptions.Exit(WRONG)
 
 
-def _timeouts(installation: Installation, policy: Policy, slurm_conf: str) -> list[Result]:
+def _tell(
+    path: str,
+    as_json: bool,
+    *,
+    error: PolicyError | None = None,
+    rules: int = 0,
+    warned: Sequence[Problem] = (),
+    critical: Sequence[TrustUnproven] = (),
+    too_short: Sequence[Result] = (),
+) -> None:
+    """Print the result of a check: problems and warnings with their places, then one line."""
+    problems = error.problems if isinstance(error, PolicyInvalid) else ()
+    if as_json:
+        rows = [_row(problem, "error") for problem in problems] + [_row(problem, "warning") for problem in warned]
+        if error is not None and not problems:
+            rows = [{"file": path, "line": None, "column": None, "severity": "error", "problem": str(error)}]
+        is_ok = error is None and not critical and not too_short
+        answer: Json = {"file": path, "ok": is_ok, "rules": rules, "problems": rows}
+        if error is not None:
+            answer.update(code=error.code, hint=error.hint)
+        answer["critical"] = [problem.as_audit() for problem in critical]
+        show_json({**answer, "timeouts": [result._asdict() for result in too_short]})
+        return
+    for line in [*map(str, problems)] or ([str(error)] if error else []):
+        say(line)
+    for problem in warned:
+        say(str(problem._replace(problem=f"warning: {problem.problem}")))
+    for unproven in critical:
+        warn(f"critical: {unproven} ({unproven.hint})")
+    for result in too_short:
+        warn(f"{result.check}: {result.found} ({result.change})")
+    if error is None:
+        counts = [_count(rules, "rule"), *([_count(len(warned), "warning")] if warned else [])]
+        say(f"{'the files are right' if critical or too_short else 'ok'}: {', '.join(counts)}")
+
+
+def _row(problem: Problem, severity: str) -> Json:
+    place: Json = {"file": problem.path, "line": problem.line, "column": problem.column}
+    return {**place, "severity": severity, "problem": problem.problem}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _any_account(name: str) -> Identity:
+    """Stand for an account of another host: each has ids of its own, far above limits.min_uid."""
+    number = (1 << 30) + zlib.crc32(name.encode())
+    return Identity(name, number, number)
+
+
+def _timeouts(installation: Installation, policy: Policy, path: str) -> list[Result]:
     """Return what is wrong with the timeouts of a slurm.conf for the budgets of a policy."""
     from warmstart.entry.doctor import finding, slurm
     from warmstart.entry.doctor import slurm_conf as conf_files
 
+    hint = "give a slurm.conf that you can read, with all that it includes"
     try:
-        conf = conf_files.read(slurm_conf)
+        conf = conf_files.read(path)
     except OSError as error:
-        fail(error, "give a slurm.conf that you can read, with all that it includes")
+        fail(error, hint)
+    if conf.missing:
+        warn(f"{path} includes {', '.join(conf.missing)}\n{hint}")
+        raise click.exceptions.Exit(UNUSABLE)
     results = finding.run(slurm.TIMES, slurm.Slurm(conf, installation, policy))
     return [result for result in results if result.status in finding.BAD]
+
+
+def _known(path: str | None) -> Known:
+    """Return the names that this host knows: accounts, and partitions and nodes of a slurm.conf, if there is one."""
+    import grp
+    import pwd
+
+    from warmstart.entry.doctor import slurm_conf
+    from warmstart.policy.warnings import Known
+
+    try:
+        conf = slurm_conf.read(slurm_conf.find(path))
+    except OSError:
+        return Known(None, None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
+    partitions = frozenset(conf.values.get("partitionname", [])) - {"DEFAULT"}
+    listed = ",".join(name for name in conf.values.get("nodename", []) if name != "DEFAULT")
+    try:
+        hosts = frozenset(nodes.expand(listed))
+    except ValueError:
+        hosts = frozenset()
+    if conf.missing:  # the names may stand in what is missing
+        partitions = hosts = frozenset()
+    return Known(partitions or None, hosts or None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
+
+
+def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:
+    def exists(name: str) -> bool:
+        try:
+            find(name)
+        except KeyError:
+            return False
+        return True
+
+    return exists
 
 
 def _unproven(policy: Policy) -> list[TrustUnproven]:
@@ -136,14 +245,17 @@ def _print(installation: Installation, found: CurrentPolicy, since: str | None) 
 
 
 def _print_values(values: Json, rules: list[Json]) -> None:
-    rows = [
-        (f"{key}.{below}", _text(item))
-        for key, value in values.items()
-        for below, item in (value.items() if isinstance(value, dict) else ())
+    from warmstart.policy.schema import key_types
+
+    types = key_types()
+    # Profiles of the site's own have the keys of `files`, as far as they have units.
+    pairs = [
+        (key, written(types.get(re.sub(r"^profiles\.[^.]+", "files", key), ""), value))
+        for key, value in _flat(values, "")
     ]
-    show_table(("key", "value"), [*rows, *((key, _text(v)) for key, v in values.items() if not isinstance(v, dict))])
     for number, rule in enumerate(rules, 1):
-        show_table((f"rule {number}", ""), [(key, _text(value)) for key, value in rule.items() if value])
+        pairs += [(f"rules[{number}].{key}", text(value)) for key, value in rule.items() if value]
+    show_fields(pairs)
 
 
 def _state(found: CurrentPolicy, since: str | None) -> str:
@@ -159,7 +271,7 @@ def _compiled_at(path: str) -> str | None:
         written = os.stat(path).st_mtime
     except OSError:
         return None
-    return datetime.fromtimestamp(written, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return rfc3339(written)
 
 
 def _values(policy: Policy) -> Json:
@@ -181,7 +293,11 @@ def _profile(profile: DefinedProfile) -> Json:
 
 
 def _plain(value: object) -> object:
-    """Convert a section's NamedTuples and tuples into dicts and lists, recursively."""
+    """Convert a section's NamedTuples and tuples into dicts and lists, recursively, and patterns into their globs."""
+    if isinstance(value, Pattern):
+        return value.glob
+    if isinstance(value, tuple) and value and all(isinstance(item, Condition) for item in value):
+        return {item.attribute: [pattern.glob for pattern in item.patterns] for item in value}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
@@ -199,7 +315,27 @@ def _rule(rule: Rule) -> Json:
     return {**rule._asdict(), "match": match, "publishers": publishers}
 
 
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        return "; ".join(f"{key}: {_text(item)}" for key, item in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def _flat(values: Json, prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield the values with their dotted keys."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for number, item in enumerate(value):
+                yield from _flat(item, f"{prefix}{key}[{number}].")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def written(kind: str, value: object) -> str:
+    """Format a value as a policy writes it: the number of a duration, a size or a share with its unit.
+
+    `kind` is the schema's word for the type of its key.
+    """
+    units = _UNITS.get(kind)
+    if units is None or not isinstance(value, int):
+        return text(value)
+    if not value:
+        return "-"  # no limit; a policy cannot write 0
+    name = max((unit for unit in units if value % units[unit] == 0), key=lambda unit: units[unit])
+    return f"{value // units[name]}{name}"

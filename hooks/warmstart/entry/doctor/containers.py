@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from warmstart.entry.doctor import slurm_conf
 from warmstart.entry.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.entry.doctor.slurm import HIDDEN, Slurm
+from warmstart.entry.doctor.slurm import HIDDEN, Slurm, is_ours
 from warmstart.entry.doctor.slurm_conf import Plugin
 
 ENROOT = "/etc/enroot"
@@ -56,7 +56,10 @@ def tasks(slurm: Slurm, enroot: str = ENROOT) -> Tasks:
 def task_prolog(seen: Tasks) -> Iterator[Finding]:
     """Check TaskProlog: without it bare jobs get no environment and no verdict; a missing file fails every task."""
     ours, value = seen.slurm.hook("task-prolog"), seen.slurm.conf.last("TaskProlog")
-    if value != ours and os.path.realpath(value or "/") != os.path.realpath(ours):
+    if value and not _users_can_run(value):
+        found = f"TaskProlog is {value}, which is missing, or users cannot execute it: every task of every job fails"
+        yield Finding(CRITICAL, found, "run make install" if value == ours else f"set TaskProlog={ours}")
+    elif not is_ours(value or "/", ours):
         if not value and seen.enroot_hook and seen.pyxis:
             found = (
                 "TaskProlog is not set: containers use the enroot hook; bare steps get an environment only from SPANK"
@@ -65,11 +68,12 @@ def task_prolog(seen: Tasks) -> Iterator[Finding]:
         else:
             found = f"TaskProlog is {value or 'not set'}: jobs get no environment"
             yield Finding(WRONG, found, f"set TaskProlog={ours}")
-    elif not os.path.isfile(ours) or os.stat(ours).st_mode & 0o005 != 0o005:
-        found = f"{ours} is missing, or users cannot execute it: every task of every job fails"
-        yield Finding(CRITICAL, found, "run make install")
     else:
-        yield Finding(OK, f"TaskProlog is {ours}")
+        yield Finding(OK, f"TaskProlog runs {ours}")
+
+
+def _users_can_run(path: str) -> bool:
+    return os.path.isfile(path) and os.stat(path).st_mode & 0o005 == 0o005
 
 
 def pyxis(seen: Tasks) -> Iterator[Finding]:

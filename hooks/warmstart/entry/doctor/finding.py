@@ -6,7 +6,7 @@ a guess: a store that hangs is `wrong`; a directory that the caller may not read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from warmstart.errors import WarmstartError
@@ -16,6 +16,16 @@ OK, ADVICE, WRONG, CRITICAL, UNKNOWN = "ok", "advice", "wrong", "critical", "unk
 BAD = (WRONG, CRITICAL)
 OVERDUE_INTERVALS = 3  # of a timer, without a run that succeeded
 AS_ROOT = "run it as root"
+
+# Checks that can find something critical: what they cannot see is not called good.
+CRITICAL_CHECKS = frozenset(
+    {
+        "policy.in-force", "policy.files", "policy.off", "policy.trust", "node", "node.state", "node.disks",
+        "node.credentials", "store", "store.reachable", "store.mount", "store.identity", "store.writable",
+        "store.owner", "store.writers", "store.parents", "slurm", "slurm.conf", "slurm.prolog", "slurm.epilog",
+        "slurm.tasks", "slurm.task-prolog", "slurm.pyxis", "meet.nodes", "meet.ids",
+    }
+)  # fmt: skip
 
 _Subject = TypeVar("_Subject")
 
@@ -42,9 +52,9 @@ def run(checks: Mapping[str, Callable[[_Subject], Iterable[Finding]]], subject: 
     return [Result(name, *finding) for name, check in checks.items() for finding in _findings(check, subject)]
 
 
-def not_run(checks: Iterable[str], why: str, change: str) -> list[Result]:
-    """Return `unknown` for checks that cannot run."""
-    return [Result(name, UNKNOWN, why, change) for name in checks]
+def left_out(group: str, checks: Collection[str], why: str, change: str = "") -> Result:
+    """Return `unknown` for a group of checks that cannot run, as one row."""
+    return Result(group, UNKNOWN, f"{len(checks)} checks were not made: {why}", change)
 
 
 def _findings(check: Callable[[_Subject], Iterable[Finding]], subject: _Subject) -> list[Finding]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from warmstart.audit import pending
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
+from warmstart.entry.doctor.mounts import SHARED, mount_of
 from warmstart.entry.maintenance.session import NODE_INTERVAL_S
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
@@ -20,15 +21,21 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
 from warmstart.images import choice, verify
+from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base
-from warmstart.images.producer import format_size
 from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy
+from warmstart.policy.units import format_duration, format_size
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
-SHARED = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "glusterfs")
 LEAST_FREE = 5  # percent, of bytes and of inodes
+LEAST_BYTES, LEAST_INODES = 64 << 20, 1000  # of the disks with state and audit log, whose files are small
+# Debian's names; most other distributions have the same.
+PACKAGES = {
+    "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools", "prlimit": "util-linux", "unshare": "util-linux",
+    "nsenter": "util-linux", "setpriv": "util-linux", "skopeo": "skopeo", "umoci": "umoci", "enroot": "enroot",
+}  # fmt: skip
 VERSIONS = {verify.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version", choice.ENROOT: "version"}  # others: --version
 PROGRAMS = (
     verify.UNSQUASHFS,
@@ -104,7 +111,7 @@ def tmpdir(node: Node) -> Iterator[Finding]:
 
 def file_system(node: Node) -> Iterator[Finding]:
     """Check that workspaces are on a local disk: a job that hangs on a file server would hang its epilog."""
-    kind, mount_point = _mount(_existing(node.policy.paths.workspace))
+    kind, mount_point = mount_of(os.path.realpath(_existing(node.policy.paths.workspace)))
     if kind in SHARED or kind.startswith("fuse"):
         found = f"the workspace is on {kind} ({mount_point}), which is not a local file system"
         yield Finding(WRONG, found, "put paths.workspace on a local disk")
@@ -142,9 +149,61 @@ def space(node: Node) -> Iterator[Finding]:
         yield Finding(OK, words)
 
 
+def disks(node: Node) -> Iterator[Finding]:
+    """Check the disks of state and audit log: a read-only state drains the node, a full one lets jobs run cold."""
+    places = (
+        ("warmstart's state", node.installation.var, CRITICAL, "every prolog fails and drains the node"),
+        ("the audit log", os.path.dirname(node.policy.paths.audit), WRONG, "events wait in journals"),
+    )
+    bad = False
+    for what, path, if_read_only, cost in places:
+        seen = os.statvfs(_existing(path))
+        is_full = seen.f_bavail * seen.f_frsize < LEAST_BYTES or (seen.f_files and seen.f_favail < LEAST_INODES)
+        if seen.f_flag & os.ST_RDONLY:
+            found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
+            yield Finding(if_read_only, found, "see dmesg; repair it, or mount -o remount,rw")
+        elif is_full:
+            found = f"the disk of {what} ({path}) is full: jobs run cold, and events wait in journals"
+            yield Finding(WRONG, found, "free space and inodes there")
+        bad = bad or bool(seen.f_flag & os.ST_RDONLY or is_full)
+    if not bad:
+        yield Finding(OK, "state and audit log are on disks that take files")
+
+
+def credentials(node: Node) -> Iterator[Finding]:
+    """Check the site's credentials as an import reads them: root's alone, and a login for each registry."""
+    keys = node.policy.images.credentials
+    if keys is None:
+        yield Finding(OK, "the policy names no credentials")
+        return
+    if os.geteuid() != 0:
+        yield Finding(UNKNOWN, f"{keys.file}: not read", AS_ROOT)
+        return
+    problems = []
+    for registry in sorted({item.pattern.glob.partition("/")[0] for item in keys.repositories}):
+        try:
+            login_at(keys.file, registry)
+        except CredentialsUnusable as error:
+            problems.append(error)
+    if os.path.exists(keys.file) and weakness_of_secret(os.stat(keys.file)):
+        found = f"others than root can read {keys.file}, or change it: they have the site's logins"
+        yield Finding(
+            CRITICAL, found, f"chown root {keys.file}; chmod 600 {keys.file}; then change the passwords in it"
+        )
+    elif problems:
+        yield Finding(WRONG, "; ".join(map(str, problems)), problems[0].hint)
+    else:
+        yield Finding(OK, f"{keys.file} has a login for each registry")
+
+
+def weakness_of_secret(seen: os.stat_result) -> bool:
+    """Return whether others than root can read or change a file."""
+    return seen.st_uid != 0 or bool(seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+
+
 def limits(node: Node) -> Iterator[Finding]:
     """Check which file system a job can fill: a workspace has no size limit."""
-    kind, mount_point = _mount(_existing(node.policy.paths.workspace))
+    kind, mount_point = mount_of(os.path.realpath(_existing(node.policy.paths.workspace)))
     if mount_point == "/":
         found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
         yield Finding(ADVICE, found, "set limits.workspace, or give paths.workspace a file system of its own")
@@ -158,7 +217,9 @@ def tools(node: Node) -> Iterator[Finding]:
     programs = [*PROGRAMS, *importers]
     missing = [program for program in programs if not os.access(program, os.X_OK)]
     if missing:
-        yield Finding(WRONG, f"missing: {', '.join(missing)}", "install the packages that docs/install.md names")
+        packages = sorted({PACKAGES[os.path.basename(program)] for program in missing})
+        change = f"apt-get install {' '.join(packages)}, or the packages of your distribution (docs/install.md)"
+        yield Finding(WRONG, f"missing: {', '.join(missing)}", change)
     else:
         versions = [_version(program) for program in (verify.UNSQUASHFS, *importers)]
         yield Finding(OK, "; ".join(versions))
@@ -174,7 +235,7 @@ def journals(node: Node) -> Iterator[Finding]:
     age = time.time() - min((journal.modified for journal in left), default=time.time())
     words = f"{len(left)} journals wait for the audit log"
     if age > WAITING_S:
-        found = f"{words}, the oldest for {age / 3600:.1f} h"
+        found = f"{words}, the oldest for {format_duration(age)}"
         change = "enable warmstart-maintain.timer and check that paths.audit is writable; run `warmstart maintain`"
         yield Finding(WRONG, found, change)
     else:
@@ -192,7 +253,7 @@ def maintenance(node: Node) -> Iterator[Finding]:
             since, words = os.stat(paths.root).st_mtime, "has never succeeded"
         age = time.time() - since
         if age > OVERDUE_INTERVALS * NODE_INTERVAL_S:
-            overdue.append(f"{words or f'last succeeded {age / 3600:.1f} h ago'} on {name}")
+            overdue.append(f"{words or f'last succeeded {format_duration(age)} ago'} on {name}")
         elif words:
             new.append(name)
     if overdue:
@@ -218,7 +279,7 @@ def spool(node: Node) -> Iterator[Finding]:
             oldest = min([oldest, *(status.st_mtime for status in found)])
     words = f"{count} bundles ({format_size(total)}) wait for the store"
     if time.time() - oldest > WAITING_S:
-        found_words = f"{words}, the oldest for {(time.time() - oldest) / 3600:.1f} h"
+        found_words = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
         yield Finding(WRONG, found_words, "check that the store is writable; enable warmstart-maintain.timer")
     else:
         yield Finding(OK, words)
@@ -251,17 +312,6 @@ def _existing(path: str) -> str:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
-
-
-def _mount(path: str) -> tuple[str, str]:
-    """Return the type and mount point of a path's file system (proc(5), mounts)."""
-    real, best = os.path.realpath(path), ("unknown", "")
-    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
-            _, mount_point, kind, *_ = line.split(" ")
-            if f"{real}/".startswith(f"{mount_point.rstrip('/')}/") and len(mount_point) >= len(best[1]):
-                best = (kind, mount_point)
-    return best
 
 
 def _lease_problem(path: str) -> str:
@@ -313,6 +363,8 @@ CHECKS = {
     "node.file-system": file_system,
     "node.leases": leases,
     "node.space": space,
+    "node.disks": disks,
+    "node.credentials": credentials,
     "node.programs": tools,
     "node.maintenance": maintenance,
     "node.journals": journals,

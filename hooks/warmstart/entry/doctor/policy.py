@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 from warmstart.entry.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
@@ -13,6 +14,7 @@ from warmstart.policy import compiled, source, trust
 from warmstart.policy.current import current_policy
 from warmstart.policy.invalid import PolicyUntrusted
 from warmstart.policy.match import OBSERVE
+from warmstart.policy.units import format_duration
 
 
 def current(installation: Installation) -> Iterator[Finding]:
@@ -29,6 +31,8 @@ def current(installation: Installation) -> Iterator[Finding]:
             f"{_line(found.problem)}",
             "fix what `warmstart policy check` reports",
         )
+    elif not found.policy.rules:
+        yield Finding(WRONG, f"{found.origin} has no rules: no job gets anything", "add rules (docs/policy.md)")
     elif found.changed:
         yield Finding(OK, "the files were changed; the next hook puts them into force")
     else:
@@ -74,7 +78,9 @@ def switch(installation: Installation) -> Iterator[Finding]:
         change = f"find the cause (warmstart audit --event node.drained, hook.crashed); then rm {installation.brake}"
         yield Finding(CRITICAL, found, change)
     elif installation.is_off:
-        yield Finding(ADVICE, f"{installation.off_switch} exists: hooks do nothing", "remove it to enable the hooks")
+        age = time.time() - os.stat(installation.off_switch).st_mtime
+        found = f"{installation.off_switch} has existed for {format_duration(age)}: hooks do nothing"
+        yield Finding(WRONG, found, f"when the reason is gone: rm {installation.off_switch}")
     else:
         yield Finding(OK, "hooks are enabled")
 

@@ -1,5 +1,7 @@
 """Probes of the store's file system, run as the store's owner in a temporary directory of the store.
 
+Those of a meeting (`meet`) run on several nodes at once, in one directory.
+
 Every function runs in a worker, and hangs if the file system hangs.
 """
 
@@ -14,10 +16,12 @@ from typing import NamedTuple
 
 from warmstart.host import files
 from warmstart.host.files import opened_dir
+from warmstart.store.atomic import publish, temp_file
 
 PREFIX = ".doctor-"
 DEAD_AFTER = 3600.0  # seconds; a doctor that was killed left older directories
-NAMES = ("lock", "link", "clock")
+SPOKEN = ("member.", "held.", "tried.", "released.", "after.", "done.")  # what nodes publish when they meet
+LONGEST_SAID = 1 << 16
 _held: list[int] = []  # keeps the lock until the process ends
 
 
@@ -28,24 +32,42 @@ class Owned(NamedTuple):
     mode: int
 
 
+class Said(NamedTuple):
+    """A file of a meeting, and when it was written: seconds since the epoch, of the store's clock."""
+
+    name: str
+    text: str
+    at: float
+
+
+class Heard(NamedTuple):
+    """All names in the directory of a meeting, and its files that are new."""
+
+    names: list[str]
+    new: list[Said]
+
+
 class Look(NamedTuple):
-    """The store's owner and mode, and its file system's size and free space in bytes."""
+    """The store's owner, mode and whether it is empty, and its file system's size and free space in bytes."""
 
     uid: int
     mode: int
     size: int
     free: int
+    empty: bool
 
 
 def look(path: str) -> Look:
     """Return the store's owner, mode and space."""
     with opened_dir(path) as fd:
         status, space = os.fstat(fd), os.fstatvfs(fd)
+        empty = not os.listdir(fd)
     return Look(
         uid=status.st_uid,
         mode=stat.S_IMODE(status.st_mode),
         size=space.f_blocks * space.f_frsize,
         free=space.f_bavail * space.f_frsize,
+        empty=empty,
     )
 
 
@@ -67,24 +89,29 @@ def make_directory(store: str, name: str) -> str:
 
 def remove_directory(directory: str) -> None:
     """Remove the probe's directory with its files."""
-    for name in NAMES:
-        with suppress(FileNotFoundError):
-            os.unlink(f"{directory}/{name}")
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError), opened_dir(directory) as fd:
+        for name in os.listdir(fd):
+            files.unlink_if_there(name, fd)
         os.rmdir(directory)
 
 
-def hold_lock(directory: str) -> None:
-    """Take the lock and hold it until this process ends. Raises `OSError` if flock(2) does not work there."""
-    fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def hold_lock(directory: str, name: str = "lock") -> None:
+    """Take a new lock and hold it until this process ends. Raises `OSError` if flock(2) does not work there."""
+    fd = os.open(f"{directory}/{name}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if not files.try_flock(fd):
         raise OSError(errno.EAGAIN, "another process holds the lock of a new file")
     _held.append(fd)
 
 
-def lock_is_free(directory: str) -> bool:
+def release_lock() -> None:
+    """Release what `hold_lock` took in this process."""
+    while _held:
+        os.close(_held.pop())
+
+
+def lock_is_free(directory: str, name: str = "lock") -> bool:
     """Return whether this process can take the lock although another holds it."""
-    fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(f"{directory}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return files.try_flock(fd)
     finally:
@@ -97,17 +124,59 @@ def link(directory: str) -> int:
     return os.stat(f"{directory}/link").st_nlink
 
 
-def clock_ahead(directory: str) -> float:
+def clock_ahead(directory: str, name: str = "clock") -> float:
     """Return by at least how many seconds the store's clock is ahead of this node's; negative if it is behind."""
     before = time.time()
-    fd = os.open(f"{directory}/clock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, b"\n")
         os.fsync(fd)
     finally:
         os.close(fd)
-    stamp, after = os.stat(f"{directory}/clock").st_mtime, time.time()
+    stamp, after = os.stat(f"{directory}/{name}").st_mtime, time.time()
     return min(0.0, stamp - before) + max(0.0, stamp - after)
+
+
+def enter_meeting(directory: str, me: str) -> None:
+    """Make the directory of a meeting, or enter it if it is not one that nodes left behind. Adds and removes a file."""
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    with opened_dir(directory) as fd:
+        for name in os.listdir(fd):
+            with suppress(FileNotFoundError):
+                if time.time() - os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > DEAD_AFTER:
+                    os.unlink(name, dir_fd=fd)
+        os.close(os.open(f"entered.{me}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=fd))
+
+
+def leave_meeting(directory: str, me: str) -> None:
+    """Remove this node's files and, if no other node is there any more, the directory."""
+    with opened_dir(directory) as fd:
+        for name in os.listdir(fd):
+            if name.endswith(f".{me}"):
+                os.unlink(name, dir_fd=fd)
+    with suppress(OSError):
+        os.rmdir(directory)
+
+
+def say(directory: str, name: str, text: str) -> None:
+    """Publish a file as images are published: a temp file, linked to its name."""
+    with opened_dir(directory) as fd, temp_file(fd, name) as (temp, file):
+        files.write_all(file, text.encode())
+        publish(fd, temp, file, name)
+
+
+def hear(directory: str, known: list[str]) -> Heard:
+    """Return the names of all files, and the published files whose names are not `known`."""
+    heard = []
+    with opened_dir(directory) as fd:
+        names = os.listdir(fd)
+        for name in names:
+            if name.startswith(SPOKEN) and name not in known:
+                with suppress(FileNotFoundError):  # its node has left
+                    text = files.read_small(name, LONGEST_SAID, fd).decode()
+                    heard.append(Said(name, text, os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime))
+    return Heard(names, heard)
 
 
 def can_list(directory: str) -> bool:

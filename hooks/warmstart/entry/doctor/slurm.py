@@ -14,6 +14,9 @@ from typing import NamedTuple
 from warmstart.entry import epilog, prolog
 from warmstart.entry.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.entry.doctor.slurm_conf import SlurmConf
+from warmstart.errors import WarmstartError
+from warmstart.host import process
+from warmstart.host.deadline import after
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
@@ -21,6 +24,7 @@ from warmstart.policy.compiled import Policy
 SLURMD_TIMEOUT = 300
 BATCH_START_TIMEOUT = 10
 LARGEST_SCRIPT = 1 << 20
+SEVERAL_LINES = (24, 5)  # since this release each Prolog= and Epilog= line counts (slurm.conf(5))
 HIDDEN = ("/tmp", "/dev/shm")
 NO_POLICY = Finding(UNKNOWN, "the hooks' budgets are unknown without a policy", "fix the policy first")
 
@@ -31,15 +35,40 @@ class Slurm(NamedTuple):
     conf: SlurmConf
     installation: Installation
     policy: Policy | None
+    version: tuple[int, int] | None = None  # of Slurm on this node: (22, 5); None: unknown
 
     def hook(self, name: str) -> str:
         """Return the path of one of this installation's hooks."""
         return f"{self.installation.prefix}/libexec/warmstart/{name}"
 
+    def counting(self, key: str) -> list[str]:
+        """Return the lines of a hook that Slurm runs: before 24.05, and if the release is unknown, the last one."""
+        values = self.conf.all(key)
+        return values if self.version is not None and self.version >= SEVERAL_LINES else values[-1:]
+
+
+def version_of(scontrol: str) -> tuple[int, int] | None:
+    """Return the release of Slurm's commands, which contact no daemon for it."""
+    try:
+        done = process.run([scontrol, "--version"], deadline=after(5.0))
+    except WarmstartError:
+        return None
+    found = re.search(r"([0-9]+)\.([0-9]+)", done.stdout.decode(errors="replace"))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def conf_file(slurm: Slurm) -> Iterator[Finding]:
+    """Check for included files that are missing: no daemon of Slurm can start then."""
+    if slurm.conf.missing:
+        found = f"{slurm.conf.path} includes {', '.join(slurm.conf.missing)}: no daemon of Slurm can start with it"
+        yield Finding(CRITICAL, found, "correct the line, or put the file there")
+    else:
+        yield Finding(OK, f"read {slurm.conf.path}")
+
 
 def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]]:
     def check(slurm: Slurm) -> Iterator[Finding]:
-        ours, values = slurm.hook(name), slurm.conf.all(key)
+        ours, values = slurm.hook(name), slurm.counting(key)
         scripts = [found for value in values for found in (glob.glob(value) if _is_glob(value) else [value])]
         globs = [value for value in values if _is_glob(value)]
         empty = [value for value in globs if not glob.glob(value)]
@@ -48,6 +77,9 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
             yield Finding(CRITICAL, found, f"set {key}={ours}")
         elif not any(is_ours(script, ours) for script in scripts):
             is_now = ", ".join(values) or "not set"
+            ignored = len(slurm.conf.all(key)) - len(values)
+            if ignored:
+                is_now += f" (the last of {ignored + 1} lines; before Slurm 24.05 only the last one counts)"
             yield Finding(WRONG, f"{key} is {is_now} and does not run {ours}: {cost}", f"set {key}={ours}")
         elif not os.access(ours, os.X_OK):
             yield Finding(CRITICAL, f"{key}: {ours} is missing or not executable", "run make install")
@@ -174,6 +206,7 @@ TIMES = {
     "slurm.batch-start": batch_start,
 }
 CHECKS = {
+    "slurm.conf": conf_file,
     "slurm.prolog": _runs("Prolog", "prolog", "nothing is prepared"),
     "slurm.epilog": _runs("Epilog", "epilog", "nothing is harvested, and workspaces stay on the node"),
     "slurm.hook-places": hook_places,

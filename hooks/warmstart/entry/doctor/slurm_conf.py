@@ -23,6 +23,7 @@ class SlurmConf(NamedTuple):
 
     path: str
     values: dict[str, list[str]]
+    missing: tuple[str, ...] = ()  # included files that cannot be read, with the reason
 
     def last(self, key: str, default: str = "") -> str:
         """Return the key's last value, which is the one that counts."""
@@ -70,12 +71,13 @@ def find(path: str | None) -> str:
 
 
 def read(path: str) -> SlurmConf:
-    """Parse the file and everything that it includes. Raises `OSError` if one of them cannot be read."""
+    """Parse the file and everything that it includes. Raises `OSError` if it cannot be read."""
     values: dict[str, list[str]] = {}
-    for line in _lines(path, os.path.dirname(path), 0):
+    missing: list[str] = []
+    for line in _lines(path, os.path.dirname(path), 0, missing):
         for key, value in _PAIR.findall(line):
             values.setdefault(key.lower(), []).append(value.strip("\"'"))
-    return SlurmConf(path, values)
+    return SlurmConf(path, values, tuple(missing))
 
 
 def plugins(path: str) -> list[Plugin]:
@@ -87,7 +89,7 @@ def containers(path: str) -> list[dict[str, str]]:
     """Return the lines of job_container.conf, keys in lower case, [] if there is no such file."""
     if not os.path.exists(path):
         return []
-    lines = _lines(path, os.path.dirname(path), 0)
+    lines = _lines(path, os.path.dirname(path), 0, [])
     return [{key.lower(): value.strip("\"'") for key, value in _PAIR.findall(line)} for line in lines]
 
 
@@ -109,12 +111,16 @@ def _plugins(path: str, depth: int) -> Iterator[Plugin]:
             yield Plugin(words[1], tuple(words[2:]))
 
 
-def _lines(path: str, base: str, depth: int) -> Iterator[str]:
-    """Yield lines, with each `include` replaced by the lines of that file."""
+def _lines(path: str, base: str, depth: int, missing: list[str]) -> Iterator[str]:
+    """Yield lines, with each `include` replaced by the lines of that file. Adds those that are `missing`."""
     for line in _joined(path):
         word, _, rest = line.partition(" ")
         if word.lower() == "include" and rest and depth < DEEPEST:
-            yield from _lines(os.path.join(base, rest.strip()), base, depth + 1)
+            included = os.path.join(base, rest.strip())
+            try:
+                yield from _lines(included, base, depth + 1, missing)
+            except OSError as error:
+                missing.append(f"{included} ({error.strerror})")
         else:
             yield line
 

@@ -6,6 +6,7 @@ of this node; testing them between nodes would take two nodes.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -23,12 +24,14 @@ from warmstart.entry.doctor.finding import (
     WRONG,
     Finding,
 )
+from warmstart.entry.doctor.mounts import LOCAL, Mount, mount_of
 from warmstart.entry.maintenance.session import STORE_INTERVAL_S
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.identity import ROOT
+from warmstart.host.identity import ROOT, Identity
 from warmstart.host.worker import Worker
 from warmstart.policy.compiled import Policy
+from warmstart.policy.units import format_duration
 from warmstart.store import maintenance
 
 DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
@@ -55,6 +58,9 @@ class Store(NamedTuple):
     run_root: Run | None  # as root; None if this process is not root
     directory: str  # "" if it could not be made
     no_directory: str  # why it could not be made
+    code: int = 0  # the errno of that
+    mount: Mount = Mount("unknown", "")
+    known_id: str = ""  # the store's id that this node remembers; "" if it remembers none
 
     @property
     def path(self) -> str:
@@ -63,26 +69,36 @@ class Store(NamedTuple):
 
 
 @contextmanager
-def opened(policy: Policy) -> Iterator[Store]:
+def opened(policy: Policy, known_id: str = "") -> Iterator[Store]:
     """Open the store for a `with` block, with a probe's directory that is removed at the end.
+
+    `known_id` is the store's id that this node remembers.
 
     Raises `WorkerSilent` if the store hangs.
     """
     owner = policy.store_user
     with Worker(owner) as first, Worker(owner) as second, Worker(ROOT) as root:
         run = _runner(first)
-        directory, problem = "", ""
+        directory, problem, code = "", "", 0
         try:
             directory = run(probe.make_directory, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
         except OSError as error:
-            problem = error.strerror or str(error)
+            problem, code = error.strerror or str(error), error.errno or 0
         try:
             run_root = _runner(root) if os.geteuid() == 0 else None
-            yield Store(policy, run, _runner(second), run_root, directory, problem)
+            mount = mount_of(policy.paths.store)
+            yield Store(policy, run, _runner(second), run_root, directory, problem, code, mount, known_id)
         finally:
             if directory:
                 with suppress(OSError, WarmstartError):
                     _runner(second)(probe.remove_directory, directory)
+
+
+@contextmanager
+def two_processes(owner: Identity) -> Iterator[tuple[Run, Run]]:
+    """Start two processes as the store's owner for a `with` block."""
+    with Worker(owner) as first, Worker(owner) as second:
+        yield _runner(first), _runner(second)
 
 
 def _runner(worker: Worker) -> Run:
@@ -97,16 +113,62 @@ def reachable(store: Store) -> Iterator[Finding]:
     try:
         store.run(probe.look, store.path)
     except OSError as error:
-        change = f"mount it, or create it: install -d -o {store.policy.store_user.name} -m 755 {store.path}"
-        yield Finding(WRONG, f"{store.path}: {error.strerror}, as {store.policy.store_user.name}", change)
+        change = f"mount it; on its file server, for a new one: install -d -o {store.policy.store_user.name} -m 755"
+        yield Finding(CRITICAL, f"{store.path}: {error.strerror}, as {store.policy.store_user.name}", change)
         return
     yield Finding(OK, f"{store.policy.store_user.name} can read {store.path}")
+
+
+def mounted(store: Store) -> Iterator[Finding]:
+    """Check that a shared file system is mounted there: into a local directory hooks would publish for nobody."""
+    kind, point = store.mount
+    if _is_unmounted(store):
+        found = f"{store.path} is an empty directory on {kind} ({point}): the store is not mounted"
+        yield Finding(CRITICAL, found, f"mount it (findmnt --fstab {store.path}; systemctl list-units '*.mount')")
+    elif kind in LOCAL:
+        found = f"{store.path} is on {kind} ({point}), a local file system: no other node sees what jobs publish"
+        yield Finding(ADVICE, found, "mount a shared file system there, unless this is the only node")
+    else:
+        yield Finding(OK, f"the store is on {kind} ({point})")
+
+
+def identity(store: Store) -> Iterator[Finding]:
+    """Compare the store's id with the one that this node remembers: another directory may be in its place."""
+    found = store.run(maintenance.identity, store.path)
+    forget = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
+    if store.known_id and not found:
+        words = f"{store.path} has no id, but the store that this node has used has ({store.known_id[:8]})"
+        yield Finding(CRITICAL, f"{words}: something else is in its place", forget)
+    elif store.known_id and found != store.known_id:
+        words = f"the store in {store.path} is {found[:8]}, not {store.known_id[:8]} that this node has used"
+        yield Finding(CRITICAL, words, forget)
+    elif not found:
+        yield Finding(ADVICE, "the store has no id yet", "run `warmstart maintain --store` once")
+    else:
+        yield Finding(
+            OK, f"the store is {found[:8]}" + ("" if store.known_id else "; `warmstart maintain` remembers it")
+        )
+
+
+def writable(store: Store) -> Iterator[Finding]:
+    """Make a directory in the store: in a store that takes no files nothing is imported, and harvests pile up."""
+    found = f"{store.policy.store_user.name} cannot make files in {store.path}: {store.no_directory}"
+    if store.directory:
+        yield Finding(OK, f"{store.policy.store_user.name} can make files in the store")
+    elif store.code == errno.EROFS:
+        yield Finding(CRITICAL, found, "see why it is read-only (dmesg, the file server); mount -o remount,rw")
+    elif store.code in (errno.ENOSPC, errno.EDQUOT):
+        yield Finding(CRITICAL, found, "free space or inodes, or raise the quota of its owner")
+    elif not _is_unmounted(store):
+        yield Finding(CRITICAL, found, "check owner and mode, and that the export is writable for this node")
 
 
 def owner(store: Store) -> Iterator[Finding]:
     """Check that `store_user` owns the store."""
     user = store.policy.store_user
     seen = store.run(probe.look, store.path)
+    if _is_unmounted(store):
+        return  # whose directory is below the mount point does not matter
     change = f"chown {user.name} {store.path} on the file server; give {user.name} the same uid on every node"
     if seen.uid in NOBODY:
         found = f"{store.path} is owned by nobody (uid {seen.uid}): root made it and was squashed"
@@ -150,8 +212,7 @@ def parents(store: Store) -> Iterator[Finding]:
 def locks(store: Store) -> Iterator[Finding]:
     """Try flock(2) between two processes. Without it several nodes may import one image; the result is still valid."""
     if not store.directory:
-        yield _untried(store)
-        return
+        return  # `writable` says why
     try:
         store.run(probe.hold_lock, store.directory)
         excluded = not store.run_second(probe.lock_is_free, store.directory)
@@ -169,8 +230,7 @@ def locks(store: Store) -> Iterator[Finding]:
 def links(store: Store) -> Iterator[Finding]:
     """Try link(2), which publishing uses because it never replaces a file."""
     if not store.directory:
-        yield _untried(store)
-        return
+        return  # `writable` says why
     try:
         count = store.run(probe.link, store.directory)
     except OSError as error:
@@ -186,8 +246,7 @@ def links(store: Store) -> Iterator[Finding]:
 def clock(store: Store) -> Iterator[Finding]:
     """Compare this node's clock with the store's: times to live, leases and grace periods depend on both."""
     if not store.directory:
-        yield _untried(store)
-        return
+        return  # `writable` says why
     ahead = store.run(probe.clock_ahead, store.directory)
     words = f"the store's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this node's"
     if abs(ahead) > MOST_AHEAD:
@@ -199,7 +258,7 @@ def clock(store: Store) -> Iterator[Finding]:
 def maintained(store: Store) -> Iterator[Finding]:
     """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
     age = store.run(maintenance.last_maintained, store.path)
-    since = "has never succeeded" if age is None else f"last succeeded {age / 3600:.1f} h ago"
+    since = "has never succeeded" if age is None else f"last succeeded {format_duration(age)} ago"
     if age is None or age > OVERDUE_INTERVALS * STORE_INTERVAL_S:
         change = (
             "enable warmstart-maintain-store.timer on one host of the cluster and see its unit and its `step.failed`"
@@ -213,8 +272,8 @@ def maintained(store: Store) -> Iterator[Finding]:
 def root(store: Store) -> Iterator[Finding]:
     """Check for root squash: without it, root on any node can put code into all jobs of the cluster."""
     if not store.directory:
-        yield _untried(store)
-    elif store.run_root is None:
+        return  # `writable` says why
+    if store.run_root is None:
         yield Finding(UNKNOWN, "only root can test root's access to the store", AS_ROOT)
     elif store.run_root(probe.can_list, store.directory):
         found = "root on this node has root access to the store, so root on any node can write what all jobs read"
@@ -242,12 +301,17 @@ def space(store: Store) -> Iterator[Finding]:
         yield Finding(OK, f"{free:.1f}% of the store's file system is free")
 
 
-def _untried(store: Store) -> Finding:
-    return Finding(UNKNOWN, f"not tried: cannot make a directory in the store: {store.no_directory}")
+def _is_unmounted(store: Store) -> bool:
+    """Return whether the store is an empty local directory of another user: a mount point, as it seems."""
+    seen = store.run(probe.look, store.path)
+    return store.mount.kind in LOCAL and seen.uid != store.policy.store_user.uid and seen.empty
 
 
 CHECKS = {
     "store.reachable": reachable,
+    "store.mount": mounted,
+    "store.identity": identity,
+    "store.writable": writable,
     "store.owner": owner,
     "store.writers": writers,
     "store.parents": parents,

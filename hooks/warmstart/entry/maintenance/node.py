@@ -30,6 +30,8 @@ from warmstart.entry.maintenance.session import (
     STORE_SECONDS,
     MaintenanceBusy,
     MaintenanceSession,
+    StoreReplaced,
+    known_store_id,
     maintenance_session,
 )
 from warmstart.errors import WarmstartError
@@ -88,7 +90,7 @@ def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Rep
     """
     with maintenance_session(installation, "maintain", node) as session, _node_lock(session):
         is_over = _job_is_over(session, slurm_conf)
-        return _NodeMaintenance(session, is_over, slurm_conf, installation.enforcement).all()
+        return _NodeMaintenance(session, is_over, slurm_conf, installation).all()
 
 
 @contextmanager
@@ -125,20 +127,21 @@ class _NodeMaintenance:
     """The parts of one node's maintenance. An error in one does not stop the others."""
 
     def __init__(
-        self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str, enforcement: str
+        self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str, installation: Installation
     ) -> None:
-        """`enforcement` is the path of `Installation.enforcement`."""
         self._session = session
         self._boot_id = records.boot_id()
         self._is_complete = True
         self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf)
         self._slurm_conf = slurm_conf
-        self._enforcement = enforcement
+        self._enforcement = installation.enforcement
+        self._store_id = installation.store_id
 
     def all(self) -> Report:
         """Run every part."""
         orphans = self._orphans
         self._part("trust", self._trust)
+        self._part("store", self._store)
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
         harvested = self._part("harvests", self._harvests)
@@ -173,6 +176,17 @@ class _NodeMaintenance:
         trust.remember(session.policy, self._enforcement, self._slurm_conf)
         if problems := trust.problems(trust.proven(session.policy, self._enforcement), self._enforcement):
             raise problems[0]
+
+    def _store(self) -> None:
+        """Remember the store's id. Raises `StoreReplaced` if it is not the one that this host remembers."""
+        session = self._session
+        found = session.store.identity(session.store_deadline())
+        known = known_store_id(self._store_id)
+        if known and found != known:
+            raise StoreReplaced(path=session.policy.paths.store, found=found[:8] or "none", known=known[:8])
+        if found and not known:
+            with opened_dir(os.path.dirname(self._store_id)) as fd:
+                replace_file(fd, os.path.basename(self._store_id), found.encode(), 0o600)
 
     def _spool(self) -> int:
         session = self._session

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.errors import ResourceError, UserError, WarmstartError
+from warmstart.errors import ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_path
+from warmstart.host.files import ensure_path, read_small
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy import refresh
 from warmstart.policy.compiled import Policy
@@ -31,6 +31,7 @@ from warmstart.store.maintenance import Bundle
 # How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
 NODE_INTERVAL_S = 1800
 STORE_INTERVAL_S = 86400
+LONGEST_ID = 64  # bytes
 STORE_STEP = "store"  # in the audit
 STORE_SECONDS = 60.0  # for one operation on the store
 BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle
@@ -58,6 +59,14 @@ class MaintenanceFailed(ResourceError):
     code = "maintenance-failed"
     template = "{part}: {problem}"
     hint = "read the reason; the next run tries again"
+
+
+class StoreReplaced(StoreError):
+    """The store's path leads to another store than the one that this host remembers, or to none."""
+
+    code = "store-replaced"
+    template = "the store in {path} has the id {found}, but this host has used the one with the id {known}"
+    hint = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
 
 
 class MaintenanceSession(NamedTuple):
@@ -158,6 +167,14 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
 
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
         flush(paths.journal, policy.paths.audit, policy.audit.services)
+
+
+def known_store_id(path: str) -> str:
+    """Return the store's id that this host remembers in the file `path` (`Installation.store_id`), "" if none."""
+    try:
+        return read_small(path, LONGEST_ID).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def require_root(command: str) -> None:

@@ -138,6 +138,7 @@ class StoreMaintenance:
         self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
         self.evict_images()
         self.empty_quarantines()
+        self._session.store.identify(self._session.store_deadline())
         self._session.store.mark_maintained(self._session.store_deadline())
         return self.report
 

@@ -44,9 +44,13 @@ def test_images_are_listed(site: EntrySite) -> None:
     """With their number and their size."""
     assert names(site) == [HEX, OTHER]
     shown = site.command("images", "list")
-    assert (shown.exit_code, HEX[:20] in shown.stdout, "2 images" in shown.stdout) == (0, True, True)
+    assert (shown.exit_code, HEX[:12] in shown.stdout, "2 images" in shown.stderr) == (0, True, True)
+    assert site.command("images", "list", "-o", "name", "--no-header").stdout.split()[0].partition(".")[0] in (
+        HEX,
+        OTHER,
+    )
     assert site.json("images", "list", "--quarantined") == []
-    assert "0 images" in site.command("images", "list", "--quarantined").stdout
+    assert "0 images" in site.command("images", "list", "--quarantined").stderr
 
 
 @pytest.mark.parametrize(
@@ -65,12 +69,12 @@ def test_a_pinned_image_stays(site: EntrySite) -> None:
     """Until it is unpinned, or someone insists."""
     assert site.command("images", "unpin", HEX).exit_code == 1
     assert site.command("images", "pin", HEX).exit_code == 0
-    result = site.command("images", "evict", HEX, OTHER)
+    result = site.command("images", "rm", HEX, OTHER)
     assert (result.exit_code, "protected" in result.stdout, names(site)) == (1, True, [HEX])
     assert site.command("images", "unpin", HEX).exit_code == 0
     site.command("images", "pin", HEX)
-    evicted = site.json("images", "evict", HEX, "--force")
-    assert ([name.partition(".")[0] for name in evicted["evicted"]], evicted["kept"], names(site)) == ([HEX], [], [])
+    evicted = site.json("images", "rm", HEX, "--force")
+    assert ([name.partition(".")[0] for name in evicted["removed"]], evicted["kept"], names(site)) == ([HEX], [], [])
     assert len(site.events("image.pinned")) == 2
     assert len(site.events("image.unpinned")) == 1
     assert len(site.events("image.evicted")) == 2
@@ -78,7 +82,7 @@ def test_a_pinned_image_stays(site: EntrySite) -> None:
 
 def test_without_a_name_the_watermarks_decide(site: EntrySite) -> None:
     """On a disk with space nothing goes."""
-    assert site.json("images", "evict") == {"evicted": [], "kept": []}
+    assert site.json("images", "evict") == {"evicted": []}
     assert names(site) == [HEX, OTHER]
 
 

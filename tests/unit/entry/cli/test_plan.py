@@ -91,7 +91,7 @@ def test_what_a_job_may_keep_and_not_set(tmp_path: Path) -> None:
     assert (answer(site, *asking)["keep"], answer(site, *NOBODY)["keep"]) == (3600, None)
     assert answer(installed(tmp_path / "none"), *asking)["keep"] is None
     text = run(site, *asking).stdout
-    assert "stays on its nodes for 3600 s" in text
+    assert "stays on its nodes for 1h" in text
     assert "override: CUDA_MODULE_LOADING, NUMBA_CACHE_DIR" in text
 
 

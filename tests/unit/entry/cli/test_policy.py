@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.command_line import POLICY, answer, installed, run
+from warmstart.entry.cli import cli
 from warmstart.paths import Installation
 from warmstart.policy.refresh import current
+
+
+@pytest.fixture(autouse=True)
+def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Know no partitions and nodes, whatever this host has."""
+    monkeypatch.setenv("SLURM_CONF", "/nonexistent")
 
 
 @pytest.fixture
@@ -29,7 +37,8 @@ def test_check_counts_the_rules_of_a_good_policy(site: Installation) -> None:
     """One word and a number, easy to read and to parse."""
     result = run(site, "policy", "check")
     assert (result.exit_code, result.stdout.strip()) == (0, "ok: 2 rules")
-    assert answer(site, "policy", "check") == {"file": site.policy, "ok": True, "rules": 2, "critical": []}
+    good = {"file": site.policy, "ok": True, "rules": 2, "problems": [], "critical": [], "timeouts": []}
+    assert answer(site, "policy", "check") == good
 
 
 def test_check_tells_every_problem_with_its_place(site: Installation) -> None:
@@ -40,7 +49,9 @@ def test_check_tells_every_problem_with_its_place(site: Installation) -> None:
     assert f"{site.policy}:6:10: images.registeries: unknown key; did you mean registries?" in result.stdout
     found = answer(site, "policy", "check")
     assert (found["ok"], found["code"]) == (False, "policy-invalid")
-    assert found["problems"] == result.stdout.splitlines()
+    problem = "images.registeries: unknown key; did you mean registries?"
+    place = {"file": site.policy, "line": 6, "column": 10, "severity": "error", "problem": problem}
+    assert found["problems"] == [place]
 
 
 def test_check_takes_a_draft_anywhere(tmp_path: Path, site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +59,51 @@ def test_check_takes_a_draft_anywhere(tmp_path: Path, site: Installation, monkey
     (tmp_path / "draft.yaml").write_text(POLICY)
     monkeypatch.chdir(tmp_path)
     assert run(site, "policy", "check", "draft.yaml").exit_code == 0
-    assert run(site, "policy", "check", "none.yaml").exit_code == 1
+    missing = run(site, "policy", "check", "none.yaml")
+    assert (missing.exit_code, "none.yaml: No such file" in missing.stderr) == (2, True)
+
+
+def test_check_reads_standard_input(site: Installation) -> None:
+    """A draft in a pipe, as `-`; problems have that name."""
+    assert CliRunner().invoke(cli, ["policy", "check", "-"], obj=site, input=POLICY).output == "ok: 2 rules\n"
+    result = CliRunner().invoke(cli, ["policy", "check", "-"], obj=site, input=POLICY + "x: 1\n")
+    assert (result.exit_code, result.output.startswith("-:14:1: x: unknown key")) == (1, True)
+
+
+def test_check_runs_where_the_accounts_do_not_exist(tmp_path: Path) -> None:
+    """In CI; what needs no look-up is still checked."""
+    text = POLICY.replace("daemon", "nobody-here").replace("bin\n", "nor-here\n")
+    site = installed(tmp_path, text + '  - {name: x, match: {user: nor-me, partition: "p.*"}}\n')
+    assert "no account 'nobody-here' on this node" in run(site, "policy", "check").stdout
+    offline = run(site, "policy", "check", "--offline")
+    assert (offline.exit_code, "looks like a regular expression" in offline.stdout) == (0, True)
+    assert "no user" not in offline.stdout
+
+
+def test_warnings_have_places_and_leave_the_policy_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of Slurm are looked up in slurm.conf."""
+    (tmp_path / "slurm.conf").write_text("NodeName=n[1-3] CPUs=1\nPartitionName=gpu-a Nodes=n1\n")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    site = installed(tmp_path, POLICY + "  - {name: x, match: {partition: [gpu-a, gpu-b], node: [n4]}}\n")
+    Path(site.etc, "conf.d").mkdir()
+    Path(site.etc, "conf.d", "more.yml").write_text("rules: []\n")
+    lines = run(site, "policy", "check").stdout.splitlines()
+    assert [line.removeprefix(f"{site.etc}/") for line in lines] == [
+        "conf.d/more.yml:1:1: warning: is not read: names in conf.d end in .yaml",
+        "policy.yaml:14:42: warning: no partition 'gpu-b' on this cluster; did you mean gpu-a?",
+        "policy.yaml:14:57: warning: no node 'n4' on this cluster; allowed: n1, n2, n3: the rule can never match",
+        "ok: 3 rules, 3 warnings",
+    ]
+    rows = answer(site, "policy", "check")["problems"]
+    assert [(row["line"], row["column"], row["severity"]) for row in rows] == [
+        (1, 1, "warning"), (14, 42, "warning"), (14, 57, "warning")]  # fmt: skip
+
+
+def test_show_writes_values_as_the_policy_does(site: Installation) -> None:
+    """With units, and no Python."""
+    shown = dict(line.split(None, 1) for line in run(site, "policy", "show").stdout.splitlines()[1:])
+    assert (shown["images.wait:"], shown["images.keep.high:"], shown["seed.max_fetch:"]) == ("4m", "85%", "1GiB")
+    assert (shown["images.adopt:"], shown["harvest.only_successful:"]) == ("-", "no")
 
 
 SLURM_CONF = """\

@@ -95,11 +95,37 @@ def test_a_good_file_has_nothing_to_change(check: Check) -> None:
         ("", "SchedulerParameters=a,nohold_on_prolog_fail\n", "slurm.nohold", "wrong"),
         ("TaskProlog=@/task-prolog", "", "slurm.task-prolog", "wrong"),
         ('"@/prolog"', "/nowhere/prolog", "slurm.hook-places", "wrong"),
+        ("", "Prolog=/etc/slurm/other\n", "slurm.prolog", "wrong"),
+        ("", "Epilog=/etc/slurm/other\n", "slurm.epilog", "wrong"),
+        ("TaskProlog=@/task-prolog", "TaskProlog=/etc/slurm/none", "slurm.task-prolog", "critical"),
+        ("", "include none.conf\n", "slurm.conf", "critical"),
     ],
 )
 def test_each_bad_setting_is_told(check: Check, old: str, new: str, name: str, status: str) -> None:
     """The check for it reports how bad it is."""
     assert status in check(old, new)[name]
+
+
+@pytest.mark.parametrize(("version", "status"), [((22, 5), "wrong"), (None, "wrong"), ((24, 5), "ok")])
+def test_the_line_that_counts(
+    check: Check, site: Installation, tmp_path: Path, version: tuple[int, int] | None, status: str
+) -> None:
+    """A later Prolog= line wins before Slurm 24.05; since then all of them run."""
+    check("", "Prolog=/etc/slurm/other\n")
+    conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
+    (found,) = run({"x": slurm.CHECKS["slurm.prolog"]}, Slurm(conf, site, None, version))
+    assert found.status == status
+    if status == "wrong":
+        assert "/etc/slurm/other (the last of 2 lines" in found.found
+
+
+def test_the_release_of_slurm_is_asked_of_its_command(tmp_path: Path) -> None:
+    """None where there is none."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho slurm-wlm 22.05.8\n")
+    scontrol.chmod(0o755)
+    assert slurm.version_of(str(scontrol)) == (22, 5)
+    assert slurm.version_of("/no/such") is None
 
 
 def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.command_line import installed
 from warmstart.entry.doctor import probe, store
-from warmstart.entry.doctor.finding import run
+from warmstart.entry.doctor.finding import Result, run
+from warmstart.entry.doctor.mounts import Mount
 from warmstart.entry.doctor.probe import Look, Owned
 from warmstart.entry.doctor.store import Store
 from warmstart.errors import WarmstartError
@@ -24,7 +25,7 @@ from warmstart.policy.current import current_policy
 OWNER = 4711
 P = ParamSpec("P")
 R = TypeVar("R")
-LOOK = Look(OWNER, 0o755, size=1000, free=500)
+LOOK = Look(OWNER, 0o755, size=1000, free=500, empty=False)
 GOOD: dict[str, Any] = {
     "look": LOOK,
     "whose": Owned(0, 0o755),
@@ -34,6 +35,7 @@ GOOD: dict[str, Any] = {
     "clock_ahead": 0.0,
     "can_list": False,
     "last_maintained": 60.0,
+    "identity": "abcdef0123",
 }
 DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 
@@ -46,7 +48,12 @@ def policy(tmp_path: Path) -> Policy:
 
 
 def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> dict[str, str]:  # noqa: ANN401
-    """Return each check's status for given answers of the probe."""
+    """Return each check's status for given answers of the probe, and for `code`, `kind` and `known`."""
+    return {result.check: result.status for result in results(policy, place=place, as_root=as_root, **answers)}
+
+
+def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> list[Result]:  # noqa: ANN401
+    """Return the findings for given answers of the probe."""
     told = {**GOOD, **answers}
 
     def ask(function: Callable[P, R], /, *_: P.args, **__: P.kwargs) -> R:
@@ -56,8 +63,10 @@ def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answe
         answer: R = value
         return answer
 
-    subject = Store(policy, ask, ask, ask if as_root else None, place, "Permission denied")
-    return {result.check: result.status for result in run(store.CHECKS, subject)}
+    mount = Mount(told.get("kind", "nfs4"), "/shared")
+    problem, known = os.strerror(told.get("code", 0)), told.get("known", "abcdef0123")
+    root = ask if as_root else None
+    return run(store.CHECKS, Store(policy, ask, ask, root, place, problem, told.get("code", 0), mount, known))
 
 
 def test_a_good_store_is_ok(policy: Policy) -> None:
@@ -68,7 +77,7 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("name", "status", "answers"),
     [
-        ("store.reachable", "wrong", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
+        ("store.reachable", "critical", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
         ("store.reachable", "wrong", {"look": WorkerSilent(function="look", identity="w", problem="no answer")}),
         ("store.owner", "wrong", {"look": LOOK._replace(uid=1)}),
         ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
@@ -90,13 +99,30 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.space", "advice", {"look": LOOK._replace(free=100)}),
         ("store.maintenance", "wrong", {"last_maintained": 3 * 86400.0 + 1}),
         ("store.maintenance", "wrong", {"last_maintained": None}),
-        ("store.locks", "unknown", {"place": ""}),
-        ("store.root", "unknown", {"place": ""}),
+        ("store.writable", "critical", {"place": "", "code": errno.EROFS}),
+        ("store.writable", "critical", {"place": "", "code": errno.EDQUOT}),
+        ("store.writable", "critical", {"place": "", "code": errno.EACCES}),
+        ("store.mount", "advice", {"kind": "ext4"}),
+        ("store.mount", "critical", {"kind": "ext4", "look": LOOK._replace(uid=0, empty=True)}),
+        ("store.identity", "critical", {"identity": ""}),
+        ("store.identity", "critical", {"identity": "0123"}),
+        ("store.identity", "advice", {"identity": "", "known": ""}),
+        ("store.identity", "ok", {"known": ""}),
     ],
 )
 def test_each_fault_is_told(policy: Policy, name: str, status: str, answers: dict[str, Any]) -> None:
     """The check for it reports how bad it is."""
     assert statuses(policy, **answers)[name] == status
+
+
+def test_an_unmounted_store_is_to_be_mounted_and_not_given_away(policy: Policy) -> None:
+    """What the owner of a mount point should be is no question: nothing but `mount it` is advised."""
+    found = results(
+        policy, place="", code=errno.EACCES, kind="ext4", look=LOOK._replace(uid=0, empty=True), identity=""
+    )
+    bad = {result.check: result.change for result in found if result.status not in ("ok", "advice")}
+    assert bad["store.mount"].startswith("mount it")
+    assert not [change for change in bad.values() if "chown" in change]
 
 
 def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:

@@ -1,0 +1,62 @@
+"""Every mistake of docs/mistakes.md is found by the command that the page names, with the words that it shows."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import command_line
+from tests.support.mistakes import CHECK, DOCTOR, MISTAKES, PAGE, Mistake, Site, page
+from warmstart.entry.cli import doctor
+from warmstart.entry.doctor import kernel
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Yield a good site. What only a kernel decides is left out: it is no mistake, and takes seconds."""
+    for name in ("node.seeding", "node.image-limits", "node.limits"):
+        monkeypatch.delitem(doctor.NODE, name)
+    assert "node.job-ends" in kernel.CHECKS
+    base = Path(tempfile.mkdtemp(prefix="ws-mis-", dir="/var/tmp"))
+    base.chmod(0o755)
+    monkeypatch.setenv("SLURM_CONF", str(base / "slurm.conf"))
+    found = Site.make(base)
+    yield found
+    for path in (Path(found.installation.var), base / "log", found.store):
+        if path.is_mount():
+            subprocess.run(["umount", str(path)], check=True)
+    shutil.rmtree(base)
+
+
+def output(site: Site, command: str) -> str:
+    """Return all that a command prints."""
+    result = command_line.run(site.installation, *command.split())
+    return result.stdout + result.stderr
+
+
+def test_a_good_site_has_none_of_them(site: Site) -> None:
+    """So each message is because of its mistake."""
+    shown = {command: output(site, command) for command in (CHECK, DOCTOR)}
+    assert shown[CHECK] == "ok: 2 rules\n"
+    assert "wrong" not in shown[DOCTOR], shown[DOCTOR]
+    assert "critical" not in shown[DOCTOR], shown[DOCTOR]
+    assert [mistake.what for mistake in MISTAKES if mistake.says in shown[mistake.command]] == []
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.where}: {mistake.what}")
+def test_each_is_found(site: Site, mistake: Mistake) -> None:
+    """By the command, with the words, of the page."""
+    mistake.plant(site)
+    shown = output(site, mistake.command)
+    assert mistake.says in shown, shown
+
+
+def test_the_page_is_that_table() -> None:
+    """`python -m tests.support.mistakes` writes it."""
+    assert len(MISTAKES) >= 40
+    assert PAGE.read_text() == page()

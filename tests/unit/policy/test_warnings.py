@@ -1,0 +1,102 @@
+"""Probable mistakes of a policy that hooks accept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from warmstart.policy.schema import PolicyModel, check_shape
+from warmstart.policy.warnings import Known, warnings
+
+KNOWN = Known(
+    frozenset({"gpu", "gpu-big", "cpu"}),
+    frozenset({"n1", "n2"}),
+    lambda name: name == "alice",
+    lambda name: name == "team",
+)
+PUBLISHER = {
+    "name": "ci", "match": {"partition": "ci", "user": "svc"}, "scope": "account", "publish": {"users": ["svc"]},
+}  # fmt: skip
+
+
+def found(*rules: dict[str, Any], known: Known = KNOWN) -> list[tuple[object, ...]]:
+    """Return the locs below `rules` and the problems of a policy with these rules."""
+    named = [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]
+    model = check_shape({"version": 1, "paths": {"store": "/s"}, "rules": named})
+    assert isinstance(model, PolicyModel)
+    return [(*fault.loc[1:], fault.problem) for fault in warnings(model, known)]
+
+
+def test_a_policy_without_rules() -> None:
+    """It does nothing, and looks as if it did."""
+    assert found() == [("no rules: no job gets anything of warmstart",)]
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        {"partition": ["gpu*", "cpu"]}, {"node": "n[12]"}, {"user": ["alice", "a*"]}, {"group": "team"},
+        {"account": "any", "qos": "any"}, {},
+    ],
+)  # fmt: skip
+def test_names_that_there_are(match: dict[str, Any]) -> None:
+    """Patterns of users are not judged: a directory server may list nobody. Accounts and QOS are Slurm's."""
+    assert found({"match": match}) == []
+
+
+@pytest.mark.parametrize(
+    ("match", "expected"),
+    [
+        ({"partition": "gpus"}, "no partition 'gpus' on this cluster; did you mean gpu?: the rule can never match"),
+        ({"partition": ["gpu", "x*"]}, "no partition 'x*' on this cluster; allowed: cpu, gpu, gpu-big"),
+        ({"node": "m1"}, "no node 'm1' on this cluster; allowed: n1, n2: the rule can never match"),
+        ({"user": "bob"}, "no user 'bob' on this cluster: the rule can never match"),
+        ({"group": "teams"}, "no group 'teams' on this cluster: the rule can never match"),
+    ],
+)
+def test_names_that_nothing_has(match: dict[str, Any], expected: str) -> None:
+    """A rule of which no name is known can never match."""
+    ((*_, problem),) = found({"match": match})
+    assert problem == expected
+    assert found({"match": match}, known=Known()) == []
+
+
+@pytest.mark.parametrize(
+    ("glob", "better"),
+    [
+        ("gpu.*", "; write 'gpu*'"),
+        ("^gpu$", "; write 'gpu'"),
+        ("a|b", ""),
+        ("(gpu|cpu)", ""),
+        (r"n\d+", ""),
+        ("gpu.+", "; write 'gpu*'"),
+    ],
+)
+def test_regular_expressions(glob: str, better: str) -> None:
+    """They match nothing, or something else."""
+    ((*loc, problem),) = found({"match": {"account": ["ok", glob]}})
+    assert loc == [0, "match", "account", 1]
+    assert str(problem).endswith(f"looks like a regular expression; patterns have *, ? and [...] only{better}")
+
+
+@pytest.mark.parametrize(
+    ("later", "is_told"),
+    [
+        ({"scope": "user"}, True),
+        ({"scope": "user", "match": {"partition": "*"}}, True),
+        ({"scope": "user", "match": {"partition": "c?", "user": "svc"}}, True),
+        ({"scope": "user", "match": {"partition": "gpu"}}, False),
+        ({"scope": "user", "match": {"group": "team"}}, False),
+        ({"scope": "account"}, False),
+        ({"profiles": ["numba"]}, False),
+    ],
+)
+def test_a_later_rule_that_revokes_publishing(later: dict[str, Any], is_told: bool) -> None:
+    """Only the last matching rule's scope counts; told where that rule is for all of the publisher's jobs."""
+    problems = found(PUBLISHER, later, known=Known())
+    assert [problem for *_, problem in problems if "revokes the publish of rule ci" in str(problem)] == [
+        problem for *_, problem in problems
+    ]
+    assert bool(problems) is is_told
+    assert found(later, PUBLISHER, known=Known()) == []
