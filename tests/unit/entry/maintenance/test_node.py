@@ -230,3 +230,26 @@ def test_a_job_whose_hook_is_at_work_is_left(node: Node) -> None:
     with records.job_lock(node.site.paths.state, 7, after(5)):
         assert node.maintain().finished == 0
     assert node.maintain().finished == 1
+
+
+def test_another_store_in_its_place_is_told(node: Node) -> None:
+    """A host remembers the store's id once it has one; later another id, or none, fails maintenance each time."""
+    known, store_id = Path(node.site.installation.store_id), node.site.store / "artifacts" / "id"
+    assert node.maintain().failed == ()
+    assert not known.exists()
+    with node.site.client() as client:
+        assert client.lock(after(5))
+        first = client.identify(after(5))
+        assert client.identify(after(5)) == client.identity(after(5)) == first
+    assert node.maintain().failed == ()
+    assert known.read_text() == first
+    store_id.chmod(0o600)
+    store_id.write_text("0" * 32)
+    (failure,) = node.maintain().failed
+    assert ("has the id 00000000" in failure, first[:8] in failure) == (True, True)
+    store_id.unlink()
+    (failure,) = node.maintain().failed
+    assert "has the id none" in failure
+    assert {event["error"]["code"] for event in node.site.events("step.failed")} == {"store-replaced"}
+    known.unlink()  # the store was made anew
+    assert node.maintain().failed == ()
