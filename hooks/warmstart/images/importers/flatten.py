@@ -108,7 +108,7 @@ def layers_of(layout: str, tag: str) -> list[Layer]:
     manifest = _read_blob(layout, named[0])
     config = _read_blob(layout, _part(manifest, "config"))
     diff_ids = _part(config, "rootfs").get("diff_ids")
-    blobs = [_blob_path(layout, _digest(entry.get("digest"))) for entry in _list_of(manifest, "layers")]
+    blobs = [_sized_blob(layout, entry) for entry in _list_of(manifest, "layers")]
     if not isinstance(diff_ids, list) or len(diff_ids) != len(blobs):
         raise InvalidImage("its manifest and its configuration have different numbers of layers")
     return [Layer(path, _digest(diff_id)) for path, diff_id in zip(blobs, diff_ids, strict=True)]
@@ -133,6 +133,14 @@ def _read_blob(layout: str, descriptor: dict[str, object]) -> dict[str, object]:
     if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
         raise InvalidImage(f"{digest} has other bytes than its name says")
     return _parse(data)
+
+
+def _sized_blob(layout: str, descriptor: dict[str, object]) -> str:
+    digest = _digest(descriptor.get("digest"))
+    path = _blob_path(layout, digest)
+    if os.stat(path).st_size != descriptor.get("size"):
+        raise InvalidImage(f"{digest} has another size than its manifest says")
+    return path
 
 
 def _blob_path(layout: str, digest: str) -> str:
