@@ -196,6 +196,10 @@ class Site:
         for path in self.var.glob("*/imports/*"):
             path.unlink()
 
+    def runs(self, node: str = "n1") -> list[str]:
+        """Return the names of what lies in a node's workspaces, beside the layers that imports keep."""
+        return [name for name in os.listdir(self.workspace / node) if name != "layers"]
+
     def leftovers(self) -> list[str]:
         """Return leftovers of jobs on the nodes: workspaces, records, views, journals, stages, imports; no layers."""
         found = []

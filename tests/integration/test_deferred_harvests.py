@@ -27,7 +27,7 @@ def late_job(site: Site, job_id: int) -> Path:
     """Run a job by hand that makes more than its epilog has time for. Return the deferred run's directory."""
     variables = site.variables(job_id)
     assert site.run_hook("prolog", variables).returncode == 0
-    (name,) = os.listdir(site.workspace / "n1")
+    (name,) = site.runs()
     run = site.workspace / "n1" / name
     alice = site.cluster.account(ALICE)
     # In a directory of its own: in a large one that a bundle has, each new name costs milliseconds (docs/seeding.md).

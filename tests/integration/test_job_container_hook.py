@@ -65,8 +65,8 @@ def test_the_job_alone_sees_its_cache_there(site: Site, job_id: int, namespace: 
     own = site.cluster.account(ALICE)
     argv = ["/usr/bin/nsenter", f"--mount={namespace}", f"--setuid={own.uid}", f"--setgid={own.gid}"]
     subprocess.run([*argv, "/usr/bin/touch", f"{site.constant}/marker"], check=True)
-    (workspace,) = (site.workspace / "n1").iterdir()
-    assert (workspace / "cache" / "marker").exists()
+    (name,) = site.runs()
+    assert (site.workspace / "n1" / name / "cache" / "marker").exists()
     assert os.listdir(site.constant) == []
 
 

@@ -6,7 +6,6 @@ See docs/architecture.md, rule 9.
 from __future__ import annotations
 
 import fcntl
-import os
 import time
 from itertools import count
 from pathlib import Path
@@ -73,11 +72,10 @@ def test_an_epilog_without_a_prolog_in_slurm(site: Site) -> None:
 def test_a_prolog_that_runs_twice(site: Site) -> None:
     """The second run supersedes the first: one workspace, one record, and one epilog removes all."""
     variables = site.variables(910002)
-    runs = site.workspace / "n1"
     assert quiet(site.run_hook("prolog", variables))
-    first = os.listdir(runs)
+    first = site.runs()
     assert quiet(site.run_hook("prolog", variables))
-    second = os.listdir(runs)
+    second = site.runs()
     assert (len(first), len(second), set(first) & set(second)) == (1, 1, set())
     assert [event["earlier_run"] for event in site.events(910002, "run.superseded")] == [first[0].partition(".")[2]]
     assert quiet(site.run_hook("epilog", variables))
@@ -87,7 +85,7 @@ def test_what_killed_writers_left(site: Site) -> None:
     """Partial records and views of a killed prolog are removed, too."""
     variables = site.variables(910004)
     assert quiet(site.run_hook("prolog", variables))
-    (run,) = os.listdir(site.workspace / "n1")
+    (run,) = site.runs()
     (site.var / "n1" / "state" / "910004" / ".record.json.999.tmp").touch()
     (site.var / "n1" / "view" / f".new-{run}").mkdir()
     assert quiet(site.run_hook("epilog", variables))
@@ -198,7 +196,7 @@ def test_the_prolog_after_a_killed_one(site: Site, killed: dict[str, str]) -> No
     assert [event["outcome"] for event in site.events(job_id, "hook.finished")] == ["ok"]
     assert len(site.events(job_id, "image.waited") + site.events(job_id, "image.reused")) == 1
     assert len(site.events(job_id, "image.imported")) == 1
-    assert len(os.listdir(site.workspace / "n1")) == 1
+    assert len(site.runs()) == 1
     assert quiet(site.run_hook("epilog", killed))
     for lock in (site.store / "images" / "locks").glob("*.lock"):
         with lock.open() as file:
