@@ -25,6 +25,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become
 from warmstart.images import scratch, single_flight, usage_notes, user_import
+from warmstart.images.importers import flatten
 from warmstart.images.importers.base import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
 from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
@@ -195,8 +196,13 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
     assert at_work(place, ALICE) == []
 
 
-def test_a_full_disk_below_the_scratch_is_not_the_images_fault(place: Place, site: Site, bombs: Bombs) -> None:
+def test_a_full_disk_below_the_scratch_is_not_the_images_fault(
+    place: Place, site: Site, bombs: Bombs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The disk below the import's file system fills up: nothing broken is published, and no node drains."""
+    unsupported = place.base / "unsupported.py"
+    unsupported.write_text(f"raise SystemExit({flatten.UNSUPPORTED})\n")
+    monkeypatch.setattr(flatten, "__file__", str(unsupported))  # the image is unpacked, which takes room
     small = place.base / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "none", str(small)], check=True)
