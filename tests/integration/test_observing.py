@@ -19,7 +19,6 @@ from warmstart.report.summary import Hits
 
 POLICY = """\
 mode: {mode}
-limits: {{keep: 1h}}
 profiles:
   alpha:
     variables: {{ALPHA_CACHE: "{{dir}}"}}
