@@ -17,10 +17,10 @@ from warmstart import request
 from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
 from warmstart.images import reference as references
-from warmstart.images.reference import Reference
+from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy
-from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository
+from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
@@ -138,10 +138,15 @@ def images(policy: Policy, grant: Grant, requested: Request) -> list[Reference]:
 
     Raises `UserError` for a malformed reference or a registry that the policy does not allow.
     """
-    own = [references.parse(text) for text in requested.images]
+    own = [reference_of(requested, text) for text in requested.images]
     for reference in own:
         references.check_allowed(reference, policy.images.registries)
     return list(dict.fromkeys([*own, *(references.parse(text) for text in grant.images)]))
+
+
+def reference_of(requested: Request, text: str) -> Reference:
+    """Parse one of the request's images. Only pyxis's may have a user name. Raises `ImageReferenceInvalid`."""
+    return references.parse(references.split_login(text)[1] if text == requested.pyxis_image else text)
 
 
 def keeps(policy: Policy, requested: Request) -> bool:
@@ -166,7 +171,8 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
 
         by_policy = frozenset(references.parse(text) for text in grant.images)
         later = (policy.seed.fetch_budget + MOUNTING_SECONDS if names else 0) + VIEW_SECONDS
-        options = image.Options(tuple(job_images), by_policy, private_images(policy, job, job_images), later)
+        private = private_images(policy, job, job_images)
+        options = image.Options(tuple(job_images), by_policy, private, later, _pyxis_image(requested, job))
         steps.append(Step(image.NAME, partial(image.run, options=options)))
     if names:
         from warmstart.steps import seed
@@ -179,6 +185,13 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
             )
         )
     return steps
+
+
+def _pyxis_image(requested: Request, job: Job) -> PyxisImage | None:
+    if not requested.pyxis_image:
+        return None
+    login, _ = references.split_login(requested.pyxis_image)
+    return PyxisImage(reference_of(requested, requested.pyxis_image), bool(login), scope_key("user", job))
 
 
 def private_images(policy: Policy, job: Job, images: list[Reference]) -> tuple[tuple[Reference, str], ...]:

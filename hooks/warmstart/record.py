@@ -113,7 +113,7 @@ class Record(NamedTuple):
     node: str
     head: bool  # whether this node harvests for the job
     workspace: str = ""  # the policy's workspace root at the time; "" until one is to be made
-    image: str = ""  # digest of the job's first image, sha256:…
+    image: str = ""  # digest of the job's first image, sha256:…; claimed:REFERENCE of one that was left to pyxis
     images: dict[str, str] = {}  # noqa: RUF012 - reference → path; never mutated, only replaced
     facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
@@ -142,6 +142,8 @@ class RecordChange(TypedDict, total=False):
     """Fields of `Record` that steps set."""
 
     cache: str
+    read_scopes: list[str]
+    publish_scope: str
     image: str
     images: dict[str, str]
     facts: dict[str, str]

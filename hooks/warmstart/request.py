@@ -3,7 +3,8 @@
     #SBATCH --comment="warmstart: image=registry.example.com/team/app:1 profiles=numba"
     #SBATCH --warm-image=registry.example.com/team/app:1 --warm-profile=numba      (packaging/spank)
 
-The image of pyxis's `--container-image` is part of it, if given at allocation. A request grants no rights: images are
+The image of pyxis's `--container-image` is part of it, if given at allocation; it may have a user name, as in enroot's
+`USER@REGISTRY#NAME`. A request grants no rights: images are
 checked against the policy's registries, and profiles are seeded in the scope that the rules grant.
 """
 
@@ -42,6 +43,7 @@ class Request(NamedTuple):
     files: str = ""  # the name of its declared files; "" if it declares none
     keep: bool = False  # whether to retain its TMPDIR after the job
     fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
+    pyxis_image: str = ""  # which of the images is pyxis's, which can be imported as the user; "" if none
 
 
 NOTHING = Request((), ())
@@ -55,7 +57,8 @@ def asks(job: Job) -> bool:
 def of(job: Job) -> Request:
     """Return the job's request. Raises `RequestInvalid`, which names the wrong word."""
     # pyxis also accepts the path of a squashfs file, which needs no import.
-    images = [job.pyxis_image] if job.pyxis_image and job.pyxis_image[0] not in "/." else []
+    pyxis_image = job.pyxis_image if job.pyxis_image and job.pyxis_image[0] not in "/." else ""
+    images = [pyxis_image] if pyxis_image else []
     profiles: list[str] = []
     ports = None
     files = ""
@@ -81,7 +84,7 @@ def of(job: Job) -> Request:
             files = value
         else:
             raise RequestInvalid(where=COMMENT, word=word[:80])
-    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)), ports, files, keep, fresh)
+    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)), ports, files, keep, fresh, pyxis_image)
 
 
 def _is_name(value: str) -> bool:

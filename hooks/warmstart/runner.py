@@ -48,7 +48,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
             continue
         degraded: list[WarmstartError] = []
         try:
-            context = _run(context, step, degraded)
+            context = _run(context, step, degraded, notices)
         except WarmstartError as error:
             degraded.append(error)
         for failure in degraded:
@@ -66,7 +66,7 @@ def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None
     for step in steps:
         failures: list[WarmstartError] = []
         try:
-            context = _run(context, step, failures)
+            context = _run(context, step, failures, [])
         except WarmstartError as error:
             failures.append(error)
         for failure in failures:
@@ -89,8 +89,8 @@ def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
     return isinstance(error, StoreError) and policy.on_error.store == "fail-job"
 
 
-def _run(context: Context, step: Step, degraded: list[WarmstartError]) -> Context:
-    """Run one step, audit it and save the record. Adds the step's non-fatal errors to `degraded`."""
+def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: list[str]) -> Context:
+    """Run one step, audit it and save the record. Adds its non-fatal errors to `degraded`, its lines to `notices`."""
     started = time.monotonic()
     audit = context.audit.bind(step=step.name)
     try:
@@ -101,6 +101,7 @@ def _run(context: Context, step: Step, degraded: list[WarmstartError]) -> Contex
     for failure in outcome.degraded:
         audit.emit(events.STEP_FAILED, duration_ms=_since(started), error=failure.as_audit())
     degraded.extend(outcome.degraded)
+    notices.extend(f"warmstart: {line}" for line in outcome.notices)
     audit.emit(events.STEP_FINISHED, outcome=outcome.state, duration_ms=_since(started), **outcome.detail)
     record = _merged(context.record, outcome)
     if record != context.record:

@@ -5,12 +5,14 @@
  * An error in a job's step is logged on the node and never fails the task: the job then uses its cache at the cache's
  * own path. Only a verdict fails the task. Facts (spank(8), Slurm 22.05): options reach the prolog through
  * spank_job_control_setenv() in the submitting command; a mount namespace made in slurm_spank_init() kills
- * every step under job_container/tmpfs, one made in slurm_spank_task_init_privileged() works. */
+ * every step under job_container/tmpfs, one made in slurm_spank_task_init_privileged() works. pyxis enters the container
+ * in its slurm_spank_task_init() (0.24): a plugin listed after it is in the container in its own. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "warmstart.h"
@@ -34,6 +36,7 @@ static char *requested[5];
 static struct view view;
 static char *verdict;
 static bool at_constant_path;
+static struct stat node_root, node_cache; /* "/" and the cache, before a container was entered */
 
 static int set_option(int which, const char *value, int remote)
 {
@@ -177,6 +180,8 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 	}
 	if (verdict != NULL)
 		return 0;
+	if (stat("/", &node_root) < 0 || stat(view.cache, &node_cache) < 0)
+		node_root.st_ino = node_cache.st_ino = 0;
 	at_constant_path = bind_cache(&settings, node_name(), view.cache, uid) == 0;
 	if (!at_constant_path)
 		slurm_info("warmstart: cannot mount the cache at %s: %s", settings.cache, strerror(errno));
@@ -240,6 +245,51 @@ static void set_variable(spank_t spank, const struct variable *variable)
 		slurm_info("warmstart: cannot set %s", variable->name);
 }
 
+static bool same(const struct stat *one, const struct stat *other)
+{
+	return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
+}
+
+static bool is_in_container(void)
+{
+	struct stat root;
+
+	return node_root.st_ino != 0 && stat("/", &root) == 0 && !same(&root, &node_root);
+}
+
+/* Return whether a value is a path that leads nowhere in this container: the cache or TMPDIR is not there. */
+static bool is_hidden(const char *value, bool has_cache)
+{
+	if (is_below(value, view.constant))
+		return !has_cache;
+	return is_below(value, view.workspace) && access(value, F_OK) < 0;
+}
+
+/* enroot's hook has set the container's variables before pyxis made the user's mounts. Where one of these hides the
+ * cache, unset what points into it: a tool would write into the user's directory, or fail. WARMSTART_CACHE becomes
+ * empty, which means that there is no cache. */
+static void check_container(spank_t spank)
+{
+	struct variable variable;
+	struct stat found;
+	bool has_cache = stat(view.constant, &found) == 0 && same(&found, &node_cache), hidden = false;
+	char value[PATH_MAX], *line = view.variables;
+	uint32_t task;
+
+	while ((line = view_variable(line, &variable)) != NULL) {
+		if (spank_getenv(spank, variable.name, value, sizeof(value)) != ESPANK_SUCCESS || !is_hidden(value, has_cache))
+			continue;
+		hidden = true;
+		if (strcmp(variable.name, "WARMSTART_CACHE") == 0)
+			spank_setenv(spank, variable.name, "", 1);
+		else
+			spank_unsetenv(spank, variable.name);
+	}
+	if (hidden && spank_get_item(spank, S_TASK_ID, &task) == ESPANK_SUCCESS && task == 0)
+		dprintf(STDERR_FILENO, "warmstart: a mount of this container hides %s, so the step runs without it\n",
+			has_cache ? "the job's TMPDIR" : "the job's cache");
+}
+
 /* Print the verdict and exit. Slurm ignores the status of an optional plugin (spank(8)); this process has yet to exec
  * the user's program, so its exit ends the task, as a failed task prolog would. */
 static void end_task(void)
@@ -266,6 +316,11 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 		end_task();
 	if (line == NULL)
 		return 0;
+	if (is_in_container()) {
+		check_container(spank);
+		view_free(&view);
+		return 0;
+	}
 	if (inherited_rendezvous(spank)) {
 		spank_unsetenv(spank, rendezvous[0]);
 		spank_unsetenv(spank, rendezvous[1]);

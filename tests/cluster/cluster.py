@@ -56,17 +56,16 @@ class Cluster:
     """Context manager of a running, idle cluster; it is removed at the end.
 
     `prefix` is where warmstart is, or will be, installed: by default `base/warmstart`. Slurm looks up the hooks when a
-    job starts, so they may be installed into the running cluster. With `job_container` each job has a /tmp of its own
-    (job_container/tmpfs), and each line of job_container.conf gets that text, with {base} and {prefix} replaced.
+    job starts, so they may be installed into the running cluster. With `namespace` each job has a /tmp of its own.
     """
 
     nodes = config.NODES
 
-    def __init__(self, prefix: Path | None = None, *, job_container: str | None = None) -> None:
+    def __init__(self, prefix: Path | None = None, *, namespace: config.Namespace | None = None) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="warmstart-", dir="/var/tmp"))
         self.base.chmod(0o755)
         self.prefix = prefix or self.base / "warmstart"
-        self._job_container = job_container
+        self._namespace = namespace
         self._keep_logs = False
         self._daemons = Daemons(self.base)
         self._owner = os.getpid()
@@ -273,7 +272,7 @@ class Cluster:
 
     def _start(self) -> None:
         self._accounts = Accounts(self.base / "home")
-        self._daemons.start(self.prefix, job_container=self._job_container)
+        self._daemons.start(self.prefix, namespace=self._namespace)
         idle = ["idle"] * len(self.nodes)
         processes.wait_until(
             "four idle nodes", lambda: [s.state for s in self.node_states().values()] == idle, _START_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.cluster import host
 
@@ -51,8 +52,35 @@ PartitionName=ci Nodes=n[1-4] MaxTime=INFINITE State=UP
 """
 
 
-# Each node has a directory of its own for its jobs' namespaces, not below /tmp (fatal to slurmd 22.05).
-_JOB_CONTAINER = "JobContainerType=job_container/tmpfs\n"
+class Namespace(NamedTuple):
+    """The mount namespace that Slurm makes for each job.
+
+    `further` are settings of each node: words of its line in job_container.conf, or, of namespace/linux, lines of its
+    `options` in namespace.yaml. In it {base} and {prefix} are replaced.
+    """
+
+    plugin: str = "job_container/tmpfs"  # NamespaceType from Slurm 25.11: namespace/tmpfs, namespace/linux
+    further: str = ""
+
+    def write(self, etc: Path, base: Path, prefix: Path) -> str:
+        """Write the plugin's file. Return the line of slurm.conf."""
+        further = self.further.format(base=base, prefix=prefix)
+        # Each node has a directory of its own, not below /tmp (fatal to slurmd 22.05).
+        if self.plugin == "namespace/linux":
+            more = "".join(f"      {line}\n" for line in further.splitlines())
+            nodes = (
+                f"  - nodes: [{node}]\n    options:\n"
+                f"      auto_base_path: true\n      base_path: {base}/containers/{node}\n{more}"
+                for node in NODES
+            )
+            (etc / "namespace.yaml").write_text(f"node_confs:\n{''.join(nodes)}")
+        else:
+            nodes = (
+                f"NodeName={node} AutoBasePath=true BasePath={base}/containers/{node} {further}\n" for node in NODES
+            )
+            (etc / "job_container.conf").write_text("".join(nodes))
+        key = "JobContainerType" if self.plugin.startswith("job_container/") else "NamespaceType"
+        return f"{key}={self.plugin}\n"
 
 
 def free_ports(count: int) -> list[int]:
@@ -79,10 +107,9 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def write(base: Path, prefix: Path, *, job_container: str | None) -> tuple[int, dict[str, int]]:
+def write(base: Path, prefix: Path, *, namespace: Namespace | None) -> tuple[int, dict[str, int]]:
     """Write etc/slurm.conf, and beside it the file that admins are told to include.
 
-    With `job_container` each job has a /tmp of its own (job_container/tmpfs); the text has further settings.
     Returns slurmctld's port and each node's.
     """
     hostname = socket.gethostname()
@@ -96,12 +123,9 @@ def write(base: Path, prefix: Path, *, job_container: str | None) -> tuple[int, 
     (etc / "plugstack.conf").touch()
     recommended = _RECOMMENDED.read_text().replace("@PREFIX@", str(prefix))
     text = _SLURM_CONF.format(base=base, host=hostname, controller_port=controller, nodes=nodes)
-    if job_container is not None:
+    if namespace is not None:
         recommended = recommended.replace("PrologFlags=Alloc,", "PrologFlags=Contain,Alloc,")
-        text += _JOB_CONTAINER
-        further = job_container.format(base=base, prefix=prefix)
-        places = (f"NodeName={node} AutoBasePath=true BasePath={base}/containers/{node} {further}\n" for node in NODES)
-        (etc / "job_container.conf").write_text("".join(places))
+        text += namespace.write(etc, base, prefix)
     (etc / "warmstart.conf").write_text(recommended)
     (etc / "slurm.conf").write_text(text)
     return controller, dict(zip(NODES, ports, strict=True))

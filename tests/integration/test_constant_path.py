@@ -18,6 +18,7 @@ import pytest
 from tests import spank
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.cluster import Cluster
+from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
 
@@ -31,14 +32,23 @@ CONTENT = '$(cd $WARMSTART_CACHE && echo marker* numba* | tr " " +)'
 SHOW = f'echo "> {{kind}}: $WARMSTART_CACHE $NUMBA_CACHE_DIR $TMPDIR {CONTENT}"'
 MARK = 'touch "$WARMSTART_CACHE/marker"'
 TMP = "/tmp/.warmstart-cache"
-PRIVATE = "{base}/private"  # what job_container gives to each job besides /tmp, from 23.02 on
+PRIVATE = "{base}/private"  # what the namespace gives to each job besides /tmp, from 23.02 on
+_TMPFS = f"Dirs=/tmp,/dev/shm,{PRIVATE} CloneNSScript={{prefix}}/libexec/warmstart/job-container"
+_LINUX = f"dirs: /tmp,/dev/shm,{PRIVATE}\nclone_ns_script: {{prefix}}/libexec/warmstart/job-container\n"
+NAMESPACES = {
+    "job_container 22.05": Namespace(),
+    "job_container": Namespace("job_container/tmpfs", _TMPFS),
+    "tmpfs": Namespace("namespace/tmpfs", _TMPFS),
+    "linux": Namespace("namespace/linux", _LINUX),
+    "linux, CLONE_NEWPID": Namespace("namespace/linux", f"{_LINUX}clone_ns_flags: [CLONE_NEWNS, CLONE_NEWPID]\n"),
+}
 
 
 class Setting(NamedTuple):
     """The setup of a node, and its policy."""
 
     way: str = "none"
-    contained: bool = False
+    namespace: str = ""  # one of NAMESPACES
     plugin: bool = False
     task_prolog: bool = True
     cache: str = "{base}/constant"
@@ -47,18 +57,25 @@ class Setting(NamedTuple):
 SETTINGS = {
     "22.05": {
         "plain": Setting(),
-        "`job_container`": Setting(contained=True),
+        "`job_container`": Setting(namespace="job_container 22.05"),
         "the plugin": Setting("spank", plugin=True),
-        "the plugin, `job_container`": Setting("spank", contained=True, plugin=True),
+        "the plugin, `job_container`": Setting("spank", namespace="job_container 22.05", plugin=True),
         "the plugin, no task prolog": Setting("spank", plugin=True, task_prolog=False),
         "`link`, a /tmp that all share": Setting("link", cache=TMP),
-        "`link`, /tmp of `job_container`": Setting("link", contained=True, cache=TMP),
+        "`link`, /tmp of `job_container`": Setting("link", namespace="job_container 22.05", cache=TMP),
     },
     "24.11": {
-        "`job_container`": Setting(contained=True),
-        "the plugin, `job_container`": Setting("spank", contained=True, plugin=True),
-        "CloneNSScript of `job_container`": Setting("namespace", contained=True),
-        "`link`, in one of its `Dirs`": Setting("link", contained=True, cache=f"{PRIVATE}/job"),
+        "`job_container`": Setting(namespace="job_container"),
+        "the plugin, `job_container`": Setting("spank", namespace="job_container", plugin=True),
+        "CloneNSScript of `job_container`": Setting("namespace", namespace="job_container"),
+        "`link`, in one of its `Dirs`": Setting("link", namespace="job_container", cache=f"{PRIVATE}/job"),
+    },
+    "26.05": {
+        "CloneNSScript of `namespace/tmpfs`": Setting("namespace", namespace="tmpfs"),
+        "`clone_ns_script` of `namespace/linux`": Setting("namespace", namespace="linux"),
+        "the same, `CLONE_NEWPID`": Setting("namespace", namespace="linux, CLONE_NEWPID"),
+        "the plugin, `CLONE_NEWPID`": Setting("spank", namespace="linux, CLONE_NEWPID", plugin=True),
+        "`link`, in one of its `dirs`": Setting("link", namespace="linux", cache=f"{PRIVATE}/job"),
     },
 }
 
@@ -72,13 +89,19 @@ def version() -> str:
 
 
 @pytest.fixture(scope="module")
-def contained(capable_host: None, install: Callable[[Path], None]) -> Iterator[Site]:
-    """Yield a site whose jobs each have a /tmp of their own, with the features of newer releases."""
-    further = f"Dirs=/tmp,/dev/shm,{PRIVATE} CloneNSScript={{prefix}}/libexec/warmstart/job-container"
-    cluster = Cluster(job_container="" if version() == "22.05" else further)
-    (cluster.base / "private").mkdir()
-    with cluster:
-        yield Site(cluster, install=install)
+def contained(capable_host: None, install: Callable[[Path], None]) -> Iterator[Callable[[str], Site]]:
+    """Yield a function that returns a site whose jobs each have a mount namespace, one of NAMESPACES."""
+    sites: dict[str, Site] = {}
+    with ExitStack() as stack:
+
+        def started(namespace: str) -> Site:
+            if namespace not in sites:
+                cluster = Cluster(namespace=NAMESPACES[namespace])
+                (cluster.base / "private").mkdir()
+                sites[namespace] = Site(stack.enter_context(cluster), install=install)
+            return sites[namespace]
+
+        yield started
 
 
 @contextmanager
@@ -154,12 +177,12 @@ def named(site: Site, text: str, constant: Path | str) -> str:
     return re.sub(rf"{re.escape(str(site.workspace))}/n\d/\d+\.[0-9a-f]{{8}}", "RUN", text)
 
 
-def test_the_table_of_the_docs(site: Site, contained: Site) -> None:
+def test_the_table_of_the_docs(site: Site, contained: Callable[[str], Site]) -> None:
     """Every cell of the table in docs/inside-the-job.md holds for all tasks of all jobs of its kind."""
     spank.need()
     settings, columns = SETTINGS[version()], []
     for setting in settings.values():
-        where = contained if setting.contained else site
+        where = contained(setting.namespace) if setting.namespace else site
         constant = setting.cache.format(base=where.cluster.base)
         with set_up(where, setting):
             column = observed(where)
@@ -224,21 +247,23 @@ def test_a_cache_made_at_the_constant_path_is_warm_elsewhere(site: Site) -> None
 TORCH = "rules:\n  - name: everyone\n    profiles: [numba, torch-extensions]\n"
 # A link is enough for torch: ninja's files name the path that the job was told, not where it leads.
 WITHOUT_PLUGIN = {
-    "22.05": ("extension", Setting("link", contained=True, cache=TMP)),
-    "24.11": ("numba", Setting("namespace", contained=True)),
+    "22.05": ("extension", Setting("link", namespace="job_container 22.05", cache=TMP)),
+    "24.11": ("numba", Setting("namespace", namespace="job_container")),
+    "26.05": ("numba", Setting("namespace", namespace="linux, CLONE_NEWPID")),
 }
 
 
-def test_without_the_plugin_a_cache_is_warm_elsewhere(contained: Site) -> None:
-    """With job_container alone: built at the constant path on one node, warm on the next."""
+def test_without_the_plugin_a_cache_is_warm_elsewhere(contained: Callable[[str], Site]) -> None:
+    """With a job's mount namespace alone: built at the constant path on one node, warm on the next."""
     tool, setting = WITHOUT_PLUGIN[version()]
-    base = contained.cluster.base
-    store = contained.new_store(base / "store.contained")
-    contained.write_policy(TORCH, constant=setting.way, cache=setting.cache.format(base=base), store=str(store))
+    site = contained(setting.namespace)
+    base = site.cluster.base
+    store = site.new_store(base / "store.contained")
+    site.write_policy(TORCH, constant=setting.way, cache=setting.cache.format(base=base), store=str(store))
     try:
-        ended = [contained.finish(contained.compile_job(tool, ALICE, node)) for node in ("n1", "n2")]
+        ended = [site.finish(site.compile_job(tool, ALICE, node)) for node in ("n1", "n2")]
     finally:
-        contained.write_policy()
+        site.write_policy()
     cold, warm = (result(each.output) for each in ended)
     assert (cold["cache_hits"], cold["cache_misses"] > 0) == (0, True)
     assert (warm["cache_hits"] > 0, warm["cache_misses"]) == (True, 0)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
+from tests import spank
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site
 
@@ -15,9 +19,9 @@ def run_a_job(site: Site) -> None:
     site.cluster.wait(site.cluster.submit("#!/bin/sh\ntrue\n", ALICE))
 
 
-def examined(site: Site) -> tuple[int, dict[str, dict[str, Any]]]:
+def examined(site: Site, slurm_conf: Path | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
     """Return the exit status and the findings by their check."""
-    done = site.command("doctor", "--json", "--slurm-conf", str(site.cluster.base / "etc" / "slurm.conf"))
+    done = site.command("doctor", "--json", "--slurm-conf", str(slurm_conf or site.cluster.base / "etc/slurm.conf"))
     assert done.stderr == ""
     return done.returncode, {found["check"]: found for found in json.loads(done.stdout)["findings"]}
 
@@ -34,6 +38,44 @@ def test_a_real_site(site: Site) -> None:
     assert found["node.leases"]["status"] in ("ok", "unknown")
     assert not [name for name in os.listdir(site.store) if name.startswith(".doctor")]
     assert not [name for name in os.listdir(site.workspace) if name.startswith(".doctor")]
+
+
+PLANTED = {
+    "slurm.prolog": ("warmstart.conf", "\nProlog=.*", "\nProlog=/bin/true"),
+    "slurm.prolog-flags": ("warmstart.conf", "PrologFlags=.*", "PrologFlags=Alloc"),
+    "slurm.prolog-timeout": ("warmstart.conf", "PrologEpilogTimeout=.*", "PrologEpilogTimeout=5"),
+    "slurm.task-prolog": ("warmstart.conf", "TaskProlog=.*", "TaskProlog=/bin/true"),
+    "slurm.spank": ("plugstack.conf", "$", "optional {other} workspace={workspace} cache={cache}\n"),
+    "slurm.constant-path": ("job_container.conf", "$", "BasePath=/srv/containers\nCloneNSScript={hook}\n"),
+}
+
+
+def test_planted_mistakes(site: Site, tmp_path: Path) -> None:
+    """With the plugin of this release nothing is wrong; each mistake in a copy of Slurm's files is told."""
+    spank.need()
+    (tmp_path / "plugin.c").write_text("const unsigned int plugin_version = 21 << 16 | 8 << 8;\n")
+    other = tmp_path / "warmstart.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", other, tmp_path / "plugin.c"], check=True)
+    names = {"other": other, "workspace": site.workspace, "cache": site.constant}
+    names["hook"] = site.cluster.prefix / "libexec/warmstart/job-container"
+    base = site.cluster.base / "etc"
+    with spank.loaded(site):
+        site.write_policy(constant="spank")
+        run_a_job(site)
+        assert [found["status"] for name, found in examined(site)[1].items() if name == "slurm.spank"] == ["ok"]
+        files = {name: (base / name).read_text() for name in ("slurm.conf", "warmstart.conf")}
+    site.write_policy(constant="namespace")
+    run_a_job(site)
+    for check, (name, old, new) in PLANTED.items():
+        copy = tmp_path / check
+        copy.mkdir()
+        texts = {**files, "plugstack.conf": "", "job_container.conf": ""}
+        texts[name] = re.sub(old, new.format(**names), texts[name], count=1)
+        texts["slurm.conf"] = re.sub("PlugStackConfig=.*", "JobContainerType=job_container/tmpfs", texts["slurm.conf"])
+        for file, text in texts.items():
+            (copy / file).write_text(text)
+        status, found = examined(site, copy / "slurm.conf")
+        assert (status, found[check]["status"]) == (1, "wrong"), (check, found[check])
 
 
 def test_a_store_that_everybody_can_write_and_a_broken_edit(site: Site) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests import spank
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.cluster import Cluster
+from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
 
@@ -27,7 +28,7 @@ AT = 'echo "at $NUMBA_CACHE_DIR $$"\n'
 @pytest.fixture(scope="module")
 def contained(capable_host: None, install: Callable[[Path], None]) -> Iterator[Site]:
     """Yield a site whose jobs each have a mount namespace of their own, by job_container/tmpfs."""
-    with Cluster(job_container="") as cluster:
+    with Cluster(namespace=Namespace()) as cluster:
         yield Site(cluster, install=install)
 
 

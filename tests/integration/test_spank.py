@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -187,6 +188,46 @@ def test_a_job_without_a_view_is_left_alone(node: Node) -> None:
     said = ("info:", "error:", "/proc/", "WARMSTART_", "NUMBA_")
     assert not [line for line in node.task() if line.startswith(said)]
     assert not node.constant.exists()
+
+
+@contextmanager
+def in_container(node: Node, cache: Path, *, hidden: bool) -> Iterator[dict[str, str]]:
+    """Yield the environment of a task in a container whose cache is at the constant path, or hidden by a mount."""
+    root = node.base / "container"
+    constant = Path(f"{root}{node.constant}")
+    for path in (constant, root / "proc"):
+        path.mkdir(parents=True)
+    pairs = [(Path("/proc"), root / "proc"), *([] if hidden else [(cache, constant)])]
+    for source, target in pairs:
+        subprocess.run(["/usr/bin/mount", "--bind", source, target], check=True)
+    try:
+        yield {"CONTAINER": str(root)}
+    finally:
+        for _, target in pairs:
+            subprocess.run(["/usr/bin/umount", target], check=True)
+
+
+@ONCE
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_mount_of_the_users_hides_the_cache(node: Node, *, hidden: bool) -> None:
+    """In a container the plugin sets nothing; it unsets what would lead into another directory, and says so."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    run = f"{node.base}/workspace/n1/7.0a1b2c3d"
+    node.write_view(*view_of(node, cache), "MINE=x", f"TMPDIR={run}/tmp")
+    of_the_hook = {"WARMSTART_CACHE": str(node.constant), "NUMBA_CACHE_DIR": f"{node.constant}/numba"}
+    own = {"MINE": f"{node.base}/mine", "PATH_ELSEWHERE": f"{node.constant}/numba"}
+    with in_container(node, cache, hidden=hidden) as container:
+        done = node.start(**container, **of_the_hook, **own, TMPDIR=f"{run}/tmp")
+    lines = set(done.stdout.splitlines())
+    assert done.returncode == 0
+    assert {f"{name}={value}" for name, value in own.items()} <= lines
+    assert not any(line.startswith(("PLAIN=", "TMPDIR=")) for line in lines)
+    kept = {f"{name}={value}" for name, value in of_the_hook.items()}
+    assert lines & {*kept, "WARMSTART_CACHE="} == ({"WARMSTART_CACHE="} if hidden else kept)
+    subject = "cache" if hidden else "TMPDIR"
+    assert (
+        done.stderr == f"warmstart: a mount of this container hides the job's {subject}, so the step runs without it\n"
+    )
 
 
 @ONCE

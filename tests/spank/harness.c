@@ -3,7 +3,8 @@
  *   harness submit OPTION[=VALUE]...       as sbatch would; prints the job control environment
  *   harness task UID JOB ARGUMENT...       as slurmstepd would, with the plugin's arguments; the task's
  *                                          environment is this process's own; prints what it then is, the
- *                                          mounts at cache= and below, and what the file `marker` in WARMSTART_CACHE holds
+ *                                          mounts at cache= and below, and what the file `marker` in WARMSTART_CACHE holds.
+ *                                          In between it enters the container at CONTAINER, as pyxis would
  */
 #define _GNU_SOURCE
 #include <slurm/spank.h>
@@ -50,6 +51,8 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 		*va_arg(arguments, uid_t *) = job_uid;
 	else if (item == S_JOB_ID)
 		*va_arg(arguments, uint32_t *) = job_id;
+	else if (item == S_TASK_ID)
+		*va_arg(arguments, uint32_t *) = 0;
 	va_end(arguments);
 	return ESPANK_SUCCESS;
 }
@@ -136,7 +139,7 @@ static void print_lines(const char *path, const char *with)
 
 static int task(int argc, char **argv)
 {
-	const char *cache = "", *job_cache;
+	const char *cache = "", *job_cache, *container = getenv("CONTAINER");
 	char marker[8192], mounted[8192];
 
 	context = S_CTX_REMOTE;
@@ -148,6 +151,8 @@ static int task(int argc, char **argv)
 	for (int i = 2; i < argc; i++)
 		if (strncmp(argv[i], "cache=", 6) == 0)
 			cache = argv[i] + 6;
+	if (container != NULL && (chroot(container) != 0 || chdir("/") != 0))
+		return 2;
 	if (setresgid(job_uid, job_uid, job_uid) != 0 || setresuid(job_uid, job_uid, job_uid) != 0)
 		return 2;
 	slurm_spank_task_init(NULL, argc - 2, argv + 2);

@@ -19,6 +19,7 @@ TESTED_BESIDE = {
     "entry/doctor/finding": "entry/doctor/test_node",
     "entry/doctor/kernel": "entry/doctor/test_node",
     "entry/doctor/policy": "entry/doctor/test_node",
+    "entry/doctor/namespaces": "entry/doctor/test_slurm",
     "entry/doctor/probe": "entry/doctor/test_store",
     "entry/doctor/slurm_conf": "entry/doctor/test_slurm",
     "entry/epilog_slurmctld": "entry/test_slurmctld",

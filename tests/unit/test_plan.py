@@ -8,8 +8,9 @@ from tests.support.policy_site import a_rule
 from tests.support.runs import a_job, a_policy, a_record
 from warmstart import plan
 from warmstart.entry.cli.plan import preview
+from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.policy.compiled import Limits
-from warmstart.policy.match import Grant
+from warmstart.policy.match import Grant, scope_key
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded
@@ -61,6 +62,24 @@ def test_files_are_declared_by_name(tmp_path: Path) -> None:
     assert profiles("") == ["numba"]
     with pytest.raises(plan.ProfileNotOffered):
         profiles("warmstart: profiles=files")
+
+
+def test_only_pyxis_image_may_name_a_user(tmp_path: Path) -> None:
+    """As enroot's USER@REGISTRY#NAME; the registry must be allowed as for any other image."""
+    policy = a_policy(tmp_path, rules=(a_rule(),))
+    for text in ("al.ice@reg.example.com#a:1", "docker://$oauthtoken@reg.example.com#a:1"):
+        job = a_job()._replace(pyxis_image=text)
+        requested = plan.request_of(job, GRANT)
+        assert [image.canonical() for image in plan.images(policy, GRANT, requested)] == ["reg.example.com/a:1"]
+        assert preview(policy, job)["images"][0]["allowed"]
+        (step,) = (step for step in plan.prolog(policy, job, GRANT, requested) if step.name == "image")
+        pyxis = step.run.keywords["options"].pyxis  # type: ignore[attr-defined]
+        assert (pyxis.has_login, pyxis.user_scope) == (True, scope_key("user", job))
+    with pytest.raises(ImageRefused):
+        plan.images(policy, GRANT, plan.request_of(a_job()._replace(pyxis_image="a@reg.else.com#a:1"), GRANT))
+    job = a_job(comment="warmstart: image=alice@reg.example.com#a:1")
+    with pytest.raises(ImageReferenceInvalid):
+        plan.images(policy, GRANT, plan.request_of(job, GRANT))
 
 
 def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.support.runs import a_job
 from warmstart import request
-from warmstart.request import RequestInvalid
+from warmstart.request import Request, RequestInvalid
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from warmstart.request import RequestInvalid
 )
 def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profiles: tuple[str, ...]) -> None:
     """Words before the token are the user's own; after it come wishes, each once."""
-    assert request.of(a_job(comment=comment)) == (images, profiles, None, "", False, False)
+    assert request.of(a_job(comment=comment)) == Request(images, profiles)
 
 
 def test_ports_are_a_number() -> None:

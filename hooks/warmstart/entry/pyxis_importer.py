@@ -12,7 +12,6 @@ Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import suppress
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from warmstart.host.identity import Identity
 from warmstart.images import layout, usage_notes, user_import
 from warmstart.images.choice import choose, recipe
 from warmstart.images.query import query_by_rules
-from warmstart.images.reference import Reference, check_allowed, parse
+from warmstart.images.reference import Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
 from warmstart.job import JobUnreadable, from_environment
 from warmstart.paths import Installation
@@ -34,7 +33,6 @@ from warmstart.policy.match import NO_RULE, OBSERVE
 
 IMPORT_S = 3600.0
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
-_LOGIN = re.compile(r"docker://([A-Za-z0-9._$-]{1,128})@(?=[^@]*#)")
 
 
 class ImportRequest(NamedTuple):
@@ -82,8 +80,8 @@ def get(installation: Installation, uri: str) -> str:
 
 def parse_request(uri: str) -> ImportRequest:
     """Parse the value of --container-image, which pyxis prefixes with `docker://`."""
-    login = match.group(1) if (match := _LOGIN.match(uri)) else ""
-    return ImportRequest(parse(f"docker://{uri[match.end() :]}" if match else uri), login)
+    login, rest = split_login(uri)
+    return ImportRequest(parse(rest), login)
 
 
 def _policy(installation: Installation) -> Policy | None:

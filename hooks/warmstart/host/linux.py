@@ -48,9 +48,9 @@ class _Attributes(ctypes.Structure):
     ]
 
 
-def proc_path(fd: int) -> str:
-    """Return a path to the file that is open as `fd`, even if its name has changed."""
-    return f"/proc/self/fd/{fd}"
+def proc_path(fd: int, proc: str = "/proc") -> str:
+    """Return a path to the file that is open as `fd`, even if its name has changed. `proc` is a mounted proc(5)."""
+    return f"{proc}/self/fd/{fd}"
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -108,12 +108,12 @@ def unmount(name: str, dir_fd: int) -> bool:
         return False
 
 
-def detach(path_fd: int) -> bool:
+def detach(path_fd: int, proc: str = "/proc") -> bool:
     """Unmount the mount with the root `path_fd` (O_PATH) lazily; return whether that worked.
 
-    Takes a descriptor, so that a name that a job can change is not looked up again.
+    Takes a descriptor, so that a name that a job can change is not looked up again. `proc` is that of `proc_path`.
     """
-    return bool(libc().umount2(proc_path(path_fd).encode(), _MNT_DETACH) == 0)
+    return bool(libc().umount2(proc_path(path_fd, proc).encode(), _MNT_DETACH) == 0)
 
 
 def detach_path(path: str) -> None:

@@ -43,25 +43,25 @@ def show(namespace: str, parent: str, name: str, owner: int, target: str) -> Non
         opened_trusted(parent, sticky=True, flags=PATH) as base,
         opened_trusted(above, sticky=True, flags=PATH) as folder,
     ):
-        _bind(_open_trusted(name, base, owner), target_name, folder, owner)
+        _bind(_open_trusted(name, base, owner), target_name, folder, owner, proc=".")
 
 
-def _bind(source: int, name: str, folder: int, owner: int, more: int = 0) -> None:
+def _bind(source: int, name: str, folder: int, owner: int, more: int = 0, *, proc: str = "/proc") -> None:
     with suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=folder)
     if os.path.samestat(os.fstat(source), os.stat(name, dir_fd=folder, follow_symlinks=False)):
         return
     below = _open_trusted(name, folder, 0)
-    linux.mount(linux.proc_path(source), linux.proc_path(below), "none", linux.MS_BIND | linux.MS_REC)
+    linux.mount(linux.proc_path(source, proc), linux.proc_path(below, proc), "none", linux.MS_BIND | linux.MS_REC)
     # A bind mount inherits its source's flags; ours are added. Mounts below the source have ours already.
     flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED | more
     # ST_RDONLY and ST_NOEXEC have the values of MS_RDONLY and MS_NOEXEC.
     inherited_flags = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)
     shown = _open_trusted(name, folder, owner)  # `below` is the directory beneath the mount
     try:
-        linux.mount("none", linux.proc_path(shown), "none", flags | inherited_flags)
+        linux.mount("none", linux.proc_path(shown, proc), "none", flags | inherited_flags)
     except OSError:
-        linux.detach(shown)
+        linux.detach(shown, proc)
         raise
 
 
@@ -135,9 +135,14 @@ def enter_new() -> None:
 
 
 def _join(namespace: str) -> None:
-    fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    """Join the namespace; the working directory is this node's /proc.
+
+    The namespace may have a /proc of its own, which knows only the processes of its PID namespace (namespace/linux,
+    CLONE_NEWPID), and so not this one.
+    """
+    fd, proc = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC), os.open("/proc", PATH)
     linux.check(linux.libc().setns(fd, _CLONE_NEWNS), namespace)
-    os.chdir("/")
+    os.fchdir(proc)
 
 
 def _open_trusted(name: str, parent: int, owner: int) -> int:

@@ -1,7 +1,8 @@
 """Parse image references. Only text rendered from the parsed fields is used anywhere else, never the user's own.
 
 Hot path. Grammar: the OCI distribution specification and distribution/reference (docker.io defaults), plus
-enroot's `[docker://]REGISTRY#NAME[:TAG]`. Stricter than both: no user name, no IPv6 literal, sha256 only.
+enroot's `[docker://]REGISTRY#NAME[:TAG]`. Stricter than both: no IPv6 literal, sha256 only, and a user name
+(`docker://USER@REGISTRY#NAME`) only where the caller splits it off.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*\Z")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_LOGIN = re.compile(r"(?:docker://)?([A-Za-z0-9._$-]{1,128})@(?=[^@]*#)")
 
 
 class ImageReferenceInvalid(UserError):
@@ -59,6 +61,17 @@ class Reference(NamedTuple):
         return f"{self.registry}/{self.repository}@{digest}"
 
 
+class PyxisImage(NamedTuple):
+    """The image of pyxis's `--container-image`, which pyxis or its importer can import as the job's user.
+
+    `has_login`: the user said whose credentials to use. `user_scope` is the user's own scope in the store.
+    """
+
+    reference: Reference
+    has_login: bool
+    user_scope: str
+
+
 def parse(text: str) -> Reference:
     """Parse a reference from a user or the policy; `ImageReferenceInvalid` if the text is not one."""
     if len(text) > LONGEST:
@@ -79,6 +92,15 @@ def parse(text: str) -> Reference:
     if len(repository) > LONGEST_REPOSITORY or not _REPOSITORY.match(repository):
         raise _invalid(text, "the image's name is not lower-case letters, digits and single separators")
     return Reference(registry, repository, "" if digest else tag or DEFAULT_TAG, digest)
+
+
+def split_login(text: str) -> tuple[str, str]:
+    """Return the user name of enroot's `[docker://]USER@REGISTRY#NAME`, "" if there is none, and the text without it.
+
+    The name says which of a user's own credentials to use. It can be an e-mail address in enroot, but not here.
+    """
+    match = _LOGIN.match(text)
+    return (match.group(1), text[match.end() :]) if match else ("", text)
 
 
 def is_digest(text: str) -> bool:

@@ -4,7 +4,7 @@ The pyxis importer uses this module. Nothing here runs as root, root never reads
 store. The images are in
 
     <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/   removed with the job; its later steps find them
-    /var/tmp/warmstart-images-<uid>-<random>/                for a job without a workspace; `release` removes them
+    /var/tmp/warmstart-images-<uid>-<job>.<step>-<random>/   for a job without a workspace; `release` removes it
     /var/tmp/warmstart-step-<uid>-<step>-<random>/           a plain import: removed by `release`
 
 Anybody can take a name in /var/tmp, so the directories there have one that nobody can guess. Their user finds them
@@ -59,24 +59,24 @@ class UserImportBusy(StoreError):
 
 
 class UserImportDirectory(NamedTuple):
-    """The directory of a user's own images. File names start with `prefix`, "" in the job's own directory."""
+    """The directory of a user's own images."""
 
     path: str
-    prefix: str
     caps: Caps  # of one import
 
 
 def user_import_directory(job_tmp: str, step: str, caps: Caps) -> UserImportDirectory:
     """Return the directory of a job's own images, created if missing: in its workspace, or else in /var/tmp.
 
-    `job_tmp` is `tmp/` in the job's workspace, "" if there is none. In /var/tmp the prefix is `step` (`JOB.STEP`), so
-    that steps have different files. Raises `UserImportUnusable`.
+    `job_tmp` is `tmp/` in the job's workspace, "" if there is none. In /var/tmp each `step` (`JOB.STEP`) has its own.
+    Raises `UserImportUnusable`.
     """
     if job_tmp and _is_own_directory(job_tmp):
-        return UserImportDirectory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), "", caps)
+        return UserImportDirectory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), caps)
+    prefix = _fallback_prefix(step)
     with disk_errors(FALLBACK):
-        found = next(_fallbacks(), None) or tempfile.mkdtemp(prefix=_fallback_prefix(), dir=FALLBACK)
-    return UserImportDirectory(found, f"{step}.", caps)
+        found = next(_own_directories(prefix), None) or tempfile.mkdtemp(prefix=prefix, dir=FALLBACK)
+    return UserImportDirectory(found, caps)
 
 
 def obtain(
@@ -87,7 +87,7 @@ def obtain(
     `login` is the user name of a `docker://USER@…` reference, "" if it has none. Raises `UserImportBusy`,
     `ImageInvalid`, `ScratchUnusable`, `ScratchBroken`, and the errors of importers.
     """
-    name = f"{directory.prefix}{key_of(reference.canonical())}"
+    name = key_of(reference.canonical())
     path = f"{directory.path}/{name}{IMAGE}"
     with disk_errors(directory.path), opened_dir(directory.path) as folder:
         if _is_whole(folder, name + IMAGE):
@@ -107,7 +107,7 @@ def obtain(
 
 def copied(reference: Reference, directory: UserImportDirectory, source: str, deadline: Deadline) -> str:
     """Copy an image that the store may evict; return the path of the user's copy, "" if copying fails."""
-    name = f"{directory.prefix}{key_of(reference.canonical())}{IMAGE}"
+    name = f"{key_of(reference.canonical())}{IMAGE}"
     try:
         with opened_dir(directory.path) as folder, image_lock(folder, name, reference, deadline):
             if not _is_whole(folder, name):
@@ -147,32 +147,22 @@ def plain(uri: str, step: str, deadline: Deadline) -> str:
 
 def release(step: str) -> None:
     """Remove a step's images from /var/tmp, if any; a second call does nothing."""
-    for path in _own_directories(_plain_prefix(step)):
-        with opened_dir(FALLBACK) as parent:
-            remove_tree(parent, os.path.basename(path), after(REMOVAL_S))
-    for path in _fallbacks():
-        with opened_dir(path) as folder:
-            for name in os.listdir(folder):
-                if name.startswith(f"{step}."):
-                    with suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=folder)
-
-
-def _fallbacks() -> Iterator[str]:
-    """Yield the directories for jobs without a workspace; two steps that began at once may make two."""
-    return _own_directories(_fallback_prefix())
+    with opened_dir(FALLBACK) as parent:
+        for path in (*_own_directories(_fallback_prefix(step)), *_own_directories(_plain_prefix(step))):
+            with suppress(FileNotFoundError):
+                remove_tree(parent, os.path.basename(path), after(REMOVAL_S))
 
 
 def _own_directories(prefix: str) -> Iterator[str]:
-    """Yield the directories below /var/tmp that are the user's alone."""
+    """Yield the directories below /var/tmp that are the user's alone; two nodes of one host may make two for a step."""
     for name in sorted(os.listdir(FALLBACK)):
         path = f"{FALLBACK}/{name}"
         if name.startswith(prefix) and _is_own_private(path):
             yield path
 
 
-def _fallback_prefix() -> str:
-    return f"{FOLDER}-{os.getuid()}-"
+def _fallback_prefix(step: str) -> str:
+    return f"{FOLDER}-{os.getuid()}-{step}-"
 
 
 def _plain_prefix(step: str) -> str:

@@ -130,6 +130,13 @@ class Document:
         self.problems.append(Problem(*_position(path, node.start_mark), problem))
 
 
+def plain(path: str, text: str) -> Plain:
+    """Return another program's YAML as plain data. Raises `PolicyInvalid` if it is none, or has anchors or tags."""
+    document = Document(path)
+    document.add_policy(path, text)
+    return document.data
+
+
 class _Composer(yaml.SafeLoader):
     depth = 0
 

@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
+from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY, Charged
 from warmstart.images.query import Obtained, Queue, Requester, Site
-from warmstart.images.reference import Reference
+from warmstart.images.reference import PyxisImage, Reference
 from warmstart.policy import trust
+from warmstart.record import RecordChange
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "image"
@@ -27,6 +29,10 @@ EVENTS = {
 }
 
 
+# What the registry says of an image that it does not show to the site: Docker Hub says the first of private ones.
+NOT_SHOWN = frozenset({"image-not-found", "image-forbidden"})
+
+
 class Options(NamedTuple):
     """The images. `WARMSTART_IMAGE` names the first one."""
 
@@ -36,10 +42,14 @@ class Options(NamedTuple):
         tuple[Reference, str], ...
     ] = ()  # the references that need the site's credentials, each with the name of its private store
     later: float = 0.0  # seconds that the steps after this one need
+    pyxis: PyxisImage | None = None  # pyxis's own among the references
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Obtain every image. Stops at the first failure; an import that was asked for goes on."""
+    """Obtain every image that is not left to pyxis.
+
+    Stops at the first failure; an import that was asked for goes on.
+    """
     record, policy = context.record, context.policy
     requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
@@ -50,22 +60,49 @@ def run(context: Context, options: Options) -> Outcome:
     user = Charged(record.user, record.uid, account)
     deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)
     images, private = {}, dict(options.private)
+    left = ""  # why pyxis's image is left to pyxis
     for reference in options.references:
+        pyxis = options.pyxis if options.pyxis and options.pyxis.reference == reference else None
+        if pyxis and pyxis.has_login:
+            left = "you named credentials of your own"
+            continue
         charged = site._replace(charged=NOBODY if reference in options.by_policy else user)
-        if name := private.get(reference):
-            images[reference.canonical()] = _obtain_private(context, reference, charged, name, deadline)
-        else:
-            images[reference.canonical()] = _obtain(context, reference, charged, deadline)
+        try:
+            if name := private.get(reference):
+                images[reference.canonical()] = _obtain_private(context, reference, charged, name, deadline)
+            else:
+                images[reference.canonical()] = _obtain(context, reference, charged, deadline)
+        except UserError as error:
+            if pyxis is None or error.code not in NOT_SHOWN:
+                raise
+            left = str(error)
     paths = [image.path for image in images.values()]
-    return Outcome(
+    outcome = Outcome(
         "changed" if any(image.how in ("imported", "adopted") for image in images.values()) else "unchanged",
         detail={"images": len(images)},
         record={
-            "image": next(iter(images.values())).digest,
+            "image": next((image.digest for image in images.values()), ""),
             "images": {name: image.path for name, image in images.items()},
         },
-        environment={"WARMSTART_IMAGE": paths[0], "WARMSTART_IMAGES": ":".join(paths)},
+        environment={"WARMSTART_IMAGE": paths[0], "WARMSTART_IMAGES": ":".join(paths)} if paths else {},
     )
+    return _left_to_pyxis(context, options.pyxis, left, outcome) if options.pyxis and left else outcome
+
+
+def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
+    """Return the outcome of a job whose container pyxis imports as the user.
+
+    Nobody but the user vouches for what is in it. So its caches lie in the user's own scope, below the reference.
+    """
+    name = image.reference.canonical()
+    context.audit.emit(events.IMAGE_LEFT_TO_PYXIS, image=name, reason=reason)
+    notice = f"image {name} is left to pyxis, which imports it as you ({reason}); caches made in it stay yours alone"
+    own: RecordChange = {
+        "image": f"claimed:{name}",
+        "read_scopes": [image.user_scope],
+        "publish_scope": image.user_scope,
+    }
+    return outcome._replace(record={**outcome.record, **own}, notices=(notice,))
 
 
 def _obtain(context: Context, reference: Reference, site: Site, deadline: Deadline) -> Obtained:

@@ -72,6 +72,7 @@ def test_the_cache_is_at_the_constant_path(context: Context, container: Containe
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert container.mounts.read_text().splitlines() == [
         f"{run}/cache {CONSTANT} {FLAGS}",
+        f"tmpfs {context.record.workspace} tmpfs x-create=dir,size=64k,mode=755,nosuid,nodev,nofail,silent",
         f"{run}/tmp {run}/tmp {FLAGS}",
     ]
     assert container.variables() == [

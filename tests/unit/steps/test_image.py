@@ -8,13 +8,14 @@ import pytest
 
 from tests.support.image_site import RULES
 from tests.support.runs import a_context, events
+from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import private, single_flight
-from warmstart.images.importers.base import ImageNotFound
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
 from warmstart.images.layout import NOBODY, Charged
 from warmstart.images.private import JobOwner
 from warmstart.images.query import Missing, Obtained, Queue, Requester, Site
-from warmstart.images.reference import Reference, parse
+from warmstart.images.reference import PyxisImage, Reference, parse
 from warmstart.policy.compiled import Credentials
 from warmstart.steps import image
 from warmstart.steps.contract import Context, Outcome
@@ -145,6 +146,56 @@ def test_the_first_failure_ends_the_step(context: Context, monkeypatch: pytest.M
     monkeypatch.setattr(single_flight, "obtain", obtain)
     with pytest.raises(ImageNotFound, match=r"reg\.example\.com/a:1"):
         image.run(context, Options((FIRST, SECOND)))
+
+
+PYXIS = PyxisImage(FIRST, has_login=False, user_scope="user-1-a")
+
+
+@pytest.mark.parametrize("error", [ImageForbidden(image="a", problem="401"), ImageNotFound(image="a")])
+def test_pyxis_imports_what_the_registry_does_not_show_to_the_site(
+    context: Context, monkeypatch: pytest.MonkeyPatch, error: WarmstartError
+) -> None:
+    """As the user; its caches are the user's own, below the reference. Other images are obtained."""
+    flights = fly(monkeypatch)
+
+    def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
+        if reference == FIRST:
+            raise error
+        return flights.obtain(reference, site, deadline)
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+    outcome = image.run(context, Options((FIRST, SECOND), pyxis=PYXIS))
+    assert outcome.record == {
+        "image": "claimed:reg.example.com/a:1",
+        "images": {SECOND.canonical(): "/store/1.sqsh"},
+        "read_scopes": ["user-1-a"],
+        "publish_scope": "user-1-a",
+    }
+    assert outcome.environment["WARMSTART_IMAGE"] == "/store/1.sqsh"
+    (notice,) = outcome.notices
+    assert str(error) in notice
+    assert [event["reason"] for event in told(context, "left-to-pyxis")] == [str(error)]
+    with pytest.raises(type(error)):  # an image of the comment, which nobody imports as the user
+        image.run(context, Options((FIRST, SECOND), pyxis=PYXIS._replace(reference=SECOND)))
+
+
+def test_an_image_with_own_credentials_is_not_asked_for(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that names nothing else has no image of the store's."""
+    flights = fly(monkeypatch)
+    outcome = image.run(context, Options((FIRST,), pyxis=PYXIS._replace(has_login=True)))
+    assert flights.asked == []
+    assert (outcome.record["image"], outcome.environment) == ("claimed:reg.example.com/a:1", {})
+
+
+def test_another_failure_of_pyxis_image_is_one(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that is down, or a quota, is no reason to import as the user."""
+
+    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
+        raise RegistryUnreachable(image=reference.canonical(), problem="503")
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+    with pytest.raises(RegistryUnreachable):
+        image.run(context, Options((FIRST,), pyxis=PYXIS))
 
 
 def test_a_private_image_is_copied_for_the_job(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from warmstart.entry.cli.output import json_option, say, show_json, show_table, warn, working
-from warmstart.entry.doctor import constant_path, containers, kernel, meet, node, slurm, slurm_conf, store
+from warmstart.entry.doctor import constant_path, containers, kernel, meet, node, plugins, slurm, slurm_conf, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import (
     ADVICE,
@@ -159,7 +159,7 @@ def _slurm(installation: Installation, policy: Policy | None, conf_path: str | N
     except OSError as error:
         why = f"{error.filename}: {error.strerror}"
         return [left_out("slurm", checks, why, "run it on a node, or give the file's path: --slurm-conf FILE")]
-    version = slurm.version_of(policy.paths.scontrol) if policy else None
+    version = plugins.installed_release(conf.last("PluginDir"))
     subject = Slurm(conf, installation, policy, version)
     try:
         tasks = containers.tasks(subject)

@@ -231,22 +231,29 @@ def _record(job: Job) -> Record:
 def _images(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[ImageShown]:
     """Return every image, the job's own first, with the reason if it is refused."""
     return [
-        *(_image(policy, job, text, "job") for text in requested.images),
-        *(_image(policy, job, text, "policy") for text in grant.images),
+        *(_image(policy, job, text, requested) for text in requested.images),
+        *(_image(policy, job, text, None) for text in grant.images),
     ]
 
 
-def _image(policy: Policy, job: Job, text: str, source: str) -> ImageShown:
+def _image(policy: Policy, job: Job, text: str, requested: Request | None) -> ImageShown:
+    """Return one image, of the job's request or, without one, of the policy."""
     shown, problem, private = text, "", ""
     try:
-        reference = references.parse(text)
+        reference = planning.reference_of(requested, text) if requested else references.parse(text)
         shown = reference.canonical()
-        if source == "job":
+        if requested:
             references.check_allowed(reference, policy.images.registries)
         private = "".join(name for _, name in planning.private_images(policy, job, [reference]))
     except WarmstartError as error:
         problem = str(error)
-    return {"image": shown, "from": source, "private": private, "allowed": not problem, "reason": problem}
+    return {
+        "image": shown,
+        "from": "job" if requested else "policy",
+        "private": private,
+        "allowed": not problem,
+        "reason": problem,
+    }
 
 
 def _profiles(policy: Policy, grant: Grant, requested: Request) -> list[ProfileShown]:

@@ -9,14 +9,13 @@ import os
 import stat
 from collections.abc import Iterator
 
-from warmstart.entry.doctor import containers, slurm_conf
+from warmstart.entry.doctor import namespaces, slurm_conf
 from warmstart.entry.doctor.containers import HOOK, Tasks
 from warmstart.entry.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
 from warmstart.entry.doctor.slurm import is_ours
 from warmstart.policy.compiled import Policy
 
 SCRIPT = "job-container"
-DEFAULT_DIRS = "/tmp,/dev/shm"  # job_container.conf(5), Dirs
 
 
 def constant_path(seen: Tasks) -> Iterator[Finding]:
@@ -52,11 +51,14 @@ def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
 
 
 def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
-    ours = seen.slurm.hook(SCRIPT)
-    scripts = [line["clonensscript"] for line in containers.namespaces(seen) if "clonensscript" in line]
-    if not any(is_ours(script, ours) for script in scripts):
-        problem = "CloneNSScript in job_container.conf is not warmstart's"
-        return problem, f"set CloneNSScript={ours} (Slurm 24.11 and later)"
+    ours, kind, found = seen.slurm.hook(SCRIPT), namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
+    key = "clone_ns_script: " if kind == namespaces.LINUX else "CloneNSScript="
+    if not found.nodes or not all(is_ours(node.script, ours) for node in found.nodes):
+        if found.ignored:
+            problem = f"Slurm ignores CloneNSScript on a line of its own in {found.path}"
+            return problem, f"write {key}{ours} at the end of the line that begins with BasePath= or NodeName="
+        problem = f"{key[:-1].rstrip(':')} in {found.path} is not warmstart's on all nodes"
+        return problem, f"set {key}{ours} (Slurm 24.11 and later)"
     if not os.access(ours, os.X_OK):
         return f"{ours} is missing or not executable", "run make install"
     return None
@@ -64,10 +66,10 @@ def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
 
 def _link_problem(seen: Tasks, policy: Policy) -> tuple[str, str] | None:
     parent = os.path.dirname(policy.paths.cache)
-    lines = [line for line in containers.namespaces(seen) if "basepath" in line]
-    if not lines or not all(parent in line.get("dirs", DEFAULT_DIRS).split(",") for line in lines):
-        problem = f"job_container does not give each job a {parent} of its own"
-        return problem, f"set Dirs=/tmp,/dev/shm,{parent} in job_container.conf (Slurm 23.02 and later)"
+    found_in = namespaces.read(seen.slurm.conf)
+    if not found_in.nodes or not all(parent in (node.dirs or namespaces.DEFAULT_DIRS) for node in found_in.nodes):
+        problem = f"Slurm does not give each job a {parent} of its own"
+        return problem, f"add {parent} to Dirs in {found_in.path} (Slurm 23.02 and later)"
     try:
         found = os.lstat(parent)
     except OSError as error:
@@ -94,7 +96,7 @@ PROBLEMS = {
 
 def base_path(seen: Tasks) -> Iterator[Finding]:
     """Check for foreign mounts below BasePath: Slurm empties it recursively, mounted file systems included."""
-    bases = [line["basepath"] for line in containers.namespaces(seen) if "%" not in line.get("basepath", "%")]
+    bases = [node.base for node in namespaces.read(seen.slurm.conf).nodes if "%" not in (node.base or "%")]
     foreign = [target for target in slurm_conf.mount_points() for base in bases if _is_foreign(target, base)]
     if foreign:
         found = f"{', '.join(sorted(set(foreign)))}: mounted below BasePath, where Slurm removes all files after a job"
@@ -106,7 +108,8 @@ def base_path(seen: Tasks) -> Iterator[Finding]:
 def _is_foreign(target: str, base: str) -> bool:
     """Return whether a mount point below `base` is not Slurm's.
 
-    Slurm mounts BasePath (or, with several slurmds per host, a directory per slurmd), and JOB and JOB/.ns in it.
+    Slurm mounts BasePath (or, with several slurmds per host, a directory per slurmd), and in it JOB and JOB/.ns;
+    namespace/linux mounts JOB/.ns/mnt, pid and user.
     """
     if not target.startswith(f"{base}/"):
         return False
@@ -114,7 +117,7 @@ def _is_foreign(target: str, base: str) -> bool:
     job = next((at for at, part in enumerate(parts) if part.isdigit()), None)
     if job is None:
         return len(parts) > 1
-    return job > 1 or parts[job + 1 :] not in ([], [".ns"])
+    return job > 1 or parts[job + 1 :] not in ([], [".ns"], *([".ns", name] for name in ("mnt", "pid", "user")))
 
 
 CHECKS = {"slurm.base-path": base_path, "slurm.constant-path": constant_path}

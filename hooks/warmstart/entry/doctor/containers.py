@@ -1,4 +1,4 @@
-"""Checks of what a job's tasks see: the task prolog with pyxis, the SPANK plugin, job_container/tmpfs.
+"""Checks of what a job's tasks see: the task prolog with pyxis, the SPANK plugin, the job's mount namespace.
 
 pyxis runs the task prolog inside the container; if the file is missing there, every task fails
 (docs/enroot-and-pyxis.md, packaging/enroot/README.md).
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.entry.doctor import slurm_conf
+from warmstart.entry.doctor import namespaces, plugins, slurm_conf
 from warmstart.entry.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.entry.doctor.slurm import HIDDEN, Slurm, is_ours
 from warmstart.entry.doctor.slurm_conf import Plugin
@@ -20,8 +20,6 @@ ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
 PLUGIN = "warmstart.so"
 PYXIS = "spank_pyxis.so"
-# Plugin directories of Slurm's packages; an installation elsewhere sets PluginDir.
-PLUGIN_DIRS = ("/usr/lib64/slurm", "/usr/lib/slurm", "/usr/lib/*/slurm-wlm", "/usr/lib/*/slurm", "/usr/local/lib/slurm")
 
 
 class Tasks(NamedTuple):
@@ -99,34 +97,41 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
 
 
 def spank(seen: Tasks) -> Iterator[Finding]:
-    """Check the optional plugin: if loaded, it is on the node, listed before pyxis, and agrees with the policy."""
+    """Check the optional plugin: if loaded, it is on the node, fits Slurm's release and agrees with the policy."""
     plugin, policy = seen.spank, seen.slurm.policy
     if plugin is None:
         yield Finding(OK, "the SPANK plugin is not loaded (it is optional)")
         return
     bad = []
-    if not _is_there(plugin, seen.slurm.conf.last("PluginDir")):
+    path = next(iter(plugins.find(plugin.path, seen.slurm.conf.last("PluginDir"))), "")
+    built, installed = plugins.built_for(path) if path else None, seen.slurm.version
+    if not path:
         bad.append(f"{plugin.path} is not on this node")
-    if seen.pyxis and seen.plugins.index(seen.pyxis) < seen.plugins.index(plugin):
-        bad.append("pyxis is listed before it, so the step's variables override the container's")
+    elif built is None:
+        bad.append(f"{path} is not a plugin for this machine")
+    elif installed is not None and built != installed:
+        bad.append(f"it was built for Slurm {_text(built)}, so Slurm {_text(installed)} does not load it")
     for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
         has = plugin.argument(key) or default
         if policy is not None and has != getattr(policy.paths, key):
             bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
     if bad:
         yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see packaging/spank/README.md")
+    elif seen.pyxis and seen.plugins.index(plugin) < seen.plugins.index(seen.pyxis):
+        found = f"{PLUGIN} is listed before pyxis, so it does not notice when a user's mount hides the cache"
+        yield Finding(ADVICE, found, "list it after pyxis")
     else:
         yield Finding(OK, f"{plugin.path} is loaded")
 
 
-def job_container(seen: Tasks) -> Iterator[Finding]:
+def namespace(seen: Tasks) -> Iterator[Finding]:
     """Check what BasePath and Dirs hide from jobs. A BasePath below /tmp is a fatal error in slurmd 22.05."""
-    if "tmpfs" not in seen.slurm.conf.last("JobContainerType"):
-        yield Finding(OK, "job_container/tmpfs is not used")
+    kind, found_in = namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
+    if not kind:
+        yield Finding(OK, "jobs have no mount namespace of their own")
         return
-    lines = namespaces(seen)
-    bases = [line["basepath"] for line in lines if "basepath" in line]
-    dirs = [path for line in lines for path in line.get("dirs", "").split(",") if path]
+    bases = [node.base for node in found_in.nodes if node.base]
+    dirs = [path for node in found_in.nodes for path in node.dirs]
     policy, installation = seen.slurm.policy, seen.slurm.installation
     ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
     if policy and policy.constant_path in ("spank", "namespace"):
@@ -134,26 +139,15 @@ def job_container(seen: Tasks) -> Iterator[Finding]:
     bad = [f"BasePath {base} is below /tmp or /dev/shm" for base in bases if _hides(HIDDEN, base)]
     bad += [f"{path} is below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if _hides((place,), path)]
     if not bases:
-        found = f"JobContainerType is tmpfs, but {seen.slurm.conf.sibling('job_container.conf')} sets no BasePath"
-        yield Finding(UNKNOWN, found)
+        yield Finding(UNKNOWN, f"Slurm uses {kind}, but {found_in.path} sets no base path")
     elif bad:
         yield Finding(WRONG, "; ".join(bad), "move it: jobs cannot see files there")
     else:
-        yield Finding(OK, "job_container/tmpfs hides no directory that jobs need")
+        yield Finding(OK, f"{kind} hides no directory that jobs need")
 
 
-def namespaces(seen: Tasks) -> list[dict[str, str]]:
-    """Return the lines of job_container.conf, keys in lower case; [] if job_container/tmpfs is not used."""
-    if "tmpfs" not in seen.slurm.conf.last("JobContainerType"):
-        return []
-    return slurm_conf.containers(seen.slurm.conf.sibling("job_container.conf"))
-
-
-def _is_there(plugin: Plugin, plugin_dirs: str) -> bool:
-    if plugin.path.startswith("/"):
-        return os.path.isfile(plugin.path)
-    places = plugin_dirs.split(":") if plugin_dirs else PLUGIN_DIRS
-    return any(os.path.isfile(path) for place in places for path in glob.glob(f"{place}/{plugin.path}"))
+def _text(found: tuple[int, int]) -> str:
+    return f"{found[0]}.{found[1]:02}"
 
 
 def _is_mounted(enroot: str, path: str) -> bool:
@@ -174,5 +168,5 @@ CHECKS = {
     "slurm.task-prolog": task_prolog,
     "slurm.pyxis": pyxis,
     "slurm.spank": spank,
-    "slurm.job-container": job_container,
+    "slurm.namespace": namespace,
 }

@@ -1,6 +1,7 @@
 """Checks of slurm.conf: it runs this installation's hooks, with timeouts that fit the policy's budgets.
 
-Facts: packaging/slurm/README.md, slurm.conf(5). Defaults are those of Slurm 22.05 and later.
+Facts: packaging/slurm/README.md, slurm.conf(5), prolog_str2flags in src/common/read_config.c. Defaults are those of
+Slurm 22.05 and later.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from warmstart.entry import epilog, prolog
+from warmstart.entry.doctor import namespaces
 from warmstart.entry.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.entry.doctor.slurm_conf import SlurmConf
-from warmstart.errors import WarmstartError
-from warmstart.host import process
-from warmstart.host.deadline import after
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
@@ -26,6 +25,8 @@ BATCH_START_TIMEOUT = 10
 LARGEST_SCRIPT = 1 << 20
 SEVERAL_LINES = (24, 5)  # since this release each Prolog= and Epilog= line counts (slurm.conf(5))
 HIDDEN = ("/tmp", "/dev/shm")
+IMPLY_ALLOC = {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"}
+ALLOC_BY_DEFER_BATCH = (26, 5)  # the first release in which DeferBatch implies Alloc
 NO_POLICY = Finding(UNKNOWN, "the hooks' budgets are unknown without a policy", "fix the policy first")
 
 
@@ -45,16 +46,6 @@ class Slurm(NamedTuple):
         """Return the lines of a hook that Slurm runs: before 24.05, and if the release is unknown, the last one."""
         values = self.conf.all(key)
         return values if self.version is not None and self.version >= SEVERAL_LINES else values[-1:]
-
-
-def version_of(scontrol: str) -> tuple[int, int] | None:
-    """Return the release of Slurm's commands, which contact no daemon for it."""
-    try:
-        done = process.run([scontrol, "--version"], deadline=after(5.0))
-    except WarmstartError:
-        return None
-    found = re.search(r"([0-9]+)\.([0-9]+)", done.stdout.decode(errors="replace"))
-    return (int(found[1]), int(found[2])) if found else None
 
 
 def conf_file(slurm: Slurm) -> Iterator[Finding]:
@@ -106,7 +97,8 @@ def hook_places(slurm: Slurm) -> Iterator[Finding]:
 def flags(slurm: Slurm) -> Iterator[Finding]:
     """Check PrologFlags: when the prolog runs, and what waits for it."""
     words = slurm.conf.words("PrologFlags")
-    missing = [word for word in ("Alloc", "DeferBatch") if word.lower() not in words]
+    missing = [] if words & IMPLY_ALLOC or _defers_and_allocates(slurm, words) else ["Alloc"]
+    missing += [] if "deferbatch" in words else ["DeferBatch"]
     if missing:
         found = (
             f"PrologFlags lacks {' and '.join(missing)}: steps that reach a node still in its prolog fail after 20 s"
@@ -115,14 +107,25 @@ def flags(slurm: Slurm) -> Iterator[Finding]:
     if "nohold" in words:
         yield Finding(WRONG, "PrologFlags has NoHold: interactive steps start before the prolog ends", "remove it")
     if "runinjob" in words:
-        found = (
-            "PrologFlags has RunInJob, which is not tested with warmstart: mounts of the prolog may not reach the job"
-        )
-        yield Finding(WRONG, found, "remove it")
+        yield _run_in_job(slurm)
     if "serial" in words:
         yield Finding(ADVICE, "PrologFlags has Serial: jobs on a node wait for each other's images", "remove it")
     if not missing and not words & {"nohold", "runinjob", "serial"}:
         yield Finding(OK, f"PrologFlags={slurm.conf.last('PrologFlags')}")
+
+
+def _run_in_job(slurm: Slurm) -> Finding:
+    """Return what RunInJob costs (seen on 26.05)."""
+    if kind := namespaces.kind(slurm.conf):
+        found = (
+            f"PrologFlags has RunInJob: {kind} makes a job's namespace before the prolog, so no seeded cache is in it"
+        )
+        return Finding(WRONG, found, "remove it")
+    return Finding(ADVICE, "PrologFlags has RunInJob: the hooks' own memory is charged to the job", "remove it")
+
+
+def _defers_and_allocates(slurm: Slurm, words: set[str]) -> bool:
+    return "deferbatch" in words and (slurm.version or (0, 0)) >= ALLOC_BY_DEFER_BATCH
 
 
 def _fits(hook: str, budget: Callable[[Policy], float], keys: str) -> Callable[[Slurm], Iterator[Finding]]:

@@ -1,4 +1,4 @@
-r"""Parser of slurm.conf, plugstack.conf and job_container.conf. Needs no Slurm command and no running daemon.
+r"""Parser of slurm.conf, plugstack.conf and the lines of job_container.conf. Needs no Slurm command and no daemon.
 
 Slurm's rules: keys are case-insensitive, `#` starts a comment unless escaped, `\` continues a line, `include` is
 relative to slurm.conf's directory, and the last value of a key counts, except that each hook may have several lines.
@@ -85,12 +85,10 @@ def plugins(path: str) -> list[Plugin]:
     return list(_plugins(path, 0)) if os.path.exists(path) else []
 
 
-def containers(path: str) -> list[dict[str, str]]:
-    """Return the lines of job_container.conf, keys in lower case, [] if there is no such file."""
-    if not os.path.exists(path):
-        return []
+def pairs(path: str) -> list[list[tuple[str, str]]]:
+    """Return the keys, in lower case, and values of each line of job_container.conf, in order."""
     lines = _lines(path, os.path.dirname(path), 0, [])
-    return [{key.lower(): value.strip("\"'") for key, value in _PAIR.findall(line)} for line in lines]
+    return [[(key.lower(), value.strip("\"'")) for key, value in _PAIR.findall(line)] for line in lines]
 
 
 def mount_points() -> list[str]:

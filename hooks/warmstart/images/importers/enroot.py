@@ -278,10 +278,17 @@ def _failure(reference: Reference, completed: process.CompletedProgram, scratch:
     if status == 404:
         return ImageNotFound(image=image)
     if status in (401, 403) or any(words in completed.complaint() for words in _REFUSED):
-        return ImageForbidden(image=image, problem=problem)
+        return ImageForbidden(image=image, problem=_refusal(problem))
     if status in _LATER or curl in _OUTAGES:
         return RegistryUnreachable(image=image, problem=problem)
     return ImportFailed(image=image, program="enroot", problem=problem)
+
+
+def _refusal(problem: str) -> str:
+    """Return why access was refused; of a refused login enroot says only whose it was."""
+    if not problem.startswith("[INFO]"):
+        return problem
+    return "it wants a login" if "<anonymous>" in problem else "it does not accept this login"
 
 
 def _first_error(completed: process.CompletedProgram) -> str:
@@ -289,5 +296,5 @@ def _first_error(completed: process.CompletedProgram) -> str:
     lines = completed.stderr.decode("utf-8", "replace").splitlines()
     for line in lines:
         if not line.startswith("[INFO]") and any(word in line for word in _WORDS):
-            return "".join(c if c.isprintable() else "?" for c in line)[:500]
+            return "".join(c if c.isprintable() else "?" for c in line.removeprefix("[ERROR] "))[:500]
     return completed.complaint() if lines else f"status {completed.status}"

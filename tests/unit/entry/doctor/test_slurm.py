@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import POLICY, installed
-from warmstart.entry.doctor import constant_path, containers, slurm, slurm_conf
+from warmstart.entry.doctor import constant_path, containers, plugins, slurm, slurm_conf
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.slurm import Slurm
 from warmstart.paths import Installation
@@ -46,15 +46,23 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Return a function that returns the statuses of all checks for an edited slurm.conf and plugins."""
     monkeypatch.setattr(slurm, "HIDDEN", ("/nowhere",))  # pytest's own directory is below /tmp
     monkeypatch.setattr(containers, "HIDDEN", ("/nowhere",))
+    monkeypatch.setattr(plugins, "built_for", lambda _: (22, 5))  # no compiler here; test_doctor has the plugin
     libexec = f"{site.prefix}/libexec/warmstart"
 
-    def statuses(old: str = "", new: str = "", *, plugins: str = "", policy: bool = True) -> dict[str, list[str]]:
+    def statuses(
+        old: str = "",
+        new: str = "",
+        *,
+        plugins: str = "",
+        policy: bool = True,
+        version: tuple[int, int] | None = (22, 5),
+    ) -> dict[str, list[str]]:
         text = HOOKS.replace(old, new) if old else HOOKS + new
         (tmp_path / "slurm.conf").write_text(GOOD)
         (tmp_path / "hooks.conf").write_text(text.replace("@", libexec))
         (tmp_path / "plugstack.conf").write_text(plugins)
         conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
-        subject = Slurm(conf, site, current_policy(site).policy if policy else None)
+        subject = Slurm(conf, site, current_policy(site).policy if policy else None, version)
         tasks = containers.tasks(subject, str(tmp_path / "enroot"))
         found: dict[str, list[str]] = {}
         for result in run(slurm.CHECKS, subject) + run({**containers.CHECKS, **constant_path.CHECKS}, tasks):
@@ -83,8 +91,11 @@ def test_a_good_file_has_nothing_to_change(check: Check) -> None:
         ('"@/prolog"', "@/none.d/*", "slurm.prolog", "critical"),
         ("Epilog=@/epilog", "", "slurm.epilog", "wrong"),
         ("DeferBatch", "X11", "slurm.prolog-flags", "wrong"),
+        ("Alloc,\\\n", "", "slurm.prolog-flags", "wrong"),
+        ("Alloc,\\\n", "Contain,", "slurm.prolog-flags", "ok"),
         ("DeferBatch", "DeferBatch,NoHold", "slurm.prolog-flags", "wrong"),
-        ("DeferBatch", "DeferBatch,RunInJob", "slurm.prolog-flags", "wrong"),
+        ("DeferBatch", "DeferBatch,RunInJob", "slurm.prolog-flags", "advice"),
+        ("DeferBatch", "DeferBatch,RunInJob\nNamespaceType=namespace/linux", "slurm.prolog-flags", "wrong"),
         ("DeferBatch", "DeferBatch,Serial", "slurm.prolog-flags", "advice"),
         ("PrologEpilogTimeout=290", "PrologEpilogTimeout=270", "slurm.prolog-timeout", "wrong"),
         ("PrologEpilogTimeout=290", "PrologEpilogTimeout=300", "slurm.prolog-timeout", "wrong"),
@@ -119,13 +130,11 @@ def test_the_line_that_counts(
         assert "/etc/slurm/other (the last of 2 lines" in found.found
 
 
-def test_the_release_of_slurm_is_asked_of_its_command(tmp_path: Path) -> None:
-    """None where there is none."""
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text("#!/bin/sh\necho slurm-wlm 22.05.8\n")
-    scontrol.chmod(0o755)
-    assert slurm.version_of(str(scontrol)) == (22, 5)
-    assert slurm.version_of("/no/such") is None
+def test_defer_batch_implies_alloc_from_26_05_on(check: Check) -> None:
+    """Before, and where the release is unknown, it does nothing alone."""
+    expected = {(25, 11): "wrong", (26, 5): "ok", (27, 0): "ok", None: "wrong"}
+    for release, status in expected.items():
+        assert check("Alloc,\\\n", "", version=release)["slurm.prolog-flags"] == [status], release
 
 
 def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:
@@ -175,19 +184,39 @@ def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: 
 
 
 def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
-    """It must exist, be listed before pyxis, and have the policy's workspace."""
+    """It must exist, be listed after pyxis, and have the policy's workspace."""
     library = tmp_path / "warmstart.so"
     line = f"optional {library} workspace=/var/tmp/w\n"
     assert check(plugins=line)["slurm.spank"] == ["wrong"]
     library.touch()
     assert check(plugins=line)["slurm.spank"] == ["ok"]
     assert check(plugins=line)["slurm.constant-path"] == ["advice"]
-    assert check(plugins=f"required spank_pyxis.so\n{line}")["slurm.spank"] == ["wrong"]
-    assert check(plugins=f"{line}required spank_pyxis.so\n")["slurm.spank"] == ["ok"]
+    assert check(plugins=f"required spank_pyxis.so\n{line}")["slurm.spank"] == ["ok"]
+    assert check(plugins=f"{line}required spank_pyxis.so\n")["slurm.spank"] == ["advice"]
     assert check(plugins=f"optional {library}\n")["slurm.spank"] == ["wrong"]
     (tmp_path / "plug.d").mkdir()
     (tmp_path / "plug.d/a.conf").write_text("required spank_pyxis.so\n")
-    assert check(plugins=f"include plug.d/*\n{line}")["slurm.spank"] == ["wrong"]
+    assert check(plugins=f"{line}include plug.d/*\n")["slurm.spank"] == ["advice"]
+
+
+@pytest.mark.parametrize(
+    ("built", "installed", "status"),
+    [((24, 11), (24, 11), "ok"), ((24, 11), (26, 5), "wrong"), ((24, 11), None, "ok"), (None, (24, 11), "wrong")],
+)
+def test_a_plugin_of_another_release(
+    check: Check,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    built: tuple[int, int] | None,
+    installed: tuple[int, int] | None,
+    status: str,
+) -> None:
+    """Slurm does not load it; nor a file that is no plugin."""
+    (tmp_path / "warmstart.so").touch()
+    monkeypatch.setattr(plugins, "built_for", lambda _: built)
+    line = f"optional {tmp_path}/warmstart.so workspace=/var/tmp/w\n"
+    assert check(plugins=line, version=installed)["slurm.spank"] == [status]
 
 
 def way(site: Installation, constant_path: str, cache: str = "/var/cache/warmstart") -> None:
@@ -218,13 +247,13 @@ def test_a_policy_that_counts_on_the_script(check: Check, site: Installation, tm
     ours.write_text("#!/bin/sh\n")
     ours.chmod(0o755)
     found = check("", TMPFS)
-    assert (found["slurm.constant-path"], found["slurm.job-container"]) == (["ok"], ["ok"])
+    assert (found["slurm.constant-path"], found["slurm.namespace"]) == (["ok"], ["ok"])
     assert check()["slurm.constant-path"] == ["wrong"]
     way(site, "none")
     assert check("", TMPFS)["slurm.constant-path"] == ["advice"]
     way(site, "namespace")
     conf.write_text(f"BasePath=/srv/c CloneNSScript={ours} Dirs=/tmp,/var/cache\n")
-    assert check("", TMPFS)["slurm.job-container"] == ["wrong"]
+    assert check("", TMPFS)["slurm.namespace"] == ["wrong"]
 
 
 @pytest.mark.parametrize(
@@ -280,16 +309,66 @@ def test_mounts_below_base_path(
     assert check("", TMPFS)["slurm.base-path"] == [status]
 
 
+NAMESPACE_LINUX = """\
+defaults:
+  base_path: /srv/c  # of all nodes
+  dirs: /srv/private
+node_confs:
+  - nodes: [n1]
+    options: {{clone_ns_script: {script}{more}}}
+"""
+
+
+def test_namespace_linux(check: Check, site: Installation, tmp_path: Path) -> None:
+    """Its file is namespace.yaml; job_container.conf does not count (doctor's module namespaces)."""
+    way(site, "namespace")
+    ours = Path(site.prefix, "libexec/warmstart/job-container")
+    ours.write_text("#!/bin/sh\n")
+    ours.chmod(0o755)
+    (tmp_path / "job_container.conf").write_text(f"BasePath=/srv/c CloneNSScript={ours}\n")
+    linux, conf = "NamespaceType=namespace/linux\n", tmp_path / "namespace.yaml"
+    assert check("", linux)["slurm.constant-path"] == ["wrong"]
+    assert check("", linux)["slurm.namespace"] == ["unknown"]
+    conf.write_text(NAMESPACE_LINUX.format(script=ours, more=""))
+    assert bad(check("", linux)) == {}
+    conf.write_text(NAMESPACE_LINUX.format(script="/etc/other", more=""))
+    assert check("", linux)["slurm.constant-path"] == ["wrong"]
+    for more in (", dirs: '/srv/private,/var/tmp'", ", dir_confs: [{path: /var/tmp, tmpfs: true}]"):
+        conf.write_text(NAMESPACE_LINUX.format(script=ours, more=more))
+        assert check("", linux)["slurm.namespace"] == ["wrong"], more
+    conf.write_text("node_confs: [\n")
+    assert check("", linux)["slurm.namespace"] == ["unknown"]
+
+
+@pytest.mark.parametrize("name", ["JobContainerType=job_container/tmpfs\n", "NamespaceType=namespace/tmpfs\n"])
+def test_a_script_that_slurm_ignores(check: Check, site: Installation, tmp_path: Path, name: str) -> None:
+    """On a line of its own, before BasePath, or for some nodes only (seen on 26.05)."""
+    way(site, "namespace")
+    ours = Path(site.prefix, "libexec/warmstart/job-container")
+    ours.write_text("#!/bin/sh\n")
+    ours.chmod(0o755)
+    conf, script = tmp_path / "job_container.conf", f"CloneNSScript={ours}"
+    for text in (
+        f"BasePath=/srv/c\n{script}\n",
+        f"{script} BasePath=/srv/c\n",
+        f"NodeName=a BasePath=/srv/c\nNodeName=b BasePath=/srv/c {script}\n",
+    ):
+        conf.write_text(text)
+        assert check("", name)["slurm.constant-path"] == ["wrong"], text
+    conf.write_text(f"AutoBasePath=true\nNodeName=a BasePath=/srv/c {script}\nNodeName=b BasePath=none\n")
+    assert bad(check("", name)) == {}
+
+
 def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None:
     """It must not hide anything that jobs need."""
     tmpfs = "JobContainerType=job_container/tmpfs\n"
     conf = tmp_path / "job_container.conf"
-    assert check("", tmpfs)["slurm.job-container"] == ["unknown"]
+    assert check("", tmpfs)["slurm.namespace"] == ["unknown"]
     conf.write_text("AutoBasePath=true BasePath=/srv/containers\n")
-    assert check("", tmpfs)["slurm.job-container"] == ["ok"]
+    assert check("", tmpfs)["slurm.namespace"] == ["ok"]
     for text in ("BasePath=/nowhere/x\n", "BasePath=/var/tmp\n", f"BasePath=/srv/c Dirs=/opt,{site.prefix}\n"):
         conf.write_text(text)
-        assert check("", tmpfs)["slurm.job-container"] == ["wrong"], text
+        assert check("", tmpfs)["slurm.namespace"] == ["wrong"], text
 
 
 def test_where_slurm_conf_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

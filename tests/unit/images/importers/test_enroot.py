@@ -231,6 +231,8 @@ def test_says_whose_fault_it_is(programs: Programs, scratch: Scratch, stderr: st
     with pytest.raises(WarmstartError) as raised:
         IMPORTER.import_image(parse("reg.io/team/429:503"), DIGEST, scratch, after(9))
     assert type(raised.value) is kind
+    assert "[INFO]" not in str(raised.value)
+    assert "[ERROR]" not in str(raised.value)
     assert len(programs.started) == (3 if kind is RegistryUnreachable else 1)
 
 

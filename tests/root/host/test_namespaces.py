@@ -1,0 +1,42 @@
+"""A bind mount in the mount namespace of another process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from warmstart.host.client import show_in_namespace
+from warmstart.host.deadline import after
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        [],
+        ["--pid", "--fork", "--mount-proc"],  # namespace/linux with CLONE_NEWPID: its /proc knows no process of ours
+        ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"],
+    ],
+)
+def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> None:
+    """It is there for the namespace's processes, and nowhere else. A second call changes nothing."""
+    owner, target = 12345, base / "constant"
+    source = base / "run" / "cache"
+    source.mkdir(parents=True)
+    (source / "entry").write_text("warm")
+    os.chown(source, owner, owner)
+    argv = ["/usr/bin/unshare", "--mount", "--propagation", "private", *further, "/bin/sh", "-c"]
+    script = f"echo; read line; cat {target}/entry; grep -c {target} /proc/mounts"
+    with subprocess.Popen(
+        [*argv, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        namespace = f"/proc/{process.pid}/ns/mnt"
+        for _ in range(2):
+            show_in_namespace(namespace, str(source.parent), "cache", owner, str(target), after(5))
+        output, _ = process.communicate("\n")
+    assert output == "warm1\n"
+    assert os.listdir(target) == []
