@@ -176,9 +176,9 @@ class Paths(Section):
     )
     scontrol: Path = Field(
         default="/usr/bin/scontrol",
-        description="Slurm's `scontrol`. It sets the reason of a node that must drain, tells `warmstart maintain` "
-        "whether a job has ended, and on the controller returns a job's QOS. `squeue`, in the same directory, tells "
-        "how a job ended.",
+        description="Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs "
+        "with. `squeue`, in the same directory, tells how a job ended, whether it is over, and on the controller its "
+        "QOS.",
     )
 
 
