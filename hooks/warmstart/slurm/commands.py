@@ -29,6 +29,7 @@ from warmstart.host.process import CompletedProgram, run
 from warmstart.slurm.facts import SCRIPTS, Access, Configuration, JobFacts
 
 _DRAIN_S = 5.0
+_RELEASE = re.compile(r"(\d+\.\d+)\.\d")
 _LONGEST_REASON = 200
 _UNSET = ("", "N/A", "(null)")
 _DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
@@ -94,6 +95,15 @@ def configuration(access: Access, deadline: Deadline) -> Configuration:
     for key, value in _SCRIPT.findall(text):
         scripts[key] += [value] if _set(value) else []
     return Configuration([word for word in enforced[0].lower().split(",") if word != "none"], scripts)
+
+
+def release(access: Access, deadline: Deadline) -> str:
+    """Return the release of Slurm's commands (`25.11`), "" if scontrol tells none. Since 25.11 it needs slurm.conf."""
+    process = run(
+        [access.scontrol, "-V"], deadline=deadline, identity=access.identity, env=_environment(access.slurm_conf)
+    )
+    found = _RELEASE.search(process.stdout.decode("ascii", "replace"))
+    return found[1] if found else ""
 
 
 def with_daemons(proc: str = "/proc") -> frozenset[int]:

@@ -16,21 +16,18 @@ repeated through a command. Elsewhere `squeue` and `scontrol` are run, with form
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.host.process import run
 from warmstart.slurm import commands, pyslurm_lookup
 from warmstart.slurm.client import SlurmClient
 from warmstart.slurm.facts import Access, Configuration, JobFacts
 
 QUERY_S = 10.0
 PYSLURM, COMMANDS = "pyslurm", "squeue"
-_RELEASE = re.compile(r"(\d+\.\d+)\.\d")
 
 
 class LookUpFailed(ResourceError):
@@ -94,9 +91,7 @@ class Slurmctld:
         installed = pyslurm_lookup.release(self._access.libraries) if os.path.isdir(self._access.libraries) else ""
         if not installed:
             return False
-        process = run([self._access.scontrol, "-V"], deadline=deadline, identity=self._access.identity)
-        running = _RELEASE.search(process.stdout.decode("ascii", "replace"))
-        return running is not None and running[1] == installed
+        return commands.release(self._access, deadline) == installed
 
 
 @contextmanager
