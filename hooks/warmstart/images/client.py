@@ -228,6 +228,12 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, eviction.inventory, self.path, lease)
 
+    def tags(self, deadline: Deadline) -> dict[str, list[str]]:
+        """Return the references that have been resolved, by what they mean: `DIGEST`, or `DIGEST~MACHINE`."""
+        from warmstart.images import eviction
+
+        return self._run(deadline, eviction.tags, self.path)
+
     def quarantined(self, deadline: Deadline) -> list[QuarantinedImage]:
         """Return all damaged images, the oldest first."""
         from warmstart.images import eviction

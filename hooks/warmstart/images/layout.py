@@ -46,6 +46,7 @@ LONGEST_POINTER = 4096
 CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is ignored, since it would not expire
 
 _ESCAPES = str.maketrans({"/": "+", ":": "="})  # neither is in a canonical reference
+_UNESCAPES = str.maketrans({"+": "/", "=": ":"})
 
 
 class TagTimes(NamedTuple):
@@ -106,6 +107,11 @@ def key_of(canonical: str) -> str:
     import hashlib  # as slow to import as a whole look-up, and few references are that long
 
     return f"long-{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def reference_of(key: str) -> str:
+    """Return the canonical reference whose `key_of` this is; the name itself of one that is too long to tell."""
+    return key.translate(_UNESCAPES)
 
 
 def image_name(digest: str, kind: str) -> str:

@@ -89,12 +89,13 @@ def _load(libraries: str, slurm_conf: str) -> ModuleType | None:
 
 
 def _facts(job: _Job) -> JobFacts:
-    task = job.array_tasks_waiting if job.array_task_id is None else job.array_task_id
+    # pyslurm takes the task number 0 for none (seen with 25.11.2). Only a task of an array has an array's id.
+    task = job.array_task_id or job.array_tasks_waiting or 0
     return JobFacts(
         job_id=job.id,
         state=job.state,
         qos=job.qos or "",
-        array="" if task is None else f"{job.array_id}_{task}",
+        array=f"{job.array_id}_{task}" if job.array_id else "",
         eligible=job.eligible_time or 0,
         admin_comment=job.admin_comment or "",
     )

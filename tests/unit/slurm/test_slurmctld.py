@@ -77,6 +77,16 @@ def test_pyslurm_tells_of_several_jobs_and_of_the_configuration(tmp_path: Path) 
     assert (found.enforced, found.scripts["Prolog"], found.scripts["Epilog"]) == (["limits"], ["/site/prolog"], [])
 
 
+@pytest.mark.parametrize(
+    ("attributes", "array"),
+    [("array_id = 5; Job.array_task_id = None", "5_0"), ("array_id = None; Job.array_task_id = None", "")],
+)
+def test_pyslurm_takes_task_0_for_none(tmp_path: Path, attributes: str, array: str) -> None:
+    """Seen with 25.11.2: only the array's id tells that a job is in one."""
+    install(tmp_path / "libraries", broken=f"Job.{attributes}")
+    assert controller(tmp_path, "25.11.1").job(7, after(60)) == JOB._replace(array=array)
+
+
 @pytest.mark.parametrize("version", ["25.05.3", "22.05.8", "26.05.0"])
 def test_pyslurm_of_another_release_is_never_loaded(tmp_path: Path, version: str) -> None:
     """It would speak to the wrong libslurm."""

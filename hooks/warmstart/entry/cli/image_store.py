@@ -44,12 +44,11 @@ class Store(NamedTuple):
 
     def inventory(self) -> list[ImageEntry]:
         """Return all images, least recently used first; for root also those of private stores."""
-        lease = self.policy.images.keep.lease
-        found = [
-            entry._replace(private=name)
-            for name, store in self._stores()
-            for entry in store.inventory(lease, after(LISTING_S))
-        ]
+        lease, found = self.policy.images.keep.lease, list[ImageEntry]()
+        for name, store in self._stores():
+            tags = store.tags(after(LISTING_S))
+            for entry in store.inventory(lease, after(LISTING_S)):
+                found.append(entry._replace(private=name, tags=_tags(entry, tags)))
         return sorted(found, key=lambda entry: entry.last_use)
 
     def quarantined(self) -> list[QuarantinedImage]:
@@ -70,8 +69,13 @@ class Store(NamedTuple):
                 yield os.path.basename(path), self.images.at(path)
 
     def find(self, image: str) -> ImageEntry:
-        """Return the image with a reference, digest, path or name prefix. Exits with 1 unless exactly one matches."""
-        found = [entry for entry in self.inventory() if _matches(entry, image)]
+        """Return the image with a reference, digest, path or name prefix. Exits with 1 unless exactly one matches.
+
+        A tag is what it means now; the reference that an image was imported as counts if no tag fits.
+        """
+        images = self.inventory()
+        found = [entry for entry in images if _matches(entry, image)]
+        found = found or [entry for entry in images if entry.reference == _canonical(image)]
         if len(found) != 1:
             warn(f"{image}: {'no such image' if not found else 'more than one image; give a longer name, or its path'}")
             raise click.exceptions.Exit(NOT_DONE)
@@ -122,10 +126,21 @@ def _node() -> str:
     return os.uname().nodename.partition(".")[0]
 
 
+def _tags(entry: ImageEntry, tags: dict[str, list[str]]) -> list[str]:
+    """Return the references that mean an image: in general, and on machines of its kind."""
+    machine = entry.name.partition(".")[2].partition(".")[0]
+    return sorted([*tags.get(entry.digest, []), *tags.get(f"{entry.digest}~{machine}", [])])
+
+
 def _matches(entry: ImageEntry, text: str) -> bool:
-    if text == entry.path or (len(text) >= SHORTEST and entry.name.startswith(text)):
+    if text in (entry.path, entry.digest) or (len(text) >= SHORTEST and entry.name.startswith(text)):
         return True
+    return _canonical(text) in entry.tags
+
+
+def _canonical(text: str) -> str | None:
+    """Return a reference in canonical form; None if the text is none."""
     try:
-        return text == entry.digest or parse(text).canonical() == entry.reference
+        return parse(text).canonical()
     except ImageReferenceInvalid:
-        return False
+        return None
