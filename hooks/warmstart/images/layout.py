@@ -10,6 +10,7 @@
         checked/<name>.json                   the last check of all its bytes (published.py)
         locks/                                0700: who imports what (published.py)
         failed/<key>.json                     definitive import failures (published.py)
+        requeued/<cluster>.<job>.json         0700: jobs that wait for an image in Slurm's queue (requeued.py)
         quarantine/                           0700: damaged images, with the reason (eviction.py)
 
 `machine` is that of uname(2): a digest may stand for a list of images, of which an import picks the one for the node's
@@ -36,6 +37,7 @@ PINNED = "pinned"
 CHECKED = "checked"
 LOCKS = "locks"
 FAILED = "failed"
+REQUEUED = "requeued"
 QUARANTINE = "quarantine"
 IMAGE = ".sqsh"
 META = ".json"

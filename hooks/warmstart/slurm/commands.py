@@ -36,6 +36,7 @@ _DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
 _ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*([\w,]+)$", re.MULTILINE)
 _SCRIPT = re.compile(rf"^({'|'.join(SCRIPTS)})(?:\[\d+\])?\s*=\s*(.*\S)$", re.MULTILINE)
+_ALREADY_PENDING = "Job is pending execution"
 _UNKNOWN_JOB = b"Invalid job id specified"
 # The comment is last: it is the site's own text and may have a `|`.
 JOB_FIELDS = ("JobID", "State", "QOS", "ArrayJobID", "ArrayTaskID", "EligibleTime", "admin_comment")
@@ -71,7 +72,7 @@ def _job(row: list[str]) -> JobFacts:
         job_id=int(job_id),
         state=state,
         qos=_set(qos),
-        array=f"{array}_{task}" if _set(task) else "",
+        array=f"{array}_{task.partition('%')[0]}" if _set(task) else "",  # %: how many may run at a time
         eligible=int(eligible) if eligible.isdigit() else 0,
         admin_comment=_set(comment.removesuffix("|")),
     )
@@ -169,6 +170,30 @@ def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
         return run(argv, deadline=after(_DRAIN_S), env=_environment(slurm_conf)).status == 0
     except WarmstartError:
         return False
+
+
+def requeue(access: Access, name: str, deadline: Deadline) -> str:
+    """Requeue a job that scontrol knows by `name`; return "", or why not. Raises no `WarmstartError`.
+
+    From a prolog that ends with 0 this is harmless to the node (seen with 22.05 and 25.11). For the bare id of an array
+    all its tasks are requeued.
+    """
+    problem = _scontrol(access, ["requeue", name], deadline)
+    return "" if _ALREADY_PENDING in problem else problem  # another hook of the job was faster
+
+
+def update_jobs(access: Access, names: list[str], changes: dict[str, str], deadline: Deadline) -> str:
+    """Change jobs with one call; return "", or what went wrong for one of them. Raises no `WarmstartError`."""
+    return _scontrol(access, ["update", f"jobid={','.join(names)}", *map("=".join, changes.items())], deadline)
+
+
+def _scontrol(access: Access, arguments: list[str], deadline: Deadline) -> str:
+    try:
+        argv, env = [access.scontrol, *arguments], _environment(access.slurm_conf)
+        process = run(argv, deadline=deadline, identity=access.identity, env=env)
+    except (WarmstartError, OSError) as error:  # also a missing program: never this node's fault
+        return str(error)
+    return "" if process.status == 0 else f"scontrol: {process.complaint()}"
 
 
 def _squeue(access: Access, job_ids: list[int], fields: tuple[str, ...], deadline: Deadline) -> CompletedProgram:
