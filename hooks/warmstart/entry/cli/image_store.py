@@ -45,7 +45,7 @@ class Store(NamedTuple):
     def inventory(self) -> list[ImageEntry]:
         """Return all images, least recently used first; for root also those of private stores."""
         lease, found = self.policy.images.keep.lease, list[ImageEntry]()
-        for name, store in self._stores():
+        for name, store in self.stores():
             tags = store.tags(after(LISTING_S))
             for entry in store.inventory(lease, after(LISTING_S)):
                 found.append(entry._replace(private=name, tags=_tags(entry, tags)))
@@ -55,18 +55,22 @@ class Store(NamedTuple):
         """Return all quarantined images, oldest first; for root also those of private stores."""
         found = [
             entry._replace(private=name)
-            for name, store in self._stores()
+            for name, store in self.stores()
             for entry in store.quarantined(after(LISTING_S))
         ]
         return sorted(found, key=lambda entry: entry.at)
 
-    def _stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
+    def stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
         """Yield (name, client) of the shared store, whose name is "", and of the stores of private images."""
         yield "", self.images
         # Only the owner may list the stores of private images.
         for path in self.images.stores(after(LISTING_S)) if os.geteuid() == 0 else ():
             if path != self.images.path:
                 yield os.path.basename(path), self.images.at(path)
+
+    def has(self, image: str) -> bool:
+        """Return whether there is an image with a reference, digest, path or name prefix."""
+        return any(_matches(entry, image) for entry in self.inventory())
 
     def find(self, image: str) -> ImageEntry:
         """Return the image with a reference, digest, path or name prefix. Exits with 1 unless exactly one matches.
@@ -75,7 +79,7 @@ class Store(NamedTuple):
         """
         images = self.inventory()
         found = [entry for entry in images if _matches(entry, image)]
-        found = found or [entry for entry in images if entry.reference == _canonical(image)]
+        found = found or [entry for entry in images if entry.reference == canonical(image)]
         if len(found) != 1:
             warn(f"{image}: {'no such image' if not found else 'more than one image; give a longer name, or its path'}")
             raise click.exceptions.Exit(NOT_DONE)
@@ -135,10 +139,10 @@ def _tags(entry: ImageEntry, tags: dict[str, list[str]]) -> list[str]:
 def _matches(entry: ImageEntry, text: str) -> bool:
     if text in (entry.path, entry.digest) or (len(text) >= SHORTEST and entry.name.startswith(text)):
         return True
-    return _canonical(text) in entry.tags
+    return canonical(text) in entry.tags
 
 
-def _canonical(text: str) -> str | None:
+def canonical(text: str) -> str | None:
     """Return a reference in canonical form; None if the text is none."""
     try:
         return parse(text).canonical()
