@@ -30,6 +30,7 @@ STORE_S = 10.0
 MOST = 500  # jobs in one call
 TOLERANCE_S = 10.0  # between the start that was asked for and the one that slurmctld has
 SLURMS_DELAY_S = 600.0  # a requeued job that starts later than this was put off by somebody
+LEAST_DELAY_S = 121.0  # Slurm's own by default (AuthInfo=cred_expire)
 LONGEST = 240  # characters of a comment
 
 
@@ -91,7 +92,8 @@ class WaitingJobs:
         key = job.job_id, job.restarts
         expected = self._held.get(key)
         if expected is None:
-            self._earliest[key] = facts.eligible
+            # Slurm sets the time only when the requeued run has ended: an older one is that of the first start.
+            self._earliest[key] = facts.eligible if facts.eligible > job.at else math.ceil(job.at + LEAST_DELAY_S)
             is_ours = facts.eligible < time.time() + SLURMS_DELAY_S
         else:
             is_ours = abs(facts.eligible - expected) < TOLERANCE_S

@@ -16,6 +16,7 @@ from warmstart.entry import epilog, prolog
 from warmstart.entry.doctor import namespaces
 from warmstart.entry.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.entry.doctor.slurm_conf import SlurmConf
+from warmstart.host.deadline import after
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
