@@ -100,6 +100,11 @@ class Installation(NamedTuple):
         """The id of the store that this host uses; root's. Removed by an administrator who makes the store anew."""
         return f"{self.var}/store-id"
 
+    @property
+    def pyslurm(self) -> str:
+        """Directory of the optional pyslurm."""
+        return f"{self.prefix}/lib/warmstart/slurm"
+
     def node(self, node: str) -> NodePaths:
         """Return the directories of one node (one slurmd) of this host."""
         return NodePaths(f"{self.var}/{node}", f"{self.prefix}/libexec/warmstart")
@@ -143,11 +148,6 @@ class Controller(Installation):
     def audit(self) -> str:
         """The controller's audit log. SlurmUser cannot write root's."""
         return f"{self.own}/audit.jsonl"
-
-    @property
-    def pyslurm(self) -> str:
-        """Directory of the optional pyslurm."""
-        return f"{self.prefix}/lib/warmstart/slurm"
 
 
 class NodePaths(NamedTuple):

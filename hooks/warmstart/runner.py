@@ -55,7 +55,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
             if isinstance(failure, UserError | NodeError):
                 raise failure
             if _is_verdict(context.policy, step.name, failure):
-                raise Refused(reason=str(failure), cause=failure.code) from failure
+                raise Refused(reason=str(failure), cause=failure.code, step=step.name) from failure
             notices.append(f"warmstart: {failure}; the job runs without it")
     return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have the same reason
 
@@ -85,7 +85,7 @@ class Refused(UserError):
 
 def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
     if step == "image":
-        return policy.on_error.image == "fail-job"
+        return policy.on_error.image != "run-without"
     return isinstance(error, StoreError) and policy.on_error.store == "fail-job"
 
 

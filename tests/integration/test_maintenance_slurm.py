@@ -7,9 +7,14 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.cluster.accounts import ALICE
 from tests.cluster.processes import wait_until
+from warmstart.host.deadline import after
 from warmstart.slurm import commands
+from warmstart.slurm.facts import Access
+from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,9 +41,13 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     kept = site.cluster.base / "kept"
     try:
         wait_until("the step daemon", lambda: job_id in commands.with_daemons(), 30)
-        assert commands.is_over(SCONTROL, job_id, conf) is False
-        assert commands.is_over(SCONTROL, 99_999_999, conf) is True
-        assert commands.is_over(SCONTROL, job_id, "/nowhere/slurm.conf") is None
+        slurmctld = Slurmctld(Access(SCONTROL, conf))
+        live = slurmctld.job(job_id, after(30))
+        assert live is not None
+        assert (live.state, live.array) == ("RUNNING", "")
+        assert slurmctld.job(99_999_999, after(30)) is None
+        with pytest.raises(LookUpFailed):
+            Slurmctld(Access(SCONTROL, "/nowhere/slurm.conf")).job(job_id, after(30))
         maintain(site, conf)
         assert (state / "record.json").exists()
         shutil.copytree(state, kept)

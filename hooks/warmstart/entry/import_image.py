@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from warmstart.audit import events
 from warmstart.entry.maintenance.session import MaintenanceSession, maintenance_session
+from warmstart.entry.waiting_jobs import WaitingJobs
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import private, producer, requests
@@ -38,6 +39,7 @@ from warmstart.images.requests import MOST_ATTEMPTS, ImportAbandoned, ImportRequ
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
+from warmstart.slurm.facts import Access
 from warmstart.steps.image import tell
 
 MADE = ("imported", "adopted")  # not: found in the store, or left to another host
@@ -70,7 +72,7 @@ def _import(installation: Installation, node: str, paths: NodePaths, key: str) -
                 rules = session.policy.images
                 queue = Queue(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
                 with requests.slot(queue) as has_slot:
-                    _serve(session, key, has_slot=has_slot)
+                    _serve(session, key, installation.pyslurm, has_slot=has_slot)
                 requests.start_due(queue)
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - systemd's journal has it
@@ -78,10 +80,14 @@ def _import(installation: Installation, node: str, paths: NodePaths, key: str) -
     return 0
 
 
-def _serve(session: MaintenanceSession, key: str, *, has_slot: bool) -> None:
+def _serve(session: MaintenanceSession, key: str, pyslurm: str, *, has_slot: bool) -> None:
     request = requests.read(session.paths.imports, key)
     if request is not None and has_slot:
-        _Import(session, request).run()
+        access = Access(session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), pyslurm)
+        # A worker of its own: a signal may interrupt a call of the session's.
+        with ImageStoreClient.of(session.policy.store_user, session.policy.paths.store) as store:
+            waiting = WaitingJobs(store, access, request.reference, request.cluster)
+            _Import(session, request, waiting).run()
     elif request is not None:
         requests.put_back(session.paths.imports, key, attempts=max(0, request.attempts - 1))
 
@@ -89,8 +95,9 @@ def _serve(session: MaintenanceSession, key: str, *, has_slot: bool) -> None:
 class _Import:
     """One import of one request, whose lock and slot the caller holds."""
 
-    def __init__(self, session: MaintenanceSession, request: ImportRequest) -> None:
+    def __init__(self, session: MaintenanceSession, request: ImportRequest, waiting: WaitingJobs) -> None:
         self._session = session
+        self._waiting = waiting
         self._request = request
         self._directory = session.paths.imports
         self._audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)
@@ -107,6 +114,8 @@ class _Import:
             image = self._obtain(deadline)
             if image is not None and image.how in MADE:
                 tell(self._audit, self._request.reference, image, time.monotonic() - started)
+            if image is not None:
+                self._waiting.let_go("it is there")
         except WarmstartError as error:
             self._failed(error)
         except Stopped as stopped:
@@ -169,6 +178,7 @@ class _Import:
 
     def _progress(self, now: Producer) -> None:
         """Audit each phase, and a long one's progress from time to time."""
+        self._waiting.tell(producer.format_progress(now))
         phase, at = self._told
         if now.phase != phase or time.monotonic() - at >= PROGRESS_S:
             self._told = (now.phase, time.monotonic())
@@ -187,6 +197,7 @@ class _Import:
             or request.is_expired(self._session.policy.images.import_deadline)
         )
         self._session.failures.append(error)
+        self._waiting.let_go("its import failed; the next job that needs it asks again")
         self._audit.emit(
             events.IMAGE_IMPORT_FAILED,
             image=request.reference,

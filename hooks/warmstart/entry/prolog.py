@@ -14,7 +14,7 @@ from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
-from warmstart.runner import run_prolog
+from warmstart.runner import Refused, run_prolog
 from warmstart.slurm.nodes import first
 
 # For all work that has no budget in the policy. Together with images.wait (4m) and seed.fetch_budget (10s) it is below
@@ -46,8 +46,7 @@ def _prepare(hook: Hook) -> None:
         try:
             _run(hook, record, Deadline(end.at - RESERVE_SECONDS))
         except UserError as error:
-            hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
-            _publish_verdict(hook, record, error)
+            _refuse(hook, record, error, end)
         except WarmstartError:
             _undo(hook, record, end)
             raise
@@ -136,10 +135,32 @@ def _supersede(hook: Hook, end: Deadline) -> None:
     run_end.supersede(ending, end.within(SUPERSEDE_SECONDS), rebooted=rebooted)
 
 
-def _publish_verdict(hook: Hook, record: Record, error: UserError) -> None:
+def _refuse(hook: Hook, record: Record, error: UserError, end: Deadline) -> None:
+    """Requeue the job if the policy says so and it can be; publish its verdict in any case."""
+    advice = error.hint
+    if isinstance(error, Refused) and error.fields["step"] == "image" and hook.policy.on_error.image == "requeue":
+        from warmstart.entry import requeue
+
+        try:
+            if record.head:
+                done = requeue.requeue(hook, error, end)
+                most = hook.policy.images.requeues
+                hook.audit.emit(
+                    events.JOB_REQUEUED, error=error.as_audit(), name=done.name, times=done.times, most=most
+                )
+                _publish_verdict(hook, record, error, f"the job is requeued, {done.times} of at most {most} times")
+                return
+        except requeue.NotRequeued as problem:
+            hook.audit.emit(events.JOB_NOT_REQUEUED, error=problem.as_audit())
+            advice = f"{problem}; {problem.hint}"
+    hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
+    _publish_verdict(hook, record, error, advice)
+
+
+def _publish_verdict(hook: Hook, record: Record, error: UserError, advice: str) -> None:
     workspace, meeting = hook.policy.paths.workspace, _latest(hook, record).meeting
     record = record._replace(verdict=str(error), workspace=workspace, meeting=meeting)
-    text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
+    text = f"warmstart: {error}\n" + (f"warmstart: {advice}\n" if advice else "")
     _publish(hook, record, "verdict", text)
 
 

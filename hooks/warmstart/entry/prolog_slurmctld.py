@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 from warmstart.audit import events
 from warmstart.entry.slurmctld import ControllerRun, run_hook
 from warmstart.slurm import controller
-
-if TYPE_CHECKING:
-    from warmstart.slurm import commands
 
 
 def main(prefix: str) -> int:
@@ -30,27 +26,26 @@ def _write(run: ControllerRun) -> None:
     # Publish before the look-up: if that times out or this process is killed, nodes have everything but the QOS.
     run.slurm.publish_spec(run.path, written, run.deadline)
     if written.qos is None and "qos" in run.keys.attributes:
-        from warmstart.slurm import commands
+        from warmstart.slurm.slurmctld import LookUpFailed
 
         try:
-            answer = commands.qos(_qos_query(run), run.deadline)
-        except commands.LookUpFailed as error:
+            source, qos = _qos(run)
+        except LookUpFailed as error:
             run.audit.emit(events.SPEC_FAILED, error=error.as_audit())
         else:
-            source = answer.source
-            run.slurm.publish_spec(run.path, written._replace(qos=answer.qos), run.deadline)
+            run.slurm.publish_spec(run.path, written._replace(qos=qos), run.deadline)
     took = round((time.monotonic() - started) * 1000, 3)
     run.audit.emit(events.SPEC_WRITTEN, path=run.path, qos=source, duration_ms=took)
 
 
-def _qos_query(run: ControllerRun) -> commands.QosQuery:
-    from warmstart.slurm.commands import QosQuery
+def _qos(run: ControllerRun) -> tuple[str, str]:
+    """Return what slurmctld was asked through, and the job's QOS. Raises `LookUpFailed`."""
+    from warmstart.slurm.facts import Access
+    from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
-    return QosQuery(
-        job_id=run.job.id,
-        name=controller.name_for_scontrol(run.job, os.environ),
-        scontrol=run.policy.paths.scontrol,
-        slurm_conf=run.keys.conf,
-        libraries=run.pyslurm,
-        identity=run.keys.user,
-    )
+    access = Access(run.policy.paths.scontrol, run.keys.conf, run.pyslurm, run.keys.user)
+    slurmctld = Slurmctld(access)
+    job = slurmctld.job(run.job.id, run.deadline)
+    if job is None:
+        raise LookUpFailed(what=f"job {run.job.id}", problem="it has gone")
+    return slurmctld.source, job.qos

@@ -26,7 +26,7 @@ from warmstart.images.query import Obtained, Queue, Site
 from warmstart.images.requests import ImportRequest
 from warmstart.record import writing_state
 
-PROBE_S = 1.0  # between two questions whether somebody is at work; jitter makes each up to half longer
+PROBE_S = 1.0  # the least between two questions whether somebody is at work; jitter makes each up to half longer
 LOCAL_MODULES = ("warmstart.images.eviction", "warmstart.images.credentials")  # of further errors of an import
 WAITS = "its import waits on node {node} for one of the {parallel} that run there at a time (images.parallel)"
 STARTS = "its import on node {node} is starting"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from warmstart.images.eviction import ImageEntry, QuarantinedImage
     from warmstart.images.launchers import AdoptedImage
     from warmstart.images.published import ByteCheck, Draft, Producer, Published, RememberedFailure
+    from warmstart.images.requeued import RequeuedJob
     from warmstart.policy.compiled import Adopt, Images
 
 P = ParamSpec("P")
@@ -118,6 +119,12 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, published.is_at_work, self.path, query.lock)
 
+    def under_way(self, deadline: Deadline) -> dict[str, Producer]:
+        """Return the live producers by the names of their locks."""
+        from warmstart.images import published
+
+        return self._run(deadline, published.under_way, self.path)
+
     def producer_of(self, query: ImageQuery, deadline: Deadline) -> Producer | None:
         """Return what the producer has recorded about itself, or None."""
         from warmstart.images import published
@@ -135,6 +142,32 @@ class ImageStoreClient(NamedTuple):
         from warmstart.images import published
 
         return self._run(deadline, published.last_failure, self.path, query.lock)
+
+    # Jobs that were requeued for an image
+
+    def count_requeue(self, job: RequeuedJob, most: int, owner: str, deadline: Deadline) -> int:
+        """Count a requeue that is about to be made; return how many these are, 0 if the job has had `most` already."""
+        from warmstart.images import requeued
+
+        return self._run(deadline, requeued.count, self.path, job, most, owner)
+
+    def waiting(self, image: str, cluster: str, deadline: Deadline) -> list[RequeuedJob]:
+        """Return the jobs of a cluster that were requeued because an image was missing."""
+        from warmstart.images import requeued
+
+        return self._run(deadline, requeued.waiting, self.path, image, cluster)
+
+    def settle(self, jobs: list[RequeuedJob], deadline: Deadline) -> None:
+        """Record that these jobs need not wait any more."""
+        from warmstart.images import requeued
+
+        self._run(deadline, requeued.settle, self.path, jobs)
+
+    def forget_requeued(self, deadline: Deadline) -> int:
+        """Remove what is known of jobs that were not requeued for long; return how many those are."""
+        from warmstart.images import requeued
+
+        return self._run(deadline, requeued.forget, self.path)
 
     # Tags
 
@@ -227,6 +260,12 @@ class ImageStoreClient(NamedTuple):
         from warmstart.images import eviction
 
         return self._run(deadline, eviction.inventory, self.path, lease)
+
+    def tags(self, deadline: Deadline) -> dict[str, list[str]]:
+        """Return the references that have been resolved, by what they mean: `DIGEST`, or `DIGEST~MACHINE`."""
+        from warmstart.images import eviction
+
+        return self._run(deadline, eviction.tags, self.path)
 
     def quarantined(self, deadline: Deadline) -> list[QuarantinedImage]:
         """Return all damaged images, the oldest first."""

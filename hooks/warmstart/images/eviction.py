@@ -27,11 +27,15 @@ from warmstart.images.layout import (
     IMAGE,
     IMAGES,
     LOCKS,
+    LONGEST_POINTER,
     META,
     PINNED,
     PRIVATE_STORES,
     QUARANTINE,
+    TAGS,
     Charged,
+    parse_pointer,
+    reference_of,
 )
 from warmstart.images.published import forget_dead, forget_failures, opened_folder, read_metadata, sweep_all
 from warmstart.policy.compiled import Keep
@@ -83,6 +87,7 @@ class ImageEntry(NamedTuple):
     sha256: str
     uid: int
     private: str  # its store of private images, "" for the shared one; set by callers that list all stores
+    tags: list[str]  # references that mean it now; set by callers that list all stores
     store: str
 
 
@@ -290,9 +295,30 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
         protected="pinned" if is_pinned else "in use" if nodes else "new" if is_new else "",
         uid=uid if isinstance(uid, int) else -1,
         private="",
+        tags=[],
         store=store,
         **{key: str(known.get(key, "")) for key in ("digest", "reference", "importer", "user", "account", "sha256")},
     )
+
+
+def tags(store: str) -> dict[str, list[str]]:
+    """Return the references by tag that have been resolved, by what they mean: `DIGEST`, or `DIGEST~MACHINE`."""
+    folder = os.path.join(store, IMAGES, TAGS)
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(META) and not name.startswith("."))
+    except FileNotFoundError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for name in names:
+        key, _, machine = name.removesuffix(META).partition("~")
+        try:
+            pointer = parse_pointer(read_small(os.path.join(folder, name), LONGEST_POINTER))
+        except (FileNotFoundError, ValueError):  # replaced meanwhile, or not written by `published.point`
+            continue
+        if pointer is not None:
+            digest = f"{pointer.digest}~{machine}" if machine else pointer.digest
+            found.setdefault(digest, []).append(reference_of(key))
+    return found
 
 
 def _is_image(name: str) -> bool:

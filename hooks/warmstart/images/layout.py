@@ -10,6 +10,7 @@
         checked/<name>.json                   the last check of all its bytes (published.py)
         locks/                                0700: who imports what (published.py)
         failed/<key>.json                     definitive import failures (published.py)
+        requeued/<cluster>.<job>.json         0700: jobs that wait for an image in Slurm's queue (requeued.py)
         quarantine/                           0700: damaged images, with the reason (eviction.py)
 
 `machine` is that of uname(2): a digest may stand for a list of images, of which an import picks the one for the node's
@@ -36,6 +37,7 @@ PINNED = "pinned"
 CHECKED = "checked"
 LOCKS = "locks"
 FAILED = "failed"
+REQUEUED = "requeued"
 QUARANTINE = "quarantine"
 IMAGE = ".sqsh"
 META = ".json"
@@ -46,6 +48,7 @@ LONGEST_POINTER = 4096
 CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is ignored, since it would not expire
 
 _ESCAPES = str.maketrans({"/": "+", ":": "="})  # neither is in a canonical reference
+_UNESCAPES = str.maketrans({"+": "/", "=": ":"})
 
 
 class TagTimes(NamedTuple):
@@ -106,6 +109,11 @@ def key_of(canonical: str) -> str:
     import hashlib  # as slow to import as a whole look-up, and few references are that long
 
     return f"long-{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def reference_of(key: str) -> str:
+    """Return the canonical reference whose `key_of` this is; the name itself of one that is too long to tell."""
+    return key.translate(_UNESCAPES)
 
 
 def image_name(digest: str, kind: str) -> str:

@@ -44,7 +44,9 @@ LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in t
 LAUNCHERS_LOCK_S = 120.0  # but no more than this
 POLL_S = 0.25
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 0.25
+SHORT_PAUSE_S = 0.25  # the longest in the first seconds,
+PAUSE_SHARE = 0.05  # then this part of the time waited so far,
+LONGEST_PAUSE_S = 5.0  # and never more than this
 ELECTION_S = 3.0
 ELECTION_PAUSE_S = 0.1
 ELECTION_TRIES = 3
@@ -113,12 +115,17 @@ def _temp_owner(query: ImageQuery, site: Site) -> str:
 
 
 def pauses(until: Deadline) -> Iterator[None]:
-    """Sleep before each item, longer and longer, but not beyond `until`."""
-    pause = FIRST_PAUSE_S
+    """Sleep before each item, longer and longer, but not beyond `until`.
+
+    Whoever waits long looks seldom: a thousand nodes may wait for the same image. A look comes late by a small part of
+    the time that was waited already.
+    """
+    pause, began = FIRST_PAUSE_S, time.monotonic()
     while True:
         # S311: jitter between the waiters of many nodes; no secret
         time.sleep(min(pause * (0.5 + random.random()), until.left()))  # noqa: S311
-        pause = min(pause * 1.5, LONGEST_PAUSE_S)
+        waited = time.monotonic() - began
+        pause = min(pause * 1.5, max(SHORT_PAUSE_S, min(waited * PAUSE_SHARE, LONGEST_PAUSE_S)))
         yield
 
 
@@ -180,7 +187,17 @@ def describe_producer(query: ImageQuery, site: Site) -> str:
     if producer is None:
         return ""
     now = f", now {format_progress(producer)}" if producer.phase else ""
-    return f"imported by pid {producer.pid} on {producer.host} for job {producer.job} since {producer.since}{now}"
+    who = f"pid {producer.pid} on {producer.host} for job {producer.job}"
+    return f"imported by {who} since {producer.since}{now}{_expected(producer)}"
+
+
+def _expected(producer: Producer) -> str:
+    """Return when to try again, as far as this phase tells: fetching takes most of the time, but not all."""
+    if not producer.total or not producer.rate:
+        return ""
+    seconds = (producer.total - producer.done) / producer.rate
+    at = time.strftime("%H:%M", time.gmtime(producer.at + seconds))
+    return f", done with that in about {format_duration(seconds)}; try again after {at} UTC"
 
 
 def format_progress(producer: Producer) -> str:
@@ -408,6 +425,13 @@ def _reporting(flight: Flight) -> Iterator[Report]:
         yield report
     finally:
         store.close()
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as text: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def format_size(count: int) -> str:

@@ -54,6 +54,7 @@ from warmstart.images.layout import (
     PINNED,
     PRIVATE_STORES,
     QUARANTINE,
+    REQUEUED,
     TAGS,
     Charged,
     Pointer,
@@ -65,8 +66,8 @@ from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
 from warmstart.store.locks import Held, is_locked, try_lock
 
 FORMAT = 1
-FOLDERS = (TAGS, LOCKS, FAILED, PINNED, CHECKED, QUARANTINE)
-OWNERS_ALONE = frozenset({LOCKS, QUARANTINE})  # 0700
+FOLDERS = (TAGS, LOCKS, FAILED, REQUEUED, PINNED, CHECKED, QUARANTINE)
+OWNERS_ALONE = frozenset({LOCKS, REQUEUED, QUARANTINE})  # 0700
 # A live producer keeps writing to its temporary file. Where two mounts share no locks, the file's age protects it.
 ABANDONED_S = 60.0
 PRODUCER = ".producer"
@@ -428,12 +429,23 @@ def forget_dead(store: str) -> None:
 
 def is_at_work(store: str, key: str) -> bool:
     """Return whether a live producer imports the image. Touches its lock only if a producer has left its record."""
-    with opened_folder(store, LOCKS) as folder:
-        try:
-            os.stat(key + PRODUCER, dir_fd=folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-    return is_locked(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
+    locks = f"{store}/{IMAGES}/{LOCKS}"
+    try:
+        os.stat(f"{locks}/{key}{PRODUCER}", follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return is_locked(locks, f"{key}.lock")
+
+
+def under_way(store: str) -> dict[str, Producer]:
+    """Return the live producers of the store by the names of their locks (`ImageQuery.lock`)."""
+    try:
+        names = os.listdir(f"{store}/{IMAGES}/{LOCKS}")
+    except FileNotFoundError:
+        return {}  # nothing was ever imported
+    keys = sorted(name.removesuffix(PRODUCER) for name in names if name.endswith(PRODUCER))
+    found = ((key, producer_of(store, key)) for key in keys if is_locked(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock"))
+    return {key: producer for key, producer in found if producer is not None}
 
 
 def producer_of(store: str, key: str) -> Producer | None:
@@ -462,9 +474,9 @@ def remember(store: str, key: str, failure: RememberedFailure, owner: str) -> No
 
 def last_failure(store: str, key: str) -> RememberedFailure | None:
     """Return how the last import that failed did so; None if none has, or the file is damaged."""
-    try:
-        with opened_folder(store, FAILED) as folder:
-            return wire.from_object(RememberedFailure, json.loads(read_small(key + META, LONGEST_FAILURE, folder)))
+    try:  # by its path: whoever waits reads it again and again
+        data = read_small(f"{store}/{IMAGES}/{FAILED}/{key}{META}", LONGEST_FAILURE)
+        return wire.from_object(RememberedFailure, json.loads(data))
     except (FileNotFoundError, ValueError):
         return None
 

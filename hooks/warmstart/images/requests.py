@@ -309,6 +309,12 @@ def last_failure(directory: str, key: str) -> RememberedFailure | None:
         return None
 
 
+def failures(directory: str) -> list[RememberedFailure]:
+    """Return how imports failed on this node, as far as that is remembered."""
+    keys = sorted(name.removesuffix(FAILED) for name in names_in(directory) if name.endswith(FAILED))
+    return [failure for key in keys if (failure := last_failure(directory, key)) is not None]
+
+
 def forget_failures(directory: str, older_than_s: float) -> None:
     """Remove the notes of old failures, and what killed writers left. Raises `OSError`."""
     now = time.time()

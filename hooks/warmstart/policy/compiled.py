@@ -113,6 +113,7 @@ class Images(NamedTuple):
     import_deadline: int  # seconds
     parallel: int
     keep_layers: int  # bytes
+    requeues: int
 
 
 class Seed(NamedTuple):
@@ -170,7 +171,7 @@ class Slurmctld(NamedTuple):
 
 
 class OnError(NamedTuple):
-    """`store`: run-cold|fail-job, `image`: fail-job|run-without, `bug`: run-without|fail-job."""
+    """`store`: run-cold|fail-job, `image`: fail-job|run-without|requeue, `bug`: run-without|fail-job."""
 
     store: str
     image: str

@@ -82,7 +82,7 @@ def _compile(installation: Installation, slurm_conf: str | None) -> tuple[Policy
     unsaved = _write(installation.compiled_policy, compiled.encode(policy), mode)
     if slurm_conf is not None:
         with suppress(OSError):  # then nothing is proven, and that is said
-            trust.remember(policy, installation.enforcement, slurm_conf)
+            trust.remember(policy, installation, slurm_conf)
     return policy, unsaved
 
 

@@ -176,9 +176,9 @@ class Paths(Section):
     )
     scontrol: Path = Field(
         default="/usr/bin/scontrol",
-        description="Slurm's `scontrol`. It sets the reason of a node that must drain, tells `warmstart maintain` "
-        "whether a job has ended, and on the controller returns a job's QOS. `squeue`, in the same directory, tells "
-        "how a job ended.",
+        description="Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs "
+        "with. `squeue`, in the same directory, tells how a job ended, whether it is over, and on the controller its "
+        "QOS.",
     )
 
 
@@ -330,6 +330,12 @@ class Images(Section):
         le=64,
         description="Imports that run on a node at a time. More wait, in an order that is fair to all users.",
     )
+    requeues: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="How often a job is requeued with `on_error.image: requeue`; then it fails.",
+    )
     remember_failures: Duration = _default(
         "30s",
         "How long these are remembered: a registry's definitive answer (no such image, no access), and its silence "
@@ -476,9 +482,10 @@ class OnError(Section):
         default="run-cold",
         description="The shared store does not work: the job runs with a cold cache, or fails with a reason.",
     )
-    image: Literal["fail-job", "run-without"] = Field(
+    image: Literal["fail-job", "run-without", "requeue"] = Field(
         default="fail-job",
-        description="The image is not available: the job fails with a reason, or runs without `WARMSTART_IMAGE`.",
+        description="The image is not available: the job fails with a reason, runs without `WARMSTART_IMAGE`, or goes "
+        "back into Slurm's queue until it is there ([images.md](images.md#a-job-whose-image-is-not-ready)).",
     )
     bug: Literal["run-without", "fail-job"] = Field(
         default="run-without",

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from warmstart.errors import PolicyError
 from warmstart.host import files, wire
+from warmstart.host.deadline import after
+from warmstart.paths import Installation
 from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
 
@@ -80,20 +82,28 @@ def refuted(policy: Policy, words: list[str] | None) -> list[TrustUnproven]:
     ]
 
 
-def remember(policy: Policy, path: str, slurm_conf: str) -> None:
+def remember(policy: Policy, installation: Installation, slurm_conf: str) -> None:
     """Read the running configuration if the policy needs it, and remember it. Without an answer the last one stays.
 
     `slurm_conf` is the path for Slurm's commands, "" where they find it. `OSError` if the file cannot be written.
     """
-    if not declared(policy):
-        return
-    from warmstart.slurm.commands import enforced
-
-    words = enforced(policy.paths.scontrol, slurm_conf)
+    words = enforced(policy, installation, slurm_conf) if declared(policy) else None
     if words is not None:
-        directory, name = os.path.split(path)
+        directory, name = os.path.split(installation.enforcement)
         with files.opened_dir(directory) as fd:
             files.replace_file(fd, name, json.dumps(_Known(time.time(), words)._asdict()).encode(), 0o644)
+
+
+def enforced(policy: Policy, installation: Installation, slurm_conf: str) -> list[str] | None:
+    """Return AccountingStorageEnforce of the running slurmctld; None without a clear answer."""
+    from warmstart.slurm.facts import Access
+    from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
+
+    access = Access(policy.paths.scontrol, slurm_conf, installation.pyslurm)
+    try:
+        return Slurmctld(access).configuration(after(QUERY_S)).enforced
+    except LookUpFailed:
+        return None
 
 
 def _known(path: str) -> _Known | None:

@@ -41,6 +41,7 @@ HOOK_CRASHES = Metric(
 HOOK_SECONDS = Metric("warmstart_hook_duration_seconds", "Durations of hooks.", ("hook",), HOOK_BOUNDS)
 STEP_FAILURES = Metric("warmstart_step_failures", "Failures of steps, by the error's code.", ("step", "code"))
 JOBS_REFUSED = Metric("warmstart_jobs_refused", "Jobs that failed with a verdict.", ("code",))
+JOBS_REQUEUED = Metric("warmstart_jobs_requeued", "Jobs that were requeued because their image was missing.")
 NODE_DRAINS = Metric("warmstart_node_drains", "Hooks that drained their node.")
 POLICY_ERRORS = Metric("warmstart_policy_errors", "Hooks that found the policy's files wrong.")
 IMAGE_USES = Metric("warmstart_image_uses", "Images of jobs, by how a prolog got them.", ("outcome",))
@@ -67,7 +68,7 @@ SPOOLED = Metric("warmstart_bundles_spooled", "Bundles that the store did not ta
 BUNDLES_DROPPED = Metric("warmstart_bundles_dropped", "Spooled bundles that were lost.")
 
 CATALOGUE = (
-    HOOK_RUNS, HOOK_CRASHES, HOOK_SECONDS, STEP_FAILURES, JOBS_REFUSED, NODE_DRAINS, POLICY_ERRORS,
+    HOOK_RUNS, HOOK_CRASHES, HOOK_SECONDS, STEP_FAILURES, JOBS_REFUSED, JOBS_REQUEUED, NODE_DRAINS, POLICY_ERRORS,
     IMAGE_USES, IMPORTS, IMPORT_SECONDS, WAIT_SECONDS, IMPORTED_BYTES, IMAGES_EVICTED, IMAGES_QUARANTINED,
     CACHE_STARTS, CACHE_MISSES, SEEDED, FETCHED_BYTES, HARVESTED, REJECTED, PUBLISHED_BYTES,
     BUNDLES_REMOVED, BUNDLES_QUARANTINED, DEFERRED, HARVESTS_DROPPED, SPOOLED, BUNDLES_DROPPED,
@@ -240,6 +241,7 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.STEP_FINISHED: _step_finished,
     events.STEP_FAILED: _step_failed,
     events.JOB_REFUSED: _refused,
+    events.JOB_REQUEUED: _each(JOBS_REQUEUED),
     events.NODE_DRAINED: _each(NODE_DRAINS),
     events.POLICY_REJECTED: _each(POLICY_ERRORS),
     events.IMAGE_REUSED: _image("reused"),

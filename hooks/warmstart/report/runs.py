@@ -24,6 +24,7 @@ IMAGE_EVENTS = {
 }
 REMARKS = frozenset(
     {
+        *(events.JOB_REQUEUED, events.JOB_NOT_REQUEUED),
         *(events.IMAGE_QUARANTINED, events.IMAGE_LOCKLESS, events.IMAGE_LEFT_OUT),
         *(events.PROFILE_LEFT_OUT, events.TMPDIR_LEFT_OUT, events.OVERLAY_FAILED, events.SPEC_IGNORED),
         *(events.BUNDLE_REFUSED, events.BUNDLE_LEFT_OUT, events.BUNDLE_DROPPED, events.BUNDLE_SPOOLED),

@@ -36,6 +36,8 @@ _GOT = {
     "stale": "was in the store; its registry did not say what the tag means now",
 }
 _REMARKS = {
+    events.JOB_REQUEUED: "the job went back into Slurm's queue",
+    events.JOB_NOT_REQUEUED: "the job could not go back into Slurm's queue",
     events.PROFILE_LEFT_OUT: "is not among the job's profiles",
     events.TMPDIR_LEFT_OUT: "TMPDIR stays the user's: programs could not bind sockets in a path so long",
     events.OVERLAY_FAILED: "could not be mounted; extracted instead",

@@ -141,6 +141,11 @@ def local_copy(
     return Copy(directory, offer.sha256, offer.size)
 
 
+def has_copy(directory: str, offer: Offer) -> bool:
+    """Return whether the node has a copy of an offered bundle. `local_copy` checks it as well."""
+    return os.path.exists(f"{directory}/{offer.sha256}{_BUNDLE}")
+
+
 def _is_there(dir_fd: int, offer: Offer) -> bool:
     try:
         fd = open_regular(offer.sha256 + _BUNDLE, dir_fd)

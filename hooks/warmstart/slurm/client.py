@@ -1,4 +1,4 @@
-"""Client for work that runs as SlurmUser on the controller: job spec files, and queries through pyslurm.
+"""Client for work that runs as SlurmUser on the controller, job spec files, and for queries through pyslurm.
 
 Each of the two runs in a process of its own: the shared file system may hang, and libslurm cannot be interrupted.
 """
@@ -6,16 +6,22 @@ Each of the two runs in a process of its own: the shared file system may hang, a
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker, WorkerBug
 from warmstart.slurm import controller
+from warmstart.slurm.facts import Configuration, JobFacts
 from warmstart.slurm.spec import Spec, SpecUnusable, as_json
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SlurmClient:
-    """Operations that run as SlurmUser; `close` ends the worker that handles specs."""
+    """Operations that run as SlurmUser, queries also as root; `close` ends the worker that handles specs."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -45,16 +51,27 @@ class SlurmClient:
         except OSError as error:
             raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
 
-    def qos_by_pyslurm(self, libraries: str, slurm_conf: str, job_id: int, deadline: Deadline) -> str | None:
-        """Return the job's QOS, "" for none; None if pyslurm cannot be loaded from the directory `libraries`.
+    def jobs_by_pyslurm(
+        self, libraries: str, slurm_conf: str, job_ids: list[int], deadline: Deadline
+    ) -> list[JobFacts] | None:
+        """Return the jobs that slurmctld knows; None if pyslurm cannot be loaded from the directory `libraries`.
 
-        Runs in a child of its own, because libslurm may crash. Raises `OSError` if Slurm or pyslurm fails, and
-        `WorkerSilent`.
+        Raises `OSError` if Slurm or pyslurm fails, and `WorkerSilent`.
         """
         from warmstart.slurm import pyslurm_lookup
 
+        return self._in_a_child(deadline, pyslurm_lookup.jobs, libraries, slurm_conf, job_ids)
+
+    def configuration_by_pyslurm(self, libraries: str, slurm_conf: str, deadline: Deadline) -> Configuration | None:
+        """Return slurmctld's settings; None if pyslurm cannot be loaded. Raises as `jobs_by_pyslurm`."""
+        from warmstart.slurm import pyslurm_lookup
+
+        return self._in_a_child(deadline, pyslurm_lookup.configuration, libraries, slurm_conf)
+
+    def _in_a_child(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a query in a child of its own, because libslurm may crash."""
         with Worker(self._identity) as worker:
             try:
-                return worker.run(deadline, pyslurm_lookup.qos, libraries, slurm_conf, job_id)
+                return worker.run(deadline, function, *args, **kwargs)
             except WorkerBug as error:
                 raise OSError(errno.EIO, str(error)) from error

@@ -1,19 +1,16 @@
-"""Look up a job's QOS, state and outcome, which a hook's environment does not have, and drain nodes.
+"""Slurm's own programs: squeue and scontrol, which query and change jobs and nodes, and the step daemons.
 
 Every call has a deadline. Not on the hot path of a compute node: SchedMD asks prologs not to call the controller
-(doc/html/prolog_epilog.shtml).
+(doc/html/prolog_epilog.shtml). `slurm.slurmctld` is the interface to the queries.
 
-- QOS (slurmctld hooks, before Slurm 25.11): through pyslurm where a release for the running Slurm is installed, else
-  through scontrol.
-- State (maintenance): a running step daemon proves that its job is on this host; its title is `slurmstepd: [7.batch]`
+- Jobs: squeue with fields that have no text of the job's owner, so nothing that a user writes can look like an answer.
+- Step daemons (maintenance): a running one proves that its job is on this host; its title is `slurmstepd: [7.batch]`
   (seen on 22.05; `setproctitle` in src/slurmd/slurmstepd). Anybody can give a process that title, so real uid and
   executable count, too (docs/threats.md, row 33). Its absence proves nothing, because without PrologFlags=Contain none
   runs between two steps. The controller is then queried once per job. A failed query never means "no such job".
 - Outcome (epilog, only if the policy depends on it): the epilog's SLURM_JOB_EXIT_CODE is 0 for cancelled and timed
   out jobs, and JobState is COMPLETING until the last epilog has ended (seen on 22.05). docs/policy.md lists squeue's
-  exit code, reason and end time for each way in which a job can end. These fields contain no text of the job's owner.
-- Enforcement (maintenance, and once per change of the policy): AccountingStorageEnforce as slurmctld has it, for
-  `policy.trust`.
+  exit code, reason and end time for each way in which a job can end.
 - Drain reason (failures only): Slurm's own reason is always "Prolog error". slurmctld keeps the reason of a node that
   is already drained (`drain_nodes`, src/slurmctld/node_mgr.c). If the call fails, the exit status still drains the
   node.
@@ -25,111 +22,89 @@ import os
 import re
 import stat
 from contextlib import suppress
-from typing import NamedTuple
 
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.identity import Identity
-from warmstart.host.process import run
-from warmstart.slurm import pyslurm_lookup
-from warmstart.slurm.client import SlurmClient
+from warmstart.host.process import CompletedProgram, run
+from warmstart.slurm.facts import SCRIPTS, Access, Configuration, JobFacts
 
-_LOOKUP_S = 10.0
 _DRAIN_S = 5.0
-_LONGEST_REASON = 200
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d")
-_QOS = re.compile(r" QOS=(\S+)(?: WCKey=.*)?$", re.MULTILINE)
-_UNSET = ("N/A", "(null)")
+_LONGEST_REASON = 200
+_UNSET = ("", "N/A", "(null)")
 _DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
 _ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*([\w,]+)$", re.MULTILINE)
-_STATE = re.compile(r"\bJobState=([A-Z_]+)")
-# Slurm's job states that are final; COMPLETING is not among them (reference: squeue(1), JOB STATE CODES).
-_FINAL = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED"}
-)
+_SCRIPT = re.compile(rf"^({'|'.join(SCRIPTS)})(?:\[\d+\])?\s*=\s*(.*\S)$", re.MULTILINE)
+_ALREADY_PENDING = "Job is pending execution"
+_UNKNOWN_JOB = b"Invalid job id specified"
+# The comment is last: it is the site's own text and may have a `|`.
+JOB_FIELDS = ("JobID", "State", "QOS", "ArrayJobID", "ArrayTaskID", "EligibleTime", "admin_comment")
 _FIELDS = ("JobID", "State", "Reason", "exit_code", "EndTime")
 _ENDED = ("COMPLETING", "COMPLETED")
 
 
-class LookUpFailed(ResourceError):
-    """A job's QOS could not be determined, or not in time; rules that match on it grant the job nothing."""
-
-    code = "look-up-failed"
-    template = "cannot look up the QOS of job {name}: {problem}"
-    hint = "if slurmctld is slow, raise slurmctld.deadline; from Slurm 25.11 on its hooks get the QOS without a query"
-
-
-class QosQuery(NamedTuple):
-    """The job whose QOS is looked up, and the ways to look it up."""
-
-    job_id: int
-    name: str  # for scontrol: 7, 7_3 of an array, 7+1 of a heterogeneous job
-    scontrol: str
-    slurm_conf: str  # "" if Slurm finds it by itself
-    libraries: str  # directory in which pyslurm may be installed
-    identity: Identity  # that the queries run as
+def jobs(access: Access, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
+    """Return those of the jobs that slurmctld knows. `ValueError` if squeue fails."""
+    process = _squeue(access, job_ids, JOB_FIELDS, deadline)
+    if process.status != 0:
+        if _UNKNOWN_JOB in process.stderr + process.stdout:
+            return []
+        raise ValueError(f"squeue: {process.complaint()}")
+    return parse_jobs(process.stdout.decode("utf-8", "replace"), job_ids)
 
 
-class Answer(NamedTuple):
-    """A QOS, "" for a job without one, and its source: `pyslurm` or `scontrol`."""
+def parse_jobs(text: str, job_ids: list[int]) -> list[JobFacts]:
+    """Return the jobs in squeue's output, which may have lines of other tasks of a job's array.
 
-    qos: str
-    source: str
-
-
-def qos(query: QosQuery, deadline: Deadline) -> Answer:
-    """Return the job's QOS; `LookUpFailed` at the deadline, or if the answer is ambiguous."""
-    try:
-        found = _of_pyslurm(query, deadline) if _has_fitting_pyslurm(query, deadline) else None
-        if found is not None:
-            return Answer(found, "pyslurm")
-        return Answer(_of_scontrol(query, deadline), "scontrol")
-    except OSError as error:
-        raise LookUpFailed(name=query.name, problem=error.strerror or str(error)) from error
-    except (WarmstartError, ValueError) as error:
-        raise LookUpFailed(name=query.name, problem=str(error)) from error
-
-
-def parse_qos(text: str, job_id: int) -> str:
-    """Return the QOS from the output of `scontrol show job` for one job; `ValueError` if it is ambiguous.
-
-    The output contains text of the user's (job name, comment, account, paths), any of it with newlines. So a second
-    `QOS=` anywhere could be the user's.
+    `ValueError` if it has a job twice, or not one line of the jobs.
     """
-    if not text.startswith(f"JobId={job_id} "):
-        raise ValueError(f"scontrol's output is not about job {job_id}")
-    found = _QOS.findall(text)
-    if len(found) != 1 or text.count("QOS=") != 1:
-        raise ValueError("scontrol's output does not have exactly one QOS")
-    return "" if found[0] in _UNSET else str(found[0])
+    rows = [line.split("|", len(JOB_FIELDS) - 1) for line in text.splitlines()]
+    found = [_job(row) for row in rows if len(row) == len(JOB_FIELDS) and row[0].isdigit() and int(row[0]) in job_ids]
+    if len({job.job_id for job in found}) != len(found) or (len(job_ids) == 1 and not found):
+        raise ValueError("squeue gives no clear answer")
+    return found
 
 
-def _of_scontrol(query: QosQuery, deadline: Deadline) -> str:
-    process = run(
-        [query.scontrol, "show", "job", query.name],
-        deadline=deadline,
-        identity=query.identity,
-        env=_environment(query.slurm_conf),
+def _job(row: list[str]) -> JobFacts:
+    job_id, state, qos, array, task, eligible, comment = row
+    return JobFacts(
+        job_id=int(job_id),
+        state=state,
+        qos=_set(qos),
+        array=f"{array}_{task.partition('%')[0]}" if _set(task) else "",  # %: how many may run at a time
+        eligible=int(eligible) if eligible.isdigit() else 0,
+        admin_comment=_set(comment.removesuffix("|")),
     )
+
+
+def _set(value: str) -> str:
+    return "" if value in _UNSET else value
+
+
+def configuration(access: Access, deadline: Deadline) -> Configuration:
+    """Return slurmctld's settings. `ValueError` if scontrol fails, or its answer is not clear."""
+    argv, env = [access.scontrol, "show", "config"], _environment(access.slurm_conf)
+    process = run(argv, deadline=deadline, identity=access.identity, env=env)
     if process.status != 0:
         raise ValueError(f"scontrol: {process.complaint()}")
-    return parse_qos(process.stdout.decode("utf-8", "replace"), query.job_id)
+    text = process.stdout.decode("utf-8", "replace")
+    enforced = _ENFORCED.findall(text)
+    if len(enforced) != 1:
+        raise ValueError("scontrol's output does not have exactly one AccountingStorageEnforce")
+    scripts: dict[str, list[str]] = {key: [] for key in SCRIPTS}
+    for key, value in _SCRIPT.findall(text):
+        scripts[key] += [value] if _set(value) else []
+    return Configuration([word for word in enforced[0].lower().split(",") if word != "none"], scripts)
 
 
-def _of_pyslurm(query: QosQuery, deadline: Deadline) -> str | None:
-    with SlurmClient(query.identity) as client:
-        return client.qos_by_pyslurm(query.libraries, query.slurm_conf, query.job_id, deadline)
-
-
-def _has_fitting_pyslurm(query: QosQuery, deadline: Deadline) -> bool:
-    """Return whether pyslurm is installed for the running release of Slurm: another may crash or return nonsense."""
-    if not os.path.isdir(query.libraries):
-        return False
-    installed = pyslurm_lookup.release(query.libraries)
-    process = run([query.scontrol, "-V"], deadline=deadline, identity=query.identity)
-    running = _RELEASE.search(process.stdout.decode("ascii", "replace"))
-    return running is not None and running[1] == installed
+def release(access: Access, deadline: Deadline) -> str:
+    """Return the release of Slurm's commands (`25.11`), "" if scontrol tells none. Since 25.11 it needs slurm.conf."""
+    process = run(
+        [access.scontrol, "-V"], deadline=deadline, identity=access.identity, env=_environment(access.slurm_conf)
+    )
+    found = _RELEASE.search(process.stdout.decode("ascii", "replace"))
+    return found[1] if found else ""
 
 
 def with_daemons(proc: str = "/proc") -> frozenset[int]:
@@ -157,25 +132,10 @@ def _is_step_daemon(process: str) -> bool:
     )
 
 
-def is_over(scontrol: str, job_id: int, slurm_conf: str) -> bool | None:
-    """Return whether the controller reports a job as ended or unknown; None if there is no clear answer."""
-    argv = [scontrol, "-o", "show", "job", str(job_id)]
-    try:
-        process = run(argv, deadline=after(_LOOKUP_S), env=_environment(slurm_conf))
-    except WarmstartError:
-        return None
-    if process.status != 0:
-        return True if b"Invalid job id specified" in process.stderr + process.stdout else None
-    states = _STATE.findall(process.stdout.decode("utf-8", "replace"))
-    return all(state in _FINAL for state in states) if states else None
-
-
 def failure(scontrol: str, job_id: int, slurm_conf: str, deadline: Deadline) -> str:
     """Return why a job does not count as successful, "" if it does. Without a clear answer it does not."""
-    fields = ",".join(f"{field}:|" for field in _FIELDS)
-    argv = [squeue(scontrol), "--noheader", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
     try:
-        process = run(argv, deadline=deadline, env=_environment(slurm_conf))
+        process = _squeue(Access(scontrol, slurm_conf), [job_id], _FIELDS, deadline)
     except WarmstartError as error:
         return f"not known: {error}"
     if process.status != 0:
@@ -202,18 +162,6 @@ def parse_outcome(answer: str, job_id: int) -> str:
     return "" if until[:1].isdigit() else "it was requeued"
 
 
-def enforced(scontrol: str, slurm_conf: str) -> list[str] | None:
-    """Return AccountingStorageEnforce of slurmctld's running configuration; None without a clear answer."""
-    try:
-        process = run([scontrol, "show", "config"], deadline=after(_LOOKUP_S), env=_environment(slurm_conf))
-    except (WarmstartError, OSError):
-        return None
-    found = _ENFORCED.findall(process.stdout.decode("utf-8", "replace"))
-    if process.status != 0 or len(found) != 1:
-        return None
-    return [word for word in found[0].lower().split(",") if word != "none"]
-
-
 def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
     """Drain `node` with a reason (cut at 200 characters); return whether scontrol succeeded."""
     text = f"warmstart: {reason}"[:_LONGEST_REASON]
@@ -222,6 +170,38 @@ def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
         return run(argv, deadline=after(_DRAIN_S), env=_environment(slurm_conf)).status == 0
     except WarmstartError:
         return False
+
+
+def requeue(access: Access, name: str, deadline: Deadline) -> str:
+    """Requeue a job that scontrol knows by `name`; return "", or why not. Raises no `WarmstartError`.
+
+    From a prolog that ends with 0 this is harmless to the node (seen with 22.05 and 25.11). For the bare id of an array
+    all its tasks are requeued.
+    """
+    problem = _scontrol(access, ["requeue", name], deadline)
+    return "" if _ALREADY_PENDING in problem else problem  # another hook of the job was faster
+
+
+def update_jobs(access: Access, names: list[str], changes: dict[str, str], deadline: Deadline) -> str:
+    """Change jobs with one call; return "", or what went wrong for one of them. Raises no `WarmstartError`."""
+    return _scontrol(access, ["update", f"jobid={','.join(names)}", *map("=".join, changes.items())], deadline)
+
+
+def _scontrol(access: Access, arguments: list[str], deadline: Deadline) -> str:
+    try:
+        argv, env = [access.scontrol, *arguments], _environment(access.slurm_conf)
+        process = run(argv, deadline=deadline, identity=access.identity, env=env)
+    except (WarmstartError, OSError) as error:  # also a missing program: never this node's fault
+        return str(error)
+    return "" if process.status == 0 else f"scontrol: {process.complaint()}"
+
+
+def _squeue(access: Access, job_ids: list[int], fields: tuple[str, ...], deadline: Deadline) -> CompletedProgram:
+    """Query jobs in all states. Each line of the output has the fields, each followed by `|`; times are in seconds."""
+    argv = [squeue(access.scontrol), "--noheader", "--states=all", f"--jobs={','.join(map(str, job_ids))}"]
+    argv.append("--Format=" + ",".join(f"{field}:|" for field in fields))
+    env = _environment(access.slurm_conf) | {"SLURM_TIME_FORMAT": "%s"}
+    return run(argv, deadline=deadline, identity=access.identity, env=env)
 
 
 def _environment(slurm_conf: str) -> dict[str, str]:

@@ -38,16 +38,6 @@ def array_task(environ: Mapping[str, str]) -> str:
     return _pair(environ, "SLURM_ARRAY_JOB_ID", "_", "SLURM_ARRAY_TASK_ID")
 
 
-def name_for_scontrol(job: Job, environ: Mapping[str, str]) -> str:
-    """Return the name under which scontrol shows this job and no other.
-
-    For the bare id of an array's last task, scontrol shows all tasks; for that of a heterogeneous job's leader, all
-    components.
-    """
-    component = _pair(environ, "SLURM_HET_JOB_ID", "+", "SLURM_HET_JOB_OFFSET")
-    return array_task(environ) or component or str(job.id)
-
-
 def publish(path: str, text: str) -> None:
     """Write a spec file atomically. Raises `OSError`."""
     directory, name = os.path.split(path)

@@ -1,8 +1,10 @@
-"""Look up a job's QOS through pyslurm. The only module that imports it. Runs as SlurmUser in a child of its own.
+"""Query slurmctld through pyslurm. The only module that imports it. Runs in a child of its own.
 
-Names and types as in pyslurm 25.11.2 (pyslurm/core/job/job.pyx): `Job.load(job_id: int) -> Job`, `Job.id: int`,
-`Job.qos: str | None`, `RPCError(Exception)`; importing the package calls slurm_init(), which reads SLURM_CONF.
-`tests/integration/test_pyslurm_contract.py` checks them against the released source.
+Names and types as in pyslurm 25.11.2: `Job.load(int) -> Job` and `Jobs.load() -> Jobs`, a mapping by id
+(pyslurm/core/job/job.pyx), `slurmctld.Config.load() -> Config` (pyslurm/core/slurmctld/config.pyx), and
+`RPCError.errno` (pyslurm/core/error.pyx). Importing the package calls slurm_init(), which reads SLURM_CONF.
+`tests/integration/test_pyslurm_contract.py` checks them against the released source, and against a running
+controller where there is one of that release.
 """
 
 from __future__ import annotations
@@ -11,6 +13,26 @@ import errno
 import os
 import sys
 from importlib import metadata
+from types import ModuleType
+from typing import Protocol
+
+from warmstart.slurm.facts import SCRIPTS, Configuration, JobFacts
+
+INVALID_JOB_ID = 2017  # ESLURM_INVALID_JOB_ID (slurm/slurm_errno.h)
+_ATTRIBUTES = ("prolog", "epilog", "prolog_slurmctld", "epilog_slurmctld")
+
+
+class _Job(Protocol):
+    """The attributes of `pyslurm.Job` that warmstart reads."""
+
+    id: int
+    state: str
+    qos: str | None
+    array_id: int | None
+    array_task_id: int | None
+    array_tasks_waiting: str | None
+    eligible_time: int | None
+    admin_comment: str | None
 
 
 def release(libraries: str) -> str:
@@ -20,20 +42,60 @@ def release(libraries: str) -> str:
     return ""
 
 
-def qos(libraries: str, slurm_conf: str, job_id: int) -> str | None:
-    """Return the job's QOS, "" for none; None if pyslurm cannot be loaded. Raises `OSError` with Slurm's message."""
-    sys.path.append(libraries)
+def jobs(libraries: str, slurm_conf: str, job_ids: list[int]) -> list[JobFacts] | None:
+    """Return the jobs that slurmctld knows; None if pyslurm cannot be loaded. Raises `OSError` with Slurm's message."""
+    pyslurm = _load(libraries, slurm_conf)
+    if pyslurm is None:
+        return None
+    try:
+        if len(job_ids) > 1:
+            known = pyslurm.Jobs.load()
+            return [_facts(job) for job in known.values() if job.id in job_ids]
+        # For an array's own id slurmctld describes all tasks, and pyslurm returns the first of them.
+        job = pyslurm.Job.load(job_ids[0])
+    except pyslurm.RPCError as error:
+        if error.errno == INVALID_JOB_ID:
+            return []
+        raise OSError(errno.EIO, str(error)) from error
+    if job.id != job_ids[0]:
+        raise OSError(errno.ESRCH, f"slurmctld answered about job {job.id}")
+    return [_facts(job)]
+
+
+def configuration(libraries: str, slurm_conf: str) -> Configuration | None:
+    """Return slurmctld's settings; None if pyslurm cannot be loaded. Raises `OSError` with Slurm's message."""
+    pyslurm = _load(libraries, slurm_conf)
+    if pyslurm is None:
+        return None
+    try:
+        found = pyslurm.slurmctld.Config.load()
+    except pyslurm.RPCError as error:
+        raise OSError(errno.EIO, str(error)) from error
+    scripts = {key: list(getattr(found, name) or []) for key, name in zip(SCRIPTS, _ATTRIBUTES, strict=True)}
+    return Configuration([word.lower() for word in found.accounting_storage_enforce], scripts)
+
+
+def _load(libraries: str, slurm_conf: str) -> ModuleType | None:
+    if libraries not in sys.path:
+        sys.path.append(libraries)
     if slurm_conf:
         os.environ["SLURM_CONF"] = slurm_conf
     try:
         import pyslurm  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:  # libslurm is missing, or of another release
         return None
-    try:
-        job = pyslurm.Job.load(job_id)
-    except pyslurm.RPCError as error:
-        raise OSError(errno.EIO, str(error)) from error
-    # For an array's own id slurmctld describes all tasks, and pyslurm returns the first of them.
-    if job.id != job_id:
-        raise OSError(errno.ESRCH, f"slurmctld answered about job {job.id}")
-    return str(job.qos or "")
+    module: ModuleType = pyslurm
+    return module
+
+
+def _facts(job: _Job) -> JobFacts:
+    # pyslurm takes the task number 0 for none (seen with 25.11.2). Only a task of an array has an array's id.
+    task = job.array_task_id or job.array_tasks_waiting or 0
+    return JobFacts(
+        job_id=job.id,
+        state=job.state,
+        qos=job.qos or "",
+        array=f"{job.array_id}_{task}" if job.array_id else "",
+        eligible=job.eligible_time or 0,
+        admin_comment=job.admin_comment or "",
+    )

@@ -41,6 +41,8 @@ ASKED_FRESH = "asked-fresh"
 BUNDLES_REFUSED = "bundles-refused"
 BUNDLES_LEFT_OUT = "bundles-left-out"
 
+JUST_BOOTED_S = 900.0  # of uptime; nodes that boot together lack the same bundles
+SPREAD_S = 2.0
 EXTRACTION_SECONDS = 60.0
 MOUNTING_SECONDS = 5.0
 REMOVAL_SECONDS = 5.0  # of entries that were extracted in vain; part of prolog.RESERVE_SECONDS
@@ -75,6 +77,18 @@ class _Budget:
         self.bytes = context.policy.seed.max_fetch
         self.fetching = context.deadline.within(context.policy.seed.fetch_budget)
         self.extracting = context.deadline.within(context.policy.seed.fetch_budget + EXTRACTION_SECONDS)
+        self._is_spread = False
+
+    def spread(self) -> None:
+        """Pause a moment before the first fetch if the node has just booted, so that many do not ask at once."""
+        if self._is_spread:
+            return
+        self._is_spread = True
+        if time.clock_gettime(time.CLOCK_BOOTTIME) < JUST_BOOTED_S:
+            import random
+
+            # S311: jitter between nodes; no secret
+            time.sleep(random.random() * min(SPREAD_S, self.fetching.left() / 5))  # noqa: S311
 
 
 class _Source(NamedTuple):
@@ -291,10 +305,12 @@ def _copied(
     context: Context, profile: Profile, namespace: str, offers: list[Offer], budget: _Budget
 ) -> list[tuple[Offer, Copy]]:
     """Copy the offered bundles to this node. Bundles beyond the budget are left out and audited."""
-    from warmstart.seed.node_cache import FetchOverBudget, local_copy
+    from warmstart.seed.node_cache import FetchOverBudget, has_copy, local_copy
 
     copied = []
     for offer in offers:
+        if not has_copy(context.paths.bundles, offer):
+            budget.spread()
         try:
             copy = local_copy(
                 context.paths.bundles,

@@ -14,6 +14,7 @@ import pytest
 from tests.support.entry_site import EntrySite
 from tests.support.superblocks import image
 from warmstart.entry import import_image
+from warmstart.entry.waiting_jobs import WaitingJobs
 from warmstart.errors import WarmstartError
 from warmstart.images import choice, producer, published, requests
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
@@ -26,6 +27,15 @@ from warmstart.policy.compiled import Credentials, PrivateRepository
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGE = f"reg.example.com/a@{DIGEST}"
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what the jobs in Slurm's queue are told."""
+    said: list[str] = []
+    monkeypatch.setattr(WaitingJobs, "tell", lambda _, text, **__: said.append(text))
+    monkeypatch.setattr(WaitingJobs, "let_go", lambda _, text: said.append(f"start: {text}"))
+    return said
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +96,9 @@ def fail(error: WarmstartError) -> Callable[[Flight], Obtained]:
 
 
 def test_an_import_ends_with_the_image_and_without_its_request(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:
-    """The audit has its beginning, its progress and its end, under the job that asked."""
+    """The audit has its beginning, its progress and its end, under the job that asked; jobs that wait may start."""
     request = ask(entry_site)
     imports(monkeypatch, publish)
     assert run(entry_site, request) == 0
@@ -97,6 +107,7 @@ def test_an_import_ends_with_the_image_and_without_its_request(
     assert [[event["job_id"] for event in kind] for kind in found] == [[7], [7], [7]]
     assert (found[1][0]["phase"], found[1][0]["bytes"], found[1][0]["total"]) == ("fetching it", 5, 10)
     assert found[2][0]["image"] == IMAGE
+    assert told == ["fetching it, 5 B of 10 B, 1 B/s", "start: it is there"]
 
 
 def test_the_scratch_is_the_imports_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +148,15 @@ def test_a_failure_is_told_and_tried_again_if_that_may_help(
         assert left.is_due()
     notes = list(entry_site.store.glob("images/failed/*.json"))
     assert len(notes) == (not isinstance(error, ZeroDivisionError))
+
+
+def test_jobs_in_the_queue_hear_of_a_failure(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, told: list[str]
+) -> None:
+    """They start by themselves, and ask again."""
+    imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
+    run(entry_site, ask(entry_site))
+    assert ["start: its import failed" in text for text in told] == [True]
 
 
 def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,9 @@ def write_policy(root: Path, match: str = "job_name", user: str = ME) -> None:
 
 
 def answer(root: Path, script: str) -> None:
-    """Put a stand-in for scontrol in place."""
-    (root / "scontrol").write_text(f"#!/bin/sh\n{script}\n")
-    (root / "scontrol").chmod(0o755)
+    """Put a stand-in for squeue in place, which lies beside the policy's scontrol."""
+    (root / "squeue").write_text(f"#!/bin/sh\n{script}\n")
+    (root / "squeue").chmod(0o755)
 
 
 def told(root: Path) -> dict[str, object]:
@@ -111,14 +111,14 @@ def test_an_epilog_without_a_prolog_or_a_second_one_is_fine(root: Path) -> None:
 def test_the_controller_is_asked_only_where_a_rule_needs_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a rule on the QOS, unless Slurm (25.11) passed it."""
     write_policy(root, match="qos")
-    answer(root, "echo 'JobId=7 JobName=nightly'; echo '   Account=a QOS=high'")
+    answer(root, "echo '7|CONFIGURING|high|7|N/A|1795333348|(null)|'")
     prolog_slurmctld.main(str(root))
     assert told(root)["qos"] == "high"
     answer(root, "exit 1")
     monkeypatch.setenv("SLURM_JOB_QOS", "low")
     prolog_slurmctld.main(str(root))
     assert told(root)["qos"] == "low"
-    assert {line["qos"] for line in audited(root) if line["event"] == "spec.written"} == {"scontrol", "slurm"}
+    assert {line["qos"] for line in audited(root) if line["event"] == "spec.written"} == {"squeue", "slurm"}
 
 
 def test_a_look_up_that_fails_costs_the_qos_alone(root: Path) -> None:

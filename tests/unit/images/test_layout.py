@@ -120,6 +120,7 @@ def test_keys_are_file_names_and_differ(texts: list[str]) -> None:
     keys = {layout.key_of(name) for name in canonical}
     assert len(keys) == len(canonical)
     assert all("/" not in key and not key.startswith(".") for key in keys)
+    assert {layout.reference_of(key) for key in keys} == canonical
 
 
 def test_long_references_have_short_keys() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,23 @@ def test_refuses_other_inodes(result_directory: int, tmp_path: Path) -> None:
             claim(result_directory, name, os.geteuid() + 1)
 
 
+def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes may wait: some hundred looks in four minutes, close together only at first, none too late."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    looks = []
+    for _ in producer.pauses(after(240)):
+        looks.append(now[0] - 100)
+        if looks[-1] >= 240:
+            break
+    gaps = [later - earlier for earlier, later in pairwise([0.0, *looks])]
+    assert 60 < len(looks) < 180
+    assert looks[-1] == 240
+    assert all(gap <= max(0.4, look * 0.08) for gap, look in zip(gaps, looks, strict=True))
+    assert max(gaps) <= 1.5 * producer.LONGEST_PAUSE_S
+
+
 # What waiters hear while a producer works.
 
 
@@ -85,7 +103,11 @@ def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatc
         ):
             now[0] += later
             report(Progress(phase, done, total))
-            said.append(producer.describe_producer(flight.query, flight.site).rpartition(", now ")[2])
+            said.append(
+                producer.describe_producer(flight.query, flight.site)
+                .rpartition(", now ")[2]
+                .partition(", done with")[0]
+            )
     assert said == [
         "fetching it",
         "fetching it",

@@ -22,7 +22,6 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant, combine, matching, private_repository
 from warmstart.policy.refresh import current
-from warmstart.slurm import commands
 
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml")
 PUBLISHER = JOB._replace(uid=1501, user="svc_ml")
@@ -43,12 +42,6 @@ rules:
   - {name: high, match: {qos: high, partition: gpu}, scope: site}
 """
 ALL = ("associations", "limits", "qos", "safe")
-CONFIG = """\
-Configuration data as of 2026-01-31T09:30:00
-AccountingStorageBackupHost = (null)
-AccountingStorageEnforce = {words}
-AccountingStorageHost   = localhost
-"""
 
 
 @pytest.fixture
@@ -150,41 +143,17 @@ def test_a_policy_that_declares_nothing_reads_nothing(compiled_of: Compile, monk
     assert trust.proven(bare, "/nowhere") is bare
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (CONFIG.format(words="associations,limits,qos"), ["associations", "limits", "qos"]),
-        (CONFIG.format(words="none"), []),
-        (CONFIG.format(words="none") * 2, None),
-        (CONFIG.replace("AccountingStorageEnforce", "X"), None),
-        ("", None),
-    ],
-)
-def test_the_running_configuration_is_read(tmp_path: Path, text: str, words: list[str] | None) -> None:
-    """One clear answer, or none."""
-    assert commands.enforced(scontrol(tmp_path, text), "") == words
-
-
-def test_a_controller_that_does_not_answer_says_nothing(tmp_path: Path) -> None:
-    """A command that fails or is missing is no answer."""
-    assert commands.enforced(scontrol(tmp_path, CONFIG.format(words="qos"), status=1), "") is None
-    assert commands.enforced(str(tmp_path / "nowhere"), "") is None
-
-
-def scontrol(place: Path, text: str, status: int = 0) -> str:
-    """Write a stand-in for scontrol; return its path."""
-    (place / "answer").write_text(text)
-    path = place / "scontrol"
-    path.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && cat {place}/answer\nexit {status}\n')
-    path.chmod(0o755)
-    return str(path)
+def test_a_controller_that_does_not_answer_says_nothing(policy: Policy, tmp_path: Path) -> None:
+    """A command that is missing is no answer."""
+    silent = policy._replace(paths=policy.paths._replace(scontrol=str(tmp_path / "nowhere")))
+    assert trust.enforced(silent, Installation(str(tmp_path)), "") is None
 
 
 @pytest.fixture
 def slurmctld(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str] | None]:
     """Return what the running slurmctld enforces, under "words"; nothing at first."""
     state: dict[str, list[str] | None] = {"words": []}
-    monkeypatch.setattr(commands, "enforced", lambda *_: state["words"])
+    monkeypatch.setattr(trust, "enforced", lambda *_: state["words"])
     return state
 
 
@@ -202,11 +171,11 @@ def test_the_configuration_is_read_when_the_policy_is_compiled(
     assert policy.trust.account == trust.UNPROVEN
     slurmctld["words"] = ["associations"]
     assert current(installation, "")[0].trust.account == trust.UNPROVEN  # no question on the hot path
-    trust.remember(policy, installation.enforcement, "")
+    trust.remember(policy, installation, "")
     assert current(installation, "")[0].trust.account == trust.ENFORCED
     assert current_policy(installation).policy.trust.account == trust.ENFORCED
     slurmctld["words"] = None
-    trust.remember(policy, installation.enforcement, "")
+    trust.remember(policy, installation, "")
     assert current(installation, "")[0].trust.account == trust.ENFORCED
 
 
@@ -220,7 +189,7 @@ def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[st
     policy, _ = current(installation, "")
     assert status() == "critical"
     slurmctld["words"] = ["associations"]
-    trust.remember(policy, installation.enforcement, "")
+    trust.remember(policy, installation, "")
     assert status() == "ok"
 
 

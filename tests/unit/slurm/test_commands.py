@@ -1,160 +1,141 @@
-"""What Slurm's commands and pyslurm say of a job: beyond doubt, in time, or not at all."""
+"""What Slurm's commands say of jobs and of slurmctld's configuration: a clear answer, or none."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.support.fake_pyslurm import install
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity
 from warmstart.slurm import commands
-from warmstart.slurm.commands import Answer, LookUpFailed, QosQuery
+from warmstart.slurm.facts import Access, Configuration, JobFacts
 
-# `scontrol show job` of Slurm 22.05.8, shortened: JobName, Account, WCKey, Comment and paths are the user's.
-SHOWN = """\
-JobId=7 JobName={name}
-   UserId=ws-alice(64201) GroupId=ws-alice(995) MCS_label=N/A
-   Priority=4294901759 Nice=0 Account={account} QOS={qos}
-   JobState=CONFIGURING Reason=None Dependency=(null)
-   Comment={comment}
+# squeue of Slurm 22.05.8: JobID, State, QOS, ArrayJobID, ArrayTaskID, EligibleTime, admin_comment.
+TASKS = "2|RUNNING|(null)|2|2|1795333348|(null)|\n4|PENDING|high|2|1|1795333348|the site's | own|\n"
+CONFIG = """\
+Configuration data as of 2026-11-21T19:28:52
+AccountingStorageBackupHost = (null)
+AccountingStorageEnforce = associations,limits,qos
+Epilog                  = (null)
+Prolog[0]               = /site/first
+Prolog[1]               = /usr/libexec/warmstart/prolog
+PrologEpilogTimeout     = 280
+PrologSlurmctld         = /usr/libexec/warmstart/prolog-slurmctld
 """
 
 
-def shown(name: str = "x", account: str = "(null)", qos: str = "high", comment: str = "") -> str:
-    """Return scontrol's answer for a job."""
-    return SHOWN.format(name=name, account=account, qos=qos, comment=comment)
+def squeue(tmp_path: Path, script: str) -> Access:
+    """Return the access to a stand-in for squeue that writes down how it was called."""
+    (tmp_path / "squeue").write_text(
+        f'#!/bin/sh\necho "$* $SLURM_CONF $SLURM_TIME_FORMAT" >>{tmp_path}/asked\n{script}\n'
+    )
+    (tmp_path / "squeue").chmod(0o755)
+    return Access(str(tmp_path / "scontrol"), "/etc/s.conf")
+
+
+def test_a_job_among_the_tasks_of_its_array() -> None:
+    """For an array's own id squeue shows all tasks; the comment may have squeue's separator."""
+    assert commands.parse_jobs(TASKS, [2]) == [JobFacts(2, "RUNNING", "", "2_2", 1795333348, "")]
+    assert commands.parse_jobs(TASKS, [4]) == [JobFacts(4, "PENDING", "high", "2_1", 1795333348, "the site's | own")]
+    assert [job.job_id for job in commands.parse_jobs(TASKS, [2, 4, 9])] == [2, 4]
+
+
+def test_a_job_outside_of_arrays() -> None:
+    """Squeue has no task for it, and no time for a job that never ran."""
+    (array,) = commands.parse_jobs("7|PENDING|N/A|7|3-9%2|N/A|(null)|\n", [7])
+    assert array.array == "7_3-9"
+    (job,) = commands.parse_jobs("7|PENDING|N/A|7|N/A|N/A|(null)|\n", [7])
+    assert job == JobFacts(7, "PENDING", "", "", 0, "")
+
+
+@pytest.mark.parametrize("text", ["", TASKS, "7|PENDING\n", "7|RUNNING|a|7|N/A|1|(null)|\n" * 2])
+def test_an_unclear_answer_is_none(text: str) -> None:
+    """No line about the job, half a line, or two."""
+    with pytest.raises(ValueError, match="no clear answer"):
+        commands.parse_jobs(text, [7])
+
+
+def test_squeue_is_called_once_for_all(tmp_path: Path) -> None:
+    """In every state, with the site's slurm.conf, times in seconds."""
+    access = squeue(tmp_path, f"cat <<'E'\n{TASKS}E")
+    assert len(commands.jobs(access, [2, 4], after(60))) == 2
+    (call,) = (tmp_path / "asked").read_text().splitlines()
+    assert call.startswith("--noheader --states=all --jobs=2,4 --Format=JobID:|,State:|,")
+    assert call.endswith(" /etc/s.conf %s")
+
+
+def test_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
+    """Squeue says so in so many words; any other failure is no answer."""
+    gone = squeue(tmp_path, "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert commands.jobs(gone, [7], after(60)) == []
+    silent = squeue(tmp_path, "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(ValueError, match="Unable to contact"):
+        commands.jobs(silent, [7], after(60))
+
+
+def scontrol(tmp_path: Path, text: str, status: int = 0) -> Access:
+    """Return the access to a stand-in for `scontrol show config`."""
+    (tmp_path / "answer").write_text(text)
+    path = tmp_path / "scontrol"
+    path.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && cat {tmp_path}/answer\nexit {status}\n')
+    path.chmod(0o755)
+    return Access(str(path))
+
+
+def test_the_running_configuration_is_read(tmp_path: Path) -> None:
+    """What it enforces, and its hooks, several of one kind or none."""
+    prolog = ["/site/first", "/usr/libexec/warmstart/prolog"]
+    controller = ["/usr/libexec/warmstart/prolog-slurmctld"]
+    scripts = {"Prolog": prolog, "Epilog": [], "PrologSlurmctld": controller, "EpilogSlurmctld": []}
+    found = commands.configuration(scontrol(tmp_path, CONFIG), after(60))
+    assert found == Configuration(["associations", "limits", "qos"], scripts)
+    nothing = CONFIG.replace("associations,limits,qos", "none")
+    assert commands.configuration(scontrol(tmp_path, nothing), after(60)).enforced == []
 
 
 @pytest.mark.parametrize(
-    ("text", "qos"),
-    [
-        (shown(), "high"),
-        (shown(qos="N/A"), ""),
-        (shown(qos="(null)"), ""),
-        (shown(qos="high WCKey=a b"), "high"),
-        (shown().replace("JobId=7 ", "JobId=7 ArrayJobId=5 ArrayTaskId=2 "), "high"),
-        (shown(name="QoS of life"), "high"),
-    ],
+    ("text", "status"), [(CONFIG * 2, 0), (CONFIG.replace("AccountingStorageEnforce", "X"), 0), ("", 0), (CONFIG, 1)]
 )
-def test_scontrols_answer_is_read(text: str, qos: str) -> None:
-    """Its one QOS, or that there is none."""
-    assert commands.parse_qos(text, 7) == qos
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        shown().replace("JobId=7", "JobId=8"),
-        shown() + shown(),
-        shown().replace(" QOS=high", ""),
-        shown(name="x QOS=vip"),
-        shown(name="x\n   Priority=1 Nice=0 Account=a QOS=vip"),
-        shown(account="x QOS=vip\n  "),
-        shown(comment="QOS=vip"),
-        shown(qos="high\n").replace("QOS=high", "QOS= high"),
-    ],
-)
-def test_an_answer_that_could_be_the_users_is_none(text: str) -> None:
-    """A user writes name, account and comment, newlines included (docs/threats.md, row 3)."""
+def test_an_unclear_configuration_is_none(tmp_path: Path, text: str, status: int) -> None:
+    """Rights rest on it."""
     with pytest.raises(ValueError, match="scontrol"):
-        commands.parse_qos(text, 7)
-
-
-def asked(tmp_path: Path, script: str) -> QosQuery:
-    """Return a question to a stand-in for scontrol."""
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f"#!/bin/sh\n{script}\n")
-    scontrol.chmod(0o755)
-    me = Identity("me", os.getuid(), os.getgid())
-    return QosQuery(7, "7_3", str(scontrol), "/etc/s.conf", str(tmp_path / "libraries"), me)
-
-
-def telling(tmp_path: Path, version: str = "22.05.8") -> QosQuery:
-    """Return a question to a scontrol that tells QOS `high` and writes down what it was asked."""
-    (tmp_path / "answer").write_text(shown())
-    script = (
-        f'case $1 in -V) echo "slurm-wlm {version}"; exit;; esac\n'
-        f'echo "$* $SLURM_CONF ${{PATH-}}" >>{tmp_path}/asked; cat {tmp_path}/answer'
-    )
-    return asked(tmp_path, script)
-
-
-def test_scontrol_is_asked_once(tmp_path: Path) -> None:
-    """With the site's slurm.conf, for the job alone."""
-    assert commands.qos(telling(tmp_path), after(60)) == Answer("high", "scontrol")
-    (line,) = (tmp_path / "asked").read_text().splitlines()
-    assert line.startswith("show job 7_3 /etc/s.conf")
+        commands.configuration(scontrol(tmp_path, text, status), after(60))
 
 
 @pytest.mark.parametrize(
-    ("script", "reason"),
+    ("script", "problem"),
     [
+        ("", ""),
+        ("echo 'Job is pending execution for job 7' >&2; exit 1", ""),  # another hook of the job was faster
+        ("echo 'Only batch jobs are accepted or processed for job 7' >&2; exit 1", "scontrol: Only batch jobs"),
         ("exec sleep 600", "was killed at its deadline"),
-        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
-        ("echo nonsense", "output is not about job 7"),
     ],
 )
-def test_a_controller_that_does_not_answer_is_left_at_the_deadline(tmp_path: Path, script: str, reason: str) -> None:
-    """Slow, dead or odd: the QOS is not known, with a reason."""
-    with pytest.raises(LookUpFailed, match=reason):
-        commands.qos(asked(tmp_path, script), after(0.5 if "sleep" in script else 60))
+def test_a_job_is_requeued_or_there_is_a_reason(tmp_path: Path, script: str, problem: str) -> None:
+    """Never an error: the caller is a prolog."""
+    access = changing(tmp_path, script)
+    found = commands.requeue(access, "7_3", after(0.5 if "sleep" in script else 60))
+    assert (problem in found, bool(found)) == (True, bool(problem))
+    assert (tmp_path / "asked").read_text() == "requeue 7_3 /etc/s.conf\n"
+    assert "No such file" in commands.requeue(Access("/nowhere/scontrol"), "7", after(60))
 
 
-def test_without_scontrol_there_is_a_reason(tmp_path: Path) -> None:
-    """A controller without Slurm's commands."""
-    question = telling(tmp_path)._replace(scontrol=f"{tmp_path}/none")
-    with pytest.raises(LookUpFailed, match="No such file"):
-        commands.qos(question, after(60))
+def test_jobs_are_changed_with_one_call(tmp_path: Path) -> None:
+    """A text with blanks is one argument."""
+    access = changing(tmp_path, 'echo $# >>"$0.count"')
+    changes = {"StartTime": "now", "AdminComment": "warmstart: it is there"}
+    assert commands.update_jobs(access, ["7", "8_1"], changes, after(60)) == ""
+    asked = (tmp_path / "asked").read_text()
+    assert asked == "update jobid=7,8_1 StartTime=now AdminComment=warmstart: it is there /etc/s.conf\n"
+    assert (tmp_path / "scontrol.count").read_text() == "4\n"
 
 
-def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None:
-    """It needs no text to be parsed; scontrol only tells its version."""
-    install(tmp_path / "libraries", "high")
-    assert commands.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("high", "pyslurm")
-    assert not (tmp_path / "asked").exists()
-
-
-@pytest.mark.parametrize("version", ["25.05.3", "22.05.8", "26.05.0"])
-def test_pyslurm_of_another_release_is_never_loaded(tmp_path: Path, version: str) -> None:
-    """It would speak to the wrong libslurm."""
-    install(tmp_path / "libraries", "low")
-    assert commands.qos(telling(tmp_path, version), after(60)) == Answer("high", "scontrol")
-
-
-def test_pyslurm_that_can_not_be_loaded_is_as_none(tmp_path: Path) -> None:
-    """Libslurm went with an upgrade."""
-    install(
-        tmp_path / "libraries", "low", broken="raise ImportError('libslurmfull.so: cannot open shared object file')"
-    )
-    assert commands.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("high", "scontrol")
-
-
-def test_a_job_without_a_qos_has_none_by_pyslurm(tmp_path: Path) -> None:
-    """Pyslurm says None."""
-    install(tmp_path / "libraries", None)
-    assert commands.qos(telling(tmp_path, "25.11.1"), after(60)) == Answer("", "pyslurm")
-
-
-@pytest.mark.parametrize(
-    ("broken", "reason"),
-    [
-        ("Job.load = staticmethod(lambda job_id: (_ for _ in ()).throw(RPCError(msg='Invalid job id specified')))",
-         "Invalid job id"),
-        ("Job.id = 8", "slurmctld answered about job 8"),
-        ("Job.load = staticmethod(lambda job_id: __import__('time').sleep(600))", "deadline"),
-        ("Job.load = staticmethod(lambda job_id: __import__('os').abort())", "its process died"),
-    ],
-)  # fmt: skip
-def test_one_look_up_is_all_there_is(tmp_path: Path, broken: str, reason: str) -> None:
-    """When pyslurm's fails, hangs or crashes, scontrol is not asked as well."""
-    install(tmp_path / "libraries", "high", broken=broken)
-    with pytest.raises(LookUpFailed, match=reason):
-        commands.qos(telling(tmp_path, "25.11.1"), after(0.5 if "sleep" in broken else 60))
-    assert not (tmp_path / "asked").exists()
+def changing(tmp_path: Path, script: str) -> Access:
+    """Return the access to a stand-in for scontrol that writes down how it was called."""
+    path = tmp_path / "scontrol"
+    path.write_text(f'#!/bin/sh\necho "$* $SLURM_CONF" >>{tmp_path}/asked\n{script}\n')
+    path.chmod(0o755)
+    return Access(str(path), "/etc/s.conf")
 
 
 # How a job ended, as squeue of Slurm 22.05 tells it while the epilog runs.

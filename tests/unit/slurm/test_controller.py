@@ -35,21 +35,6 @@ def test_a_text_too_long_to_be_true_is_unknown() -> None:
     assert controller.spec_of(a_job(), {"SLURM_JOB_NAME": "x" * 5000}).job_name is None
 
 
-@pytest.mark.parametrize(
-    ("environment", "name"),
-    [
-        ({}, "7"),
-        (ARRAY, "7_3"),
-        ({"SLURM_HET_JOB_ID": "6", "SLURM_HET_JOB_OFFSET": "1"}, "6+1"),
-        ({"SLURM_HET_JOB_ID": "6"}, "7"),
-        ({"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3;id"}, "7"),
-    ],
-)
-def test_scontrol_is_asked_for_this_job_alone(environment: dict[str, str], name: str) -> None:
-    """Of a bare id it may show all tasks of an array, or all components of a heterogeneous job."""
-    assert controller.name_for_scontrol(a_job(), environment) == name
-
-
 def test_a_spec_is_readable_for_all_and_writable_for_its_owner(path: str) -> None:
     """The nodes' store account reads it; nothing but the file is left in the directory."""
     controller.publish(path, "{}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +122,30 @@ def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
         "facts": outcome.record["facts"],
     }
     assert outcome.detail == told
+
+
+def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node) -> None:
+    """Each pauses once in a job before its first fetch, for a part of the budget; later it never does."""
+    naps: list[float] = []
+    uptime = [60.0]
+    clock = SimpleNamespace(
+        sleep=naps.append,
+        clock_gettime=lambda _: uptime[0],
+        CLOCK_BOOTTIME=time.CLOCK_BOOTTIME,
+        monotonic=time.monotonic,
+    )
+    node.patch.setattr(seed, "time", clock)
+    node.run()
+    assert naps == []  # there is nothing to fetch
+    for name in ("m/f", "m/g"):
+        node.publish({name: {f"{name}.nbi": b"index"}})
+    node.run()
+    assert [nap < seed.SPREAD_S for nap in naps] == [True]
+    node.run()
+    node.publish({"m/h": {"m/h.nbi": b"index"}})
+    uptime[0] = seed.JUST_BOOTED_S + 1
+    node.run()
+    assert len(naps) == 1
 
 
 def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> None:

@@ -44,24 +44,23 @@ class Store(NamedTuple):
 
     def inventory(self) -> list[ImageEntry]:
         """Return all images, least recently used first; for root also those of private stores."""
-        lease = self.policy.images.keep.lease
-        found = [
-            entry._replace(private=name)
-            for name, store in self._stores()
-            for entry in store.inventory(lease, after(LISTING_S))
-        ]
+        lease, found = self.policy.images.keep.lease, list[ImageEntry]()
+        for name, store in self.stores():
+            tags = store.tags(after(LISTING_S))
+            for entry in store.inventory(lease, after(LISTING_S)):
+                found.append(entry._replace(private=name, tags=_tags(entry, tags)))
         return sorted(found, key=lambda entry: entry.last_use)
 
     def quarantined(self) -> list[QuarantinedImage]:
         """Return all quarantined images, oldest first; for root also those of private stores."""
         found = [
             entry._replace(private=name)
-            for name, store in self._stores()
+            for name, store in self.stores()
             for entry in store.quarantined(after(LISTING_S))
         ]
         return sorted(found, key=lambda entry: entry.at)
 
-    def _stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
+    def stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
         """Yield (name, client) of the shared store, whose name is "", and of the stores of private images."""
         yield "", self.images
         # Only the owner may list the stores of private images.
@@ -69,9 +68,18 @@ class Store(NamedTuple):
             if path != self.images.path:
                 yield os.path.basename(path), self.images.at(path)
 
+    def has(self, image: str) -> bool:
+        """Return whether there is an image with a reference, digest, path or name prefix."""
+        return any(_matches(entry, image) for entry in self.inventory())
+
     def find(self, image: str) -> ImageEntry:
-        """Return the image with a reference, digest, path or name prefix. Exits with 1 unless exactly one matches."""
-        found = [entry for entry in self.inventory() if _matches(entry, image)]
+        """Return the image with a reference, digest, path or name prefix. Exits with 1 unless exactly one matches.
+
+        A tag is what it means now; the reference that an image was imported as counts if no tag fits.
+        """
+        images = self.inventory()
+        found = [entry for entry in images if _matches(entry, image)]
+        found = found or [entry for entry in images if entry.reference == canonical(image)]
         if len(found) != 1:
             warn(f"{image}: {'no such image' if not found else 'more than one image; give a longer name, or its path'}")
             raise click.exceptions.Exit(NOT_DONE)
@@ -122,10 +130,21 @@ def _node() -> str:
     return os.uname().nodename.partition(".")[0]
 
 
+def _tags(entry: ImageEntry, tags: dict[str, list[str]]) -> list[str]:
+    """Return the references that mean an image: in general, and on machines of its kind."""
+    machine = entry.name.partition(".")[2].partition(".")[0]
+    return sorted([*tags.get(entry.digest, []), *tags.get(f"{entry.digest}~{machine}", [])])
+
+
 def _matches(entry: ImageEntry, text: str) -> bool:
-    if text == entry.path or (len(text) >= SHORTEST and entry.name.startswith(text)):
+    if text in (entry.path, entry.digest) or (len(text) >= SHORTEST and entry.name.startswith(text)):
         return True
+    return canonical(text) in entry.tags
+
+
+def canonical(text: str) -> str | None:
+    """Return a reference in canonical form; None if the text is none."""
     try:
-        return text == entry.digest or parse(text).canonical() == entry.reference
+        return parse(text).canonical()
     except ImageReferenceInvalid:
-        return False
+        return None

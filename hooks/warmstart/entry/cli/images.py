@@ -10,10 +10,12 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit import events
-from warmstart.entry.cli.image_store import LISTING_S, NOT_DONE, Store, changed, opened
+from warmstart.entry.cli import imports
+from warmstart.entry.cli.image_store import LISTING_S, NOT_DONE, Store, canonical, changed, opened
 from warmstart.entry.cli.output import (
     Column,
     Listing,
+    bar,
     json_option,
     progress,
     rfc3339,
@@ -25,7 +27,6 @@ from warmstart.entry.cli.output import (
     table_options,
     text,
     warn,
-    working,
 )
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -50,7 +51,7 @@ COLUMNS = (
     Column("reference"),
     *(
         Column(name, listed=False)
-        for name in ("name", "path", "digest", "importer", "nodes", "user", "account", "sha256")
+        for name in ("tags", "name", "path", "digest", "importer", "nodes", "user", "account", "sha256")
     ),
     Column("published", rfc3339, listed=False),
 )
@@ -62,7 +63,7 @@ QUARANTINE_COLUMNS = (
     Column("reference"),
     Column("reason"),
 )
-NAMES = {column.name for column in COLUMNS}
+ALL_COLUMNS = {column.name: column for column in (*imports.COLUMNS, *QUARANTINE_COLUMNS, *COLUMNS)}
 
 
 class Verified(NamedTuple):
@@ -85,14 +86,19 @@ def images() -> None:
 
 @images.command(name="list")
 @click.option("--quarantined", is_flag=True, help="List the quarantined images, which are damaged, instead. For root.")
-@table_options((*COLUMNS, *(column for column in QUARANTINE_COLUMNS if column.name not in NAMES)))
+@click.option("--imports", "importing", is_flag=True, help="List only the imports under way. For root.")
+@table_options(tuple(ALL_COLUMNS.values()))
 @click.pass_obj
-def list_images(installation: Installation, /, quarantined: bool, listing: Listing) -> None:
-    """List all images, least recently used first; for root also those of private stores.
+def list_images(installation: Installation, /, quarantined: bool, importing: bool, listing: Listing) -> None:
+    """List all images, least recently used first; for root also those of private stores, and imports under way.
 
     Exit status: 0 listed; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
+        coming = [] if quarantined else imports.under_way(store)
+        if importing:
+            listing.of(imports.COLUMNS).show([known._asdict() for known in coming])
+            return
         damaged = store.quarantined() if quarantined else []
         images = [] if quarantined else store.inventory()
     found: list[ImageEntry | QuarantinedImage] = [*damaged, *images]
@@ -104,6 +110,7 @@ def list_images(installation: Installation, /, quarantined: bool, listing: Listi
         rows = [{**row, "id": str(row["name"])[:SHORT]} for row in rows]
     listing.of(columns).show(rows)
     if not listing.as_json:
+        _show_imports(coming)
         warn(f"{len(found)} images, {size(sum(entry.bytes for entry in found))}")
 
 
@@ -113,13 +120,17 @@ def list_images(installation: Installation, /, quarantined: bool, listing: Listi
 def show(installation: Installation, image: str, as_json: bool) -> None:
     """Show everything known about one image, given by reference, digest, path, or the beginning of its name.
 
+    For root also its import, if that is under way.
+
     Exit status: 0 shown; 1 there is no such image, or more than one; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
-        found = store.find(image)._asdict()
+        coming = [known for known in imports.under_way(store) if known.reference == canonical(image)]
+        found = dict[str, object]() if coming and not store.has(image) else store.find(image)._asdict()
     if as_json:
-        show_json(found)
+        show_json(found | {"imports": [known._asdict() for known in coming]} if coming else found)
     else:
+        _show_imports(coming)
         shown = {column.name: column.show for column in COLUMNS}
         show_fields((key, shown.get(key, text)(value)) for key, value in found.items() if value not in ("", -1))
 
@@ -133,6 +144,26 @@ def import_image(installation: Installation, reference: str, as_json: bool) -> N
     Exit status: 0 the image is in the store; 1 the import failed; 2 wrong usage.
     """
     _obtain(installation, reference, "importing", single_flight.obtain, as_json)
+
+
+@images.command()
+@click.argument("reference")
+@click.pass_obj
+def cancel(installation: Installation, reference: str) -> None:
+    """Cancel the background import of an image on this host. Jobs that wait for it fail. For root.
+
+    Exit status: 0 cancelled; 1 none is under way here; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        wanted = store.reference(reference).canonical()
+        done = [imports.cancel(known) for known in imports.requested(store, wanted)]
+        if not any(done):
+            elsewhere = {known.node for known in imports.under_way(store) if known.reference == wanted}
+            where = f"it is imported by {', '.join(sorted(elsewhere))}: cancel it there" if elsewhere else "nobody does"
+            warn(f"{wanted} is not imported in the background on this host; {where}")
+            raise click.exceptions.Exit(NOT_DONE)
+        store.emit(events.IMAGE_IMPORT_CANCELLED, image=wanted)
+    say(f"{wanted}: cancelled")
 
 
 @images.command()
@@ -270,9 +301,10 @@ def _obtain(
 ) -> None:
     with changed(installation) as store, _errors_shown(as_json):
         reference = store.reference(name)
-        with working(f"{doing} {reference.canonical()}"):
+        with bar(f"{doing} {reference.canonical()}", quiet=as_json) as show_bytes:
+            site = store.site()._replace(watch=lambda now: show_bytes(now.phase, now.done, now.total))
             started = time.monotonic()
-            image = function(reference, store.site(), after(IMPORT_S))
+            image = function(reference, site, after(IMPORT_S))
             assert store.audit is not None
             tell(store.audit, reference.canonical(), image, time.monotonic() - started)
     if as_json:
@@ -289,3 +321,10 @@ def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
         store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=found.problem)
         return Verified(name, found.problem, "quarantined")
     return Verified(name, "", "intact, unchanged since it was last read" if found.remembered else "intact")
+
+
+def _show_imports(coming: list[imports.Import]) -> None:
+    if coming:
+        shown = [column for column in imports.COLUMNS if column.listed]
+        rows = [known._asdict() for known in coming]
+        show_table([column.name for column in shown], [[c.show(row[c.name]) for c in shown] for row in rows])

@@ -89,7 +89,7 @@ def check(
     found = [load.problem_at(document, fault) for fault in warnings(model, known)]
     ignored = source.ignored(path) if path != "-" else []
     found += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
-    critical = [] if offline else _unproven(policy)
+    critical = [] if offline else _unproven(policy, installation)
     too_short = _timeouts(installation, policy, slurm_conf) if slurm_conf else []
     _tell(path, as_json, rules=len(policy.rules), warned=sorted(found), critical=critical, too_short=too_short)
     if critical or too_short:
@@ -198,13 +198,11 @@ def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:
     return exists
 
 
-def _unproven(policy: Policy) -> list[TrustUnproven]:
+def _unproven(policy: Policy, installation: Installation) -> list[TrustUnproven]:
     """Ask the running slurmctld whether it enforces what the policy declares."""
-    from warmstart.slurm.commands import enforced
-
     if not trust.declared(policy):
         return []
-    return trust.refuted(policy, enforced(policy.paths.scontrol, os.environ.get("SLURM_CONF", "")))
+    return trust.refuted(policy, trust.enforced(policy, installation, os.environ.get("SLURM_CONF", "")))
 
 
 @policy.command()

@@ -20,7 +20,7 @@ from warmstart.harvest import pack
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
-from warmstart.images import choice, verify
+from warmstart.images import choice, requests, verify
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base
 from warmstart.paths import Installation, NodePaths, longest_node_name
@@ -285,6 +285,29 @@ def spool(node: Node) -> Iterator[Finding]:
         yield Finding(OK, words)
 
 
+def imports(node: Node) -> Iterator[Finding]:
+    """Check for background imports that nobody works on, and for those that failed lately."""
+    waiting, stuck, failed = 0, [], []
+    for paths in node.nodes():
+        for key in requests.keys(paths.imports):
+            request = requests.read(paths.imports, key)
+            if request is None or requests.is_live(paths.imports, key):
+                continue
+            waiting += 1
+            if time.time() - max(request.asked, request.tried) > NODE_INTERVAL_S:  # maintenance has not started it
+                stuck.append(request.reference)
+        failed += [failure.text for failure in requests.failures(paths.imports)]
+    if stuck:
+        change = "enable warmstart-maintain.timer, or run `warmstart maintain`"
+        yield Finding(WRONG, f"nobody makes the import of {', '.join(stuck)}", change)
+    for text in failed:
+        yield Finding(
+            ADVICE, f"an import failed in the last hour: {text}", "`warmstart audit --event image.import-failed`"
+        )
+    if not stuck and not failed:
+        yield Finding(OK, f"{waiting} imports wait for their turn, none has failed in the last hour")
+
+
 def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
     """Check a directory and all above it: owned by root and writable only by root, or sticky.
 
@@ -369,4 +392,5 @@ CHECKS = {
     "node.maintenance": maintenance,
     "node.journals": journals,
     "node.spool": spool,
+    "node.imports": imports,
 }

@@ -16,9 +16,12 @@ from warmstart.entry import epilog, prolog
 from warmstart.entry.doctor import namespaces
 from warmstart.entry.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.entry.doctor.slurm_conf import SlurmConf
+from warmstart.host.deadline import after
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
+from warmstart.slurm.facts import SCRIPTS, Access
+from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 
 SLURMD_TIMEOUT = 300
 BATCH_START_TIMEOUT = 10
@@ -173,6 +176,27 @@ def nohold(slurm: Slurm) -> Iterator[Finding]:
         yield Finding(OK, "jobs are held when their prolog fails")
 
 
+def running(slurm: Slurm) -> Iterator[Finding]:
+    """Check that slurmctld runs the hooks that slurm.conf names: 22.05 takes PrologSlurmctld from a restart only."""
+    if slurm.policy is None:
+        yield NO_POLICY
+        return
+    access = Access(slurm.policy.paths.scontrol, slurm.conf.path, slurm.installation.pyslurm)
+    try:
+        found = Slurmctld(access).configuration(after(QUERY_S))
+    except LookUpFailed as error:
+        yield Finding(UNKNOWN, str(error), "run doctor where slurmctld answers")
+        return
+    other = [key for key in SCRIPTS if found.scripts[key] != slurm.conf.all(key)]
+    for key in other:
+        is_now = ", ".join(found.scripts[key]) or "not set"
+        said = ", ".join(slurm.conf.all(key)) or "not set"
+        change = "`scontrol reconfigure`; for slurmctld's own hooks restart slurmctld"
+        yield Finding(WRONG, f"in slurmctld {key} is {is_now}, in {slurm.conf.path} {said}", change)
+    if not other:
+        yield Finding(OK, "slurmctld runs with the hooks of slurm.conf")
+
+
 def _limit(conf: SlurmConf, hook: str) -> int | None:
     """Return a hook's timeout in seconds, None if it has none. Slurm 25.05 and later also have one per hook."""
     for key in (f"{hook}Timeout", "PrologEpilogTimeout"):
@@ -216,4 +240,5 @@ CHECKS = {
     "slurm.prolog-flags": flags,
     **TIMES,
     "slurm.nohold": nohold,
+    "slurm.running": running,
 }

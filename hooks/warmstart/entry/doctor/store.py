@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
@@ -30,12 +31,15 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.worker import Worker
+from warmstart.images import published
+from warmstart.images.layout import reference_of
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration
 from warmstart.store import maintenance
 
 DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
 NOBODY = (65534, 4294967294)
+SILENT_S = 1800.0  # a copy of a large image into the store reports nothing meanwhile
 MOST_AHEAD = 5.0  # seconds; a tag's time to live and leases compare clocks
 
 _P = ParamSpec("_P")
@@ -307,6 +311,18 @@ def _is_unmounted(store: Store) -> bool:
     return store.mount.kind in LOCAL and seen.uid != store.policy.store_user.uid and seen.empty
 
 
+def imports(store: Store) -> Iterator[Finding]:
+    """Check for imports that have reported nothing for long: whoever wants their image waits in vain."""
+    producers = store.run(published.under_way, store.path)
+    silent = {key: known for key, known in producers.items() if time.time() - known.at > SILENT_S}
+    for key, known in silent.items():
+        found = f"{known.host} (pid {known.pid}) imports {reference_of(key.rsplit('.', 2)[0])} since {known.since}, and"
+        change = "see that node's disk and network; `warmstart images cancel` there"
+        yield Finding(WRONG, f"{found} has reported nothing for {format_duration(time.time() - known.at)}", change)
+    if not silent:
+        yield Finding(OK, f"{len(producers)} imports are under way")
+
+
 CHECKS = {
     "store.reachable": reachable,
     "store.mount": mounted,
@@ -319,6 +335,7 @@ CHECKS = {
     "store.links": links,
     "store.clock": clock,
     "store.maintenance": maintained,
+    "store.imports": imports,
     "store.root": root,
     "store.space": space,
 }

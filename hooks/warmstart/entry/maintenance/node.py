@@ -3,7 +3,7 @@
 One run per node at a time, under a lock that only root can open. If a part fails, the other parts still run.
 
 Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The run's record, this
-boot's id, the step daemons and the controller (`slurm.commands`) decide whether the job is over, never its user or a
+boot's id, the step daemons and the controller (`slurm.slurmctld`) decide whether the job is over, never its user or a
 pattern. Every removal is by descriptor and ends at a mount. It holds the lock of the job's state directory, so no hook
 of the job runs at the same time.
 
@@ -51,6 +51,8 @@ from warmstart.run_end import Orphan
 from warmstart.runner import run_epilog
 from warmstart.seed import node_cache
 from warmstart.slurm import commands
+from warmstart.slurm.facts import Access
+from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import harvest, spool
 from warmstart.steps.contract import Context
 
@@ -89,8 +91,8 @@ def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Rep
     Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `maintenance_session`.
     """
     with maintenance_session(installation, "maintain", node) as session, _node_lock(session):
-        is_over = _job_is_over(session, slurm_conf)
-        return _NodeMaintenance(session, is_over, slurm_conf, installation).all()
+        slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.pyslurm))
+        return _NodeMaintenance(session, _job_is_over(slurmctld), slurm_conf, installation).all()
 
 
 @contextmanager
@@ -104,7 +106,7 @@ def _node_lock(session: MaintenanceSession) -> Iterator[None]:
         yield
 
 
-def _job_is_over(session: MaintenanceSession, slurm_conf: str) -> Callable[[int], bool]:
+def _job_is_over(slurmctld: Slurmctld) -> Callable[[int], bool]:
     """Return a predicate that is true for jobs that are certainly over.
 
     It caches the controller's answers, and sends no more queries after one that failed.
@@ -117,8 +119,16 @@ def _job_is_over(session: MaintenanceSession, slurm_conf: str) -> Callable[[int]
             return False
         if job_id not in answers:
             give_up = None in answers.values() or len(answers) >= MOST_QUERIES
-            answers[job_id] = None if give_up else commands.is_over(session.policy.paths.scontrol, job_id, slurm_conf)
+            answers[job_id] = None if give_up else ask(job_id)
         return answers[job_id] is True
+
+    def ask(job_id: int) -> bool | None:
+        """Return None without a clear answer, which never means that a job is over."""
+        try:
+            job = slurmctld.job(job_id, after(QUERY_S))
+        except LookUpFailed:
+            return None
+        return job is None or job.is_over
 
     return is_over
 
@@ -129,13 +139,14 @@ class _NodeMaintenance:
     def __init__(
         self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str, installation: Installation
     ) -> None:
+        """`is_over` is true only for jobs that are certainly over."""
         self._session = session
         self._boot_id = records.boot_id()
         self._is_complete = True
         self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf)
         self._slurm_conf = slurm_conf
-        self._enforcement = installation.enforcement
         self._store_id = installation.store_id
+        self._installation = installation
 
     def all(self) -> Report:
         """Run every part."""
@@ -173,8 +184,9 @@ class _NodeMaintenance:
     def _trust(self) -> None:
         """Read what Slurm enforces. Raises `TrustUnproven` if that is less than the policy declares."""
         session = self._session
-        trust.remember(session.policy, self._enforcement, self._slurm_conf)
-        if problems := trust.problems(trust.proven(session.policy, self._enforcement), self._enforcement):
+        enforcement = self._installation.enforcement
+        trust.remember(session.policy, self._installation, self._slurm_conf)
+        if problems := trust.problems(trust.proven(session.policy, enforcement), enforcement):
             raise problems[0]
 
     def _store(self) -> None:

@@ -138,6 +138,7 @@ class StoreMaintenance:
         self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
         self.evict_images()
         self.empty_quarantines()
+        self.forget_requeued()
         self._session.store.identify(self._session.store_deadline())
         self._session.store.mark_maintained(self._session.store_deadline())
         return self.report
@@ -153,6 +154,15 @@ class StoreMaintenance:
             for name in gone:
                 self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
             self._count(evicted=len(gone))
+
+    def forget_requeued(self) -> None:
+        """Forget jobs that were requeued for an image long ago."""
+        session = self._session
+        store = ImageStoreClient(session.store.worker, session.store.path)
+        try:
+            self._count(swept=store.forget_requeued(session.store_deadline()))
+        except WarmstartError as error:
+            self._failed(error)
 
     def empty_quarantines(self) -> None:
         """Remove quarantined images that are too old or too many."""

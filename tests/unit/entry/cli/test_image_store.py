@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -15,6 +17,7 @@ from tests.support.superblocks import image
 from warmstart.audit import events
 from warmstart.entry.cli import image_store
 from warmstart.entry.cli.image_store import Store, changed, opened
+from warmstart.images import published
 from warmstart.images.choice import recipe
 from warmstart.images.eviction import ImageEntry
 
@@ -58,6 +61,26 @@ def test_an_image_is_one_or_none(store: Store, capsys: pytest.CaptureFixture[str
     assert (caught.value.exit_code, "no such image" in capsys.readouterr().err) == (1, True)
 
 
+def test_every_tag_finds_its_image(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first, a second one, and one for this machine alone; a tag that has moved is its new image's."""
+    kind = store.find(HEX).name.partition(".")[2]
+    machine = kind.partition(".")[0]
+    images = Path(store.policy.paths.store, "images")
+    other = "ef" * 32
+    (images / f"{other}.{kind}.sqsh").write_bytes(image())
+    for name in (HEX, other):  # both were imported as the same tag
+        known = {"digest": f"sha256:{name}", "reference": "reg.example.com/a:1"}
+        (images / f"{name}.{kind}.json").write_text(json.dumps(known))
+    for tag, digest in (("1", other), ("2", HEX), (f"3~{machine}", HEX), ("4~other", HEX)):
+        published.point(store.policy.paths.store, f"reg.example.com+a={tag}", f"sha256:{digest}", 1.0, "me")
+    assert store.find("reg.example.com/a:1").name.startswith(other)
+    assert store.find("docker://reg.example.com/a:2").tags == ["reg.example.com/a:2", "reg.example.com/a:3"]
+    assert store.find("reg.example.com/a:3").name.startswith(HEX)
+    with pytest.raises(click.exceptions.Exit):
+        store.find("reg.example.com/a:4")
+    assert "no such image" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["UPPER", "evil.example.com/a:1"])
 def test_a_reference_is_one_that_jobs_may_have(store: Store, text: str) -> None:
     """Else status 2."""
@@ -88,7 +111,7 @@ def test_without_a_policy_there_is_no_store(entry_site: EntrySite, capsys: pytes
 def test_a_few_letters_name_nothing(text: str) -> None:
     """Only so many that it is no accident; any text is answered."""
     entry = ImageEntry._make([""] * len(ImageEntry._fields))
-    entry = entry._replace(name=HEX, path="/store/x.sqsh", digest=f"sha256:{HEX}", reference="reg.io/a:1")
+    entry = entry._replace(name=HEX, path="/store/x.sqsh", digest=f"sha256:{HEX}", tags=["reg.io/a:1", "reg.io/a:2"])
     assert image_store._matches(entry, text) is (len(text) >= image_store.SHORTEST and HEX.startswith(text))
-    for exact in (entry.path, entry.digest, "reg.io/a:1", "docker://reg.io/a:1"):
+    for exact in (entry.path, entry.digest, "reg.io/a:1", "docker://reg.io/a:2"):
         assert image_store._matches(entry, exact)

@@ -24,7 +24,10 @@ from warmstart.entry.doctor.finding import CRITICAL_CHECKS, Finding, Result
 from warmstart.entry.doctor.finding import run as run_checks
 from warmstart.entry.doctor.node import Node
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.images import choice, credentials
+from warmstart.images import choice, credentials, requests
+from warmstart.images.published import RememberedFailure
+from warmstart.images.query import Queue
+from warmstart.images.requests import ImportRequest
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Credentials, Pattern, PrivateRepository
 from warmstart.policy.current import current_policy
@@ -303,6 +306,29 @@ def test_journals_and_spools_that_wait(here: Node) -> None:
     for path in (journal, bundle):
         os.utime(path, (time.time() - 7200,) * 2)
     assert (one(node.journals, here).status, one(node.spool, here).status) == ("wrong", "wrong")
+
+
+def test_stuck_and_failed_imports_are_told(here: Node) -> None:
+    """One that waits for its turn is normal; one that maintenance should have started, or a failure, is not."""
+    place = here.installation.node("n1")
+    os.makedirs(place.state)
+    assert one(node.imports, here).status == "ok"
+    request = ImportRequest(
+        reference="reg.io/a:1", kind="k", private="", user="a", uid=1, account="", cluster="c", node="n1", job_id=7,
+        run_id="0a1b2c3d", asked=time.time(),
+    )  # fmt: skip
+    queue = Queue(place.imports, "/nowhere/import", 2, 7200)
+    assert requests.submit(queue, request) == ""
+    assert "1 imports wait" in one(node.imports, here).found
+    assert requests.submit(queue, request._replace(reference="reg.io/b:1", asked=time.time() - 3600)) == ""
+    found = one(node.imports, here)
+    assert (found.status, found.found) == ("wrong", "nobody makes the import of reg.io/b:1")
+    for waiting in requests.keys(place.imports):
+        requests.drop(place.imports, waiting)
+    error = requests.ImportAbandoned(image="reg.io/a:1", node="n1", problem="it was cancelled")
+    requests.note_failure(place.imports, request.key, RememberedFailure.of(error))
+    found = one(node.imports, here)
+    assert (found.status, "import of image reg.io/a:1 on node n1 was given up" in found.found) == ("advice", True)
 
 
 def test_overdue_maintenance_is_told(here: Node) -> None:

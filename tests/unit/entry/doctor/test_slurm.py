@@ -11,8 +11,11 @@ from tests.support.command_line import POLICY, installed
 from warmstart.entry.doctor import constant_path, containers, plugins, slurm, slurm_conf
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.slurm import Slurm
+from warmstart.host.deadline import Deadline
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
+from warmstart.slurm import commands
+from warmstart.slurm.facts import Access, Configuration
 
 GOOD = """\
 ClusterName=c
@@ -48,6 +51,8 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(containers, "HIDDEN", ("/nowhere",))
     monkeypatch.setattr(plugins, "built_for", lambda _: (22, 5))  # no compiler here; test_doctor has the plugin
     libexec = f"{site.prefix}/libexec/warmstart"
+    monkeypatch.setattr(slurm, "SCRIPTS", ())  # no slurmctld runs with these files
+    monkeypatch.setattr(commands, "configuration", lambda *_: Configuration([], {}))
 
     def statuses(
         old: str = "",
@@ -70,6 +75,31 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return found
 
     return statuses
+
+
+@pytest.mark.parametrize(
+    ("scripts", "expected"),
+    [
+        ({"Prolog": ["/site/prolog"], "Epilog": [], "PrologSlurmctld": [], "EpilogSlurmctld": []}, ["ok"]),
+        ({"Prolog": ["/old"], "Epilog": ["/e"], "PrologSlurmctld": [], "EpilogSlurmctld": []}, ["wrong", "wrong"]),
+        (None, ["unknown"]),
+    ],
+)
+def test_what_slurmctld_runs_with(
+    site: Installation, monkeypatch: pytest.MonkeyPatch, scripts: dict[str, list[str]] | None, expected: list[str]
+) -> None:
+    """Whatever slurm.conf says by now; without an answer nothing is called wrong."""
+
+    def configuration(access: Access, _: Deadline) -> Configuration:
+        assert access.slurm_conf == "/etc/s.conf"
+        if scripts is None:
+            raise ValueError("scontrol: Unable to contact slurm controller")
+        return Configuration([], scripts)
+
+    monkeypatch.setattr(commands, "configuration", configuration)
+    conf = slurm_conf.SlurmConf("/etc/s.conf", {"prolog": ["/site/prolog"]})
+    subject = Slurm(conf, site, current_policy(site).policy)
+    assert [found.status for found in slurm.running(subject)] == expected
 
 
 def bad(found: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -17,11 +17,12 @@ from warmstart.entry.maintenance.node import Report, maintain_node
 from warmstart.entry.maintenance.session import MaintenanceBusy
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_lock, try_flock
 from warmstart.record import Record, Seeded
 from warmstart.seed import node_cache
 from warmstart.slurm import commands
+from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
 from warmstart.store.layout import StoreFailed
 
@@ -33,15 +34,18 @@ class Node:
         self.site = site
         self.over: dict[int, bool | None] = {}
         self.asked: list[int] = []
-        monkeypatch.setattr(commands, "is_over", self._is_over)
+        monkeypatch.setattr(commands, "jobs", self._jobs)
         for path in (site.paths.state, site.paths.view):
             os.makedirs(path, mode=0o755)
         self.workspaces = site.root / "workspace" / NODE
         self.workspaces.mkdir(parents=True)
 
-    def _is_over(self, _scontrol: str, job_id: int, _conf: str) -> bool | None:
-        self.asked.append(job_id)
-        return self.over.get(job_id, False)
+    def _jobs(self, _access: Access, job_ids: list[int], _deadline: Deadline) -> list[JobFacts]:
+        self.asked += job_ids
+        over = self.over.get(job_ids[0], False)
+        if over is None:
+            raise ValueError("squeue: Unable to contact slurm controller")
+        return [JobFacts(job_ids[0], "COMPLETED" if over else "COMPLETING", "", "", 0, "")]
 
     def run(self, job_id: int = 7, **changes: object) -> Record:
         """Have a run of a job on the node, with a function that numba compiled."""

@@ -167,6 +167,15 @@ def test_the_scrub_goes_on(entry_site: EntrySite, session: MaintenanceSession, m
     assert len(work.bundles()) == 3
 
 
+def test_jobs_that_were_requeued_long_ago_are_forgotten(entry_site: EntrySite, session: MaintenanceSession) -> None:
+    """How often a job was requeued counts for a week."""
+    folder = entry_site.store / "images" / "requeued"
+    folder.mkdir(parents=True)
+    (folder / "c1.7.json").write_text("{}")
+    assert StoreMaintenance(session).all().swept == 1
+    assert list(folder.iterdir()) == []
+
+
 def test_quotas_are_exact_here(entry_site: EntrySite, session: MaintenanceSession) -> None:
     """The least recently used bundles of a scope go."""
     sizes = [bundle.stored for bundle in session.bundles() if bundle.scope == SCOPE]

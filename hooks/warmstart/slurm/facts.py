@@ -1,0 +1,53 @@
+"""How slurmctld is reached, and what it says about jobs and its configuration, whatever it was queried through."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from warmstart.host.identity import Identity
+
+# Slurm's job states that are final; COMPLETING is not among them (squeue(1), JOB STATE CODES).
+FINAL = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED"}
+)
+PENDING = "PENDING"
+
+
+class Access(NamedTuple):
+    """How to reach slurmctld."""
+
+    scontrol: str  # squeue is in the same directory
+    slurm_conf: str = ""  # "" if Slurm finds it by itself
+    libraries: str = ""  # directory in which pyslurm may be installed
+    identity: Identity | None = None  # that queries run as; None: as this process
+
+
+class JobFacts(NamedTuple):
+    """A job as slurmctld has it now. No field has text of the job's owner."""
+
+    job_id: int
+    state: str  # long form, such as RUNNING (squeue(1), JOB STATE CODES)
+    qos: str  # "" without one
+    array: str  # JOBID_TASKID of a task, "" of a job that is in no array; a pending array's tasks have several ids
+    eligible: int  # epoch seconds at which the job may start at the earliest, 0 if unknown
+    admin_comment: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended for good."""
+        return self.state in FINAL
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the job waits to be started."""
+        return self.state == PENDING
+
+
+class Configuration(NamedTuple):
+    """Settings of the running slurmctld, by their names in slurm.conf(5)."""
+
+    enforced: list[str]  # AccountingStorageEnforce, lower case; [] for none
+    scripts: dict[str, list[str]]  # Prolog, Epilog, PrologSlurmctld, EpilogSlurmctld: the programs
+
+
+SCRIPTS = ("Prolog", "Epilog", "PrologSlurmctld", "EpilogSlurmctld")

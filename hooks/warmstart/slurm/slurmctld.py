@@ -1,0 +1,105 @@
+"""Queries to slurmctld: one interface over pyslurm and Slurm's commands. Never on a node's hot path.
+
+| asked by | what |
+|---|---|
+| prolog-slurmctld | a job's QOS, before Slurm 25.11 |
+| a prolog that requeues its job | whether the job is a task of an array, if no spec tells |
+| maintenance | whether a job without a step daemon is over |
+| a background import | whether the jobs that wait for the image are pending |
+| maintenance, a hook that compiles the policy, doctor | what slurmctld enforces, and which hooks it runs |
+
+pyslurm is used where it is installed for the running release of Slurm: of another release it may crash or return
+nonsense. It runs in a child of its own, because libslurm cannot be interrupted. A query that fails there is not
+repeated through a command. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a user is in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.slurm import commands, pyslurm_lookup
+from warmstart.slurm.client import SlurmClient
+from warmstart.slurm.facts import Access, Configuration, JobFacts
+
+QUERY_S = 10.0
+PYSLURM, COMMANDS = "pyslurm", "squeue"
+
+
+class LookUpFailed(ResourceError):
+    """slurmctld could not be queried, or not in time, or its answer is not clear."""
+
+    code = "look-up-failed"
+    template = "cannot ask slurmctld about {what}: {problem}"
+    hint = "is slurmctld slow? in its own hooks raise slurmctld.deadline; from Slurm 25.11 on they need no query"
+
+
+class Slurmctld:
+    """The running controller. Methods raise `LookUpFailed`."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._identity = access.identity or Identity("this process", os.geteuid(), os.getegid())
+        self._source = ""  # until the first query
+
+    @property
+    def source(self) -> str:
+        """`pyslurm` or `squeue`: what answered the last query; "" before the first."""
+        return self._source
+
+    def job(self, job_id: int, deadline: Deadline) -> JobFacts | None:
+        """Return a job; None if slurmctld does not know it any more."""
+        with _problems(f"job {job_id}"):
+            found = [job for job in self._jobs([job_id], deadline) if job.job_id == job_id]
+            return found[0] if found else None
+
+    def jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
+        """Return those of the jobs that slurmctld knows. One query for all."""
+        with _problems(f"{len(job_ids)} jobs"):
+            return self._jobs(job_ids, deadline) if job_ids else []
+
+    def configuration(self, deadline: Deadline) -> Configuration:
+        """Return settings that are in force, whatever slurm.conf says by now."""
+        with _problems("its configuration"):
+            if self._takes_pyslurm(deadline):
+                with SlurmClient(self._identity) as client:
+                    found = client.configuration_by_pyslurm(self._access.libraries, self._access.slurm_conf, deadline)
+                if found is not None:
+                    return found
+                self._source = COMMANDS
+            return commands.configuration(self._access, deadline)
+
+    def _jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
+        if self._takes_pyslurm(deadline):
+            with SlurmClient(self._identity) as client:
+                found = client.jobs_by_pyslurm(self._access.libraries, self._access.slurm_conf, job_ids, deadline)
+            if found is not None:
+                return found
+            self._source = COMMANDS
+        return commands.jobs(self._access, job_ids, deadline)
+
+    def _takes_pyslurm(self, deadline: Deadline) -> bool:
+        if not self._source:
+            self._source = PYSLURM if self._has_fitting_pyslurm(deadline) else COMMANDS
+        return self._source == PYSLURM
+
+    def _has_fitting_pyslurm(self, deadline: Deadline) -> bool:
+        installed = pyslurm_lookup.release(self._access.libraries) if os.path.isdir(self._access.libraries) else ""
+        if not installed:
+            return False
+        return commands.release(self._access, deadline) == installed
+
+
+@contextmanager
+def _problems(what: str) -> Iterator[None]:
+    """Turn what goes wrong in a query into `LookUpFailed`."""
+    try:
+        yield
+    except OSError as error:
+        raise LookUpFailed(what=what, problem=error.strerror or str(error)) from error
+    except (WarmstartError, ValueError) as error:
+        raise LookUpFailed(what=what, problem=str(error)) from error
