@@ -30,8 +30,9 @@ setup-tests: setup
 setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
 
-screenshots: setup-sweeps ## docs/images: the report's page, light and dark
+screenshots: setup-sweeps ## docs/images and docs/terminal.md: the report's page, light and dark; what the commands print
 	@$(BIN)/python -m tests.screenshots
+	@$(BIN)/python -m tests.terminal
 
 demo: setup ## a real four-node cluster here, the same jobs without warmstart and with it; KEEP=1 leaves it up
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)

@@ -1,0 +1,82 @@
+"""Write docs/terminal.md: what the commands print on a terminal of 80 columns, after the jobs of the demo."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry
+from tests.demo.__main__ import Demo
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "terminal.md"
+COLUMNS, LINES = 80, 50
+MOST_LINES = 40  # of one command
+STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+HEAD = """\
+# What the commands print
+
+Made by `make screenshots`: a terminal of 80 columns, after the jobs of `make demo`, on a node of its cluster. Long
+outputs are cut.
+"""
+
+
+def captured(argv: list[str]) -> str:
+    """Return what a command prints on a terminal, without styles; every line fits it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env={"TERM": "xterm"}) as process:
+        os.close(theirs)
+        printed = b""
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # the last one has closed the terminal
+                break
+            if not chunk:
+                break
+            printed += chunk
+    os.close(ours)
+    if process.returncode not in (0, 1):
+        raise RuntimeError(f"{argv}: status {process.returncode}: {printed.decode()}")
+    lines = STYLE.sub("", printed.decode()).replace("\r", "").rstrip("\n").split("\n")
+    too_wide = [line for line in lines if len(line) > COLUMNS]
+    if too_wide:
+        raise RuntimeError(f"{argv}: wider than {COLUMNS} columns: {too_wide}")
+    return "\n".join([*lines[:MOST_LINES], *(["…"] if len(lines) > MOST_LINES else [])])
+
+
+def main() -> None:
+    """Run the demo's jobs, and every command after them."""
+    with Cluster() as cluster, Registry(cluster.base) as registry:
+        demo = Demo(cluster, registry, print)
+        last = demo.run()[-1].job.partition(" ")[0]
+        program = str(cluster.prefix / "bin" / "warmstart")
+        commands = [
+            ["plan", "--user", "ws-alice"],
+            ["explain", last],
+            ["audit", "--job", last],
+            ["images", "list"],
+            ["cache", "list"],
+            ["report"],
+            ["doctor"],
+        ]
+        sections = []
+        for command in commands:
+            text = captured([program, *command]).replace(str(cluster.base), "/cluster")
+            sections.append(f"## {command[0]}\n\n    $ warmstart {' '.join(command)}\n" + _indented(text))
+    PAGE.write_text(HEAD + "\n" + "\n".join(sections))
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}".rstrip() + "\n" for line in text.split("\n"))
+
+
+if __name__ == "__main__":
+    main()
