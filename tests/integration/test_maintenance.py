@@ -52,12 +52,13 @@ class Node:
 
     def __init__(self, base: Path, more: str = "") -> None:
         (base / "jobs").mkdir()
-        scontrol = base / "scontrol"
-        known = f"cat {base}/jobs/$4 2>/dev/null"
-        scontrol.write_text(f'#!/bin/sh\n[ -e {base}/down ] && exit 1\n{known} || {{ echo "{GONE}" >&2; exit 1; }}\n')
-        scontrol.chmod(0o755)
+        squeue = base / "squeue"
+        wanted = "for word; do case $word in --jobs=*) job=${word#*=} ;; esac; done"
+        known = f"{wanted}\ncat {base}/jobs/$job 2>/dev/null"
+        squeue.write_text(f'#!/bin/sh\n[ -e {base}/down ] && exit 1\n{known} || {{ echo "{GONE}" >&2; exit 1; }}\n')
+        squeue.chmod(0o755)
         self.base = base
-        self.site = MaintenanceSite(base, more, str(scontrol))
+        self.site = MaintenanceSite(base, more, str(base / "scontrol"))
         self.paths: NodePaths = self.site.installation.node("n1")
         for path, mode in ((self.paths.state, 0o700), (self.paths.view, 0o711), (self.paths.stage, 0o700)):
             os.makedirs(path, mode=mode)
@@ -66,7 +67,7 @@ class Node:
 
     def knows(self, job_id: int, state: str) -> None:
         """Add a job to those that the controller knows."""
-        (self.base / "jobs" / str(job_id)).write_text(f"JobId={job_id} JobState={state} Reason=None\n")
+        (self.base / "jobs" / str(job_id)).write_text(f"{job_id}|{state}|normal|{job_id}|N/A|0||\n")
 
     def run_of(self, job_id: int, boot_id: str = BOOT, run_id: str = "0a1b2c3d") -> Record:
         """Make what a prolog makes: record, view and workspace."""

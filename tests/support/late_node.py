@@ -27,10 +27,10 @@ class LateNode:
     """A node of a site whose epilogs have no time, unless a test gives them some."""
 
     def __init__(self, base: Path, more: str = "", name: str = "n1", site: MaintenanceSite | None = None) -> None:
-        scontrol = base / "scontrol"  # without a record what a run has is an orphan
-        scontrol.write_text('#!/bin/sh\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n')
-        scontrol.chmod(0o755)
-        self.site = site or MaintenanceSite(base, more, str(scontrol))
+        squeue = base / "squeue"  # without a record what a run has is an orphan
+        squeue.write_text('#!/bin/sh\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n')
+        squeue.chmod(0o755)
+        self.site = site or MaintenanceSite(base, more, str(base / "scontrol"))
         self.base = base
         self.name = name
         self.paths: NodePaths = self.site.installation.node(name)

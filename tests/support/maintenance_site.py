@@ -8,11 +8,13 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.support.command_line import answer, installed, run
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
+from warmstart.slurm import commands
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -29,6 +31,7 @@ rules:
     profiles: [numba]
 {more}
 """
+OWN_JOBS = 90_000_000
 MTIME_NS = 1_700_000_000_000_000_007
 Content = Mapping[str, bytes]
 
@@ -51,8 +54,14 @@ class MaintenanceSite:
         return StoreClient(self.owner, str(self.store), "n1-test")
 
     def command(self, *arguments: str) -> int:
-        """Run the command line. Return its exit status."""
-        return run(self.installation, *arguments).exit_code
+        """Run the command line. Return its exit status.
+
+        Other tests run clusters on this host at the same time, whose jobs have small ids, too: of the step daemons that
+        are found only those of ids from `OWN_JOBS` on count.
+        """
+        own = frozenset(job for job in commands.with_daemons() if job >= OWN_JOBS)
+        with mock.patch.object(commands, "with_daemons", return_value=own):
+            return run(self.installation, *arguments).exit_code
 
     def json(self, *arguments: str) -> Any:  # noqa: ANN401 - JSON
         """Run the command line with --json. Return the value that it printed."""
