@@ -96,6 +96,7 @@ def test_whoever_it_is_bound_to_has_a_copy_of_his_own(team: Site, store: Shared,
             assert "/etc/secret" in listed
             assert read_by(team, ALICE, path)
             assert not read_by(team, BOB, path)
+            team.wait_imports()  # the import's own events may come after the hook
             assert [found["event"] for found in team.events(job_id, event)] == [event]
             if job_id == 7002:
                 importer = team.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer"

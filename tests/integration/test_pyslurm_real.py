@@ -20,6 +20,8 @@ from warmstart.slurm import pyslurm_lookup
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
+pytestmark = pytest.mark.sweep  # needs a pyslurm that is built by hand (CONTRIBUTING.md)
+
 if TYPE_CHECKING:
     from tests.cluster.site import Site
 
