@@ -217,11 +217,16 @@ def _folded(start: str, last: str, width: int | None) -> list[str]:
     return [start.rstrip(), *(INDENT + piece for piece in _wrapped(last, width - len(INDENT)))]
 
 
+class _Wrapper(textwrap.TextWrapper):
+    """Breaks lines at spaces, and after the commas of a list."""
+
+    wordsep_simple_re = re.compile(r"(\s+)|(?<=,)")
+
+
 def _wrapped(line: str, width: int) -> list[str]:
     indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(
-        line, max(width, 1), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    ) or [""]  # fmt: skip
+    wrapper = _Wrapper(max(width, 1), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(line) or [""]
 
 
 def progress(things: Sequence[_T], what: str, *, quiet: bool) -> Iterable[_T]:

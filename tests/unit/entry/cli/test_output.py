@@ -150,3 +150,12 @@ def test_an_import_s_bar_shows_phase_and_bytes(
     assert "\x1b" not in shown
     assert "importing a\\x1b:1: fetching it" in shown
     assert re.search(r"importing a\\x1b:1: unpacking it .* 2\.0/\? MB", shown)
+
+
+def test_a_list_wraps_after_its_commas() -> None:
+    """No name in it is cut."""
+    names = [f"VARIABLE_NUMBER_{number}" for number in range(8)]
+    lines = output._wrapped(f"  variables={','.join(names)}", 40)
+    assert len(lines) > 1
+    assert all(len(line) <= 40 for line in lines)
+    assert [name for line in lines for name in line.strip().removeprefix("variables=").rstrip(",").split(",")] == names
