@@ -31,7 +31,7 @@ def captured(argv: list[str]) -> str:
     """Return what a command prints on a terminal, without styles; every line fits it."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env={"TERM": "xterm"}) as process:
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env={"TERM": "xterm"}):
         os.close(theirs)
         printed = b""
         while True:
