@@ -117,7 +117,6 @@ def test_a_job_that_no_rule_matches_has_no_notice(observed: EntrySite) -> None:
 def test_a_store_that_is_away_costs_one_look(observed: EntrySite) -> None:
     """It is said once, and the plan is audited all the same."""
     observed.environ(SLURM_JOB_COMMENT=f"warmstart: image={IMAGE} image={IMAGE}0 profiles=inductor")
-    observed.store.chmod(0)
     shutil.rmtree(observed.store)
     assert len(run(observed)["steps"]) == 4
     assert [event["error"]["kind"] for event in observed.events("step.failed")] == ["store"]
