@@ -2,7 +2,7 @@
 
     <workspace>/<node>/layers/    root, 0700
         <repository>/             root, 0700; locked (flock) by the import that fetches and unpacks
-            layout/               the import account, 0700: an OCI layout, which skopeo writes and umoci reads
+            layout/               the import account, 0700: an OCI layout, which skopeo writes
                 blobs/sha256/     layers, and the manifests and configurations of the images
 
 A directory for each repository, and another one for the same repository in a store of private images. An import's
@@ -10,7 +10,7 @@ programs see their own layout, as a bind mount in the scratch (`base.run`); nobo
 
 What lies there was written by programs that had parsed hostile bytes, and may have been left by a killed download. So
 root uses nothing of it but layers that have the size and the SHA-256 that the manifest says, and removes everything
-else before an import. umoci checks the SHA-256 again while it reads.
+else before an import. What packs the layers (flatten.py, or umoci) checks its own hashes again while it reads.
 
 All repositories together keep `limit` bytes, and no more than a quarter of the disk. The least recently used layers go,
 but none that a running import wants: its image may be larger than the limit until it is unpacked.
