@@ -15,9 +15,9 @@ What a layer hides does not concern its own entries (OCI image-spec, layer.md, W
 are written last: a link's target may be in a lower layer, and a directory's mode, too. A target that is hidden itself
 is written under the link's name. If it has passed by already, its layer is read again for it.
 
-Types and modes are those that `umoci raw unpack --rootless` and `chmod -R u+rX` leave: owners can read
-everything, devices are empty files, extended attributes are dropped. An image whose result depends on the order in which
-its entries are extracted is `Unsupported`: a path that occurs twice in a layer, or one that leads through a link. The
+Types and modes are those that `umoci raw unpack --rootless` and `chmod -R u+rX` leave: owners can read everything,
+devices are empty files, extended attributes are dropped. An image whose result depends on the order in which its
+entries are extracted is `Unsupported`: a path that occurs twice in a layer, or one that leads through a link. The
 importer unpacks such an image.
 
 Every layer is read to its end and compared with its `diff_id`, the SHA-256 in the image's configuration, whose own
