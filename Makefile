@@ -30,7 +30,7 @@ setup-tests: setup
 setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
 
-screenshots: setup-sweeps ## docs/images and docs/terminal.md: the report's page, light and dark; what the commands print
+screenshots: setup-sweeps ## docs/images and docs/reference/terminal.md: the report's page, light and dark; what the commands print
 	@$(BIN)/python -m tests.screenshots
 	@$(BIN)/python -m tests.terminal
 
@@ -63,7 +63,7 @@ shellcheck:
 		packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
 		tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
 
-docs: setup ## policies/schema.json and the tables of docs/policy.md, from the policy's schema
+docs: setup ## policies/schema.json and the tables of docs/reference/policy.md, from the policy's schema
 	$(BIN)/python -m warmstart.policy.reference
 
 bench: setup ## figures beside their peers, in one run

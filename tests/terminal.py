@@ -1,4 +1,4 @@
-"""Write docs/terminal.md: what the commands print on a terminal of 80 columns, after the jobs of the demo."""
+"""Write docs/reference/terminal.md: what the commands print on a terminal of 80 columns, after the jobs of the demo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry
 from tests.demo.__main__ import Demo
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "terminal.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "terminal.md"
 COLUMNS, LINES = 80, 50
 MOST_LINES = 40  # of one command
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

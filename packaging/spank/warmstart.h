@@ -16,7 +16,7 @@ struct settings {
 };
 
 /* A job's view, which the task prolog reads, too: three paths, then one variable per line. The job's owner can change
- * the file, so it is not trusted: mount.c checks `cache` (docs/inside-the-job.md). */
+ * the file, so it is not trusted: mount.c checks `cache` (docs/start/inside-the-job.md). */
 struct view {
 	char *text; /* the whole file, allocated; the other members point into it */
 	const char *workspace;

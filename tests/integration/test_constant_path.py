@@ -25,7 +25,7 @@ from tests.cluster.site import Site, result
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "inside-the-job.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "inside-the-job.md"
 TABLE = r"(?<=<!-- made by tests/integration/test_constant_path.py, Slurm {version} -->\n)(\|.*\n)+"
 # Each line: the kind of step, what it sees, and whether it is the cache that its job's first step wrote into.
 CONTENT = '$(cd $WARMSTART_CACHE && echo marker* numba* | tr " " +)'
@@ -178,7 +178,7 @@ def named(site: Site, text: str, constant: Path | str) -> str:
 
 
 def test_the_table_of_the_docs(site: Site, contained: Callable[[str], Site]) -> None:
-    """Every cell of the table in docs/inside-the-job.md holds for all tasks of all jobs of its kind."""
+    """Every cell of the table in docs/start/inside-the-job.md holds for all tasks of all jobs of its kind."""
     spank.need()
     settings, columns = SETTINGS[version()], []
     for setting in settings.values():

@@ -30,7 +30,8 @@ def late_job(site: Site, job_id: int) -> Path:
     (name,) = site.runs()
     run = site.workspace / "n1" / name
     alice = site.cluster.account(ALICE)
-    # In a directory of its own: in a large one that a bundle has, each new name costs milliseconds (docs/seeding.md).
+    # In a directory of its own: in a large one that a bundle has, each new name costs milliseconds
+    # (docs/reference/seeding.md).
     entries = numba_entries(*range(MANY), folder=f"many_{DIGEST}")
     write_as(alice.uid, alice.gid, run / "cache" / "numba", entries)
     done = site.run_hook("epilog", variables)

@@ -1,4 +1,4 @@
-"""What each depth of verification catches, found by damaging a real image in every way (table in docs/images.md).
+"""What each depth of verification catches, found by damaging a real image (table in docs/reference/images.md).
 
 The store refuses root's uid: the damage is done in the directory behind it, and found by its owner.
 """
@@ -25,7 +25,7 @@ from warmstart.images.squashfs import ImageInvalid, parse
 PAGE = 4096
 DIGEST = f"sha256:{'ab' * 32}"
 NAME = layout.image_name(DIGEST, KIND)
-DOCUMENTED = Path(__file__).parents[2] / "docs" / "images.md"
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "reference" / "images.md"
 TABLE = re.compile(r"^<!-- made by tests/integration/test_image_depths.py -->\n\|.*\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)
 HTML = b"<!DOCTYPE html><html><head><title>429 Too Many Requests</title></head><body>slow down</body></html>\n"
 Catches = Callable[[bytes], bool]
@@ -104,7 +104,7 @@ def share(caught: list[bool]) -> str:
 
 
 def test_the_page_says_what_each_depth_catches(place: Place, whole: bytes, depths: dict[str, Catches]) -> None:
-    """The table in docs/images.md matches these results. An intact image passes every depth."""
+    """The table in docs/reference/images.md matches these results. An intact image passes every depth."""
     assert not any(catches(whole) for catches in depths.values())
     used = parse(whole[:96], len(whole)).bytes_used
     zeroed = [

@@ -34,7 +34,7 @@ from warmstart.seed.overlay import CacheBusy, Layer, OverlayUnavailable
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
-PAGE = Path(__file__).parents[2] / "docs" / "seeding.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "seeding.md"
 SEEDED = {"file": b"seeded", "d/one": b"1", "d/two": b"2", "e/f/g": b"deep"}
 WAYS = pytest.mark.parametrize("mapped", [True, False], ids=["id-mapped", "root's"])
 
@@ -147,7 +147,7 @@ def table() -> dict[str, list[str]]:
 
 @WAYS
 def test_what_a_job_can_do_is_what_the_page_says(node: Node, way: bool) -> None:
-    """Each operation in a view of its own, against the table of docs/seeding.md. The bundle is unchanged."""
+    """Each operation in a view of its own, against the table of docs/reference/seeding.md. The bundle is unchanged."""
     copy = node.bundle(SEEDED)
     found = {}
     for number, (name, act) in enumerate(OPERATIONS.items()):

@@ -1,6 +1,6 @@
 """Real tools: their entries are harvested, judged, and hit by another process at another path.
 
-Also the mutation table of docs/profiles.md, on these entries. The tests need no cluster and no GPU: Triton
+Also the mutation table of docs/reference/profiles.md, on these entries. The tests need no cluster and no GPU: Triton
 cross-compiles. Without Numba or torch they fail in CI (CI=true) and are skipped elsewhere; other tools (`pip install
 warmstart[tools]`) are tested if installed.
 """
@@ -202,7 +202,7 @@ def test_damage_is_detected_as_documented(tool: str, cold: Path, tmp_path: Path)
                         tried[kind, mutation] += 1
                         found[kind, mutation] += detects(tool, directory, entry, names)
     table = {key: f"{found[key]}/{tried[key]}" for key in sorted(tried)}
-    print(table)  # noqa: T201 - the numbers of docs/profiles.md, seen with pytest -s
+    print(table)  # noqa: T201 - the numbers of docs/reference/profiles.md, seen with pytest -s
     missed = {
         (kind, mutation): table[kind, mutation]
         for kind, least in LEAST[tool].items()

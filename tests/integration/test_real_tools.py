@@ -1,6 +1,6 @@
 """Real tools on real Slurm: cold on one node as one user, warm on another as another, by the tools' own counters.
 
-The numbers of the table in docs/profiles.md are those of such a run (`pytest -s` prints its rows).
+The numbers of the table in docs/reference/profiles.md are those of such a run (`pytest -s` prints its rows).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.requirements import need_module
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "profiles.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "profiles.md"
 RULES = """\
 rules:
   - name: everyone
@@ -74,7 +74,7 @@ def test_cold_on_one_node_warm_on_another(plugged: Site, tool: str, publisher: s
     plugged.write_policy(RULES.format(tool=tool, publisher=publisher), constant="spank", store=str(store))
     first, cold = ran(plugged, tool, publisher, "n1", "--partition=ci")
     second, warm = ran(plugged, tool, reader, "n2")
-    print(  # noqa: T201 - the row of docs/profiles.md, seen with pytest -s
+    print(  # noqa: T201 - the row of docs/reference/profiles.md, seen with pytest -s
         f"| {tool} | {cold['cache_hits']}/{cold['cache_misses']} | {warm['cache_hits']}/{warm['cache_misses']} "
         f"| {entries(plugged, second, 'cache.seeded')} | {cold['seconds']:.2f} s | {warm['seconds']:.2f} s |"
     )
@@ -84,4 +84,4 @@ def test_cold_on_one_node_warm_on_another(plugged: Site, tool: str, publisher: s
     assert entries(plugged, second, "cache.seeded") == entries(plugged, first, "cache.harvested") > 0
     assert entries(plugged, second, "cache.harvested") == 0
     row = re.search(rf"^\| {tool} \| 0/[1-9]\d* \| [1-9]\d*/0 \|", PAGE.read_text(), re.MULTILINE)
-    assert row is not None, "docs/profiles.md has no such row"
+    assert row is not None, "docs/reference/profiles.md has no such row"

@@ -91,7 +91,7 @@ class Hooks:
 
 @pytest.fixture(scope="module")
 def switched_on(installed: Site) -> Iterator[Hooks]:
-    """Uncomment the two lines of the include file, as docs/slurmctld-hooks.md says, and restore it at the end."""
+    """Uncomment the two lines of the include file (docs/operations/slurmctld-hooks.md); restore it at the end."""
     conf = installed.cluster.base / "etc" / "warmstart.conf"
     text = conf.read_text()
     conf.write_text(re.sub(r"^#((Prolog|Epilog)Slurmctld=)", r"\1", text, flags=re.MULTILINE))

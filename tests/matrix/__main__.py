@@ -13,7 +13,8 @@ HEAD = """\
 
 Made by `make test-all` on {date}: the same tests against each release, with the daemons, Python and tools of a
 Debian suite (`tests/matrix`). What differs between the releases is in
-[packaging/slurm](../packaging/slurm/README.md), and for the constant path in [inside-the-job.md](inside-the-job.md).
+[Slurm's settings](operations/slurm-settings.md), and for the constant path in
+[inside-the-job.md](start/inside-the-job.md).
 
 """
 

@@ -21,7 +21,7 @@ CASES = {
     "a requeued job": ["test_main_job_lifecycle.py::test_a_requeued_job_starts_anew"],
     "an array": ["test_main_job.py::test_every_task_of_an_array_has_its_own_workspace"],
     "a heterogeneous job": ["test_main_job.py::test_both_components_of_a_heterogeneous_job_find_their_own"],
-    "the constant path, by each way that the release has ([inside-the-job.md](inside-the-job.md))": [
+    "the constant path, by each way that the release has ([inside-the-job.md](start/inside-the-job.md))": [
         "test_constant_path.py::test_the_table_of_the_docs",
     ],
     "the SPANK plugin, built for the release": [

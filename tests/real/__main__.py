@@ -41,7 +41,7 @@ class Failed(Exception):
 
 
 def set_up_enroot(site: Site, private: str) -> None:
-    """Install warmstart's hook and mounts, as packaging/enroot/README.md says, and alice's credentials."""
+    """Install warmstart's hook and mounts, as docs/guides/enroot-hook.md says, and alice's credentials."""
     base = site.cluster.base
     shutil.copy(site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh", ENROOT / "hooks.d")
     (ENROOT / "hooks.d/40-warmstart.sh").chmod(0o755)

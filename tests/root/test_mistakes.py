@@ -1,4 +1,4 @@
-"""Every mistake of docs/mistakes.md is found by the command that the page names, with the words that it shows."""
+"""Every mistake of docs/operations/mistakes.md is found by the command and with the words that it shows."""
 
 from __future__ import annotations
 

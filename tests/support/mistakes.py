@@ -1,6 +1,6 @@
-"""Planted mistakes of an admin, and what tells of each: the table of docs/mistakes.md, and what its test plants.
+"""An admin's mistakes, and what tells of each: the table of docs/operations/mistakes.md, and what its test plants.
 
-    python -m tests.support.mistakes        # writes docs/mistakes.md
+    python -m tests.support.mistakes        # writes docs/operations/mistakes.md
 
 A mistake is planted in a good `Site` by one function. `says` is a part of the message, without paths of the site.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from warmstart.paths import Installation
 from warmstart.policy.refresh import current
 
-PAGE = Path(__file__).parents[2] / "docs/mistakes.md"
+PAGE = Path(__file__).parents[2] / "docs/operations/mistakes.md"
 CHECK, DOCTOR = "policy check", "doctor"
 HOOKS = ("prolog", "epilog", "task-prolog")
 POLICY = """\
@@ -383,13 +383,13 @@ MISTAKES = (
 
 
 def page() -> str:
-    """Return docs/mistakes.md."""
+    """Return docs/operations/mistakes.md."""
     head = (
         "# Common mistakes, and what tells of them\n\n"
         f"{len(MISTAKES)} mistakes that a test plants, one at a time, in a site that is otherwise good. Each is found\n"
         "by the command in its row, with these words. `doctor` is for this node and the store\n"
         "([doctor.md](doctor.md)), `policy check` for a policy before it is installed\n"
-        "([command-line.md](command-line.md)).\n"
+        "([command-line.md](../reference/command-line.md)).\n"
     )
     parts = [head]
     for where in dict.fromkeys(mistake.where for mistake in MISTAKES):

@@ -1,4 +1,4 @@
-"""Four ways to damage files, for the tables of docs/profiles.md."""
+"""Four ways to damage files, for the tables of docs/reference/profiles.md."""
 
 from __future__ import annotations
 

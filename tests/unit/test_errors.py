@@ -1,4 +1,4 @@
-"""docs/errors.md lists the errors that the code has, under the kind that decides what happens."""
+"""docs/reference/errors.md lists the errors that the code has, under the kind that decides what happens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import warmstart
 from warmstart.errors import WarmstartError, by_code
 
-PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 KINDS = ("user", "node", "resource", "store", "policy")
 
 

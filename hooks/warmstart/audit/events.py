@@ -1,6 +1,6 @@
 """The event catalogue: every value of an audit line's `event`.
 
-Names are `noun.verb`. docs/audit.md documents them; a test compares this module with that page.
+Names are `noun.verb`. docs/reference/audit.md documents them; a test compares this module with that page.
 """
 
 from __future__ import annotations

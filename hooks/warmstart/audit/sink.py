@@ -5,7 +5,7 @@ moves the same journals again. A repeated line has the same `run_id`, `hook`, `t
 once. A lock on the journals' directory (0700; readers of the log could hold one on the log) keeps two flushes off the
 same journals. A flush that does not get the lock in time continues without it and may repeat lines.
 
-The log is opened at every flush, so logrotate may move it at any time (docs/audit.md).
+The log is opened at every flush, so logrotate may move it at any time (docs/reference/audit.md).
 """
 
 from __future__ import annotations

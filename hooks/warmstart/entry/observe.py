@@ -1,4 +1,4 @@
-"""Observing: a prolog audits what it would do for a job, and touches nothing (docs/rollout.md). Runs as root.
+"""Observing: a prolog audits what it would do, and touches nothing (docs/operations/rollout.md). Runs as root.
 
 It plans as if it enforced, and looks up in the store what the job would find there: read-only, in a process of the
 store's owner, within `SECONDS`. What is not in the store has a stand-in for its digest, so that all jobs which would

@@ -32,7 +32,7 @@ class ProgramMissing(NodeError):
 
     code = "program-missing"
     template = "cannot run {program}: {problem}"
-    hint = "install the packages that docs/install.md names, or repair the node"
+    hint = "install the packages that docs/operations/install.md names, or repair the node"
 
 
 class ProgramTooSlow(ResourceError):

@@ -33,7 +33,7 @@ class CredentialsUnusable(StoreError):
 
     code = "credentials-unusable"
     template = "the site's credentials for {registry} cannot be used: {problem}"
-    hint = "write the file with `skopeo login --authfile`, readable by root alone (docs/private-images.md)"
+    hint = "write the file with `skopeo login --authfile`, readable by root alone (docs/guides/private-images.md)"
 
 
 class Login(NamedTuple):

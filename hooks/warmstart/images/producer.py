@@ -59,7 +59,7 @@ class NothingToAdopt(UserError):
 
     code = "nothing-to-adopt"
     template = "image {image} is not adopted: {problem}"
-    hint = "images.adopt in the policy names directories and owners (docs/images.md, Adoption)"
+    hint = "images.adopt in the policy names directories and owners (docs/reference/images.md, Adoption)"
 
 
 class ImageNotOurs(StoreError):

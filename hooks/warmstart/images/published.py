@@ -4,8 +4,8 @@ Publishing: copy to a temporary file in the same directory while hashing → che
 → write its metadata → write the tag's pointer. A crash between any two leaves a temporary file, or an image without a
 pointer; the next import continues from there.
 
-Depth `full` (docs/images.md) compares every byte of a published image with its recorded SHA-256. Hashing parses
-nothing.
+Depth `full` (docs/reference/images.md) compares every byte of a published image with its recorded SHA-256. Hashing
+parses nothing.
 
 Election: the producer's worker holds the image's lock, so the kernel releases it when that process dies. The lock only
 saves work: publishing tolerates two producers. `<key>.producer` only informs waiters.

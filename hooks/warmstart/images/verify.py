@@ -1,8 +1,8 @@
 """Check that every inode and directory of an image can be read (depth `list`), before it is published.
 
 The parser is unsquashfs. It runs as the validator, without network, privileges or writes to files, on a descriptor of
-the inode that will be copied. docs/images.md says what each depth catches; the others are `layout.superblock_problem`
-(`superblock`, at every use) and `published.check_bytes` (`full`).
+the inode that will be copied. docs/reference/images.md says what each depth catches; the others are
+`layout.superblock_problem` (`superblock`, at every use) and `published.check_bytes` (`full`).
 """
 
 from __future__ import annotations

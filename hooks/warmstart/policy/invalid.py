@@ -30,7 +30,7 @@ class PolicyInvalid(PolicyError):
 
     code = "policy-invalid"
     template = "{listing}"
-    hint = "correct it; `warmstart policy check` lists the problems, docs/policy.md every key"
+    hint = "correct it; `warmstart policy check` lists the problems, docs/reference/policy.md every key"
     problems: tuple[Problem, ...] = ()  # all of them, in file order
 
 

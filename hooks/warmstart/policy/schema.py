@@ -1,8 +1,8 @@
 """The policy's keys: types, defaults, meanings. The only module that imports pydantic; never on a warm path.
 
-A key is described here and nowhere else: `make docs` writes policies/schema.json and the tables of docs/policy.md from
-this module (`policy.reference`). What hooks read of it is in `policy.compiled`; checks across several keys are in
-`policy.checks`.
+A key is described here and nowhere else: `make docs` writes policies/schema.json and the tables of
+docs/reference/policy.md from this module (`policy.reference`). What hooks read of it is in `policy.compiled`; checks
+across several keys are in `policy.checks`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _matching(pattern: str, what: str) -> AfterValidator:
 
 
 def _in_schema(word: str, pattern: str) -> WithJsonSchema:
-    """Return what policies/schema.json says of a type; docs/policy.md calls it `word`."""
+    """Return what policies/schema.json says of a type; docs/reference/policy.md calls it `word`."""
     return WithJsonSchema({"type": "string", "title": word, "pattern": f"^{pattern}$"})
 
 
@@ -167,12 +167,12 @@ class Paths(Section):
     cache: Path = Field(
         default="/var/cache/warmstart",
         description="The constant path: where jobs see their cache, in containers and where `constant_path` says so "
-        "([inside-the-job.md](inside-the-job.md)). An empty directory that belongs to root.",
+        "([inside-the-job.md](../start/inside-the-job.md)). An empty directory that belongs to root.",
     )
     metrics: Path | None = Field(
         default=None,
         description="Directory of node_exporter's textfile collector, in which maintenance writes metrics "
-        "([monitoring.md](monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
+        "([monitoring.md](../operations/monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
     )
     scontrol: Path = Field(
         default="/usr/bin/scontrol",
@@ -210,7 +210,7 @@ class Match(Section):
     qos: Globs | None = Field(
         default=None,
         description="The job's QOS. Before Slurm 26.05 it comes from the controller's spec "
-        "([slurmctld-hooks.md](slurmctld-hooks.md)). Claimed, unless `trust.qos` is `enforced`.",
+        "([slurmctld-hooks.md](../operations/slurmctld-hooks.md)). Claimed, unless `trust.qos` is `enforced`.",
     )
     job_name: Globs | None = Field(
         default=None, description="The job's name, from the controller's spec. Needs `slurmctld`. Claimed."
@@ -262,7 +262,7 @@ class PrivateRepository(Section):
 
 
 class Credentials(Section):
-    """The site's own credentials at registries ([private-images.md](private-images.md))."""
+    """The site's own credentials at registries ([private-images.md](../guides/private-images.md))."""
 
     file: Path = Field(
         description="File that `skopeo login --authfile` writes. It belongs to root, has mode 0600 and is neither in "
@@ -365,7 +365,7 @@ class Images(Section):
     credentials: Credentials | None = Field(
         default=None,
         description="The site's own credentials, and the private images that they fetch "
-        "([private-images.md](private-images.md)).",
+        "([private-images.md](../guides/private-images.md)).",
     )
 
 
@@ -391,13 +391,14 @@ class Harvest(Section):
     spool: Size = _default(
         "5GiB",
         "Bytes that a node keeps of bundles that the store did not take. Beyond that, those of the user "
-        "who has most go first ([maintenance.md](maintenance.md)).",
+        "who has most go first ([maintenance.md](../operations/maintenance.md)).",
     )
     deferred: int = Field(
         default=8,
         ge=0,
         description="Deferred harvests on a node: runs whose epilogs had no time, and whose caches wait there for "
-        "`warmstart maintain` ([maintenance.md](maintenance.md)). 0: what is not done within `budget` is lost.",
+        "`warmstart maintain` ([maintenance.md](../operations/maintenance.md)). 0: what is not done within `budget` is "
+        "lost.",
     )
     only_successful: bool = Field(
         default=False,
@@ -407,7 +408,7 @@ class Harvest(Section):
 
 
 class Maintenance(Section):
-    """Which bundles `warmstart maintain --store` leaves in the store ([maintenance.md](maintenance.md))."""
+    """Which bundles `warmstart maintain --store` keeps ([maintenance.md](../operations/maintenance.md))."""
 
     keep: Duration = _default("90d", "Bundles that no node has used for this long are removed.")
     per_user: Size = _default(
@@ -430,7 +431,7 @@ class Limits(Section):
     keep: Duration | None = Field(
         default=None,
         description="How long a job's `TMPDIR` stays on its nodes after the job, if the job asks for it with "
-        "`--warm-keep` ([inside-the-job.md](inside-the-job.md)). `null`: no job may.",
+        "`--warm-keep` ([inside-the-job.md](../start/inside-the-job.md)). `null`: no job may.",
     )
     workspace: Size | None = Field(
         default=None,
@@ -459,7 +460,7 @@ class Trust(Section):
 
 
 class Slurmctld(Section):
-    """The optional hooks on the controller: they tell nodes what slurmd does not ([how](slurmctld-hooks.md))."""
+    """Optional hooks on the controller tell nodes what slurmd does not ([how](../operations/slurmctld-hooks.md))."""
 
     spec_directory: Path | None = Field(
         default=None,
@@ -647,7 +648,7 @@ class PolicyModel(Section):
     mode: Mode = Field(
         default="enforce",
         description="`observe`: hooks write into the audit log what they would do, and touch nothing "
-        "([rollout.md](rollout.md)).",
+        "([rollout.md](../operations/rollout.md)).",
     )
     paths: Paths
     store_user: Account = Field(
@@ -665,11 +666,11 @@ class PolicyModel(Section):
     )
     constant_path: Literal["none", "spank", "namespace", "link", "enroot"] = Field(
         default="none",
-        description="What brings a job's cache to `paths.cache` on this node ([inside-the-job.md](inside-the-job.md)). "
-        "`spank`: the plugin of packaging/spank. `namespace`: a mount in the job's mount namespace, by Slurm's "
-        "CloneNSScript (24.11). `link`: a link in a directory that job_container gives to each job. `enroot`: its hook "
-        "alone, for sites whose jobs are containers. `none`: bare jobs have it at a path of their own, and profiles "
-        "that need a constant path are left out.",
+        description="What brings a job's cache to `paths.cache` on this node "
+        "([inside-the-job.md](../start/inside-the-job.md)). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
+        "the job's mount namespace, by Slurm's CloneNSScript (24.11). `link`: a link in a directory that job_container "
+        "gives to each job. `enroot`: its hook alone, for sites whose jobs are containers. `none`: bare jobs have it "
+        "at a path of their own, and profiles that need a constant path are left out.",
     )
     audit: Audit = Field(default_factory=Audit)
     images: Images = Field(default_factory=Images)

@@ -1,4 +1,4 @@
-"""What a profile says about one tool's cache: variables, entries, validator (docs/profiles.md).
+"""What a profile says about one tool's cache: variables, entries, validator (docs/reference/profiles.md).
 
 Hot path: a warm prolog reads `subdir` and `variables`. What opens content is imported by `validate`
 itself, in the process that judges the stage.
@@ -45,10 +45,10 @@ class Profile(NamedTuple):
     its path which file of an entry it rewrites: such a file says nothing of whether the job changed the entry.
 
     `keeps` is "larger" for caches that only grow: a job's smaller version was begun anew, and does not take the place
-    of the one that the job was seeded with (docs/profiles.md, What a job changes). `lock` is what the tool appends to a
-    file's name for its flock(2) lock file: the file is copied under that lock, shared. `per_rank`: the ranks of a job
-    write entries of their own, so each of its nodes is harvested, not only the first.
-    `after_success`: what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
+    of the one that the job was seeded with (docs/reference/profiles.md, What a job changes). `lock` is what the tool
+    appends to a file's name for its flock(2) lock file: the file is copied under that lock, shared. `per_rank`: the
+    ranks of a job write entries of their own, so each of its nodes is harvested, not only the first. `after_success`:
+    what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
 
     `exact_times`: the tool compares mtimes to the nanosecond, or sets them: its entries are extracted, not mounted.
 

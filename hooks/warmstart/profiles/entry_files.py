@@ -15,8 +15,8 @@ from typing import BinaryIO
 from warmstart.errors import UserError
 from warmstart.host.files import open_regular, opened_dir
 
-# All reasons for a rejection; docs/profiles.md has the same list. They are fixed, so no text from a job gets into the
-# audit.
+# All reasons for a rejection; docs/reference/profiles.md has the same list. They are fixed, so no text from a job gets
+# into the audit.
 REASONS = {
     "incomplete": "a file that the entry needs is missing",
     "unexpected-file": "a file that does not belong to the entry",
@@ -53,7 +53,7 @@ class EntryInvalid(UserError):
 
     code = "entry-invalid"
     template = "{reason}"
-    hint = "nothing to do: the next run makes the entry again; docs/profiles.md explains the reasons"
+    hint = "nothing to do: the next run makes the entry again; docs/reference/profiles.md explains the reasons"
 
     def __init__(self, reason: str) -> None:
         assert reason in REASONS, reason

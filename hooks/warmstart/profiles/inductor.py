@@ -10,8 +10,8 @@ are in the wrapper's directory; the kernel's source is elsewhere and not needed 
 
 The probes for vector instructions (`VecISA`) are code entries with names like any other, so they are harvested, too.
 That is safe, because each job loads them in a child process before it uses their result. Without them a warm start
-needs nearly a dozen compiler runs (docs/profiles.md has the times). All libraries are built with `-march=native`,
-which their names do not show; so the CPU is in the namespace.
+needs nearly a dozen compiler runs (docs/reference/profiles.md has the times). All libraries are built with
+`-march=native`, which their names do not show; so the CPU is in the namespace.
 
 Never harvested: `locks/`; `*_CxxBuild/`, where the compiler works; `.<pid>.<tid>.tmp`; `triton/`, which has its own
 profile; `cache/` and `dynamo/`, whose files every job rewrites in place, so that each would publish its own; and
@@ -76,7 +76,7 @@ PROFILE = Profile(
     subdir="inductor",
     variables={
         "TORCHINDUCTOR_CACHE_DIR": "{dir}",
-        # With them every job builds 150 MB, also one that compiles nothing (docs/profiles.md has the times).
+        # With them every job builds 150 MB, also one that compiles nothing (docs/reference/profiles.md has the times).
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
     },
     relocation="relocatable",

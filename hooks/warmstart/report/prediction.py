@@ -1,4 +1,4 @@
-"""What enforcing would have brought to jobs that were observed (`mode: observe`, docs/rollout.md).
+"""What enforcing would have brought to jobs that were observed (`mode: observe`, docs/operations/rollout.md).
 
 A virtual index of the images and namespaces that observed jobs would have filled: an image counts as imported by the
 first job that misses it, and a namespace as filled when the first job of it that may publish has ended. Lines of many

@@ -34,7 +34,7 @@ class SpecUnusable(StoreError):
 
     code = "spec-unusable"
     template = "job spec {path}: {problem}"
-    hint = "check that PrologSlurmctld runs as the policy's slurmctld.user (docs/slurmctld-hooks.md)"
+    hint = "check that PrologSlurmctld runs as the policy's slurmctld.user (docs/operations/slurmctld-hooks.md)"
 
 
 class Spec(NamedTuple):

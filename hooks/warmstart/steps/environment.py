@@ -1,4 +1,4 @@
-"""Step `environment`: write the view that the job's task prolog reads (docs/inside-the-job.md).
+"""Step `environment`: write the view that the job's task prolog reads (docs/start/inside-the-job.md).
 
     view/<jobid>/            root, 0711; its files are root's, and the job's uid can read them (`view`)
         environment          three lines with paths: the workspace root, the constant path, the cache's real path; then

@@ -1,4 +1,4 @@
-"""Step `image`: find the job's images in the store, or ask for their import and wait (docs/images.md)."""
+"""Step `image`: find the job's images in the store, or ask for their import and wait (docs/reference/images.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step `rendezvous`: one address and port for all nodes of a job (docs/rendezvous.md).
+"""Step `rendezvous`: one address and port for all nodes of a job (docs/reference/rendezvous.md).
 
 The head node reserves ports in its host's ledger and publishes them in the store, where the other nodes poll until the
 deadline. Without ports the job runs without a rendezvous, or fails if the rule requires one: a port that another job

@@ -1,4 +1,4 @@
-"""Step `seed`: fill the job's cache with the entries of its namespaces (docs/seeding.md).
+"""Step `seed`: fill the job's cache with the entries of its namespaces (docs/reference/seeding.md).
 
 For each profile the store says which entries to take from which bundle, and the node fetches the bundles that it lacks.
 An overlay then shows them to the job. Where no overlay is possible, or the profile needs exact times, entries are
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from warmstart.seed.node_cache import Copy
 
 NAME = "seed"
-# Why a profile is cold, if no error is the reason; docs/audit.md explains them.
+# Why a profile is cold, if no error is the reason; docs/reference/audit.md explains them.
 NOTHING_PUBLISHED = "nothing-published"
 ASKED_FRESH = "asked-fresh"
 BUNDLES_REFUSED = "bundles-refused"

@@ -1,4 +1,4 @@
-"""docs/audit.md lists the events that the code has, with examples of the right shape."""
+"""docs/reference/audit.md lists the events that the code has, with examples of the right shape."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from warmstart.audit import events
 from warmstart.audit.line import shaped
 
-PAGE = Path(__file__).parents[3] / "docs" / "audit.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "audit.md"
 SECTION = re.compile(r"^### `([a-z.-]+)`\n\n(.+?)```json\n(.+?)\n```$", re.MULTILINE | re.DOTALL)
 
 

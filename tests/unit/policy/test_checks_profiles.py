@@ -12,7 +12,7 @@ from tests.support.policy_site import MINIMAL, Site, refusals
 from warmstart.policy.schema import DerivedFact
 from warmstart.profiles.defined import FILES, FORMATS
 
-DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "profiles.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "profiles.md").read_text()
 WHOLE = (
     MINIMAL
     + """\

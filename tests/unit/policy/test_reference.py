@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 def root(tmp_path: Path) -> Path:
     """Return a copy of what is generated."""
     for name in (PAGE, SCHEMA):
-        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).parent.mkdir(parents=True)
         shutil.copy(REPOSITORY / name, tmp_path / name)
     return tmp_path
 

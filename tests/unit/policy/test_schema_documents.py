@@ -50,12 +50,12 @@ def test_the_starting_policy_shows_defaults(site: Site) -> None:
     )
 
 
-DOCUMENTED = (REPOSITORY / "docs" / "policy.md").read_text()
+DOCUMENTED = (REPOSITORY / "docs" / "reference" / "policy.md").read_text()
 
 
 def test_the_page_s_examples_compile(site: Site) -> None:
     """Every whole policy on the page is one."""
-    controller = (REPOSITORY / "docs" / "slurmctld-hooks.md").read_text()
+    controller = (REPOSITORY / "docs" / "operations" / "slurmctld-hooks.md").read_text()
     examples = re.findall(r"```yaml\n(version: 1\n.*?)```", DOCUMENTED + controller, re.DOTALL)
     assert examples
     for example in examples:

@@ -1,4 +1,4 @@
-"""What share of damaged files each validator finds: the second table of docs/profiles.md, counted again.
+"""What share of damaged files each validator finds: the second table of docs/reference/profiles.md, counted again.
 
 For tools that need a GPU; their files are built by hand, of contents that are the same everywhere. The first table is
 of real tools' files (tests/integration/test_profiles_real.py).
@@ -33,7 +33,7 @@ from tests.support.mutations import MUTATIONS
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "profiles.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "profiles.md"
 NOISE = random.Random(7).randbytes(20_000)
 LOG = f"{OPS}/cached_ops/x/.ninja_log"
 DEPS = f"{OPS}/cached_ops/x/.ninja_deps"

@@ -18,7 +18,7 @@ from warmstart.profiles.registry import ProfileUnknown
 SWITCHES = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 FACTS = {"cpu": "CPU", "gpu": "GPU"}  # as the documentation writes them
 HOOKS = Path(__file__).parents[3] / "hooks"
-DOCUMENT = HOOKS.parent / "docs/profiles.md"
+DOCUMENT = HOOKS.parent / "docs/reference/profiles.md"
 # What docs/architecture.md, rule 11, forbids on the hot path, and what only the judge needs.
 HEAVY = {
     "dataclasses",
@@ -50,7 +50,7 @@ def test_every_profile_is_registered() -> None:
 
 
 def test_the_documentation_has_every_profile() -> None:
-    """The first table of docs/profiles.md says of each profile what its module says."""
+    """The first table of docs/reference/profiles.md says of each profile what its module says."""
     table = DOCUMENT.read_text().partition("| profile | variables |")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     found = {
@@ -92,7 +92,7 @@ def test_a_prolog_loads_no_validator() -> None:
 
 
 def test_the_documented_reasons_are_the_codes() -> None:
-    """docs/profiles.md lists each reason with its meaning, and no other."""
+    """docs/reference/profiles.md lists each reason with its meaning, and no other."""
     table = DOCUMENT.read_text().partition("## Reasons")[2].partition("\n## ")[0]
     assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", table, re.MULTILINE)) == REASONS
 

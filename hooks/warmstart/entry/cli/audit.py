@@ -59,7 +59,7 @@ def audit(
     """Show the audit events that match all options.
 
     Reads the policy's audit log with its rotated files and, as root, the events of this host's nodes that are not in
-    the log yet. With --json each event is one line, as docs/audit.md describes it.
+    the log yet. With --json each event is one line, as docs/reference/audit.md describes it.
 
     Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or a log cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Checks of the constant path: this node provides it in the way that the policy names (docs/inside-the-job.md).
+"""Checks of the constant path: this node provides it in the way that the policy names (docs/start/inside-the-job.md).
 
 Several tools write the cache's path into their entries, so a warm cache at another path misses silently.
 """

@@ -1,7 +1,7 @@
 """Checks of what a job's tasks see: the task prolog with pyxis, the SPANK plugin, the job's mount namespace.
 
 pyxis runs the task prolog inside the container; if the file is missing there, every task fails
-(docs/enroot-and-pyxis.md, packaging/enroot/README.md).
+(docs/reference/enroot-and-pyxis.md, docs/guides/enroot-hook.md).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         if policy is not None and has != getattr(policy.paths, key):
             bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
     if bad:
-        yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see packaging/spank/README.md")
+        yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/spank-plugin.md")
     elif seen.pyxis and seen.plugins.index(plugin) < seen.plugins.index(seen.pyxis):
         found = f"{PLUGIN} is listed before pyxis, so it does not notice when a user's mount hides the cache"
         yield Finding(ADVICE, found, "list it after pyxis")

@@ -31,7 +31,7 @@ PREFIX = ".doctor-"
 SECONDS = 20.0
 SAMPLE = Caps(size=1 << 20, files=16)
 MAP = "seeded files appear as the job's own"
-NO_MAP = "this kernel cannot map ids there, so seeded files appear as root's, mode 0666 (docs/seeding.md)"
+NO_MAP = "this kernel cannot map ids there, so seeded files appear as root's, mode 0666 (docs/reference/seeding.md)"
 LOAD = "load the modules overlay, squashfs and loop (/dev/loop-control)"
 _Answer = TypeVar("_Answer")
 

@@ -210,7 +210,7 @@ def _results(members: list[Member], locks: list[tuple[str, str, str]], slowest: 
 
 
 def _locks(locks: list[tuple[str, str, str]]) -> Result:
-    mount = "mount the file system with locks between nodes (docs/filesystems.md)"
+    mount = "mount the file system with locks between nodes (docs/operations/filesystems.md)"
     errors = [said.removeprefix("tried error: ") for _, _, said in locks if said.startswith("tried error")]
     broken = [(holder, other) for holder, other, said in locks if said == f"tried {TOOK}"]
     stuck = [(holder, other) for holder, other, said in locks if said == f"after {EXCLUDED}"]

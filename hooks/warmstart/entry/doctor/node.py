@@ -218,7 +218,7 @@ def tools(node: Node) -> Iterator[Finding]:
     missing = [program for program in programs if not os.access(program, os.X_OK)]
     if missing:
         packages = sorted({PACKAGES[os.path.basename(program)] for program in missing})
-        change = f"apt-get install {' '.join(packages)}, or the packages of your distribution (docs/install.md)"
+        change = f"apt-get install {' '.join(packages)}, or your distribution's packages (docs/operations/install.md)"
         yield Finding(WRONG, f"missing: {', '.join(missing)}", change)
     else:
         versions = [_version(program) for program in (verify.UNSQUASHFS, *importers)]
@@ -325,7 +325,7 @@ def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
             break
         directory = os.path.dirname(directory)
     if bad:
-        change = "make root the owner, and let only root write (or set the sticky bit); docs/install.md, tmpfiles.d"
+        change = "make root the owner, and let only root write (or set the sticky bit): docs/operations/install.md"
         yield Finding(status, f"others than root can change {', '.join(bad)}", change)
     else:
         yield Finding(OK, f"only root can change {path}" if there else f"{path} does not exist yet; {otherwise}")

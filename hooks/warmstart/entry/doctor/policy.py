@@ -32,7 +32,8 @@ def current(installation: Installation) -> Iterator[Finding]:
             "fix what `warmstart policy check` reports",
         )
     elif not found.policy.rules:
-        yield Finding(WRONG, f"{found.origin} has no rules: no job gets anything", "add rules (docs/policy.md)")
+        change = "add rules (docs/reference/policy.md)"
+        yield Finding(WRONG, f"{found.origin} has no rules: no job gets anything", change)
     elif found.changed:
         yield Finding(OK, "the files were changed; the next hook puts them into force")
     else:
@@ -108,10 +109,11 @@ def mode(installation: Installation) -> Iterator[Finding]:
         yield Finding(UNKNOWN, f"there is no policy: {_line(error)}", error.hint)
         return
     rules = [rule.name for rule in policy.rules if rule.mode == OBSERVE]
+    page = "docs/operations/rollout.md"
     if policy.mode == OBSERVE:
-        yield Finding(ADVICE, "mode: observe: hooks touch nothing, but where a rule enforces", "docs/rollout.md")
+        yield Finding(ADVICE, "mode: observe: hooks touch nothing, but where a rule enforces", page)
     elif rules:
-        yield Finding(ADVICE, f"jobs of these rules are only observed: {', '.join(rules)}", "docs/rollout.md")
+        yield Finding(ADVICE, f"jobs of these rules are only observed: {', '.join(rules)}", page)
     else:
         yield Finding(OK, "no job is only observed")
 

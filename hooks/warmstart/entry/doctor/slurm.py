@@ -1,7 +1,7 @@
 """Checks of slurm.conf: it runs this installation's hooks, with timeouts that fit the policy's budgets.
 
-Facts: packaging/slurm/README.md, slurm.conf(5), prolog_str2flags in src/common/read_config.c. Defaults are those of
-Slurm 22.05 and later.
+Facts: docs/operations/slurm-settings.md, slurm.conf(5), prolog_str2flags in src/common/read_config.c. Defaults are
+those of Slurm 22.05 and later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write metrics for node_exporter's textfile collector: one file for the host, one for the store (docs/monitoring.md).
+"""Write metrics for node_exporter's textfile collector: the host's and the store's (docs/operations/monitoring.md).
 
 The only user of prometheus-client. Maintenance writes them, hooks never do. What the audit log gained since the last
 time is added to counters that are kept in one file together with the position in the log, so that nothing is counted

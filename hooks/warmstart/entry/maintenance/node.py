@@ -1,4 +1,4 @@
-"""Maintenance of one node: work that its hooks deferred, and leftovers of hooks that died (docs/maintenance.md).
+"""Maintenance of one node: what its hooks deferred, and leftovers of dead ones (docs/operations/maintenance.md).
 
 One run per node at a time, under a lock that only root can open. If a part fails, the other parts still run.
 

@@ -1,4 +1,4 @@
-"""Maintenance of the store: sweep, compaction, garbage collection, scrub. One host at a time (docs/maintenance.md).
+"""Maintenance of the store: sweep, compaction, garbage collection, scrub; on one host (docs/operations/maintenance.md).
 
 Root decides and audits; every access to the store runs as its owner (`StoreClient`). If a namespace fails, the error is
 audited and the other namespaces are still done.

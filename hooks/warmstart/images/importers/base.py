@@ -48,7 +48,7 @@ class ImageForbidden(UserError):
 
     code = "image-forbidden"
     template = "image {image}: its registry refuses access ({problem})"
-    hint = "use a public image, or provide credentials, the site's or your own (docs/private-images.md)"
+    hint = "use a public image, or provide credentials, the site's or your own (docs/guides/private-images.md)"
 
 
 class RegistryUnreachable(StoreError):
@@ -72,7 +72,7 @@ class ImportFailed(StoreError):
 
     code = "image-import-failed"
     template = "image {image}: {program} failed: {problem}"
-    hint = "import the image by hand to see the cause (docs/images.md, Import by hand)"
+    hint = "import the image by hand to see the cause (docs/reference/images.md, Import by hand)"
 
 
 class Progress(NamedTuple):

@@ -3,7 +3,7 @@
 Where that cannot be done, umoci unpacks the layers first. Debian has all three programs.
 
 Each runs as the import account, in PID, mount and IPC namespaces of its own, without privileges. Only skopeo has
-network access. Measured with skopeo 1.9.3, umoci 0.4.7 and squashfs-tools 4.5.1: docs/images.md.
+network access. Measured with skopeo 1.9.3, umoci 0.4.7 and squashfs-tools 4.5.1: docs/reference/images.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check a file in a format that a policy names. docs/profiles.md says what each check covers."""
+"""Check a file in a format that a policy names. docs/reference/profiles.md says what each check covers."""
 
 from __future__ import annotations
 

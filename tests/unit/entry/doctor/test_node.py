@@ -33,7 +33,7 @@ from warmstart.policy.compiled import Credentials, Pattern, PrivateRepository
 from warmstart.policy.current import current_policy
 from warmstart.policy.refresh import current
 
-DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "operations" / "doctor.md"
 
 
 @pytest.fixture

@@ -198,5 +198,5 @@ def test_the_dashboard_uses_metrics_that_exist(exposed: set[str]) -> None:
 
 def test_the_page_lists_every_metric(exposed: set[str]) -> None:
     """And no other."""
-    page = (ROOT / "docs" / "monitoring.md").read_text()
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
     assert set(re.findall(r"^\| `(warmstart_\w+)` \|", page, re.MULTILINE)) == exposed
