@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from warmstart.slurm.facts import JobFacts
+from warmstart.slurm.pending import PendingJob
 
 VERSION = "25.11.2"
 # Names that must be there: in which file of the source, and the line that says so (a regular expression).
@@ -31,6 +32,14 @@ API = {
         r"    def array_tasks_waiting\(self\):",
         r"    def eligible_time\(self\):\n        return _raw_time\(self\.ptr\.eligible_time\)\n",
         r"    def admin_comment\(self\):\n        return cstr\.to_unicode\(self\.ptr\.admin_comment\)\n",
+        r"    def user_id\(self\):\n        return u32_parse\(self\.ptr\.user_id, zero_is_noval=False\)\n",
+        r"    def group_id\(self\):\n        return u32_parse\(self\.ptr\.group_id, zero_is_noval=False\)\n",
+        r"    def priority\(self\):\n        return u32_parse\(self\.ptr\.priority, zero_is_noval=False\)\n",
+        r"    def constraints\(self\):\n        return cstr\.to_list\(self\.ptr\.features\)\n",
+        *(
+            rf"    def {name}\(self\):\n        return cstr\.to_unicode\(self\.ptr\.{name}\)\n"
+            for name in ("account", "cluster", "comment", "name", "partition", "submit_line")
+        ),
         r"cdef class Jobs\(MultiClusterMap\):",
         r"    def load\(preload_passwd_info=False, frozen=False\):",
     ],
@@ -50,6 +59,10 @@ API = {
     "pyslurm/utils/cstr.pyx": [r"^cdef to_unicode\(char \*_str, default=None\):$"],
 }
 
+# Of a job that is pending, once `Job.state` says so.
+PENDING = PendingJob(
+    7, 2001, 2001, "c1", "main", "team", "high", "a100&nvme,ib", "train", 5, "warmstart: image=a:1", "b:1"
+)
 JOB = JobFacts(7, "RUNNING", "high", "5_2", 1795333348, "site")  # that it tells of; 8 is another one
 
 _SOURCE = """\
@@ -61,6 +74,9 @@ class RPCError(Exception):
 class Job:
     state, qos, array_id, array_task_id, array_tasks_waiting = "RUNNING", "high", 5, 2, None
     eligible_time, admin_comment = 1795333348, "site"
+    user_id, group_id, cluster, partition, account, priority = 2001, 2001, "c1", "main", "team", 5
+    constraints, name, comment = ["a100&nvme", "ib"], "train", "warmstart: image=a:1"
+    submit_line = "sbatch --container-image=b:1 job.sh"
 
     def __init__(self, job_id):
         if not hasattr(Job, "id"):

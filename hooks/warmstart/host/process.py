@@ -52,7 +52,7 @@ class ProgramNotStarted(ResourceError):
 
 
 class CompletedProgram(NamedTuple):
-    """Exit status and output of a program; each stream is cut after about `MOST_OUTPUT` bytes."""
+    """Exit status and output of a program."""
 
     status: int  # negative if a signal ended it: -SIGNAL
     stdout: bytes
@@ -73,8 +73,9 @@ def run(
     cwd: str = "/",
     keep: Sequence[int] = (),
     watch: Callable[[], None] | None = None,
+    most: int = MOST_OUTPUT,
 ) -> CompletedProgram:
-    """Run a program to its end, as `identity` (default: our own).
+    """Run a program to its end, as `identity` (default: our own). Each stream is cut after about `most` bytes.
 
     `watch` is called every second; an exception from it kills the program. If we are not root, a watched program gets
     a session of its own, whose process group is killed at the end, since no namespace ends the program's children.
@@ -105,7 +106,7 @@ def run(
             raise
         raise ProgramNotStarted(program=argv[0], problem=error.strerror) from error
     try:
-        stdout, stderr = _collect(process, deadline, watch)
+        stdout, stderr = _collect(process, deadline, watch, most)
         return CompletedProgram(process.wait(max(deadline.left(), 1.0)), stdout, stderr)
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise ProgramTooSlow(program=argv[0]) from error
@@ -177,7 +178,7 @@ def run_alone(
 
 
 def _collect(
-    process: subprocess.Popen[bytes], deadline: Deadline, watch: Callable[[], None] | None
+    process: subprocess.Popen[bytes], deadline: Deadline, watch: Callable[[], None] | None, most: int
 ) -> tuple[bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
@@ -195,6 +196,6 @@ def _collect(
                 chunk = os.read(key.fd, 65536)
                 if not chunk:
                     selector.unregister(key.fd)
-                elif len(collected[key.fd]) < MOST_OUTPUT:
+                elif len(collected[key.fd]) < most:
                     collected[key.fd] += chunk
     return bytes(collected[streams[0].fileno()]), bytes(collected[streams[1].fileno()])

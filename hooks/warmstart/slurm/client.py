@@ -14,6 +14,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker, WorkerBug
 from warmstart.slurm import controller
 from warmstart.slurm.facts import Configuration, JobFacts
+from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.spec import Spec, SpecUnusable, as_json
 
 P = ParamSpec("P")
@@ -61,6 +62,12 @@ class SlurmClient:
         from warmstart.slurm import pyslurm_lookup
 
         return self._in_a_child(deadline, pyslurm_lookup.jobs, libraries, slurm_conf, job_ids)
+
+    def pending_by_pyslurm(self, libraries: str, slurm_conf: str, deadline: Deadline) -> list[PendingJob] | None:
+        """Return the pending jobs, by priority. Raises as `jobs_by_pyslurm`."""
+        from warmstart.slurm import pyslurm_lookup
+
+        return self._in_a_child(deadline, pyslurm_lookup.pending, libraries, slurm_conf)
 
     def configuration_by_pyslurm(self, libraries: str, slurm_conf: str, deadline: Deadline) -> Configuration | None:
         """Return slurmctld's settings; None if pyslurm cannot be loaded. Raises as `jobs_by_pyslurm`."""

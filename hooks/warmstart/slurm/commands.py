@@ -4,6 +4,7 @@ Every call has a deadline. Not on the hot path of a compute node: SchedMD asks p
 (doc/html/prolog_epilog.shtml). `slurm.slurmctld` is the interface to the queries.
 
 - Jobs: squeue with fields that have no text of the job's owner, so nothing that a user writes can look like an answer.
+  What pending jobs ask for is such a text: there its output is JSON (`slurm.pending`).
 - Step daemons (maintenance): a running one proves that its job is on this host; its title is `slurmstepd: [7.batch]`
   (seen on 22.05; `setproctitle` in src/slurmd/slurmstepd). Anybody can give a process that title, so real uid and
   executable count, too (docs/threats.md, row 33). Its absence proves nothing, because without PrologFlags=Contain none
@@ -26,9 +27,12 @@ from contextlib import suppress
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.process import CompletedProgram, run
-from warmstart.slurm.facts import SCRIPTS, Access, Configuration, JobFacts
+from warmstart.slurm import pending as pending_jobs
+from warmstart.slurm.facts import PENDING, SCRIPTS, Access, Configuration, JobFacts
+from warmstart.slurm.pending import PendingJob
 
 _DRAIN_S = 5.0
+_MOST_PENDING = 64 << 20  # bytes of squeue's JSON: about 3.3 KB for each job, running ones included
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d")
 _LONGEST_REASON = 200
 _UNSET = ("", "N/A", "(null)")
@@ -80,6 +84,15 @@ def _job(row: list[str]) -> JobFacts:
 
 def _set(value: str) -> str:
     return "" if value in _UNSET else value
+
+
+def pending(access: Access, deadline: Deadline) -> list[PendingJob]:
+    """Return the pending jobs, by priority. `ValueError` if squeue fails, or has no JSON."""
+    argv, env = [squeue(access.scontrol), "--json", f"--states={PENDING}"], _environment(access.slurm_conf)
+    process = run(argv, deadline=deadline, identity=access.identity, env=env, most=_MOST_PENDING)
+    if process.status != 0:
+        raise ValueError(f"squeue: {process.complaint()}")
+    return pending_jobs.parse(process.stdout.decode("utf-8", "replace"))
 
 
 def configuration(access: Access, deadline: Deadline) -> Configuration:

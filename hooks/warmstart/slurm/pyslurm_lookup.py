@@ -12,11 +12,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from importlib import metadata
 from types import ModuleType
 from typing import Protocol
 
-from warmstart.slurm.facts import SCRIPTS, Configuration, JobFacts
+from warmstart.slurm.facts import PENDING, SCRIPTS, Configuration, JobFacts
+from warmstart.slurm.pending import PendingJob, SubmitLine, by_priority, is_bounded
 
 INVALID_JOB_ID = 2017  # ESLURM_INVALID_JOB_ID (slurm/slurm_errno.h)
 _ATTRIBUTES = ("prolog", "epilog", "prolog_slurmctld", "epilog_slurmctld")
@@ -33,6 +35,16 @@ class _Job(Protocol):
     array_tasks_waiting: str | None
     eligible_time: int | None
     admin_comment: str | None
+    priority: int | None
+    user_id: int | None
+    group_id: int | None
+    cluster: str | None
+    partition: str | None
+    account: str | None
+    constraints: list[str] | None
+    name: str | None
+    comment: str | None
+    submit_line: str | None
 
 
 def release(libraries: str) -> str:
@@ -60,6 +72,23 @@ def jobs(libraries: str, slurm_conf: str, job_ids: list[int]) -> list[JobFacts] 
     if job.id != job_ids[0]:
         raise OSError(errno.ESRCH, f"slurmctld answered about job {job.id}")
     return [_facts(job)]
+
+
+def pending(libraries: str, slurm_conf: str) -> list[PendingJob] | None:
+    """Return the pending jobs, by priority; None if pyslurm cannot be loaded. Raises `OSError` with Slurm's message."""
+    pyslurm = _load(libraries, slurm_conf)
+    if pyslurm is None:
+        return None
+    try:
+        known = pyslurm.Jobs.load()
+    except pyslurm.RPCError as error:
+        raise OSError(errno.EIO, str(error)) from error
+    found = []
+    for job in known.values():
+        with suppress(UnicodeDecodeError):  # its owner wrote something else than UTF-8, which pyslurm expects
+            if job.state == PENDING and is_bounded(pending_job := _pending(job)):
+                found.append((job.priority or 0, pending_job))
+    return by_priority(found)
 
 
 def configuration(libraries: str, slurm_conf: str) -> Configuration | None:
@@ -99,3 +128,20 @@ def _facts(job: _Job) -> JobFacts:
         eligible=job.eligible_time or 0,
         admin_comment=job.admin_comment or "",
     )
+
+
+def _pending(job: _Job) -> PendingJob:
+    pending_job = PendingJob(
+        job_id=job.id,
+        uid=job.user_id or 0,
+        gid=job.group_id or 0,
+        cluster=job.cluster or "",
+        partition=job.partition or "",
+        account=job.account or "",
+        qos=job.qos or "",
+        constraints=",".join(job.constraints or ()),
+        name=job.name or "",
+        array=job.array_id or 0,
+        comment=job.comment or "",
+    )
+    return pending_job._replace(**SubmitLine.of(job.submit_line or "")._asdict())

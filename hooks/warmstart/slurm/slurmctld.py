@@ -6,11 +6,13 @@
 | a prolog that requeues its job | whether the job is a task of an array, if no spec tells |
 | maintenance | whether a job without a step daemon is over |
 | a background import | whether the jobs that wait for the image are pending |
+| a prefetch of images | which jobs are pending, and what they ask for |
 | maintenance, a hook that compiles the policy, doctor | what slurmctld enforces, and which hooks it runs |
 
 pyslurm is used where it is installed for the running release of Slurm: of another release it may crash or return
 nonsense. It runs in a child of its own, because libslurm cannot be interrupted. A query that fails there is not
-repeated through a command. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a user is in.
+repeated through a command. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a user is in, or
+as JSON.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from warmstart.host.identity import Identity
 from warmstart.slurm import commands, pyslurm_lookup
 from warmstart.slurm.client import SlurmClient
 from warmstart.slurm.facts import Access, Configuration, JobFacts
+from warmstart.slurm.pending import PendingJob
 
 QUERY_S = 10.0
 PYSLURM, COMMANDS = "pyslurm", "squeue"
@@ -61,6 +64,17 @@ class Slurmctld:
         """Return those of the jobs that slurmctld knows. One query for all."""
         with _problems(f"{len(job_ids)} jobs"):
             return self._jobs(job_ids, deadline) if job_ids else []
+
+    def pending(self, deadline: Deadline) -> list[PendingJob]:
+        """Return the jobs that wait to be started, by priority, at most `slurm.pending.MOST`. One query."""
+        with _problems("pending jobs"):
+            if self._takes_pyslurm(deadline):
+                with SlurmClient(self._identity) as client:
+                    found = client.pending_by_pyslurm(self._access.libraries, self._access.slurm_conf, deadline)
+                if found is not None:
+                    return found
+                self._source = COMMANDS
+            return commands.pending(self._access, deadline)
 
     def configuration(self, deadline: Deadline) -> Configuration:
         """Return settings that are in force, whatever slurm.conf says by now."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_pyslurm import JOB, install
+from tests.support.fake_pyslurm import JOB, PENDING, install
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.slurm.facts import Access, JobFacts
@@ -75,6 +75,28 @@ def test_pyslurm_tells_of_several_jobs_and_of_the_configuration(tmp_path: Path) 
     assert slurmctld.jobs([], after(60)) == []
     found = slurmctld.configuration(after(60))
     assert (found.enforced, found.scripts["Prolog"], found.scripts["Epilog"]) == (["limits"], ["/site/prolog"], [])
+
+
+def test_pyslurm_tells_of_pending_jobs(tmp_path: Path) -> None:
+    """Whatever one user wrote, the jobs of others count: pyslurm takes all texts for UTF-8."""
+    broken = (
+        "Job.state = 'PENDING'\n"
+        "Job.comment = property(lambda job: b'\\xff'.decode() if job.id == 8 else 'warmstart: image=a:1')"
+    )
+    install(tmp_path / "libraries", broken=broken)
+    found = controller(tmp_path, "25.11.1").pending(after(60))
+    assert found == [PENDING._replace(job_id=6), PENDING]
+    assert not (tmp_path / "asked").exists()
+
+
+def test_without_pyslurm_squeue_tells_of_pending_jobs(tmp_path: Path) -> None:
+    """One call for all."""
+    script = """printf '%s' "$*" >>"${0%/*}/asked"; echo '{"jobs": [{"job_state": "PENDING", "user_id": 2001}]}'"""
+    (job,) = controller(tmp_path, script=script).pending(after(60))
+    assert job.uid == 2001
+    assert (tmp_path / "asked").read_text() == "--json --states=PENDINGsqueue\n"
+    with pytest.raises(LookUpFailed, match="about pending jobs: squeue: Unable to contact"):
+        controller(tmp_path, script="echo 'Unable to contact' >&2; exit 1").pending(after(60))
 
 
 @pytest.mark.parametrize(
