@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -218,3 +219,38 @@ def test_maintenance_starts_what_nobody_works_on(site: Site, fresh_image: Callab
     site.wait_imports()
     assert outcomes(site, image) == ["image.import-started", "image.imported"]
     assert requests.keys(str(directory)) == []
+
+
+def test_a_pending_job_finds_its_image(site: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
+    """`warmstart images prefetch` asks slurmctld once; beside the job wait those of a user who asks for a lot.
+
+    One import is made, before the job starts, and the job waits for nothing.
+    """
+    image = fresh_image()
+    job = site.cluster.submit(SHOW, ALICE, wanting(image), "--hold")
+    hostile = [
+        site.cluster.submit(SHOW, BOB, f"--comment={text}", "--hold")
+        for text in (
+            "warmstart: image=evil.example.com/a:1",
+            'warmstart: image=a"}],\n"jobs": [',
+            "warmstart: x=\udcff",
+        )
+    ]
+    done = site.command("images", "prefetch", "--pending", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert [(row["reference"], row["result"], row["job_id"]) for row in answer["images"]] == [(image, "requested", job)]
+    assert answer["refused"] == len(hostile)
+    site.wait_imports()
+    name = image.partition("/")[2].partition(":")[0]
+    fetched = registry.requests("GET", f"/{name}/blobs/")
+    again = json.loads(site.command("images", "prefetch", "--pending", "--json").stdout)
+    assert [row["result"] for row in again["images"]] == ["present"]
+    site.cluster.admin("scontrol", "release", str(job))
+    ended = site.finish(job)
+    for other in hostile:
+        site.cluster.cancel(other)
+    assert ended.output == "found\n"
+    assert len(site.events(job, "image.reused")) == 1
+    assert outcomes(site, image) == ["image.import-started", "image.imported"]
+    assert registry.requests("GET", f"/{name}/blobs/") == fetched > 0

@@ -37,3 +37,10 @@ def test_an_import_has_limits_and_may_clean_up() -> None:
     assert settings["KillMode"] == "mixed"
     assert {"CPUWeight", "IOWeight", "MemoryHigh", "MemoryMax", "TasksMax", "RuntimeMaxSec"} <= settings.keys()
     assert "[Install]" not in unit
+
+
+def test_a_prefetch_starts_the_command() -> None:
+    """Its imports are units of their own, so it ends at once."""
+    unit = (UNITS / "warmstart-prefetch.service").read_text()
+    assert re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE) == ["@PREFIX@/bin/warmstart images prefetch"]
+    assert (UNITS / "warmstart-prefetch.timer").exists()

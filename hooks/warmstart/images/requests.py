@@ -79,6 +79,7 @@ class ImportRequest(NamedTuple):
     asked: float
     attempts: int = 0  # that were started
     tried: float = 0.0  # when the last one was started; 0: the next may start at once
+    fresh_after: float = 0.0  # a tag that was resolved before this is asked again, whatever `images.tag_ttl`
 
     @classmethod
     def of(cls, query: ImageQuery, site: Site, private: str) -> ImportRequest:

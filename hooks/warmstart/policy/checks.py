@@ -111,6 +111,10 @@ def _registries(model: PolicyModel) -> Iterator[Fault]:
     for number, registry in enumerate(model.images.insecure):
         if registry not in model.images.registries:
             yield _fault(("images", "insecure", number), f"{registry} is not in images.registries")
+    for number, reference in enumerate(model.images.prefetch):
+        registry = registry_of(reference)
+        if registry not in model.images.registries:
+            yield _fault(("images", "prefetch", number), f"registry {registry} is not in images.registries")
 
 
 def _image_directories(model: PolicyModel) -> Iterator[Fault]:

@@ -114,6 +114,7 @@ class Images(NamedTuple):
     parallel: int
     keep_layers: int  # bytes
     requeues: int
+    prefetch: tuple[str, ...]  # references
 
 
 class Seed(NamedTuple):

@@ -330,6 +330,11 @@ class Images(Section):
         le=64,
         description="Imports that run on a node at a time. More wait, in an order that is fair to all users.",
     )
+    prefetch: list[Reference] = Field(
+        default=[],
+        description="Images that `warmstart images prefetch` keeps in the store, before any job asks for them "
+        "([images.md](images.md), Prefetch). They count in no quota.",
+    )
     requeues: int = Field(
         default=3,
         ge=1,
