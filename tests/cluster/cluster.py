@@ -56,16 +56,20 @@ class Cluster:
     """Context manager of a running, idle cluster; it is removed at the end.
 
     `prefix` is where warmstart is, or will be, installed: by default `base/warmstart`. Slurm looks up the hooks when a
-    job starts, so they may be installed into the running cluster. With `namespace` each job has a /tmp of its own.
+    job starts, so they may be installed into the running cluster. With `namespace` each job has a /tmp of its own. Each
+    node says that it has `cpus`.
     """
 
     nodes = config.NODES
 
-    def __init__(self, prefix: Path | None = None, *, namespace: config.Namespace | None = None) -> None:
+    def __init__(
+        self, prefix: Path | None = None, *, namespace: config.Namespace | None = None, cpus: int = config.CPUS
+    ) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="warmstart-", dir="/var/tmp"))
         self.base.chmod(0o755)
         self.prefix = prefix or self.base / "warmstart"
         self._namespace = namespace
+        self._cpus = cpus
         self._keep_logs = False
         self._daemons = Daemons(self.base)
         self._owner = os.getpid()
@@ -210,6 +214,13 @@ class Cluster:
         self._daemons.restart_slurmctld()
         processes.wait_until("an answer of slurmctld", self._answers, _START_S)
 
+    def reread(self) -> None:
+        """Restart slurmctld and all slurmds, which read their configuration again."""
+        self.restart_slurmctld()
+        for node in self.nodes:
+            self.kill_slurmd(node)
+            self.start_slurmd(node)
+
     # --- the host
 
     @property
@@ -272,7 +283,7 @@ class Cluster:
 
     def _start(self) -> None:
         self._accounts = Accounts(self.base / "home")
-        self._daemons.start(self.prefix, namespace=self._namespace)
+        self._daemons.start(self.prefix, namespace=self._namespace, cpus=self._cpus)
         idle = ["idle"] * len(self.nodes)
         processes.wait_until(
             "four idle nodes", lambda: [s.state for s in self.node_states().values()] == idle, _START_S

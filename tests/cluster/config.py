@@ -107,7 +107,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def write(base: Path, prefix: Path, *, namespace: Namespace | None) -> tuple[int, dict[str, int]]:
+def write(base: Path, prefix: Path, *, namespace: Namespace | None, cpus: int = CPUS) -> tuple[int, dict[str, int]]:
     """Write etc/slurm.conf, and beside it the file that admins are told to include.
 
     Returns slurmctld's port and each node's.
@@ -115,7 +115,7 @@ def write(base: Path, prefix: Path, *, namespace: Namespace | None) -> tuple[int
     hostname = socket.gethostname()
     controller, *ports = free_ports(1 + len(NODES))
     nodes = "\n".join(
-        f"NodeName={node} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS}"
+        f"NodeName={node} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} CPUs={cpus}"
         for node, port in zip(NODES, ports, strict=True)
     )
     etc = base / "etc"

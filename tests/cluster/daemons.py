@@ -41,11 +41,11 @@ class Daemons:
         """Whether the daemons have been started."""
         return bool(self._slurmds)
 
-    def start(self, prefix: Path, *, namespace: config.Namespace | None) -> None:
+    def start(self, prefix: Path, *, namespace: config.Namespace | None, cpus: int) -> None:
         """Write the configuration for hooks at `prefix` and start everything, slurmds last."""
         for name in ("log", "run", "spool", *(f"spool/{node}" for node in config.NODES)):
             (self._base / name).mkdir()
-        controller, self._node_ports = config.write(self._base, prefix, namespace=namespace)
+        controller, self._node_ports = config.write(self._base, prefix, namespace=namespace, cpus=cpus)
         self._start_munged()
         self._start_slurmctld(controller)
         for node in config.NODES:

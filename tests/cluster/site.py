@@ -131,10 +131,10 @@ class Site:
         """Return a job's events of one kind."""
         return self.audit("--job", str(job_id), "--event", event)
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the installed command line as root, with an empty environment."""
+    def command(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the installed command line as root, with only these variables."""
         program = self.cluster.prefix / "bin" / "warmstart"
-        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env={})
+        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env=env or {})
 
     def compile_job(self, tool: str, user: str, node: str, *arguments: str) -> int:
         """Submit the tool's sample job (tests/jobs/TOOL_job.py) on one node; returns its id. `arguments`: sbatch's."""

@@ -132,10 +132,7 @@ def prolog_flags(site: Site, flags: str) -> Iterator[None]:
     text = conf.read_text()
     for wanted in (re.sub(r"(?m)^PrologFlags=.*$", f"PrologFlags={flags}", text), text):
         conf.write_text(wanted)
-        site.cluster.restart_slurmctld()
-        for node in site.cluster.nodes:
-            site.cluster.kill_slurmd(node)
-            site.cluster.start_slurmd(node)
+        site.cluster.reread()
         if wanted != text:
             yield
 
@@ -236,16 +233,20 @@ def test_a_pending_job_finds_its_image(site: Site, registry: Registry, fresh_ima
             "warmstart: x=\udcff",
         )
     ]
-    done = site.command("images", "prefetch", "--pending", "--json")
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+
+    def prefetch() -> dict[str, Any]:
+        done = site.command("images", "prefetch", "--pending", "--json", env=site.cluster.environment)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    answer = prefetch()
     assert [(row["reference"], row["result"], row["job_id"]) for row in answer["images"]] == [(image, "requested", job)]
     assert answer["refused"] == len(hostile)
     site.wait_imports()
     name = image.partition("/")[2].partition(":")[0]
     fetched = registry.requests("GET", f"/{name}/blobs/")
-    again = json.loads(site.command("images", "prefetch", "--pending", "--json").stdout)
-    assert [row["result"] for row in again["images"]] == ["present"]
+    assert [row["result"] for row in prefetch()["images"]] == ["present"]
     site.cluster.admin("scontrol", "release", str(job))
     ended = site.finish(job)
     for other in hostile:

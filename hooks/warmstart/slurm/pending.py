@@ -22,7 +22,7 @@ MOST = 5000  # jobs; those of the highest priority
 LONGEST_COMMENT = 1024
 LONGEST_TEXT = 256  # of any other
 LONGEST_LINE = 8192  # of a submit line; options come first in it
-_JOBS = re.compile(r'"jobs":\s*\[')
+_JOBS = re.compile(r'"jobs":\s*\[\s*')
 _BETWEEN = re.compile(r"[\s,]*")
 _OPTIONS = ("--container-image", "--warm-image")
 

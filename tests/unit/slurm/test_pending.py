@@ -27,7 +27,7 @@ NEW = OLD | {
 
 def squeue(*jobs: dict[str, Any]) -> str:
     """Return squeue's output."""
-    return json.dumps({"meta": {"Slurm": {"release": "22.05.8"}}, "errors": [], "jobs": jobs})
+    return json.dumps({"meta": {"Slurm": {"release": "22.05.8"}}, "errors": [], "jobs": jobs}, indent=3)
 
 
 def test_a_job_of_an_old_and_of_a_new_slurm() -> None:
