@@ -3,7 +3,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 PYTHON  ?= /usr/bin/python3
 # Tests at work at the same time: most of them wait for Slurm half of their time.
-JOBS    ?= $(shell expr $$(nproc) + 1)
+JOBS    ?= $(shell expr $$(nproc) + 2)
 VENV    := .venv
 BIN     := $(VENV)/bin
 

@@ -27,6 +27,7 @@ WIDTH = 80
 USERS = (ALICE, BOB, ALICE, BOB)
 FILES, FILE_BYTES = 300, 100_000  # of the image, besides a shell
 MOTD = "hello from the image"
+JOBS = {"numba": "numba_array", "inductor": "inductor"}  # tests/jobs/NAME_job.py
 
 CAPTION = """\
 Seconds of an image job: from its submission to the first word from inside the
@@ -170,7 +171,7 @@ class Demo:
 
     def _compile(self, tool: str, node: str, *arguments: str) -> tuple[JobResult, float, int]:
         """Run the tool's sample job; return it with the seconds that compiling took, and the tool's cache hits."""
-        job = self._finished(self.site.compile_job(tool, ALICE, node, *arguments))
+        job = self._finished(self.site.compile_job(JOBS[tool], ALICE, node, *arguments))
         printed = result(job.output)
         return job, float(printed["seconds"]), int(printed["cache_hits"])
 
@@ -217,7 +218,7 @@ class Demo:
 
 def tools() -> list[str]:
     """Return the compilers that are installed here."""
-    return ["numba", *(["inductor"] if importlib.util.find_spec("torch") else [])]
+    return [tool for tool in JOBS if tool == "numba" or importlib.util.find_spec("torch")]
 
 
 if __name__ == "__main__":

@@ -97,7 +97,8 @@ def test_four_jobs_of_two_users_share_one_import(
     assert set(downloads.values()) == {1}
 
 
-@pytest.mark.parametrize("tool", ["numba", "inductor"])
+# test_real_tools has Inductor warm on another node in each run; that takes half a minute once.
+@pytest.mark.parametrize("tool", ["numba", pytest.param("inductor", marks=pytest.mark.sweep)])
 def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: Path, tool: str) -> None:
     """By the tool's counters: all misses on n1, all hits on n2; ws-bob on n3 gets nothing of it."""
     if tool == "inductor" and os.environ.get("CI") != "true" and importlib.util.find_spec("torch") is None:
