@@ -221,6 +221,10 @@ class Cluster:
             self.kill_slurmd(node)
             self.start_slurmd(node)
 
+    def daemons(self) -> dict[str, int]:
+        """Return the pids of `slurmctld` and of each `slurmd NODE`."""
+        return self._daemons.pids()
+
     # --- the host
 
     @property

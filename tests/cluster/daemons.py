@@ -30,6 +30,7 @@ class Daemons:
         self._others: list[subprocess.Popen[bytes]] = []
         self._slurmctld: tuple[subprocess.Popen[bytes], int] | None = None
         self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
+        self._parents = processes.Parents()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -77,9 +78,15 @@ class Daemons:
         process.wait(_START_S)
         self._start_slurmctld(port)
 
+    def pids(self) -> dict[str, int]:
+        """Return the pids of slurmctld (`slurmctld`) and of each node's slurmd (`slurmd n1`)."""
+        assert self._slurmctld is not None, "the cluster is not started"
+        slurmds = {f"slurmd {node}": process.pid for node, process in self._slurmds.items()}
+        return {"slurmctld": self._slurmctld[0].pid, **slurmds}
+
     def running_hooks(self) -> bool:
         """Whether any slurmd has a child: in 22.05 its only children are hooks and new steps."""
-        return bool(processes.children(*(process.pid for process in self._slurmds.values())))
+        return self._parents.any_child({process.pid for process in self._slurmds.values()})
 
     def reap(self) -> None:
         """Wait for the daemons after they were killed."""

@@ -64,7 +64,10 @@ def tmpfs(target: Path, size: str = "8m", inodes: int = 1000) -> Iterator[Path]:
 
 @contextmanager
 def read_only(target: Path) -> Iterator[Path]:
-    """Make everything below a directory read-only (EROFS, also for root) by a bind mount on it."""
+    """Make everything below a directory read-only (EROFS, also for root) by a bind mount on it.
+
+    Raises CalledProcessError where somebody opened a file to write in that moment.
+    """
     _mount("--bind", str(target), str(target))
     try:
         _mount("-o", "remount,bind,ro", str(target))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tests.cluster.accounts import Account
 
@@ -136,6 +136,27 @@ def arguments(pid: int) -> list[bytes]:
 def children(*pids: int) -> set[int]:
     """Return the live children of processes; those of a slurmd are its running hooks."""
     return {child for child, parent in parents().items() if parent in pids}
+
+
+class Parents:
+    """The parents of all processes, for one who asks often: whose parent is known is not looked at again.
+
+    A process whose parent ends keeps the one that it was seen with.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def any_child(self, parents: Collection[int]) -> bool:
+        """Return whether one of `parents` has a child, which may be a zombie."""
+        now = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+        self._known = {entry: self._known.get(entry) or _parent(entry) for entry in now}
+        return any(parent in parents for parent in self._known.values())
+
+
+def _parent(pid: str) -> int:
+    fields = _stat(int(pid))
+    return int(fields[1]) if fields else 0
 
 
 def _members(base: Path) -> set[int]:

@@ -1,0 +1,40 @@
+"""Run the load: `python -m tests.load --jobs 2000 --seed 1`. Exits 0 if nothing was found.
+
+The figures go to build/reliability/load.json and, as a part of a page, to load.md beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+from tests.load.run import Load, figures, fragment
+
+RESULTS = Path(__file__).resolve().parents[2] / "build" / "reliability"
+
+
+def main() -> int:
+    """Run and write the figures."""
+    parser = argparse.ArgumentParser(prog="tests.load")
+    parser.add_argument("--jobs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    wanted = parser.parse_args()
+    with Cluster() as cluster, Registry(cluster.base) as registry:
+        load = Load(Site(cluster, registry.url), registry, wanted.jobs, wanted.seed)
+        outcome = load.run(lambda line: print(line, flush=True))  # noqa: T201 - progress
+        if outcome.findings:
+            cluster.keep_logs()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "load.json").write_text(json.dumps(figures(outcome), indent=1) + "\n")
+    (RESULTS / "load.md").write_text(fragment(outcome))
+    print(fragment(outcome))  # noqa: T201 - the result
+    return 1 if outcome.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""Faults that a load run injects, drawn from a seed.
+
+They are of users, store, registry, policy or controller. None is a node's own, so no node may drain.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from tests.cluster import mounts, processes
+from tests.cluster.accounts import IMPORT, STORE, VALIDATE
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+from tests.load.resources import uid_of
+
+SHORT_S = 3.0
+RESTART_S = 2.5  # slurmd tells a requeued job's new credential from the revoked one by the second
+# After one of these a job of the same wave may lack its image, or warmstart altogether.
+COSTS_AN_IMAGE = {"an import killed", "a worker killed", "a silent registry", "a read-only store", "switched off"}
+
+
+class Faults:
+    """What may go wrong, and how often it did."""
+
+    def __init__(self, site: Site, registry: Registry, seed: int) -> None:
+        self.injected: Counter[str] = Counter()
+        self.in_wave: set[str] = set()
+        self._site, self._registry = site, registry
+        self._dice = random.Random(seed)
+        self._requeued: dict[str, float] = {}
+        self._uids = {site.cluster.account(name).uid for name in (STORE, IMPORT, VALIDATE)}
+        self._kinds: dict[str, tuple[int, Callable[[list[str]], bool]]] = {
+            "a job cancelled": (25, self._cancel),
+            "a job requeued": (20, self._requeue),
+            "a worker killed": (20, self._kill_worker),
+            "an import killed": (6, self._kill_import),
+            "a silent registry": (6, self._silent_registry),
+            "a read-only store": (6, self._read_only_store),
+            "a damaged bundle": (6, self._damage),
+            "a broken policy": (5, self._broken_policy),
+            "switched off": (3, self._off),
+            "maintenance": (8, self._maintain),
+            "slurmctld restarted": (2, self._restart_slurmctld),
+            "a slurmd killed": (3, self._restart_slurmd),
+        }
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster."""
+        return self._site.cluster
+
+    def inject(self, jobs: list[str]) -> None:
+        """Inject one fault. `jobs` are the ids, as squeue writes them, of the jobs that have not ended."""
+        names, kinds = zip(*self._kinds.items(), strict=True)
+        (name,) = self._dice.choices(names, [weight for weight, _ in kinds])
+        if self._kinds[name][1](jobs):
+            self.injected[name] += 1
+            self.in_wave.add(name)
+
+    def restart_requeued(self) -> None:
+        """Let requeued jobs start now, not two minutes later."""
+        for job, since in list(self._requeued.items()):
+            if time.monotonic() > since + RESTART_S:
+                del self._requeued[job]
+                with suppress(RuntimeError):  # it was cancelled meanwhile
+                    self.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
+
+    def _cancel(self, jobs: list[str]) -> bool:
+        return bool(jobs) and self._told("scancel", self._dice.choice(jobs))
+
+    def _requeue(self, jobs: list[str]) -> bool:
+        if not jobs or "+" in (job := self._dice.choice(jobs)):
+            return False
+        if self._told("scontrol", "requeue", job):
+            self._requeued[job] = time.monotonic()
+            return True
+        return False  # it had not begun, or had ended
+
+    def _told(self, *argv: str) -> bool:
+        try:
+            self.cluster.admin(*argv)
+        except RuntimeError:
+            return False
+        return True
+
+    def _kill_worker(self, _jobs: list[str]) -> bool:
+        """Kill a process that works for a hook of this installation under another identity."""
+        own = str(self.cluster.prefix).encode()
+        found = [
+            pid
+            for pid in processes.parents()
+            if uid_of(pid) in self._uids and any(own in word for word in processes.arguments(pid))
+        ]
+        return bool(found) and _kill(self._dice.choice(sorted(found)))
+
+    def _kill_import(self, _jobs: list[str]) -> bool:
+        found = self._site.imports()
+        return bool(found) and _kill(self._dice.choice(sorted(found)))
+
+    def _silent_registry(self, _jobs: list[str]) -> bool:
+        with self._registry.silent():
+            time.sleep(self._dice.uniform(0.5, 2) * SHORT_S)
+        return True
+
+    def _read_only_store(self, _jobs: list[str]) -> bool:
+        try:
+            with mounts.read_only(self._site.store):
+                time.sleep(SHORT_S)
+        except subprocess.CalledProcessError:  # somebody was writing
+            return False
+        return True
+
+    def _damage(self, _jobs: list[str]) -> bool:
+        """Change a byte of a published bundle, as a bad disk does."""
+        found = sorted(self._site.store.glob("artifacts/*/*/*/*.sqsh"))
+        if not found:
+            return False
+        path = self._dice.choice(found)
+        with suppress(FileNotFoundError), path.open("r+b") as file:  # merged meanwhile
+            at = self._dice.randrange(path.stat().st_size)
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 255]))
+        return True
+
+    def _broken_policy(self, _jobs: list[str]) -> bool:
+        policy = self._site.etc / "policy.yaml"
+        text = policy.read_text()
+        policy.write_text(text + "\nrules: {nonsense\n")
+        time.sleep(SHORT_S)
+        policy.write_text(text)
+        return True
+
+    def _off(self, _jobs: list[str]) -> bool:
+        (self._site.etc / "off").touch()
+        time.sleep(SHORT_S)
+        (self._site.etc / "off").unlink()
+        return True
+
+    def _maintain(self, _jobs: list[str]) -> bool:
+        self._site.command("maintain", *self._dice.choice(([], ["--store"])))
+        return True
+
+    def _restart_slurmctld(self, _jobs: list[str]) -> bool:
+        self.cluster.restart_slurmctld()
+        return True
+
+    def _restart_slurmd(self, _jobs: list[str]) -> bool:
+        """Kill the slurmd of a node that runs no hook just now, and start it again; its jobs go on."""
+        pids = self.cluster.daemons()
+        idle = [node for node in self.cluster.nodes if not processes.children(pids[f"slurmd {node}"])]
+        if not idle:
+            return False
+        node = self._dice.choice(idle)
+        self.cluster.kill_slurmd(node)
+        self.cluster.start_slurmd(node)
+        return True
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True

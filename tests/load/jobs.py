@@ -1,0 +1,162 @@
+"""The jobs of a load run: which there are follows from a seed.
+
+Each script proves what it got: it reads whole entries or none, and its last line says how it went. The profiles are
+defined in the policy, so that a job costs a shell and no compiler.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tests.cluster.accounts import ALICE, BOB
+
+POLICY = """\
+limits: {{workspace: 32MiB, keep: {keep}}}
+harvest: {{budget: 10s}}
+profiles:
+  alpha:
+    variables: {{ALPHA_CACHE: "{{dir}}"}}
+    entries: ["*.bin"]
+    relocation: relocatable
+  beta:
+    variables: {{BETA_CACHE: "{{dir}}"}}
+    entries: ["*/"]
+    relocation: relocatable
+rules:
+  - {{name: everyone, profiles: [alpha]}}
+  - {{name: shared, match: {{partition: ci}}, scope: site, publish: {{users: [ws-alice]}}}}
+  - {{name: ports, rendezvous: {{ports: 20000-20999, shared_nodes: true}}}}
+"""
+NAMES = 40  # of entries: most jobs find those that they want, some make new ones
+IMAGES = 4  # that jobs ask for at a time; with each wave a new one replaces the oldest
+DONE, WITHOUT, WRONG = "done", "without warmstart", "WRONG"
+# A whole entry ends with its own name. Nobody ever sees half of one, nor one of another name.
+_BEGIN = """\
+whole() {{ [ "$(head -n1 "$1")" = "$2" ] && [ "$(tail -n1 "$1")" = "end $2" ]; }}
+entry() {{ # DIRECTORY NAME
+    if [ -e "$1" ]; then
+        whole "$1" "$2" || echo "{wrong}: $1 is not whole"
+    else
+        mkdir -p "${{1%/*}}"
+        {{ echo "$2"; head -c 20000 /dev/urandom | base64; echo "end $2"; }} >"$1.tmp" && mv "$1.tmp" "$1"
+    fi
+}}
+[ -n "$WARMSTART_CACHE" ] || {{ echo "{without}"; exit 0; }}
+touch "$TMPDIR/mine" || echo "{wrong}: TMPDIR"
+"""
+
+
+_USE = "\n".join(f'entry "$ALPHA_CACHE/{{{name}}}.bin" {{{name}}}' for name in "abc")
+_IMAGE = f'unsquashfs -s "$WARMSTART_IMAGE" >/dev/null || echo "{WRONG}: no image"'
+_BETA = 'entry "$BETA_CACHE/{a}/code" {a}'
+_PORT = "srun --ntasks-per-node=1 sh -c 'echo \"at $MASTER_ADDR:$MASTER_PORT\"' | sort -u | wc -l"
+_NAP = "sleep {nap}"
+_ODD = """\
+cd "$ALPHA_CACHE"
+ln -s /etc/shadow link.bin
+mkfifo pipe.bin
+mkdir closed && touch closed/x.bin && chmod 0 closed
+ln e*.bin hard.bin 2>/dev/null
+touch "$(printf 'new\\nline.bin')"
+chmod 0 .
+"""
+# What warmstart refuses, and the word that its sentence has.
+_REFUSED = {
+    "profiles=nope": "nope",
+    "image=registry.invalid/a:1": "registry.invalid",
+    "ports=9999": "ports",
+    "nonsense": "nonsense",
+}
+
+
+class Kind(NamedTuple):
+    """One kind of job. In `lines` {a}, {b}, {c} are names of entries, {nap} seconds."""
+
+    weight: int
+    lines: tuple[str, ...]
+    asks: str = ""  # in the comment; {image} is an image
+    options: tuple[str, ...] = ()
+    anywhere: bool = True  # whether a node may be named
+    tasks: int = 1  # jobs that it makes: tasks of an array, components
+    ends: str = "COMPLETED"
+
+
+KINDS = {
+    "uses its cache": Kind(30, (_USE, _NAP)),
+    "has an image": Kind(14, (_IMAGE, _NAP), "image={image}"),
+    "has an image and a profile": Kind(8, (_IMAGE, _USE, _BETA, _NAP), "image={image} profiles=beta"),
+    "of two nodes": Kind(
+        8,
+        (_USE, f'[ "$({_PORT})" = 1 ] || echo "{WRONG}: MASTER_PORT"', _NAP),
+        "ports=2",
+        ("--nodes=2",),
+        anywhere=False,
+    ),
+    "array": Kind(5, (_USE, _NAP), options=("--array=0-2",), tasks=3),
+    "heterogeneous": Kind(
+        3,
+        (_USE, f'srun --het-group=0,1 sh -c \'[ -d "$WARMSTART_CACHE" ]\' || echo "{WRONG}: a component"', _NAP),
+        options=("--ntasks=1", ":", "--ntasks=1"),
+        anywhere=False,
+        tasks=2,
+    ),
+    "rewrites an entry": Kind(5, ('rm -f "$ALPHA_CACHE/{a}.bin"', _USE, _NAP)),
+    "removes entries": Kind(3, ('rm -f "$ALPHA_CACHE/{a}"*.bin', _NAP)),
+    "starts fresh": Kind(3, (_USE, _NAP), "fresh"),
+    "keeps TMPDIR": Kind(2, (_USE,), "keep"),
+    "fails": Kind(5, (_USE, _NAP, f"echo {DONE}; exit 3"), ends="FAILED"),
+    "asks for too much": Kind(6, (), "{refused}", ends="FAILED"),
+    "leaves a process": Kind(3, (_USE, '(cd "$WARMSTART_CACHE"; env -i setsid sleep 20 >/dev/null 2>&1 &)')),
+    "leaves odd files": Kind(3, (_USE, _ODD)),
+    "fills its disk": Kind(
+        2, (_USE, f'head -c 40000000 /dev/zero >"$TMPDIR/much" 2>/dev/null && echo "{WRONG}: no limit"')
+    ),
+}
+
+
+class Job(NamedTuple):
+    """One submission."""
+
+    kind: str
+    user: str
+    script: str
+    options: tuple[str, ...]
+    refused: str  # the word that the output has if warmstart refuses the job; "" where it does not
+    image: str
+
+    @property
+    def ends(self) -> str:
+        """The state in which it ends, if no fault hits it."""
+        return KINDS[self.kind].ends
+
+
+def mix(number: int, seed: int, images: Sequence[str]) -> Iterator[Job]:
+    """Yield submissions that make at least `number` jobs. `images` may change in between."""
+    dice = random.Random(seed)
+    weights = [kind.weight for kind in KINDS.values()]
+    made = 0
+    while made < number:
+        (name,) = dice.choices(list(KINDS), weights)
+        made += KINDS[name].tasks
+        yield _job(name, KINDS[name], dice, images)
+
+
+def _job(name: str, kind: Kind, dice: random.Random, images: Sequence[str]) -> Job:
+    image = dice.choice(images) if "{image}" in kind.asks else ""
+    words, refused = dice.choice(list(_REFUSED.items())) if "{refused}" in kind.asks else ("", "")
+    options = list(kind.options)
+    if kind.anywhere and dice.random() < 0.5:
+        options.insert(0, f"--nodelist=n{dice.randint(1, 4)}")
+    if kind.anywhere and dice.random() < 0.2:
+        options.insert(0, "--partition=ci")
+    if kind.asks:
+        options.insert(0, f"--comment=warmstart: {kind.asks.format(image=image, refused=words)}")
+    names = {letter: f"e{dice.randrange(NAMES)}" for letter in "abc"}
+    nap = f"{dice.uniform(0, 3):.1f}"
+    text = "\n".join(kind.lines)
+    for key, value in {**names, "nap": nap}.items():
+        text = text.replace(f"{{{key}}}", value)
+    script = "\n".join(["#!/bin/bash", _BEGIN.format(wrong=WRONG, without=WITHOUT), text, f"echo {DONE}", ""])
+    return Job(name, dice.choice((ALICE, BOB)), script, tuple(options), refused, image)

@@ -1,0 +1,125 @@
+"""What a load run holds at one moment, and what must be gone at its end."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.cluster import processes
+from tests.cluster.accounts import ALICE, BOB, IMPORT, STORE, VALIDATE
+from tests.cluster.processes import wait_until
+from tests.cluster.site import Site
+from tests.cluster.teardown import mounts_below
+from warmstart.images.requests import keys
+
+
+class Daemon(NamedTuple):
+    """One daemon: its resident memory in KiB, and its open descriptors."""
+
+    memory: int
+    descriptors: int
+
+
+class Sample(NamedTuple):
+    """What is held at one moment: `held` counts mounts, loops, processes …; `daemons` has slurmctld and the slurmds."""
+
+    jobs: int
+    held: dict[str, int]
+    daemons: dict[str, Daemon]
+
+
+def sample(site: Site, jobs: int) -> Sample:
+    """Return what the cluster holds after so many jobs."""
+    held = {
+        "mounts": len(mounts_below(site.cluster.base)),
+        "loops": len(loops(site)),
+        "runs": len(site.leftovers()),
+        "ports": len(list(site.var.glob("ports/*"))),
+        "processes": len(processes_of_accounts(site)),
+        "journals": len(list(site.var.glob("*/journal/*"))),
+        "files of state": sum(len(names) for _, _, names in os.walk(site.var)),
+    }
+    return Sample(jobs, held, {name: _daemon(pid) for name, pid in site.cluster.daemons().items()})
+
+
+def left(site: Site) -> list[str]:
+    """Return what is left though every job has ended and maintenance has run: one line each, none if all is well."""
+    base = site.cluster.base
+    found = [f"left: {path}" for path in site.leftovers()]
+    for pattern in ("ports/*", "*/spool/*", "*/deferred/*", "*/journal/*"):
+        found += [f"left: {path}" for path in site.var.glob(pattern)]
+    found += [f"left: request of an import: {key}" for path in site.var.glob("*/imports") for key in keys(str(path))]
+    found += [f"left: {path}" for path in unfinished(site.store)]
+    layers = re.compile(rf"{re.escape(str(site.var))}/n\d/layers/[^/]+")
+    mounted = mounts_below(base)
+    found += [f"mounted: {target}" for target in mounted if not layers.fullmatch(target)]
+    if len(loops(site)) != len(mounted):
+        found += [f"{len(loops(site))} loop devices for {len(mounted)} mounts"]
+    for name, count in Counter(mounted).items():
+        found += [f"mounted {count} times: {name}"] if count > 1 else []
+    try:
+        wait_until("the processes", lambda: not processes_of_accounts(site), 60)
+    except TimeoutError:
+        found += [f"process: {words}" for words in processes_of_accounts(site)]
+    return found
+
+
+def loops(site: Site) -> list[str]:
+    """Return the loop devices whose file is below the cluster's directory, removed or not."""
+    found = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            file = path.read_text()
+        except OSError:  # detached meanwhile
+            continue
+        found += [path.parts[3]] if file.startswith(f"{site.cluster.base}/") else []
+    return found
+
+
+def processes_of_accounts(site: Site) -> list[str]:
+    """Return the processes of this installation, and those of job users and service accounts below its directory."""
+    base = str(site.cluster.base).encode()
+    uids = {site.cluster.account(name).uid for name in (ALICE, BOB, STORE, IMPORT, VALIDATE)}
+    programs = f"{site.cluster.prefix}/libexec/".encode()
+    found = []
+    for pid in processes.parents():
+        words = processes.arguments(pid)
+        of_hook = any(word.startswith(programs) for word in words)
+        try:
+            here = uid_of(pid) in uids and os.readlink(f"/proc/{pid}/cwd").encode().startswith(base)
+        except OSError:
+            here = False
+        if of_hook or here:
+            found.append(f"{pid} {b' '.join(words).decode(errors='replace')}")
+    return found
+
+
+def uid_of(pid: int) -> int:
+    """Return a process's effective uid, -1 if it is gone. Its /proc directory is root's once it has changed its uid."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
+
+
+def _daemon(pid: int) -> Daemon:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    memory = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+    return Daemon(memory, len(os.listdir(f"/proc/{pid}/fd")))
+
+
+def unfinished(store: Path) -> list[Path]:
+    """Return what is no part of a store that nobody works on: work in progress, halves of bundles and images."""
+    files = [path for path in store.rglob("*") if not path.is_dir()]
+    whole = {path.with_suffix("") for path in files if path.suffix == ".json"}
+    return [
+        path
+        for path in files
+        if any(part.startswith(".") for part in path.relative_to(store).parts)
+        or path.suffix == ".producer"
+        or (path.suffix == ".sqsh" and path.with_suffix("") not in whole and "quarantine" not in path.parts)
+    ]

@@ -1,0 +1,274 @@
+"""One load run: submit the jobs in waves, inject faults meanwhile, and see what is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from statistics import median
+from typing import NamedTuple
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry, build_image
+from tests.cluster.site import Site
+from tests.load import story
+from tests.load.faults import COSTS_AN_IMAGE, Faults
+from tests.load.jobs import DONE, IMAGES, POLICY, WITHOUT, WRONG, Job, mix
+from tests.load.resources import Sample, left, sample, unfinished
+from tests.load.story import Call, Ended
+
+WAVE = 60
+POLL_S = 2.0
+WAVE_S = 900.0
+TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
+_ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+
+
+class Submitted(NamedTuple):
+    """A job that was submitted: what it is, which faults fell into its wave."""
+
+    job: Job
+    faults: set[str]
+
+
+class Outcome(NamedTuple):
+    """What a load run saw."""
+
+    jobs: int
+    seed: int
+    seconds: float
+    states: dict[str, int]
+    kinds: dict[str, int]
+    faults: dict[str, int]
+    calls: list[Call]
+    samples: list[Sample]
+    events: int
+    findings: list[str]
+
+
+class Load:
+    """A run of `number` jobs on a site whose hooks are watched."""
+
+    def __init__(self, site: Site, registry: Registry, number: int, seed: int) -> None:
+        self._site, self._registry = site, registry
+        self._number, self._seed = number, seed
+        self._faults = Faults(site, registry, seed)
+        self._dice = random.Random(seed)
+        self._log = site.cluster.base / "log" / "hooks"
+        self._submitted: dict[int, Submitted] = {}  # by the id that sbatch gave
+        self._ended: dict[str, Ended] = {}  # by the id that squeue shows: 7, 7_1, 7+1
+        self._images: list[str] = []
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster."""
+        return self._site.cluster
+
+    def run(self, say: Callable[[str], None]) -> Outcome:
+        """Run all jobs, then maintenance. `say` is told of each wave."""
+        began = time.monotonic()
+        story.watch(self._site, self._log)
+        self._site.write_policy(POLICY.format(keep="1m"))
+        for _ in range(IMAGES):
+            self._new_image()
+        samples = [sample(self._site, 0)]
+        jobs = mix(self._number, self._seed, self._images)
+        while wave := [job for _, job in zip(range(WAVE), jobs, strict=False)]:
+            self._wave(wave)
+            samples.append(sample(self._site, len(self._ended)))
+            say(f"{len(self._ended)} jobs, {time.monotonic() - began:.0f} s, {samples[-1].held}")
+            self._new_image()
+        findings = self._outputs()
+        self._maintain_to_the_end()
+        findings += left(self._site)
+        lines = self._site.audit()
+        seen = story.calls(self._log)
+        findings += story.gaps(seen, lines, self._ended.values())
+        drained = self.cluster.drained()
+        findings += [f"drained: {node}" for node in drained]
+        findings += [f"{line['event']}: {line}" for line in lines if line["event"] in ("node.drained", "node.braked")]
+        findings += growth(samples)
+        return Outcome(
+            jobs=len(self._ended),
+            seed=self._seed,
+            seconds=time.monotonic() - began,
+            states=dict(Counter(end.state for end in self._ended.values())),
+            kinds=dict(Counter(self._submitted[_submission(shown)].job.kind for shown in self._ended)),
+            faults=dict(self._faults.injected),
+            calls=seen,
+            samples=samples,
+            events=len(lines),
+            findings=findings,
+        )
+
+    def _wave(self, wave: list[Job]) -> None:
+        """Submit some jobs and see them end."""
+        faults: set[str] = set()
+        self._faults.in_wave = faults
+        mine = {}
+        for job in wave:
+            mine[self._submit(job)] = Submitted(job, faults)
+            if self._dice.random() < 0.2:
+                self._faults.inject(self._open(mine))
+        self._submitted |= mine
+        end = time.monotonic() + WAVE_S
+        while waiting := self._open(mine):
+            if time.monotonic() > end:
+                raise TimeoutError(f"these jobs do not end: {waiting}")
+            if self._dice.random() < 0.5:
+                self._faults.inject(waiting)
+            self._faults.restart_requeued()
+            time.sleep(POLL_S)
+        self.cluster.wait_idle(120)
+        self._site.wait_imports(120)
+
+    def _submit(self, job: Job) -> int:
+        while True:
+            try:
+                return self.cluster.submit(job.script, job.user, *job.options)
+            except RuntimeError as error:  # slurmctld is starting again
+                if "Unable to contact" not in str(error):
+                    raise
+
+    def _open(self, mine: dict[int, Submitted]) -> list[str]:
+        """Ask slurmctld for all jobs. Note those that have ended; return the ids of this wave's others."""
+        rows = self.cluster.admin("squeue", "--noheader", "--states=all", "--array", "--format=%i|%A|%T|%N")
+        waiting = []
+        for row in rows.splitlines():
+            shown, job, state, nodes = row.split("|")
+            if _submission(shown) not in mine:
+                continue
+            if state in _ENDED:
+                self._ended[shown] = Ended(int(job), state, _hosts(nodes))
+            else:
+                self._ended.pop(shown, None)
+                waiting.append(shown)
+        return waiting
+
+    def _new_image(self) -> None:
+        number = len(list((self.cluster.base / "images").glob("load*")))
+        directory = self.cluster.base / "images" / f"load{number}"
+        layout = build_image(directory, {"/etc/number": f"{number}\n"})
+        self._registry.push(layout, "latest", f"test/load{number}:1")
+        self._images.append(f"{self._registry.url}/test/load{number}:1")
+        del self._images[:-IMAGES]
+
+    def _outputs(self) -> list[str]:
+        """Return what differs from what each job should have said and how it should have ended."""
+        found = []
+        for shown, end in self._ended.items():
+            submitted = self._submitted[_submission(shown)]
+            path = self.cluster.account(submitted.job.user).home / f"slurm-{end.job}.out"
+            output = path.read_text(errors="replace") if path.is_file() else ""
+            if "+" in shown and not shown.endswith("+0"):
+                output = f"{DONE}\n"  # the leader's script speaks for all components
+            if problem := wrong_end(submitted, end.state, output):
+                found.append(f"job {shown} ({submitted.job.kind}, {end.state}): {problem}")
+        return found
+
+    def _maintain_to_the_end(self) -> None:
+        """Run maintenance as two days later: what was kept has expired, and killed publishers are long gone."""
+        self._site.write_policy(POLICY.format(keep="null"))
+        then = time.time() - TWO_DAYS
+        for path in (*unfinished(self._site.store), *self._site.store.glob("rendezvous/*")):
+            os.utime(path, (then, then))
+        for arguments in ((), ("--store",), ()):
+            self._site.command("maintain", *arguments)
+            self._site.wait_imports(120)
+
+
+def wrong_end(submitted: Submitted, state: str, output: str) -> str:
+    """Return what is wrong with the way in which a job ended, "" if nothing is."""
+    job, faults = submitted
+    if WRONG in output:
+        return output[output.index(WRONG) :].splitlines()[0]
+    costly = bool(faults & COSTS_AN_IMAGE)
+    fine = (
+        state == "CANCELLED" and "a job cancelled" in faults,
+        state == "COMPLETED" and costly and output.endswith(f"{WITHOUT}\n"),
+        state == "FAILED" and costly and bool(job.image) and "image" in output,
+        state == "FAILED" and bool(job.refused) and job.refused in output,
+        state == job.ends and not job.refused and output.endswith(f"{DONE}\n"),
+    )
+    return "" if any(fine) else f"it was to end {job.ends}, and said {output!r}"
+
+
+def growth(samples: list[Sample]) -> list[str]:
+    """Return what grew from the first quarter of a run to its end: a daemon's memory by a quarter, its descriptors."""
+    if len(samples) < 4:
+        return []
+    early, late = samples[len(samples) // 4], samples[-1]
+    found = []
+    for name, was in early.daemons.items():
+        now = late.daemons[name]
+        if now.memory > 1.25 * was.memory + 4096:
+            found.append(f"{name}: {was.memory} KiB after {early.jobs} jobs, {now.memory} KiB after {late.jobs}")
+        if now.descriptors > was.descriptors + 2:
+            found.append(f"{name}: {was.descriptors} descriptors after {early.jobs} jobs, {now.descriptors} at the end")
+    return found
+
+
+def _submission(shown: str) -> int:
+    """Return the id that sbatch gave: of an array or a heterogeneous job, the first part."""
+    found = re.match(r"\d+", shown)
+    assert found is not None, shown
+    return int(found[0])
+
+
+def _hosts(nodes: str) -> tuple[str, ...]:
+    """Expand what squeue writes of four nodes: `n3`, `n[1-2,4]`."""
+    match = re.fullmatch(r"n\[(.+)\]", nodes)
+    if match is None:
+        return (nodes,) if nodes else ()
+    parts = (part.partition("-") for part in match[1].split(","))
+    return tuple(f"n{n}" for low, _, high in parts for n in range(int(low), int(high or low) + 1))
+
+
+def figures(outcome: Outcome) -> dict[str, object]:
+    """Return the run's figures as JSON has them."""
+    return {
+        "jobs": outcome.jobs,
+        "seed": outcome.seed,
+        "seconds": round(outcome.seconds),
+        "states": outcome.states,
+        "kinds": outcome.kinds,
+        "faults": outcome.faults,
+        "hooks": len(outcome.calls),
+        "events": outcome.events,
+        "samples": [one._asdict() for one in outcome.samples],
+        "findings": outcome.findings,
+    }
+
+
+def fragment(outcome: Outcome) -> str:
+    """Return the run's figures as a part of a Markdown page."""
+    quarters = [outcome.samples[len(outcome.samples) * part // 4] for part in range(1, 4)] + [outcome.samples[-1]]
+    rows = [["", *(f"after {one.jobs}" for one in quarters)], ["---", *("---" for _ in quarters)]]
+    rows += [[what, *(str(one.held[what]) for one in quarters)] for what in quarters[0].held]
+    for name in quarters[0].daemons:
+        daemons = [one.daemons[name] for one in quarters]
+        rows.append([name, *(f"{one.memory / 1024:.1f} MiB, {one.descriptors} files" for one in daemons)])
+    for hook in story.HOOKS:
+        rows.append([f"{hook}, median", *(f"{_median_ms(outcome, hook, part)} ms" for part in range(4))])
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    counts = {"Ends": outcome.states, "Kinds": outcome.kinds, "Faults": outcome.faults}
+    listed = {
+        what: ", ".join(f"{count} {name}" for name, count in sorted(each.items())) for what, each in counts.items()
+    }
+    found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained, untold or grown.\n"
+    return (
+        f"{outcome.jobs} jobs of two users on four nodes (seed {outcome.seed}), {outcome.seconds / 60:.0f} minutes, "
+        f"{len(outcome.calls)} hooks, {outcome.events} audit events.\n\n"
+        + "".join(f"- {what}: {words}.\n" for what, words in listed.items())
+        + f"\n{table}\n{found}"
+    )
+
+
+def _median_ms(outcome: Outcome, hook: str, quarter: int) -> int:
+    """Return a hook's median time, from Slurm's start of it to its end, in a quarter of the run."""
+    calls = [call.seconds for call in outcome.calls if call.hook == hook]
+    part = calls[len(calls) * quarter // 4 : len(calls) * (quarter + 1) // 4]
+    return round(1000 * median(part)) if part else 0

@@ -1,0 +1,126 @@
+"""Whether the audit tells every job's whole story: beside what Slurm ran, and what it said of each job.
+
+The witness is a shell script in front of each hook: it writes down that Slurm started the hook, and how it ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.cluster import installation
+from tests.cluster.site import Site
+from warmstart.audit.line import Line
+from warmstart.report.runs import Run, runs
+from warmstart.report.story import History, tell
+
+HOOKS = ("prolog", "epilog")
+_SHIM = """\
+exec 9>>{log}
+[ -e {off} ] && off=off || off=on
+echo "start {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ $off $(date +%s.%N)" >&9
+{program}
+status=$?
+echo "end {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ $status $(date +%s.%N)" >&9
+exit $status
+"""
+AROUND_OFF_S = 2.0  # a hook that starts so close to a switch may have seen either
+
+
+class Call(NamedTuple):
+    """One start of a hook by Slurm."""
+
+    hook: str
+    job: int
+    node: str
+    at: float
+    off: bool  # whether warmstart was switched off when it began
+    status: int | None  # None: it did not end
+    seconds: float
+
+
+class Ended(NamedTuple):
+    """What slurmctld said of a job when it had ended."""
+
+    job: int
+    state: str
+    nodes: tuple[str, ...]  # where it ran last, none if it never began
+
+
+def watch(site: Site, log: Path) -> None:
+    """Put the witness in front of the installed hooks."""
+    directory = site.cluster.prefix / "libexec" / "warmstart"
+    for hook in HOOKS:
+        program = directory / f"{hook}.installed"
+        (directory / hook).rename(program)
+        body = _SHIM.format(log=log, off=site.etc / "off", hook=hook, program=program)
+        installation.write_hook(site.cluster.prefix, hook, body)
+
+
+def calls(log: Path) -> list[Call]:
+    """Return what the witness saw, in the order of the starts."""
+    open_calls: dict[tuple[str, ...], Call] = {}
+    found: list[Call] = []
+    for line in log.read_text().splitlines():
+        what, hook, job, node, pid, value, at = line.split()
+        if what == "start":
+            open_calls[hook, job, node, pid] = Call(hook, int(job), node, float(at), value == "off", None, 0.0)
+        else:
+            call = open_calls.pop((hook, job, node, pid))
+            found.append(call._replace(status=int(value), seconds=float(at) - call.at))
+    return sorted([*found, *open_calls.values()], key=lambda call: call.at)
+
+
+def gaps(seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended]) -> list[str]:
+    """Return where the audit and the witness differ, and jobs whose story has no beginning or end."""
+    found = [f"{call.hook} of job {call.job} on {call.node}: exit status {call.status}" for call in seen if call.status]
+    found += [f"{call.hook} of job {call.job} on {call.node} did not end" for call in seen if call.status is None]
+    told = [run for run in runs(lines) if run.hook in HOOKS]
+    by_witness = Counter((call.hook, call.job, call.node) for call in seen)
+    maybe = Counter((call.hook, call.job, call.node) for call in seen if call.off or _near_a_switch(call, seen))
+    by_audit = Counter((run.hook, run.job, run.node) for run in told)
+    for key in sorted(by_witness.keys() | by_audit.keys()):
+        if not by_witness[key] - maybe[key] <= by_audit[key] <= by_witness[key]:
+            hook, job, node = key
+            found.append(f"{hook} of job {job} on {node}: {by_witness[key]} started, {by_audit[key]} in the audit")
+    for run in told:
+        if run.outcome not in ("ok", "failed"):
+            found.append(f"{run.hook} of job {run.job} on {run.node}: {run.outcome or 'unfinished'} in the audit")
+    found += _ends(seen, ended)
+    found += _untold(told)
+    return found
+
+
+def _near_a_switch(call: Call, seen: Sequence[Call]) -> bool:
+    return any(other.off and abs(other.at - call.at) < AROUND_OFF_S for other in seen)
+
+
+def _ends(seen: Sequence[Call], ended: Iterable[Ended]) -> list[str]:
+    """Each job that began has a prolog on each of its nodes, and an epilog after the last one."""
+    last: dict[tuple[str, int, str], float] = {}
+    for call in seen:
+        last[call.hook, call.job, call.node] = call.at
+    found = []
+    for end in ended:
+        for node in end.nodes:
+            prolog, epilog = (last.get((hook, end.job, node), 0.0) for hook in HOOKS)
+            if not prolog and end.state in ("COMPLETED", "FAILED"):
+                found.append(f"job {end.job} {end.state} on {node} without a prolog")
+            if epilog < prolog or not epilog:
+                found.append(f"job {end.job} {end.state} on {node} without an epilog")
+    return found
+
+
+def _untold(told: Sequence[Run]) -> list[str]:
+    """`warmstart explain` can tell each job."""
+    by_job: dict[int, list[Run]] = {}
+    for run in told:
+        by_job.setdefault(run.job, []).append(run)
+    found = []
+    for job, own in by_job.items():
+        story = tell(own, History())
+        if len(story.hooks) != len(own) or not story.user or story.job != job:
+            found.append(f"job {job}: its story lacks {len(own) - len(story.hooks)} hooks, or its user")
+    return found
