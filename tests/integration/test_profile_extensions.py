@@ -80,20 +80,28 @@ def verdict(cache: Path, files: Files) -> str | None:
         os.close(fd)
 
 
+RUNS = {"here": "constant", "elsewhere": "17.0a1b2c3d"}
+# Each build in a process of its own, and one import of torch for all.
 INLINE = """
+import os, sys
 from torch.utils.cpp_extension import load_inline
-load_inline("inline", "int answer() { return 42; }", no_implicit_headers=True, is_python_module=False)
+for directory in sys.argv[1:]:
+    if not os.fork():
+        os.environ["TORCH_EXTENSIONS_DIR"] = directory
+        load_inline("inline", "int answer() { return 42; }", no_implicit_headers=True, is_python_module=False)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 
 
 def test_a_source_that_was_built_at_a_runs_own_path_is_refused(cache: Path, tmp_path: Path) -> None:
     """PyTorch writes inline sources into the cache, and ninja's files name the run's own path."""
+    places = {name: tmp_path / run / "cache" / PROFILE.subdir for name, run in RUNS.items()}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    argv = [sys.executable, "-c", INLINE, *map(str, places.values())]
+    subprocess.run(argv, env=environment, capture_output=True, timeout=120, check=True)
     shown = {}
-    for run, name in (("constant", "here"), ("17.0a1b2c3d", "elsewhere")):
-        place = tmp_path / run / "cache"
-        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **PROFILE.environment(str(place))}
-        subprocess.run([sys.executable, "-c", INLINE], env=environment, capture_output=True, timeout=120, check=True)
-        directory = place / PROFILE.subdir
+    for name, directory in places.items():
         assert str(directory / "inline" / "main.cpp") in (directory / "inline" / "build.ninja").read_text()
         files = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
         with opened_dir(str(directory)) as fd:

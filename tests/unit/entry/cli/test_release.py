@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[4]
 PIP = f"""#!/bin/sh
 while [ "$1" != --target ]; do shift; done
 mkdir -p "$2"
-for package in {sysconfig.get_path("purelib")}/*; do ln -sf "$package" "$2"; done
+ln -sf {sysconfig.get_path("purelib")}/* "$2"
 """
 
 
