@@ -179,7 +179,7 @@ def close(predicted: Predicted, done: Predicted, share: float) -> bool:
     return all(abs(one - other) <= share * other for one, other in pairs)
 
 
-@pytest.mark.parametrize("number", [16, pytest.param(200, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("number", [12, pytest.param(200, marks=pytest.mark.sweep)])
 def test_observing_changes_nothing_and_foretells_all(site: Site, fresh_image: Callable[[], str], number: int) -> None:
     """Environment, files and mounts of every job are those without warmstart; enforcing then does what was said."""
     jobs = mix(number, [fresh_image() for _ in range(3)])

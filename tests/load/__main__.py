@@ -6,16 +6,12 @@ The figures go to build/reliability/load.json and, as a part of a page, to load.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
-from tests.load.run import Load, figures, fragment
-
-RESULTS = Path(__file__).resolve().parents[2] / "build" / "reliability"
+from tests.load.run import Load, fragment, record
 
 
 def main() -> int:
@@ -29,9 +25,7 @@ def main() -> int:
         outcome = load.run(lambda line: print(line, flush=True))  # noqa: T201 - progress
         if outcome.findings:
             cluster.keep_logs()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "load.json").write_text(json.dumps(figures(outcome), indent=1) + "\n")
-    (RESULTS / "load.md").write_text(fragment(outcome))
+    record(outcome)
     print(fragment(outcome))  # noqa: T201 - the result
     return 1 if outcome.findings else 0
 

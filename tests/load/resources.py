@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,19 +45,13 @@ def sample(site: Site, jobs: int) -> Sample:
 
 def left(site: Site) -> list[str]:
     """Return what is left though every job has ended and maintenance has run: one line each, none if all is well."""
-    base = site.cluster.base
     found = [f"left: {path}" for path in site.leftovers()]
     for pattern in ("ports/*", "*/spool/*", "*/deferred/*", "*/journal/*"):
         found += [f"left: {path}" for path in site.var.glob(pattern)]
     found += [f"left: request of an import: {key}" for path in site.var.glob("*/imports") for key in keys(str(path))]
     found += [f"left: {path}" for path in unfinished(site.store)]
-    layers = re.compile(rf"{re.escape(str(site.var))}/n\d/layers/[^/]+")
-    mounted = mounts_below(base)
-    found += [f"mounted: {target}" for target in mounted if not layers.fullmatch(target)]
-    if len(loops(site)) != len(mounted):
-        found += [f"{len(loops(site))} loop devices for {len(mounted)} mounts"]
-    for name, count in Counter(mounted).items():
-        found += [f"mounted {count} times: {name}"] if count > 1 else []
+    found += [f"mounted: {target}" for target in mounts_below(site.cluster.base)]
+    found += [f"a loop device: {name}" for name in loops(site)]
     try:
         wait_until("the processes", lambda: not processes_of_accounts(site), 60)
     except TimeoutError:

@@ -1,0 +1,114 @@
+"""A load run (tests/load), shorter than `python -m tests.load`; and that its checks see what they are to see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+from tests.load.jobs import DONE, KINDS, WITHOUT, WRONG, Job, mix
+from tests.load.resources import Daemon, Sample
+from tests.load.run import Load, Submitted, growth, record, wrong_end
+from tests.load.story import Call, Ended, gaps
+from warmstart.audit.line import Line
+
+ONE = Ended(7, "COMPLETED", ("n1",))
+
+
+@pytest.mark.sweep
+def test_nothing_is_left_drained_or_untold(capable_host: None) -> None:
+    """300 jobs of all kinds, with faults; the figures go to build/reliability."""
+    with Cluster() as cluster, Registry(cluster.base) as registry:
+        outcome = Load(Site(cluster, registry.url), registry, 300, 2).run(print)
+    record(outcome)
+    assert outcome.findings == []
+    assert outcome.jobs >= 300
+    assert len(outcome.faults) > 6
+
+
+def test_the_mix_is_the_same_for_a_seed_and_has_every_kind() -> None:
+    """And it is of the size that was asked for."""
+    images = ("r/a:1", "r/b:1")
+    jobs = list(mix(500, 1, images))
+    assert jobs == list(mix(500, 1, images)) != list(mix(500, 2, images))
+    assert {job.kind for job in jobs} == set(KINDS)
+    assert 500 <= sum(KINDS[job.kind].tasks for job in jobs) < 503
+
+
+def calls(*hooks: str, status: int | None = 0, off: bool = False) -> list[Call]:
+    """Return what the witness saw of job 7 on n1."""
+    return [Call(hook, 7, "n1", float(at), off, status, 0.1) for at, hook in enumerate(hooks, 1)]
+
+
+def told(*hooks: str, last: str = "hook.finished") -> list[Line]:
+    """Return the audit's lines of job 7 on n1."""
+    found: list[Line] = []
+    for number, hook in enumerate(hooks):
+        run: Line = {"hook": hook, "run_id": f"{number}", "node": "n1", "job_id": 7, "user": "a"}
+        found += [{**run, "event": "hook.started", "ts": f"{number}a"}]
+        found += [{**run, "event": last, "outcome": "ok", "ts": f"{number}b"}] if last else []
+    return found
+
+
+BOTH = ("prolog", "epilog")
+
+
+@pytest.mark.parametrize(
+    ("seen", "lines", "found"),
+    [
+        (calls(*BOTH), told(*BOTH), []),
+        (calls(*BOTH, off=True), [], []),
+        (calls(*BOTH, *BOTH), told(*BOTH, *BOTH), []),
+        (calls(*BOTH, status=1), told(*BOTH), ["prolog of job 7 on n1: exit status 1"]),
+        (calls(*BOTH, status=None), told(*BOTH), ["prolog of job 7 on n1 did not end"]),
+        (calls(*BOTH), told("prolog"), ["epilog of job 7 on n1: 1 started, 0 in the audit"]),
+        (calls(*BOTH), told(*BOTH, "epilog"), ["epilog of job 7 on n1: 1 started, 2 in the audit"]),
+        (calls(*BOTH), told(*BOTH, last=""), ["prolog of job 7 on n1: unfinished in the audit"]),
+        (calls(*BOTH), told(*BOTH, last="hook.crashed"), ["prolog of job 7 on n1: crashed in the audit"]),
+        (calls("prolog"), told("prolog"), ["job 7 COMPLETED on n1 without an epilog"]),
+        (calls("epilog"), told("epilog"), ["job 7 COMPLETED on n1 without a prolog"]),
+    ],
+)
+def test_what_the_audit_lacks_is_found(seen: Sequence[Call], lines: Sequence[Line], found: list[str]) -> None:
+    """Each gap alone; the same twice where both hooks have it."""
+    assert gaps(seen, lines, [ONE])[: max(len(found), 1)] == found
+
+
+def submitted(kind: str, *faults: str, refused: str = "", image: str = "") -> Submitted:
+    """Return a job with faults in its wave."""
+    return Submitted(Job(kind, "a", "", (), refused, image), set(faults))
+
+
+@pytest.mark.parametrize(
+    ("of", "state", "output", "fine"),
+    [
+        (submitted("array"), "COMPLETED", f"{DONE}\n", True),
+        (submitted("fails"), "FAILED", f"{DONE}\n", True),
+        (submitted("fails"), "COMPLETED", f"{DONE}\n", False),
+        (submitted("array"), "COMPLETED", "", False),
+        (submitted("array"), "COMPLETED", f"{WRONG}: half\n{DONE}\n", False),
+        (submitted("array"), "CANCELLED", "", False),
+        (submitted("array", "a job cancelled"), "CANCELLED", "", True),
+        (submitted("array"), "COMPLETED", f"{WITHOUT}\n", False),
+        (submitted("array", "switched off"), "COMPLETED", f"{WITHOUT}\n", True),
+        (submitted("has an image", image="r/a"), "FAILED", "image r/a is still missing", False),
+        (submitted("has an image", "a silent registry", image="r/a"), "FAILED", "image r/a is still missing", True),
+        (submitted("asks for too much", refused="nope"), "FAILED", "no profile nope", True),
+        (submitted("asks for too much", refused="nope"), "FAILED", f"{DONE}\n", False),
+        (submitted("array", "a job requeued"), "NODE_FAIL", "", False),
+    ],
+)
+def test_an_end_that_was_not_to_be_is_found(of: Submitted, state: str, output: str, fine: bool) -> None:
+    """What a fault of the job's wave explains is fine."""
+    assert (wrong_end(of, state, output) == "") is fine
+
+
+def test_growth_is_found() -> None:
+    """Of memory beyond a quarter and a few MiB, of descriptors beyond two."""
+    flat = [Sample(jobs, {}, {"slurmctld": Daemon(50_000, 10)}) for jobs in range(8)]
+    assert growth(flat) == []
+    grown = Sample(8, {}, {"slurmctld": Daemon(80_000, 14)})
+    assert [line.partition(":")[0] for line in growth([*flat, grown])] == ["slurmctld", "slurmctld"]
