@@ -32,6 +32,7 @@ from warmstart.host.files import (
 FORMAT = 1
 LONGEST = 64 << 20
 NAME = "record.json"
+_NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
 
 
 class RecordUnreadable(ResourceError):
@@ -54,12 +55,12 @@ class StateUnusable(NodeError):
     """The file system of warmstart's state is broken or read-only."""
 
     code = "state-unusable"
-    template = "cannot write warmstart's state {path}: {problem}"
+    template = "cannot use warmstart's state {path}: {problem}"
     hint = "repair or remount the file system, then resume the node"
 
 
 class StateFull(ResourceError):
-    """There is no space for a job's record or view."""
+    """There is no space for a job's record or view, or no descriptor or lock to be had for it."""
 
     code = "state-full"
     template = "no space for warmstart's state {path}: {problem}"
@@ -67,8 +68,8 @@ class StateFull(ResourceError):
 
 
 @contextmanager
-def writing_state(path: str) -> Iterator[None]:
-    """Turn `OSError` from writing warmstart's state into `StateUnusable` or `StateFull`."""
+def using_state(path: str) -> Iterator[None]:
+    """Turn `OSError` from reading or writing warmstart's state into `StateUnusable` or `StateFull`."""
     try:
         yield
     except OSError as error:
@@ -167,7 +168,8 @@ def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
     on exit if it is empty. So a waiter checks that the directory which it locked is still the one of that name.
     """
     path = os.path.join(state, str(job_id))
-    fd = _open_locked(path, job_id, deadline)
+    with using_state(path):
+        fd = _open_locked(path, job_id, deadline)
     try:
         yield
     finally:
@@ -178,8 +180,7 @@ def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
 
 def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
     while True:
-        with writing_state(path):
-            ensure_dir(path, 0o700)
+        ensure_dir(path, 0o700)
         try:
             fd = os.open(path, DIRECTORY)
         except FileNotFoundError:  # removed between the two calls
@@ -187,11 +188,11 @@ def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
         try:
             if not wait_flock(fd, deadline):
                 raise JobBusy(job_id=job_id)
+            if is_at(fd, path):
+                return fd
         except BaseException:
             os.close(fd)
             raise
-        if is_at(fd, path):
-            return fd
         os.close(fd)
 
 
@@ -202,14 +203,17 @@ def save(state: str, record: Record) -> None:
     the record whole or unreadable.
     """
     data = encode(record)
-    with writing_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
+    with using_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
         if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer record
             raise OSError(errno.EFBIG, f"the record has {len(data)} bytes")
         replace_file(fd, NAME, data, 0o600, durable=False)
 
 
 def load(state: str, job_id: int) -> Record | None:
-    """Return the job's record, or None if there is none. Raises `RecordUnreadable` if it is damaged."""
+    """Return the job's record, or None if there is none.
+
+    Raises `RecordUnreadable` if it is damaged, `StateUnusable` or `StateFull` if it cannot be read.
+    """
     path = os.path.join(state, str(job_id), NAME)
     try:
         with opened_dir(os.path.dirname(path)) as fd:
@@ -217,9 +221,10 @@ def load(state: str, job_id: int) -> Record | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno != errno.EFBIG:
+        if error.errno in _NOT_OURS:
+            raise RecordUnreadable(path=path, problem=error.strerror) from error
+        with using_state(path):
             raise
-        raise RecordUnreadable(path=path, problem=error.strerror) from error
 
 
 def encode(record: Record) -> bytes:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from warmstart.host.deadline import after
 from warmstart.host.files import allow_reading, opened_dir, remove_tree, write_all
-from warmstart.record import Record, writing_state
+from warmstart.record import Record, using_state
 
 REMOVAL_SECONDS = 2.0  # a view has a few files of root's
 EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
@@ -21,7 +21,7 @@ EVENTS = "events"  # the file with those of the prolog's events that the job's u
 def publish(directory: str, record: Record, files: dict[str, str]) -> None:
     """Replace the job's view by one with these files (name → text). Raises `StateUnusable` or `StateFull`."""
     fresh = _fresh(record)
-    with writing_state(directory), opened_dir(directory) as parent:
+    with using_state(directory), opened_dir(directory) as parent:
         remove_tree(parent, fresh, after(REMOVAL_SECONDS))
         os.mkdir(fresh, 0o700, dir_fd=parent)
         try:

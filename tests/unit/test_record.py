@@ -1,18 +1,21 @@
 """The record survives crashes, foreign formats and two hooks at once."""
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.runs import a_policy, a_record
 from warmstart import plan
 from warmstart import record as records
+from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host.deadline import after
-from warmstart.record import JobBusy, RecordUnreadable, Seeded, SeededBundle, StateFull
+from warmstart.record import JobBusy, RecordUnreadable, Seeded, SeededBundle, StateFull, StateUnusable
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -81,7 +84,24 @@ def test_a_link_in_the_records_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "elsewhere").write_text(json.dumps({"format": 1}))
     (tmp_path / "7" / "record.json").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic"):
+    with pytest.raises(RecordUnreadable, match="symbolic"):
+        records.load(str(tmp_path), 7)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(errno.EIO, StateUnusable), (errno.EMFILE, StateFull)])
+@pytest.mark.parametrize("function", ["opened_dir", "read_small", "is_at"])
+def test_state_that_cannot_be_read_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, number: int, expected: type[WarmstartError]
+) -> None:
+    """A failing disk is the node's fault; what users can use up is not."""
+
+    def fails(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    with records.job_lock(str(tmp_path), 7, after(1)):
+        records.save(str(tmp_path), a_record())
+    monkeypatch.setattr(records, function, fails)
+    with pytest.raises(expected), records.job_lock(str(tmp_path), 7, after(1)):
         records.load(str(tmp_path), 7)
 
 

@@ -26,7 +26,7 @@ from warmstart.host.files import ensure_path
 from warmstart.job import Job, from_environment
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
-from warmstart.record import Record, writing_state
+from warmstart.record import Record, using_state
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 
@@ -89,7 +89,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
 def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], None]) -> int:
     started = time.monotonic()
     paths = installation.node(job.node)
-    with writing_state(paths.root):
+    with using_state(paths.root):
         for directory, mode in ((paths.root, 0o755), (paths.state, 0o700), (paths.view, 0o711)):
             ensure_path(directory, mode)
     run_id = os.urandom(4).hex()

@@ -39,7 +39,7 @@ from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
-from warmstart.record import writing_state
+from warmstart.record import using_state
 from warmstart.slurm.facts import Access
 from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
@@ -179,7 +179,7 @@ def run(site: Site, installation: Installation, images: Iterable[Wanted]) -> lis
     """
     paths = installation.node(site.requester.node)
     queue = Queue(paths.imports, paths.import_program, site.rules.parallel, site.rules.import_deadline)
-    with writing_state(paths.root):
+    with using_state(paths.root):
         ensure_path(paths.state, 0o700)  # makes this host a node with maintenance, although no hook runs here
         ensure_path(paths.imports, 0o700)
         ours = _Run(site, queue)

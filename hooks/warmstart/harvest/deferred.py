@@ -19,7 +19,7 @@ from typing import NamedTuple
 from warmstart import record as records
 from warmstart.host import files
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
-from warmstart.record import Record, RecordUnreadable, writing_state
+from warmstart.record import Record, RecordUnreadable, using_state
 
 LONGEST_SECONDS = 2 * 86400.0
 LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the space more than deferred harvests
@@ -47,7 +47,7 @@ def defer(directory: str, record: Record, since: float) -> None:
 
     `since` is in seconds since the epoch. Raises `StateUnusable` or `StateFull` if it cannot be written.
     """
-    with writing_state(directory):
+    with using_state(directory):
         ensure_dir(directory, 0o700)
         with opened_dir(directory) as fd:
             data = {"since": since, "record": records.encode(record).decode()}

@@ -24,7 +24,7 @@ from warmstart.images.layout import ImageQuery
 from warmstart.images.published import RememberedFailure
 from warmstart.images.query import Obtained, Queue, Site
 from warmstart.images.requests import ImportRequest
-from warmstart.record import writing_state
+from warmstart.record import using_state
 
 PROBE_S = 1.0  # the least between two questions whether somebody is at work; jitter makes each up to half longer
 LOCAL_MODULES = ("warmstart.images.eviction", "warmstart.images.credentials")  # of further errors of an import
@@ -75,7 +75,7 @@ class Wait:
         return self._site.store.is_at_work(self._query, deadline)
 
     def _ask(self) -> None:
-        with writing_state(self._queue.directory):
+        with using_state(self._queue.directory):
             self._problem = requests.submit(self._queue, self._request)
             requests.start_due(self._queue)
 

@@ -18,7 +18,7 @@ from warmstart.host import ports as ledger
 from warmstart.host.deadline import Deadline
 from warmstart.host.ports import Holder, PortRequest
 from warmstart.policy.compiled import Rendezvous
-from warmstart.record import Record, writing_state
+from warmstart.record import Record, using_state
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.rendezvous import Answer
 
@@ -120,7 +120,7 @@ def _ports(context: Context, options: Options) -> list[int]:
         raise NodeShared(node=record.node)
     holder = Holder(record.node, record.job_id, record.run_id, record.uid, record.boot_id)
     request = PortRequest(rule.low, rule.high, 1 + options.further, rule.per_user)
-    with writing_state(context.paths.ports):
+    with using_state(context.paths.ports):
         return ledger.reserve(context.paths.ports, holder, request, options.restarts, _deadline(context, options))
 
 

@@ -133,7 +133,7 @@ def test_a_fault_before_there_is_a_journal_counts_too(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, drained: list[str]
 ) -> None:
     """The state directory of the node cannot be made: the audit has no place yet, the brake has."""
-    monkeypatch.setattr("warmstart.entry.hook.writing_state", lambda _root: fail())
+    monkeypatch.setattr("warmstart.entry.hook.using_state", lambda _root: fail())
 
     def fail() -> None:
         raise record.StateUnusable(path="x", problem="y")

@@ -21,7 +21,7 @@ from warmstart.host.files import ensure_path, read_small
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy import refresh
 from warmstart.policy.compiled import Policy
-from warmstart.record import writing_state
+from warmstart.record import using_state
 from warmstart.repack.merge import RepackSettings
 from warmstart.repack.transfer import Item
 from warmstart.store.client import StoreClient
@@ -147,7 +147,7 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
     policy, _ = refresh.current(installation)
     node = node or os.uname().nodename.partition(".")[0]
     paths = installation.node(node)
-    with writing_state(paths.root):
+    with using_state(paths.root):
         ensure_path(paths.root, 0o755)
     run_id = os.urandom(4).hex()
     journal = Journal(paths.journal, {"hook": hook, "run_id": run_id, "node": node})
