@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from warmstart.errors import StoreError
+from warmstart.errors import ResourceError, StoreError
 
 _CLONE_NEWNET = 0x40000000
 _CLONE_NEWIPC = 0x08000000
@@ -38,6 +38,14 @@ class WorkerSilent(StoreError):
     code = "store-unresponsive"
     template = "{function} as {identity}: {problem}"
     hint = "check that the shared file system answers on this node (ls, df)"
+
+
+class WorkerNotStarted(ResourceError):
+    """The node has no processes, memory or descriptors left for a worker."""
+
+    code = "worker-not-started"
+    template = "cannot start a process as {identity}: {problem}"
+    hint = "find out who has used up the node's processes, memory or open files"
 
 
 class WorkerAnswerMalformed(StoreError):

@@ -3,7 +3,7 @@
 A child and not seteuid, because a FUSE mount also checks the real and the saved uid, and because a file system that
 hangs then hangs the child and not the hook (docs/architecture.md, rules 6 and 7). JSON over pipes and not pickle,
 because the child's answers are untrusted data (docs/threats.md, row 7). Only clients and doctor's probes import this
-module; the errors that their callers handle, `WorkerSilent` and `WorkerAnswerMalformed`, are in `host.identity`.
+module; the errors that their callers handle, such as `WorkerSilent`, are in `host.identity`.
 
 Hot path: a warm prolog pays one fork and a few short messages.
 """
@@ -25,6 +25,7 @@ from warmstart.host.identity import (
     SIGKILL,
     Identity,
     WorkerAnswerMalformed,
+    WorkerNotStarted,
     WorkerSilent,
     become,
     close_others,
@@ -84,8 +85,9 @@ class Worker:
         """Run the module-level `function` in the child and return its result.
 
         Arguments and result must have types that `wire` can send; both sides check them against the function's
-        annotations. Raises the function's own `WarmstartError` or `OSError`, `WorkerSilent` at the deadline or if the
-        child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug` for any other exception.
+        annotations. Raises the function's own `WarmstartError` or `OSError`, `WorkerNotStarted`, `WorkerSilent` at the
+        deadline or if the child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug` for any
+        other exception.
         """
         name = f"{function.__module__}:{function.__qualname__}"
         try:
@@ -124,25 +126,44 @@ class Worker:
             select.select([], [], [], 0.002)
 
     def _start(self) -> None:
-        request_read, self._requests = os.pipe()
-        self._answers, answer_write = os.pipe()
-        self._pid = os.fork()
-        if self._pid:
+        pipes: list[int] = []
+        try:
+            for _ in range(2):
+                pipes += os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            for fd in pipes:
+                os.close(fd)
+            raise WorkerNotStarted(identity=self.identity.name, problem=error.strerror) from error
+        request_read, self._requests, self._answers, answer_write = pipes
+        if pid:
+            self._pid = pid
             os.close(request_read)
             os.close(answer_write)
             return
         try:  # the child: no exception may reach the hook's own code
-            detach()
-            close_others(self._keep | {0, 1, 2, request_read, answer_write})
-            if self._confine:
-                confine(self.identity)
+            if problem := self._become(request_read, answer_write):
+                not_started = {"identity": self.identity.name, "problem": problem}
+                _send(answer_write, {"code": WorkerNotStarted.code, "fields": not_started})
             else:
-                become(self.identity, self._real_uid)
-            _serve(request_read, answer_write)
+                _serve(request_read, answer_write)
         except BaseException:  # noqa: BLE001 - the parent raises it
             _send(answer_write, _bug())
         finally:
             os._exit(0)
+
+    def _become(self, requests: int, answers: int) -> str:
+        """Take the identity, in the child; return why that failed, "" if it did not."""
+        try:
+            detach()
+            close_others(self._keep | {0, 1, 2, requests, answers})
+            if self._confine:
+                confine(self.identity)
+            else:
+                become(self.identity, self._real_uid)
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
 
 
 def _serve(requests: int, answers: int) -> None:

@@ -5,13 +5,13 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
 from warmstart.errors import NodeError, UserError
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerSilent
+from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerNotStarted, WorkerSilent
 from warmstart.host.worker import Worker, WorkerBug
 
 ME = Identity("me", os.getuid(), os.getgid())
@@ -145,6 +145,25 @@ def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:
     with pytest.raises(WorkerSilent, match="died"):
         worker.run(after(5), fail, "death")
     assert worker.run(after(5), ids)[0] == ME.uid
+
+
+@pytest.mark.parametrize("function", ["os.pipe", "os.fork", "warmstart.host.worker.detach"])
+def test_a_node_without_processes_or_descriptors_is_no_bug(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """Users can use them up; the next call tries again, and nothing stays open."""
+
+    def fails() -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(function, fails)
+        with pytest.raises(WorkerNotStarted, match="Too many open files"):
+            worker.run(after(5), ids)
+    worker.close()
+    assert os.listdir("/proc/self/fd") == before
+    assert worker.run(after(5), ids) == ids()
 
 
 def test_state_lasts_between_calls(worker: Worker) -> None:
