@@ -56,12 +56,12 @@ class Journal:
         """Return the lines so far that the job's own user may read; "" if the journal cannot be read."""
         try:
             fd = os.open(self._name + OPEN, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                lines = read_up_to(fd, MOST_SHOWN).splitlines(keepends=True)
+            finally:
+                os.close(fd)
         except OSError:
             return ""
-        try:
-            lines = read_up_to(fd, MOST_SHOWN).splitlines(keepends=True)
-        finally:
-            os.close(fd)
         whole = (line for line in lines if line.endswith(b"\n"))
         # `emit` begins each line with `ts` and `event`; decoding them all takes ten times as long.
         return b"".join(line for line in whole if line.split(b'"', 6)[5].decode() in SHOWN_TO_JOB).decode()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -85,6 +87,18 @@ def test_a_job_is_shown_its_own_events(journal_dir: str) -> None:
     assert shown == ["hook.started", "cache.seeded"]
     journal.finish(outcome="ok")
     assert journal.shown_to_job() == ""
+
+
+def test_a_journal_that_cannot_be_read_is_not_shown(journal_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prolog goes on: these lines are for `warmstart explain` alone."""
+    journal = Journal(journal_dir, FIELDS)
+
+    def fails(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("warmstart.audit.journal.read_up_to", fails)
+    assert journal.shown_to_job() == ""
+    journal.finish(outcome="ok")
 
 
 def test_a_directory_that_can_not_be_used_fails_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
