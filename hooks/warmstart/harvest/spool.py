@@ -23,7 +23,6 @@ from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
-    DIRECTORY,
     copy_hashed,
     ensure_dir,
     open_regular,
@@ -32,6 +31,7 @@ from warmstart.host.files import (
     remove_tree,
     replace_file,
 )
+from warmstart.host.identity import WorkerSilent
 from warmstart.host.space import Held, fair_order
 from warmstart.host.wire import Json
 from warmstart.policy.compiled import Maintenance
@@ -144,21 +144,31 @@ def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: De
     """Publish the spooled bundles, oldest first, and yield each that has left the spool.
 
     `rules` has the scopes' quotas. Bundles that can never be published are dropped. Ends at the deadline; the rest
-    stays in the spool. Yields nothing while another process holds the lock. Raises the store's errors, or
-    `SpoolFailed` if the node's disk fails.
+    stays in the spool. Yields nothing while another process holds the lock. A bundle that the store does not take, or
+    that the node's disk does not give back, keeps no other: the first such error is raised at the end, `SpoolFailed`
+    for the disk. A store that does not answer ends it.
     """
-    try:
-        parent = os.open(directory, DIRECTORY)
-    except FileNotFoundError:
-        return
-    try:
-        with _disk_errors(directory), _exclusive(parent) as is_ours:
-            for name in sorted(os.listdir(parent)) if is_ours else []:
-                if deadline.expired():
-                    return
-                yield _deliver_one(parent, name, store, rules, deadline)
-    finally:
-        os.close(parent)
+    failure: WarmstartError | None = None
+    with (
+        _disk_errors(directory),
+        suppress(FileNotFoundError),
+        opened_dir(directory) as parent,
+        _exclusive(parent) as is_ours,
+    ):
+        for name in sorted(os.listdir(parent)) if is_ours else []:
+            if deadline.expired():
+                break
+            try:
+                with _disk_errors(f"{directory}/{name}"):
+                    delivered = _deliver_one(parent, name, store, rules, deadline)
+            except WorkerSilent:
+                raise
+            except WarmstartError as error:
+                failure = failure or error
+                continue
+            yield delivered
+    if failure:
+        raise failure
 
 
 def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance, deadline: Deadline) -> Delivered:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.bundles import draft
+from tests.support.policy_site import defaults
 from warmstart.harvest import spool
-from warmstart.harvest.spool import Spooled
-from warmstart.store.manifest import Base, File
+from warmstart.harvest.spool import Spooled, SpoolFailed
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.store.bundles import Published
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import StoreFailed
+from warmstart.store.manifest import Base, Draft, File
 
 ITEM = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", "ab" * 32)
 
@@ -83,3 +91,47 @@ def test_what_the_spool_holds(tmp_path: Path) -> None:
     add(tmp_path, 1, 10_000, 1 << 20)
     (size,) = spool.held(str(tmp_path / "spool"))
     assert 10_000 < size < 12_000
+
+
+REFUSALS = (StoreFailed(what="publish", problem="Permission denied"), OSError(errno.EIO, "Input/output error"))
+
+
+def a_client(store: Path) -> StoreClient:
+    """Return a client of a store of whoever runs the tests."""
+    return StoreClient(Identity("me", os.getuid(), os.getgid()), str(store), "n1-test")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_bundle_that_is_refused_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    """It stays in the spool, and the refusal is told when the others are published."""
+    for uid in (1, 2, 3):
+        add(tmp_path, uid, 10, 1 << 20)
+    published: list[int] = []
+
+    def publish(_store: StoreClient, _where: object, _fd: int, draft: Draft, *_: object, **__: object) -> Published:
+        if draft.producer.uid == 2:
+            raise refusal
+        published.append(draft.producer.uid)
+        return Published("b", "ab" * 32, 10, indexed=True)
+
+    monkeypatch.setattr(StoreClient, "publish", publish)
+    expected = StoreFailed if isinstance(refusal, StoreFailed) else SpoolFailed
+    with a_client(tmp_path) as store, pytest.raises(expected):
+        list(spool.deliver(str(tmp_path / "spool"), store, defaults().maintenance, after(20)))
+    assert published == [1, 3]
+    assert [name.split(".")[1] for name in os.listdir(tmp_path / "spool")] == ["2"]
+
+
+def test_a_spool_that_cannot_be_opened_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one that is missing."""
+
+    def fails(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with a_client(tmp_path) as store:
+        assert list(spool.deliver(str(tmp_path / "spool"), store, defaults().maintenance, after(20))) == []
+        monkeypatch.setattr(spool, "opened_dir", fails)
+        with pytest.raises(SpoolFailed, match="open files"):
+            list(spool.deliver(str(tmp_path / "spool"), store, defaults().maintenance, after(20)))
