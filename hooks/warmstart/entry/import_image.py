@@ -55,29 +55,32 @@ def main(prefix: str, arguments: list[str]) -> int:
         return WRONG_USAGE
     os.umask(0o022)
     installation, key = Installation(prefix), arguments[0]
-    for node in installation.nodes():
-        paths = installation.node(node)
-        if not installation.is_off and requests.read(paths.imports, key) is not None:
-            return _import(installation, node, paths, key)
-    return 0  # done, cancelled, or warmstart is off
-
-
-def _import(installation: Installation, node: str, paths: NodePaths, key: str) -> int:
     try:
-        with (
-            requests.held(paths.imports, key) as is_ours,
-            maintenance_session(installation, "import", node) if is_ours else nullcontext() as session,
-        ):
-            if session is not None:
-                rules = session.policy.images
-                queue = Queue(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
-                with requests.slot(queue) as has_slot:
-                    _serve(session, key, installation.pyslurm, has_slot=has_slot)
-                requests.start_due(queue)
+        for node in installation.nodes():
+            paths = installation.node(node)
+            if not installation.is_off and requests.read(paths.imports, key) is not None:
+                _import(installation, node, paths, key)
+                break
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - systemd's journal has it
         return FAILED
-    return 0
+    except OSError as error:  # of this node's disk; the request stays, so the next attempt is maintenance's
+        print(f"warmstart: the request {key}: {error}", file=sys.stderr)  # noqa: T201 - systemd's journal has it
+        return FAILED
+    return 0  # or done before, cancelled, or warmstart is off
+
+
+def _import(installation: Installation, node: str, paths: NodePaths, key: str) -> None:
+    with (
+        requests.held(paths.imports, key) as is_ours,
+        maintenance_session(installation, "import", node) if is_ours else nullcontext() as session,
+    ):
+        if session is not None:
+            rules = session.policy.images
+            queue = Queue(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
+            with requests.slot(queue) as has_slot:
+                _serve(session, key, installation.pyslurm, has_slot=has_slot)
+            requests.start_due(queue)
 
 
 def _serve(session: MaintenanceSession, key: str, pyslurm: str, *, has_slot: bool) -> None:

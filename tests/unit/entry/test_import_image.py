@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -272,6 +273,23 @@ def test_a_request_that_is_gone_or_no_request(entry_site: EntrySite, capsys: pyt
     assert import_image.main(entry_site.installation.prefix, ["0" * 32]) == 0
     assert import_image.main(entry_site.installation.prefix, ["../x"]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("function", ["read_small", "opened_lock"])
+def test_a_failing_disk_leaves_the_request(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], function: str
+) -> None:
+    """One line for systemd's journal and a status, no traceback. Maintenance starts it again."""
+    request = ask(entry_site)
+
+    def fails(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, function, fails)
+        assert run(entry_site, request) == 1
+    assert "Input/output error" in capsys.readouterr().err
+    assert requests.keys(entry_site.paths.imports) == [request.key]
 
 
 def test_nothing_is_imported_while_warmstart_is_off(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
