@@ -158,7 +158,7 @@ def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: boo
     """Replace the content of `name` with `data` atomically: readers see either all of the old or all of the new.
 
     Without `durable` nothing is synced, so a power failure may leave an empty file. The temporary name contains the
-    process id. A writer that dies leaves one such file; the next process with that id overwrites it.
+    process id. A writer that dies leaves one such file, which maintenance removes (`remove_temporaries`).
     """
     temp = f".{name}.{os.getpid()}.tmp"
     try:
@@ -176,6 +176,20 @@ def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: boo
         raise
     if durable:
         os.fsync(dir_fd)
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a name is one that `replace_file` writes to at first."""
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def remove_temporaries(directory: str, before: float) -> None:
+    """Remove what writers left in a directory that died (`replace_file`) before a time in epoch seconds."""
+    with suppress(FileNotFoundError), opened_dir(directory) as fd:
+        for name in filter(is_temporary, os.listdir(fd)):
+            with suppress(FileNotFoundError):
+                if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime < before:
+                    os.unlink(name, dir_fd=fd)
 
 
 def unlink_if_there(name: str, dir_fd: int) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
+from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
@@ -311,7 +311,7 @@ def sweep_top(store: str, now: float) -> list[str]:
     swept = []
     for folder, prefix, age in ((ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS), (rendezvous.DIRECTORY, "", ANSWER_SECONDS)):
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
-            names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix)]
+            names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
             old = [name for name in names if _ctime(fd, name) < now - age]
             swept += [f"{folder}/{name}" for name in old if unlink_if_there(name, fd)]
     return swept

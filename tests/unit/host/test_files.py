@@ -86,6 +86,16 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
         late.join()
 
 
+def test_what_dead_writers_left_goes(tmp_path: Path) -> None:
+    """What is being written stays, and what nobody writes."""
+    for name in (".file.7.tmp", ".new.8.tmp", "file", ".hidden"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (100, 300 if "new" in name else 100))
+    files.remove_temporaries(str(tmp_path), 200)
+    files.remove_temporaries(f"{tmp_path}/missing", 200)
+    assert sorted(os.listdir(tmp_path)) == [".hidden", ".new.8.tmp", "file"]
+
+
 def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fills up in the middle costs nothing that was there."""
     (tmp_path / "file").write_text("old")

@@ -93,11 +93,12 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
     publish(tmp_path, "a")
     (tmp_path / "rendezvous").mkdir()
     (tmp_path / "rendezvous" / "c.7.0.json").touch()
-    (tmp_path / "artifacts" / ".tmp-n1-dead").touch()
-    (tmp_path / "artifacts" / blocklist.NAME).touch()
+    left = [".maintained.7.tmp", ".tmp-n1-dead"]
+    for name in (*left, blocklist.NAME):
+        (tmp_path / "artifacts" / name).touch()
     now = time.time()
     assert maintenance.sweep_top(str(tmp_path), now + 80_000) == []
-    assert maintenance.sweep_top(str(tmp_path), now + 90_000) == ["artifacts/.tmp-n1-dead"]
+    assert maintenance.sweep_top(str(tmp_path), now + 90_000) == [f"artifacts/{name}" for name in left]
     assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["rendezvous/c.7.0.json"]
     assert (tmp_path / "artifacts" / blocklist.NAME).exists()
 

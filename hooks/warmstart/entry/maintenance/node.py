@@ -60,6 +60,7 @@ IONICE = "/usr/bin/ionice"
 SPOOL_SECONDS = 600.0
 RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
+ABANDONED_S = 3600.0  # longer than any file takes to be written
 MOST_QUERIES = 200  # to the controller, for one node
 _LONGEST_PID = 20
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
@@ -160,6 +161,7 @@ class _NodeMaintenance:
         self._part("imports", self._imports)
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
+        self._part("temporaries", self._temporaries)
         if self._is_complete:
             self._mark_success()
         return Report(
@@ -257,6 +259,15 @@ class _NodeMaintenance:
     def _copies(self) -> int:
         paths = self._session.paths
         return node_cache.prune(paths.bundles, paths.layers, self._session.policy.seed.keep, time.time())
+
+    def _temporaries(self) -> None:
+        """Remove the temporary files of writers that died."""
+        installation, paths = self._installation, self._session.paths
+        for directory in (
+            *(installation.var, installation.metrics),
+            *(paths.root, paths.bundles, paths.deferred, paths.imports),
+        ):
+            files.remove_temporaries(directory, time.time() - ABANDONED_S)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:
         return opened_dir(f"{self._session.policy.paths.workspace}/{self._session.node}")

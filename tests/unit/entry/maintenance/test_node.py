@@ -87,6 +87,22 @@ def test_a_node_without_work(node: Node) -> None:
     assert node.asked == []
 
 
+def test_what_killed_writers_left_goes(node: Node) -> None:
+    """Compiling a policy, copying a bundle: after an hour nobody writes there any more."""
+    node.maintain()
+    paths = node.site.paths
+    left = [Path(node.site.installation.var, ".policy.json.7.tmp"), Path(paths.bundles, ".ab.files.json.8.tmp")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    node.maintain()
+    assert [path.exists() for path in left] == [True, True]
+    for path in left:
+        os.utime(path, (0, 0))
+    node.maintain()
+    assert [path.exists() for path in left] == [False, False]
+
+
 def test_one_run_at_a_time(node: Node) -> None:
     """The second one is told."""
     with opened_lock(node.site.paths.locks, "maintenance") as held:
