@@ -1,0 +1,49 @@
+"""Every hook, the background import and both kinds of maintenance, killed before each call that changes something.
+
+Then the same hook runs again, and what comes after it; then maintenance. An independent reader of the store and the
+node judges (`tests.support.judge`): after the kill nothing in the store is half, at last nothing of the job is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.hook_site import HOOKS, HookSite, a_hook_site
+from tests.support.sweeping import Killed, recover, report, share_of
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+
+@pytest.fixture(scope="module")
+def hook_site(capable_host: None) -> Iterator[HookSite]:
+    """Return the module's site."""
+    with a_hook_site() as site:
+        yield site
+
+
+@pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, share: int) -> None:
+    """`make test` takes a tenth of the calls, others for each seed, `make test-all` all of them."""
+    site = hook_site
+    site.prepare(hook)
+    calls = site.hook(hook).calls
+    assert calls > 5
+    outcomes, wrong = [], []
+    for call in share_of(range(1, calls + 1), share):
+        site.prepare(hook)
+        before = site.neighbours()
+        done = site.hook(hook, stop_at=call)
+        found = [] if done.status is None else ["it was not killed"]
+        found += site.problems(settled=False)
+        left, repaired, still = recover(site, hook)
+        found += [f"maintenance leaves {problem}" for problem in still]
+        if site.neighbours() != before:
+            found.append("others' files have changed")
+        outcomes.append(Killed(hook, call, left, repaired))
+        wrong += [f"before call {call} of {calls}: {text}" for text in found]
+    assert wrong == []
+    if share == 1:
+        report(f"kills-{hook}", outcomes)

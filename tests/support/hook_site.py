@@ -1,0 +1,330 @@
+"""An installation whose hooks run as root in forked children, with real mounts, and a neighbour that nothing may touch.
+
+No Slurm: its variables are set, and `scontrol` and `squeue` are scripts. A sweep runs one hook again and again, each
+time with another fault; before each time `prepare` brings the site back as it was, so that cases do not depend on each
+other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+# What hooks import late is imported here once, and not in each of thousands of children.
+import filelock  # noqa: F401
+import prometheus_client  # noqa: F401
+import structlog  # noqa: F401
+
+from tests.support import command_line, judge
+from tests.support.faults import Done, Fault, Faults
+from tests.support.image_place import Ready, squashfs
+from tests.support.image_site import RULES
+from tests.support.numba_entries import numba_entries, write_as
+from warmstart.entry import epilog, epilog_slurmctld, import_image, job_container, prolog, prolog_slurmctld
+from warmstart.entry.cli.maintain import maintain
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.identity import Identity
+from warmstart.images import choice, requests, single_flight
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.query import Queue, Requester, Site
+from warmstart.images.reference import parse
+from warmstart.images.requests import ImportRequest
+from warmstart.paths import Installation, NodePaths
+
+NODE = "n1"
+JOB, NEIGHBOUR = 90_000_007, 90_000_008  # ids that no cluster of another test has
+USER, OTHER = ("ws-alice", 64201), ("ws-bob", 64202)
+IMAGE, WANTED = "reg.example.com/team/tool:1", "reg.example.com/team/wanted:1"
+KIND = f"{os.uname().machine}.oci1"
+LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
+POLICY = """\
+version: 1
+paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl, scontrol: {base}/scontrol,
+         cache: {base}/constant/cache}}
+store_user: daemon
+import_user: bin
+validate_user: sys
+constant_path: namespace
+slurmctld: {{user: games, spec_directory: {base}/specs}}
+images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d}}
+seed: {{fetch_budget: 3s}}
+harvest: {{budget: 10s}}
+rules:
+  - name: everyone
+    profiles: [numba, torch-extensions]
+    images: ["docker://reg.example.com/team/tool:1"]
+    rendezvous: {{ports: 28000-28999, shared_nodes: true}}
+"""
+# The node's hooks and slurmctld's, the background import, and both kinds of maintenance.
+HOOKS = (
+    "prolog",
+    "epilog",
+    "job-container",
+    "import",
+    "maintain",
+    "maintain-store",
+    "prolog-slurmctld",
+    "epilog-slurmctld",
+)
+
+
+class HookSite:
+    """The site below a directory that only root can change."""
+
+    def __init__(self, top: Path) -> None:
+        """Make the site: a store with an image and bundles of two users, and the neighbour's job between its hooks."""
+        self._top = top
+        self.base, self._saved = top / "live", top / "saved"
+        self.store, self.workspace = self.base / "store", self.base / "workspace" / NODE
+        for name, owner in (("store", "daemon"), ("specs", "games"), ("audit", "root"), ("constant", "root")):
+            (self.base / name).mkdir(parents=True)
+            os.chown(self.base / name, *pwd.getpwnam(owner)[2:4])
+        own = self.base / "var/lib/warmstart-slurmctld"
+        own.mkdir(parents=True, mode=0o700)
+        os.chown(own, *pwd.getpwnam("games")[2:4])
+        self._script("scontrol", "exit 0")
+        # The neighbour's job runs, and no other is known.
+        running = f"echo '{NEIGHBOUR}|RUNNING|normal|{NEIGHBOUR}|N/A|0||'"
+        unknown = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
+        self._script("squeue", f'case "$*" in *--jobs={NEIGHBOUR}*) {running} ;; *) {unknown} ;; esac')
+        self.installation = command_line.installed(self.base, POLICY.format(base=self.base))
+        self._image = squashfs(top / "ready.sqsh", 40_000)
+        self._publish_image()
+        for number, (user, job) in enumerate(((USER, JOB), (OTHER, NEIGHBOUR))):
+            self.run("prolog", job, user)
+            self.work(number, job)
+            self.run("epilog", job, user)
+        self.run("prolog", NEIGHBOUR, OTHER)
+        self._unmount()
+        subprocess.run(["cp", "-a", str(self.base), str(self._saved)], check=True)
+        # Joining a namespace is how a hook mounts the cache for a job.
+        argv = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--propagation=private", "sleep", "infinity"]
+        self._namespace = subprocess.Popen(argv)
+
+    def _script(self, name: str, text: str) -> None:
+        path = self.base / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def _identity(self, name: str) -> Identity:
+        return Identity(name, *pwd.getpwnam(name)[2:4])
+
+    def _publish_image(self) -> None:
+        site = Site(
+            store=ImageStoreClient.of(self._identity("daemon"), str(self.store)),
+            importer=self._importer,
+            validator=self._identity("sys"),
+            rules=RULES,
+            recipe="oci1",
+            workspace=str(self.base / "workspace"),
+            uses=str(self._top / "uses"),
+            requester=Requester("n0", "r1", 1),
+        )
+        with site.store:
+            single_flight.obtain(parse(IMAGE), site, after(60))
+
+    def _importer(self, *_: object) -> Ready:
+        return Ready(self._identity("bin"), str(self._image))
+
+    @property
+    def paths(self) -> NodePaths:
+        """The node's directories."""
+        return Installation(str(self.base)).node(NODE)
+
+    @property
+    def domains(self) -> dict[str, str]:
+        """The parts of the site that a fault can be in."""
+        names = {"policy": "etc", "state": "var", "constant path": "constant"}
+        parts = ("store", "workspace", "audit", "policy", "state", "specs", "constant path")
+        return {part: str(self.base / names.get(part, part)) for part in parts}
+
+    def prepare(self, hook: str) -> None:
+        """Bring the site back as it was made, and to where a hook is next."""
+        self._unmount()
+        with opened_dir(str(self._top)) as top:
+            remove_tree(top, self.base.name, after(30))
+        subprocess.run(["cp", "-a", str(self._saved), str(self.base)], check=True)
+        if hook in {"epilog", "job-container"}:
+            self.run("prolog")
+            self.work(2)
+        elif hook == "import":
+            self._request()
+        elif hook == "maintain":
+            self._need_maintenance()
+        elif hook == "maintain-store":
+            self._need_store_maintenance()
+        elif hook == "epilog-slurmctld":
+            self.run("prolog-slurmctld")
+
+    def _request(self) -> None:
+        request = ImportRequest(
+            reference=WANTED, kind=KIND, private="", user=USER[0], uid=USER[1], account="", cluster="test",
+            node=NODE, job_id=JOB, run_id="0a1b2c3d", asked=time.time(), attempts=1, tried=time.time(),
+        )  # fmt: skip
+        assert requests.submit(Queue(self.paths.imports, "/nowhere", 2, 3600), request) == ""
+        self._key = request.key
+
+    def _need_maintenance(self) -> None:
+        """Leave what maintenance is for: a bundle in the spool, and a run without an epilog."""
+        self.run("prolog")
+        self.work(2)
+        with self.without_store():
+            self.run("epilog")
+        assert os.listdir(self.paths.spool)
+        self.run("prolog")
+        self.work(3)
+
+    def _need_store_maintenance(self) -> None:
+        """Leave many small bundles, and what publishers left that died."""
+        for number in range(2, 6):
+            self.run("prolog")
+            self.work(number)
+            self.run("epilog")
+        (namespace,) = (self.store / f"artifacts/user-{USER[1]}-{USER[0]}/numba").iterdir()
+        for name in (".tmp-n1-0a1b2c3d-7-0123456789abcdef", "20200101T000000.000000Z-0123456789abcdef.sqsh"):
+            (namespace / name).write_bytes(b"half")
+            os.chown(namespace / name, *pwd.getpwnam("daemon")[2:4])
+
+    @contextmanager
+    def without_store(self) -> Iterator[None]:
+        """Have no store for a `with`."""
+        away = self.store.with_name("store.away")
+        self.store.rename(away)
+        yield
+        away.rename(self.store)
+
+    def _unmount(self) -> None:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        points = [point for line in lines if (point := line.split()[4]).startswith(f"{self.base}/")]
+        for point in reversed(points):
+            subprocess.run(["umount", "-l", point], check=True)
+
+    def run(self, hook: str, job: int = JOB, user: tuple[str, int] = USER) -> None:
+        """Run a hook without a fault, which succeeds."""
+        done = self.hook(hook, job, user)
+        assert done.status == 0, done.stderr
+
+    def hook(
+        self,
+        name: str,
+        job: int = JOB,
+        user: tuple[str, int] = USER,
+        *,
+        fault: Fault | None = None,
+        stop_at: int = 0,
+        later: float = 0.0,
+    ) -> Done:
+        """Run one of `HOOKS` for a job, `later` by that many seconds; the store is always maintained later."""
+        prefix = str(self.base)
+        acts: dict[str, Callable[[], int]] = {
+            "prolog": lambda: prolog.main(prefix),
+            "epilog": lambda: epilog.main(prefix),
+            "job-container": lambda: job_container.main(prefix),
+            "import": lambda: self._import(prefix),
+            "maintain": lambda: self._maintain("--node", NODE),
+            "maintain-store": lambda: self._maintain("--store"),
+            "prolog-slurmctld": lambda: prolog_slurmctld.main(prefix),
+            "epilog-slurmctld": lambda: epilog_slurmctld.main(prefix),
+        }
+        environment = {
+            "SLURM_JOB_ID": str(job),
+            "SLURM_JOB_UID": str(user[1]),
+            "SLURM_JOB_GID": str(user[1]),
+            "SLURM_JOB_USER": user[0],
+            "SLURM_JOB_PARTITION": "main",
+            "SLURM_JOB_NODELIST": NODE,
+            "SLURM_CLUSTER_NAME": "test",
+            "SLURMD_NODENAME": NODE,
+        }
+        if name == "job-container":
+            environment["SLURM_NS"] = f"/proc/{self._namespace.pid}/ns/mnt"
+        seconds = later or (LATER_S if name == "maintain-store" else 0.0)
+
+        def act() -> int:
+            now = time.time
+            time.time = lambda: now() + seconds  # only in this child
+            return acts[name]()
+
+        return Faults(self.domains, fault, stop_at).run(act, environment)
+
+    def _import(self, prefix: str) -> int:
+        choice.choose = self._importer  # type: ignore[assignment] # only in this child
+        return import_image.main(prefix, [self._key])
+
+    def _maintain(self, *arguments: str) -> NoReturn:
+        maintain.main(args=list(arguments), obj=self.installation)  # exits
+
+    def work(self, number: int, job: int = JOB) -> None:
+        """Write an entry into the job's cache, as the job, and one that the validator turns away."""
+        (run,) = self.workspace.glob(f"{job}.*")
+        uid = (run / "tmp").stat().st_uid
+        write_as(uid, uid, run / "cache/numba", numba_entries(number))
+        write_as(uid, uid, run / "cache/torch-extensions", {"ext": {"py311_cpu/ext/ext.so": b"x"}})
+
+    def view(self, job: int = JOB) -> dict[str, str]:
+        """Return the files that the job's task prolog reads."""
+        return {path.name: path.read_text() for path in Path(self.paths.view, str(job)).glob("*")}
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return all events of the node and the controller, in a log or still in a journal."""
+        found = [
+            self.base / "audit/audit.jsonl",
+            *sorted(Path(self.paths.journal).glob("*")),
+            *sorted(self.base.glob("var/lib/warmstart-slurmctld/journal/*")),
+        ]
+        return [json.loads(line) for path in found if path.exists() for line in path.read_text().splitlines()]
+
+    def neighbours(self) -> dict[str, tuple[object, ...]]:
+        """Return every file that belongs to others than the job: kind, mode, owner, content."""
+        tops = (
+            *self.workspace.glob(f"{NEIGHBOUR}.*"),
+            Path(self.paths.state, str(NEIGHBOUR)),
+            Path(self.paths.view, str(NEIGHBOUR)),
+            *self.store.glob(f"artifacts/user-{OTHER[1]}-{OTHER[0]}/*/*/[0-9]*"),
+            self.base / "etc",
+        )
+        found: dict[str, tuple[object, ...]] = {}
+        for path in (path for top in tops for path in (top, *sorted(top.rglob("*")))):
+            status = path.lstat()
+            content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(status.st_mode) else ""
+            found[str(path.relative_to(self.base))] = (oct(status.st_mode), status.st_uid, content)
+        return found
+
+    def problems(self, *, settled: bool) -> list[str]:
+        """Return what the independent reader finds. Unless `settled`, what the job has on the node is not wrong."""
+        found = judge.store_problems(self.store, settled=settled)
+        if settled:
+            found += judge.node_problems(self.workspace, self.base / "var/lib/warmstart", JOB)
+            found += [f"{path}: is left" for path in (self.base / "specs").glob("*")]
+        return [problem.replace(str(self.base), "").lstrip("/") for problem in found]
+
+    def close(self) -> None:
+        """Remove the site."""
+        self._namespace.kill()
+        self._namespace.wait()
+        self._unmount()
+        with opened_dir(str(self._top.parent)) as parent:
+            remove_tree(parent, self._top.name, after(60))
+
+
+@contextmanager
+def a_hook_site() -> Iterator[HookSite]:
+    """Give a site. Its path is short: TMPDIR has to leave room for sockets."""
+    top = Path(tempfile.mkdtemp(prefix="ws-", dir="/var/tmp"))
+    top.chmod(0o755)
+    site = HookSite(top)
+    try:
+        yield site
+    finally:
+        site.close()

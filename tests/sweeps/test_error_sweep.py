@@ -1,0 +1,54 @@
+"""Errors at every call site of every hook: the right class, a status that drains only for the node's own faults.
+
+A call site is a place in the code that changes something or reads state (`tests.support.faults`). From its first call
+on it fails with an errno of its man page. The hook has to end in time, leave what belongs to others as it is, and give
+the job all of its preparation or none. What is left when the hook has run again, maintenance removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.faults import Fault
+from tests.support.hook_site import HOOKS, HookSite, a_hook_site
+from tests.support.sweeping import Outcome, recover, report, share_of, what_happened, wrong_after
+
+pytestmark = pytest.mark.usefixtures("capable_host")
+
+
+@pytest.fixture(scope="module")
+def hook_site(capable_host: None) -> Iterator[HookSite]:
+    """Return the module's site."""
+    with a_hook_site() as site:
+        yield site
+
+
+@pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_an_error_at_every_call_site(hook_site: HookSite, hook: str, share: int) -> None:
+    """`make test` takes a tenth, another one for each seed, `make test-all` all of them."""
+    site = hook_site
+    site.prepare(hook)
+    faults = [Fault(place, error) for place in site.hook(hook).sites for error in place.errors()]
+    assert len(faults) > 40
+    outcomes, wrong = [], []
+    for fault in share_of(faults, share):
+        site.prepare(hook)
+        before, known = site.neighbours(), len(site.events())
+        done = site.hook(hook, fault=fault)
+        events = site.events()[known:]
+        found = wrong_after(site, hook, fault, done, events) + site.problems(settled=False)
+        left, repaired, still = recover(site, hook)
+        found += [f"maintenance leaves {problem}" for problem in still]
+        if site.neighbours() != before:
+            found.append("others' files have changed")
+        happened = what_happened(done, events)
+        outcomes.append(Outcome(hook, *fault.site[:1], *fault.site[2:], fault.error, happened, left, repaired))
+        wrong += [
+            f"{fault.site.call} in {fault.site.where} ({fault.site.domain}), {fault.error}: {text}" for text in found
+        ]
+    assert wrong == []
+    if share == 1:
+        report(f"errors-{hook}", outcomes)
