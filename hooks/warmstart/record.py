@@ -235,7 +235,7 @@ def encode(record: Record) -> bytes:
 def decode(path: str, data: bytes) -> Record:
     """Parse what `encode` wrote. Raises `RecordUnreadable`, which names `path`, for anything else."""
     try:
-        raw = json.loads(data)
+        raw = wire.parse(data)
         if raw.pop("format") != FORMAT:
             raise RecordUnreadable(path=path, problem="written by another version of warmstart")
         return wire.from_object(Record, raw)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart import record as records
-from warmstart.host import files
+from warmstart.host import files, wire
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.record import Record, RecordUnreadable, using_state
 
@@ -103,11 +103,11 @@ def is_short_of_space(workspace: str) -> bool:
 def _read(directory: str, name: str, fd: int) -> DeferredHarvest | None:
     run = name.removesuffix(_SUFFIX)
     try:
-        raw = json.loads(read_small(name, _LONGEST, fd))
+        raw = wire.parse(read_small(name, _LONGEST, fd))
         record = records.decode(os.path.join(directory, name), raw["record"].encode())
         if record.run_name != run:
             raise ValueError(name)
-        return DeferredHarvest(run, float(raw["since"]), record)
+        return DeferredHarvest(run, wire.decode(float, raw["since"]), record)
     except FileNotFoundError:  # another process has just finished it
         return None
     except OSError as error:

@@ -217,7 +217,7 @@ def _encode(spooled: Spooled) -> bytes:
 
 def _decode(data: bytes) -> Spooled:
     """Decode what `_encode` wrote; raises `ValueError` for anything else."""
-    raw: Json = json.loads(data)
+    raw: Json = wire.parse(data)
     try:
         written = raw.pop("draft")
         draft = Draft(

@@ -44,6 +44,10 @@ class Untrusted(PermissionError):
     """A path is not safe from other users: `filename` is the file or directory at fault, `strerror` the reason."""
 
 
+class TooLarge(OSError, ValueError):
+    """A file is larger than what is written there: also a `ValueError`, since it is none of ours, or damaged."""
+
+
 class Copied(NamedTuple):
     """Size and hash of what was read from a file."""
 
@@ -79,13 +83,13 @@ def open_regular(name: str, dir_fd: int | None = None) -> int:
 
 
 def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
-    """Return the content of a regular file; `EFBIG` if it has more than `limit` bytes."""
+    """Return the content of a regular file; `TooLarge` (`EFBIG`) if it has more than `limit` bytes."""
     fd = open_regular(name, dir_fd)
     try:
         size = os.fstat(fd).st_size
         data = read_up_to(fd, limit + 1) if size <= limit else b""
         if size > limit or len(data) > limit:
-            raise OSError(errno.EFBIG, f"larger than {limit} bytes", name)
+            raise TooLarge(errno.EFBIG, f"larger than {limit} bytes", name)
         return data
     finally:
         os.close(fd)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart.errors import PolicyError, ResourceError
-from warmstart.host import files
+from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DIRECTORY, ensure_dir, read_small, unlink_if_there, write_all
 
@@ -187,7 +187,7 @@ def _entries(ledger: int) -> Iterator[tuple[int, Holder | None]]:
 def _read(ledger: int, name: str) -> Holder | None:
     """Return the holder of a port; None if the entry is incomplete (its writer died) or has just been removed."""
     try:
-        return Holder(**json.loads(read_small(name, _LONGEST_ENTRY, ledger)))
+        return Holder(**wire.parse(read_small(name, _LONGEST_ENTRY, ledger)))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 

@@ -9,6 +9,7 @@ Hot path: every worker call decodes one answer.
 
 from __future__ import annotations
 
+import json
 import sys
 import typing
 from collections.abc import Sequence
@@ -23,6 +24,14 @@ _fields: dict[type, dict[str, Any]] = {}  # NamedTuple class → its fields' typ
 
 class WireMismatch(ValueError):
     """The value does not have the type that the receiver expects."""
+
+
+def parse(text: str | bytes) -> Json:
+    """Decode JSON; `ValueError` for anything else, also for what is nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def hints(function: Any) -> dict[str, Any]:  # noqa: ANN401 - any module-level function
@@ -52,7 +61,10 @@ def decode(expected: Any, value: Json) -> Any:  # noqa: ANN401 - the value has t
     if expected is float:
         if type(value) not in {int, float}:
             raise WireMismatch(f"expected float, got {type(value).__name__}")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise WireMismatch("expected float, got a larger number") from error
     if isinstance(expected, type) and hasattr(expected, "_fields"):
         return _named_tuple(expected, value)
     origin = typing.get_origin(expected)

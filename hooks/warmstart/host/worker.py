@@ -228,7 +228,7 @@ def _receive(fd: int, deadline: Deadline | None) -> Json:
         raise EOFError(f"its message of {length} bytes is too long")
     data = _read_exactly(fd, length, deadline)
     try:
-        return json.loads(data)
+        return wire.parse(data)
     except (ValueError, RecursionError) as error:
         raise wire.WireMismatch("the message is not JSON") from error
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart.errors import StoreError
+from warmstart.host import wire
 from warmstart.host.files import open_regular, read_up_to, unlink_if_there, write_all
 from warmstart.host.identity import Identity
 from warmstart.images.reference import DOCKER_HUB
@@ -93,7 +94,7 @@ def _read(path: str, registry: str) -> dict[str, object]:
             status = os.fstat(fd)
             if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise CredentialsUnusable(registry=registry, problem=f"{path} must belong to root, mode 0600")
-            data = json.loads(read_up_to(fd, LONGEST))
+            data = wire.parse(read_up_to(fd, LONGEST))
         finally:
             os.close(fd)
         auths = data["auths"]

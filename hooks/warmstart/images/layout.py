@@ -20,12 +20,12 @@ calls on the store for a tag and four for a digest, however full the store is, a
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
 from typing import NamedTuple
 
+from warmstart.host import wire
 from warmstart.host.files import REGULAR, open_regular
 from warmstart.images import squashfs
 from warmstart.images.reference import Reference, is_digest
@@ -160,8 +160,9 @@ def superblock_problem(fd: int, status: os.stat_result) -> str:
 def parse_pointer(data: bytes) -> Pointer | None:
     """Return the pointer in the content of a tag's file; None if it is damaged."""
     try:
-        pointer = json.loads(data)
-        return Pointer(str(pointer["digest"]), float(pointer["resolved"]), float(pointer.get("unanswered", 0)))
+        pointer = wire.parse(data)
+        times = (wire.decode(float, pointer["resolved"]), wire.decode(float, pointer.get("unanswered", 0)))
+        return Pointer(str(pointer["digest"]), *times)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

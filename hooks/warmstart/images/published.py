@@ -205,7 +205,7 @@ def _check_space(images: int, size: int) -> None:
 def read_metadata(path: str) -> dict[str, object]:
     """Return the metadata of a published image from `path` (NAME.json); {} if it is missing or damaged."""
     try:
-        found = json.loads(read_small(path, LONGEST_META))
+        found = wire.parse(read_small(path, LONGEST_META))
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -261,7 +261,7 @@ def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteC
 def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
     with opened_folder(store, CHECKED) as folder:
         try:
-            found = json.loads(read_small(name + META, LONGEST_CHECK, folder))
+            found = wire.parse(read_small(name + META, LONGEST_CHECK, folder))
         except (FileNotFoundError, ValueError):
             return False
     return isinstance(found, dict) and found.get("stamp") == _stamp(status)
@@ -452,7 +452,7 @@ def producer_of(store: str, key: str) -> Producer | None:
     """Return the record of the producer; None if the file is missing or damaged."""
     try:
         with opened_folder(store, LOCKS) as folder:
-            data = json.loads(read_small(key + PRODUCER, LONGEST_PRODUCER, folder))
+            data = wire.parse(read_small(key + PRODUCER, LONGEST_PRODUCER, folder))
         producer = wire.from_object(Producer, data)
     except (FileNotFoundError, ValueError):
         return None
@@ -476,7 +476,7 @@ def last_failure(store: str, key: str) -> RememberedFailure | None:
     """Return how the last import that failed did so; None if none has, or the file is damaged."""
     try:  # by its path: whoever waits reads it again and again
         data = read_small(f"{store}/{IMAGES}/{FAILED}/{key}{META}", LONGEST_FAILURE)
-        return wire.from_object(RememberedFailure, json.loads(data))
+        return wire.from_object(RememberedFailure, wire.parse(data))
     except (FileNotFoundError, ValueError):
         return None
 

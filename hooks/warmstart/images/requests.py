@@ -118,7 +118,7 @@ def is_key(text: str) -> bool:
 def read(directory: str, key: str) -> ImportRequest | None:
     """Return a request; None if there is none, or it is damaged. Raises `OSError`."""
     try:
-        return wire.from_object(ImportRequest, json.loads(read_small(f"{directory}/{key}{REQUEST}", _LONGEST)))
+        return wire.from_object(ImportRequest, wire.parse(read_small(f"{directory}/{key}{REQUEST}", _LONGEST)))
     except (FileNotFoundError, ValueError):
         return None
 
@@ -305,7 +305,7 @@ def note_failure(directory: str, key: str, failure: RememberedFailure) -> None:
 def last_failure(directory: str, key: str) -> RememberedFailure | None:
     """Return how the last import on this node failed; None if that is not known, or there was none."""
     try:
-        return wire.from_object(RememberedFailure, json.loads(read_small(f"{directory}/{key}{FAILED}", _LONGEST)))
+        return wire.from_object(RememberedFailure, wire.parse(read_small(f"{directory}/{key}{FAILED}", _LONGEST)))
     except (OSError, ValueError):
         return None
 

@@ -118,6 +118,6 @@ def _is_kept(job: RequeuedJob) -> bool:
 
 def _read(folder: int, name: str) -> RequeuedJob | None:
     try:
-        return wire.from_object(RequeuedJob, json.loads(read_small(name, LONGEST, folder)))
+        return wire.from_object(RequeuedJob, wire.parse(read_small(name, LONGEST, folder)))
     except (FileNotFoundError, ValueError):
         return None

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from warmstart.host import files
+from warmstart.host import files, wire
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.profiles.defined import DefinedProfile
@@ -278,7 +278,7 @@ def read_own_json(path: str) -> Json:
         found = os.fstat(fd)
         if files.weakness(found, (0, os.geteuid())):
             return None
-        return json.loads(files.read_up_to(fd, _LARGEST + 1))
+        return wire.parse(files.read_up_to(fd, _LARGEST + 1))
     except (OSError, ValueError):
         return None
     finally:

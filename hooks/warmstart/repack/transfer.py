@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError
 from warmstart.harvest.collect import Stage
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import (
     copy_hashed,
@@ -286,7 +287,7 @@ class Reader:
         self._sums = _parsed(self._path, self._read(SUMS, LARGEST_SUMS))
         head = self.text(HEAD, 1024)
         try:
-            written = json.loads(head)["format"]
+            written = wire.parse(head)["format"]
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(HEAD, "it has no format number") from error
         if written != FORMAT:

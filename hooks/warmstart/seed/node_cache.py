@@ -30,7 +30,7 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
-from warmstart.host import files, linux, loops
+from warmstart.host import files, linux, loops, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
     PATH,
@@ -99,7 +99,7 @@ class Copy(NamedTuple):
 def entries_of(directory: str, sha256: str) -> Entries:
     """Return all entries of a copy with their files; raises `FileNotFoundError` if this node has no such copy."""
     with opened_dir(directory) as fd:
-        raw = json.loads(read_small(sha256 + _FILES, _LARGEST_FILES, fd))
+        raw = wire.parse(read_small(sha256 + _FILES, _LARGEST_FILES, fd))
     return {entry: {path: File(*file) for path, file in files.items()} for entry, files in raw.items()}
 
 
@@ -384,7 +384,7 @@ def uses(directory: str) -> list[Use]:
 
 def _use(fd: int, copy: _Copy) -> Use:
     """Return the last use of a copy; raises `OSError`, `ValueError` or `TypeError` if its place is not known."""
-    scope, profile, namespace, bundle = json.loads(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
+    scope, profile, namespace, bundle = wire.parse(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
     return Use(str(scope), str(profile), str(namespace), str(bundle), copy.used)
 
 

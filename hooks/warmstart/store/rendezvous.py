@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from warmstart.host import wire
 from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there
 from warmstart.host.wire import Json
 from warmstart.store.atomic import replace
@@ -66,7 +67,7 @@ def look(store: str, name: str) -> Answer | None:
     with store_errors(f"reading the rendezvous {name}"), _root(store) as root:
         try:
             with opened_dir(DIRECTORY, root) as fd:
-                return _decode(json.loads(read_small(name, LONGEST, fd)))
+                return _decode(wire.parse(read_small(name, LONGEST, fd)))
         except (FileNotFoundError, ValueError):
             return None
 

@@ -66,6 +66,8 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
         assert caught.value.errno == number
     with pytest.raises(OSError, match="larger than 10"):
         read_small(str(tmp_path / "large"), 10)
+    with pytest.raises(ValueError, match="larger"):  # what is written there is never that long: it is damaged
+        read_small(str(tmp_path / "large"), 10)
     assert read_small(str(tmp_path / "large"), 11) == b"x" * 11
 
 

@@ -121,3 +121,16 @@ def test_an_object_of_other_fields_is_refused(value: object) -> None:
     """One too few, one too many, or one of another type."""
     with pytest.raises(wire.WireMismatch):
         wire.from_object(Point, value)
+
+
+@pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000, '{"a":' * 100_000])
+def test_what_is_no_json_is_one_error(text: str | bytes) -> None:
+    """Deep nesting included, which Python's decoder tells in another way."""
+    with pytest.raises(ValueError, match=r".+"):
+        wire.parse(text)
+
+
+def test_a_number_that_no_float_holds_is_no_float() -> None:
+    """JSON's whole numbers have no bound."""
+    with pytest.raises(wire.WireMismatch):
+        wire.decode(float, 10**400)

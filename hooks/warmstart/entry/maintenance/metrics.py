@@ -118,7 +118,7 @@ def _counted(directory: int, log: str) -> Counters:
 def _read(directory: int) -> _Kept:
     """Return what was kept. Counters begin at zero where there is nothing, or nothing that can be read."""
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-        found = wire.from_object(_Kept, json.loads(files.read_small(_COUNTERS, _LARGEST, directory)))
+        found = wire.from_object(_Kept, wire.parse(files.read_small(_COUNTERS, _LARGEST, directory)))
         if found.format == FORMAT:
             return found
     return _Kept(FORMAT, {}, [], [])
