@@ -1,0 +1,1 @@
+"""Foreign bytes for every parser of such: python -m tests.fuzz."""

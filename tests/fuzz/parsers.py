@@ -1,0 +1,509 @@
+"""Every parser of foreign bytes, with samples of what it is made for and the errors by which it may refuse others.
+
+Foreign is what another account, program or machine wrote: a job, a registry, Slurm, another node; and what only root or
+the store's owner wrote, where a disk may have damaged it. tests/unit/test_foreign_bytes.py holds the list complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import http.client
+import io
+import json
+import os
+import pickle
+import socket
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, NoReturn, cast
+
+from tests.support import cache_files
+from tests.support.bundles import draft
+from tests.support.numba_entries import numba_entry
+from tests.support.policy_site import defaults
+from tests.support.runs import a_job, a_record
+from tests.support.superblocks import image
+from warmstart import record, request
+from warmstart.audit import line
+from warmstart.entry import brake
+from warmstart.entry.doctor import plugins, slurm_conf
+from warmstart.entry.maintenance import metrics
+from warmstart.errors import WarmstartError
+from warmstart.harvest import deferred, spool
+from warmstart.harvest.spool import Spooled
+from warmstart.host import ports, tar, wire, worker
+from warmstart.host.files import opened_dir
+from warmstart.images import credentials, layout, published, reference, requests, requeued, squashfs
+from warmstart.images.importers import egress, flatten, manifest, registry
+from warmstart.images.importers.egress import Destinations
+from warmstart.job import from_environment
+from warmstart.policy import compiled, source, units
+from warmstart.policy.load import parsed
+from warmstart.profiles import facts, triton
+from warmstart.profiles import registry as profiles
+from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
+from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
+from warmstart.repack import transfer
+from warmstart.slurm import commands, nodes, spec
+from warmstart.store import blocklist, index, rendezvous
+from warmstart.store import manifest as manifests
+
+SHA256 = "ab" * 32
+BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
+_TOP = tempfile.TemporaryDirectory(prefix="warmstart-fuzz-")
+STAGE = Path(_TOP.name)
+
+
+class Parser(NamedTuple):
+    """One parser."""
+
+    parse: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...]  # what it may raise for what it does not take
+    covers: tuple[str, ...]  # the functions that it consists of: module:function
+    samples: tuple[bytes, ...]  # what it takes, and is changed at random
+
+
+def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+    """Return a parser of text that gets bytes as `surrogateescape` decodes them."""
+    return lambda data: parse(data.decode("utf-8", "surrogateescape"))
+
+
+def _file(parse: Callable[[str], object], name: str = "file") -> Callable[[bytes], object]:
+    """Return a parser of the file at a path."""
+    path = STAGE / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def of_bytes(data: bytes) -> object:
+        path.write_bytes(data)
+        path.chmod(0o600)
+        return parse(str(path))
+
+    return of_bytes
+
+
+def _in_directory(parse: Callable[[int], object], name: str) -> Callable[[bytes], object]:
+    """Return a parser of a file by its directory's descriptor."""
+
+    def of_path(path: str) -> object:
+        with opened_dir(os.path.dirname(path)) as fd:
+            return parse(fd)
+
+    return _file(of_path, name)
+
+
+def _format(check: Callable[[EntryFiles, str], object], *samples: bytes, covers: tuple[str, ...]) -> Parser:
+    """Return a check of one file of an entry."""
+
+    def of_path(path: str) -> object:
+        with opened_dir(str(STAGE / "stage")) as stage:
+            return check(EntryFiles(stage, "e", ["e/file"]), "e/file")
+
+    return Parser(_file(of_path, "stage/e/file"), (EntryInvalid,), covers, samples)
+
+
+def _profile(name: str, files: Mapping[str, bytes]) -> Parser:
+    """Return a profile's validator of entries; one file of a good entry is changed at a time."""
+    profile = profiles.get(name)
+    names = sorted(files)
+
+    def validate(data: bytes) -> object:
+        changed = names[data[0] % len(names)] if data else names[0]
+        for file in names:
+            path = STAGE / "entries" / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data[1:] if file == changed else files[file])
+            os.utime(path, (1, 1))
+        entry = profile.entry_of(names[0])
+        assert entry is not None
+        with opened_dir(str(STAGE / "entries" / name)) as stage:
+            return profile.validate(EntryFiles(stage, entry, names))
+
+    samples = tuple(bytes([number]) + files[file] for number, file in enumerate(names))
+    return Parser(validate, (EntryInvalid,), (f"profiles/{name.replace('-', '_')}.py:validate",), samples)
+
+
+def _job(data: bytes) -> object:
+    """Parse a hook's environment: each line is a variable."""
+    lines = data.decode("utf-8", "surrogateescape").splitlines()
+    return from_environment(dict(entry.split("=", 1) for entry in lines if "=" in entry))
+
+
+def _answer(data: bytes) -> object:
+    """Decode what a worker's process answers; errors that it tells are raised."""
+    return wire.decode(dict[str, list[int]], worker._unpack(wire.parse(data)))
+
+
+def _message(data: bytes) -> object:
+    """Receive a worker's answer from a pipe that ends after it."""
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, data[:60_000])
+        os.close(writer)
+        return worker._receive(reader, None)
+    finally:
+        os.close(reader)
+
+
+def _head(data: bytes) -> object:
+    """Read the head of a request to an import's proxy from a socket, and parse it."""
+    one, other = socket.socketpair()
+    with one, other:
+        other.sendall(data[:60_000])
+        other.shutdown(socket.SHUT_WR)
+        head, _ = egress._read_head(one)
+        return egress.parse(head)
+
+
+class _Unreachable:
+    """Destinations of which none is reached."""
+
+    def connect(self, host: str, port: int, seconds: float) -> NoReturn:
+        """Refuse."""
+        raise OSError(errno.ECONNREFUSED, f"{host}:{port} in {seconds} s")
+
+
+def _challenge(data: bytes) -> object:
+    """Read a registry's demand for a token, which names another server; nothing is asked."""
+    answer = registry._Answer(401, {"www-authenticate": data.decode("latin-1")}, b"")
+    peer = registry._Peer("reg.example.com", plain=False, seconds=1.0, allowed=cast("Destinations", _Unreachable()))
+    with suppress(OSError, http.client.HTTPException):
+        return registry._token(answer, peer)
+    return None
+
+
+def _layer(path: str) -> object:
+    reader = flatten.LayerReader(flatten.Layer(path, f"sha256:{hashlib.sha256(_tar()).hexdigest()}"))
+    return [list(reader.content()) if entry.type == tarfile.REGTYPE else entry for entry in reader.entries()]
+
+
+def _members(path: str) -> object:
+    with open(path, "rb") as file:
+        return tar.members(file.fileno())
+
+
+def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return _file(lambda _path: read(str(STAGE / "store")), f"store/{folder}")
+
+
+def _tar(compress: bool = False) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        info = tarfile.TarInfo("etc/hello")
+        info.size = 5
+        archive.addfile(info, io.BytesIO(b"hello"))
+        link = tarfile.TarInfo("etc/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "hello"
+        archive.addfile(link)
+    return gzip.compress(data.getvalue(), mtime=0) if compress else data.getvalue()
+
+
+def _manifest() -> bytes:
+    text = draft("m/f-3.py311")
+    found = manifests.Manifest(
+        bundle=BUNDLE, sha256=SHA256, size=4096, created=1767268800.0, scope="user-1", profile="numba", namespace="ns",
+        producer=text.producer, facts=text.facts, entries=text.entries,
+    )  # fmt: skip
+    return manifests.encode(found)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+_UNITS = (units.parse_duration, units.parse_size, units.parse_percent, units.parse_ports)
+_SHARED = cache_files.shared()[:60_000]
+
+
+def _refusable(parse: Callable[[str], object], text: str) -> object:
+    with suppress(ValueError):
+        return parse(text)
+    return None
+
+
+_REFUSED = (WarmstartError,)
+_FILE = Path(__file__).parents[2] / "policies/site.yaml"
+_DAMAGED = {"format": 1, "bundles": [], "refused": {BUNDLE: "its format is 2"}}
+_ROW = {
+    "bundle": BUNDLE, "sha256": SHA256, "size": 4096, "entries": {"m/f": 9}, "user": "a", "uid": 1, "replaces": [],
+    "supersedes": {}, "weight": 750,
+}  # fmt: skip
+_REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "", "c", "n1", 7, "0a1b2c3d", 1.0)
+_PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1, "total": 2, "rate": 3, "at": 1.5}
+_FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
+_SPEC = spec.Spec("c", 7, 1000, 0, 1.5, "train", "", None, "normal")
+_SPOOLED = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", SHA256)
+_LAYERS = {"layers": [{"digest": f"sha256:{SHA256}", "size": 9}]}
+_PLATFORMS = {"manifests": [{"digest": f"sha256:{SHA256}", "platform": {"os": "linux", "architecture": "amd64"}}]}
+_NINJA_DEPS = b"# ninjadeps\n" + (4).to_bytes(4, "little") + (8).to_bytes(4, "little") + b"a.o\0" + bytes(4)
+_NUMBA = numba_entry(1)[1]
+_TRITON = cache_files.triton_kernel("3.9")
+_PICKLE = pickle.dumps({"a": [1, 2.5, None, True, b"x" * 300], "b": ("c", frozenset({1}))}, -1)
+_ENVIRONMENT = b"SLURM_JOB_ID=7\nSLURM_JOB_UID=1000\nSLURM_JOB_GID=1000\nSLURM_JOB_USER=a\nSLURMD_NODENAME=n1\n"
+_STEM = f"images/published-{SHA256}"
+
+PARSERS: dict[str, Parser] = {
+    "audit-line": Parser(line.decoded, (), ("audit/line.py:decoded",), (b'{"event": "hook.started", "ts": 1}',)),
+    "authfile": Parser(
+        _file(lambda path: credentials.login_at(path, "reg.example.com")),
+        _REFUSED,
+        ("images/credentials.py:_read", "images/credentials.py:_login"),
+        (_json({"auths": {"reg.example.com": {"auth": "YTpi"}}}),),
+    ),
+    "blocks": Parser(
+        _store_file("artifacts/blocked.json", blocklist.read),
+        _REFUSED,
+        ("store/blocklist.py:read",),
+        (_json({"format": 1, "blocks": [{"user": "m", "reason": "r", "by": "b", "at": 0.0}]}),),
+    ),
+    "brake": Parser(_text(brake._parsed), (), ("entry/brake.py:_recent",), (b"1.5 1000 hook.crashed",)),
+    "compiled-policy": Parser(
+        _file(compiled.read), (), ("policy/compiled.py:read_own_json",), (compiled.encode(defaults()),)
+    ),
+    "compressed": _format(
+        partial(compressed.check, least=4),
+        cache_files.ZSTD,
+        zlib.compress(cache_files.CONTENT),
+        covers=(
+            "profiles/formats/compressed.py:_inflate",
+            "profiles/formats/compressed.py:_walk_frame",
+            "profiles/formats/compressed.py:_walk_blocks",
+            "profiles/formats/compressed.py:_literals_end",
+        ),
+    ),
+    "cpu": Parser(
+        _file(facts.cpu), (), ("profiles/facts.py:cpu",), (b"vendor_id\t: x\nmodel name\t: y\nflags\t: avx2\n",)
+    ),
+    "cubin": _format(
+        elf.check_cubin,
+        cache_files.cubin(),
+        covers=("profiles/formats/elf.py:_kernels",),
+    ),
+    "deferred": Parser(
+        _in_directory(lambda fd: deferred._read("x", "7.0a1b2c3d.json", fd), "7.0a1b2c3d.json"),
+        (),
+        ("harvest/deferred.py:_read",),
+        (_json({"since": 1.5, "record": record.encode(a_record()).decode()}),),
+    ),
+    "driver": Parser(
+        _file(lambda path: facts.driver(os.path.dirname(path)), "nvidia/version"),
+        (),
+        ("profiles/facts.py:driver",),
+        (b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05\n",),
+    ),
+    "elf": _format(
+        partial(elf.check, kind=1),
+        cache_files.relocatable(b"\x90" * 64, [b"f"], [b"g"]),
+        covers=(
+            "profiles/formats/elf.py:headers",
+            "profiles/formats/elf.py:symbols",
+            "profiles/formats/elf.py:check_segments",
+            "profiles/formats/elf.py:_check_dynamic",
+        ),
+    ),
+    "environment": Parser(_job, _REFUSED, ("job.py:from_environment",), (_ENVIRONMENT,)),
+    "export-sums": Parser(
+        partial(transfer._parsed, "x"),
+        _REFUSED,
+        ("repack/transfer.py:_parsed",),
+        (f"{SHA256}  export.json\n{SHA256}  user-1/numba/ns/{BUNDLE}.sqsh\n".encode(),),
+    ),
+    "failure": Parser(
+        _store_file("images/failed/key.json", lambda store: published.last_failure(store, "key")),
+        (),
+        ("images/published.py:last_failure",),
+        (_json(_FAILURE),),
+    ),
+    "gpu": Parser(
+        _file(lambda path: facts.gpu(path.removesuffix("/gpus/0/information")), "nvidia/gpus/0/information"),
+        (),
+        ("profiles/facts.py:gpu",),
+        (b"Model: \t NVIDIA H100\nIRQ: 7\n",),
+    ),
+    "host-list": Parser(_text(nodes.expand), (ValueError,), ("slurm/nodes.py:expand",), (b"n[1-4,7],m[01-03]-x",)),
+    "image": Parser(
+        lambda data: squashfs.parse(data, 4096), _REFUSED, ("images/squashfs.py:parse",), (image(), image()[:96])
+    ),
+    "image-metadata": Parser(
+        _file(published.read_metadata),
+        (),
+        ("images/published.py:read_metadata",),
+        (_json({"sha256": SHA256, "size": 9}),),
+    ),
+    "image-reference": Parser(
+        _text(reference.parse),
+        _REFUSED,
+        ("images/reference.py:parse",),
+        (b"docker://reg.example.com:5000/a/b:1", f"reg.example.com#a@sha256:{SHA256}".encode()),
+    ),
+    "import-failure": Parser(
+        _file(lambda path: requests.last_failure(os.path.dirname(path), "0" * 32), f"imports/{'0' * 32}.failed"),
+        (),
+        ("images/requests.py:last_failure",),
+        (_json(_FAILURE),),
+    ),
+    "import-request": Parser(
+        _file(lambda path: requests.read(os.path.dirname(path), "0" * 32), f"imports/{'0' * 32}.request"),
+        (),
+        ("images/requests.py:read",),
+        (_json(_REQUEST._asdict()),),
+    ),
+    "index": Parser(
+        lambda data: (index._decode(data), index._is_other_format(data)),
+        (),
+        ("store/index.py:_decode", "store/index.py:_is_other_format"),
+        (_json(_DAMAGED), _json({**_DAMAGED, "bundles": [_ROW]})),
+    ),
+    "json": _format(plain.check_json, b'{"a": [1, 2]}', covers=("profiles/formats/plain.py:_read",)),
+    "json-rows": _format(plain.read_rows, b'[["a", "b"]]', covers=("profiles/formats/plain.py:read_rows",)),
+    "layer": Parser(
+        _file(_layer),
+        (flatten.Unsupported, flatten.InvalidImage),
+        ("images/importers/flatten.py:LayerReader.entries", "images/importers/flatten.py:_gunzip"),
+        (_tar(), _tar(compress=True)),
+    ),
+    "layer-configuration": Parser(
+        flatten._parse, (flatten.InvalidImage,), ("images/importers/flatten.py:_parse",), (_json(_LAYERS),)
+    ),
+    "literal": _format(
+        literal.read_dict,
+        b"{'a': (1, [None, -2]), 'b': {'c': True}}",
+        covers=("profiles/formats/literal.py:read_dict",),
+    ),
+    "manifest": Parser(partial(manifests.decode, BUNDLE), _REFUSED, ("store/manifest.py:decode",), (_manifest(),)),
+    "metrics": Parser(
+        _in_directory(metrics._read, "metrics.json"),
+        (),
+        ("entry/maintenance/metrics.py:_read",),
+        (_json({"format": 1, "counters": {}, "read": [], "seen": []}),),
+    ),
+    "ninja-deps": _format(ninja._check_deps, _NINJA_DEPS, covers=("profiles/formats/ninja.py:_check_deps",)),
+    "numba": _profile("numba", _NUMBA),
+    "pickle": _format(
+        partial(pickle_framing.check, pickles=1),
+        _PICKLE,
+        pickle.dumps(("stamp", {("array",): "a.nbc"}), 4),
+        covers=("profiles/formats/pickle_framing.py:_Walk._argument",),
+    ),
+    "policy": Parser(
+        lambda data: parsed([source.read_draft("policy.yaml", data)]),
+        _REFUSED,
+        ("policy/document.py:_compose",),
+        (_FILE.read_bytes(), b"version: 1\nrules: [{name: a, match: {user: [a, b*]}}]\n"),
+    ),
+    "policy-units": Parser(
+        _text(lambda text: [_refusable(unit, text) for unit in _UNITS]), (), ("policy/units.py:parse_size",), (b"5GiB",)
+    ),
+    "port": Parser(
+        _in_directory(lambda fd: ports._read(fd, "28000"), "28000"),
+        (),
+        ("host/ports.py:_read",),
+        (_json(ports.Holder("n1", 7, "0a1b2c3d", 1000, "boot")._asdict()),),
+    ),
+    "producer": Parser(
+        _store_file("images/locks/key.producer", lambda store: published.producer_of(store, "key")),
+        (),
+        ("images/published.py:producer_of",),
+        (_json(_PRODUCER),),
+    ),
+    "proxy-request": Parser(
+        _head,
+        (egress.NotUnderstood, ValueError),
+        ("images/importers/egress.py:parse",),
+        (b"CONNECT reg.example.com:443 HTTP/1.1\r\nHost: reg\r\n\r\n", b"GET http://a/b?c HTTP/1.0\r\n\r\n"),
+    ),
+    "record": Parser(partial(record.decode, "x"), _REFUSED, ("record.py:decode",), (record.encode(a_record()),)),
+    "registry-challenge": Parser(
+        _challenge,
+        (ValueError,),
+        ("images/importers/registry.py:_token",),
+        (b'Bearer realm="https://auth.example.com/token",service="reg",scope="pull"',),
+    ),
+    "registry-manifest": Parser(
+        _text(lambda text: manifest.read(text, "x86_64")),
+        (),
+        ("images/importers/manifest.py:read",),
+        (_json(_LAYERS), _json(_PLATFORMS)),
+    ),
+    "rendezvous": Parser(
+        _store_file("rendezvous/c.7.0.json", lambda store: rendezvous.look(store, "c.7.0.json")),
+        (),
+        ("store/rendezvous.py:look",),
+        (_json({"format": 1, "address": "n1", "ports": [28000], "refused": "", "run_id": "0a1b2c3d"}),),
+    ),
+    "request": Parser(
+        _text(lambda text: request.of(a_job(comment=text))),
+        _REFUSED,
+        ("request.py:of",),
+        (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton ports=2 keep",),
+    ),
+    "requeued": Parser(
+        _in_directory(lambda fd: requeued._read(fd, "c.7.json"), "c.7.json"),
+        (),
+        ("images/requeued.py:_read",),
+        (_json(requeued.RequeuedJob("c", 7, "7", 1000, 0, "reg/a:1", "x86_64")._asdict()),),
+    ),
+    "slurm-conf": Parser(
+        _file(lambda path: (slurm_conf.read(path), slurm_conf.plugins(path), slurm_conf.pairs(path))),
+        (),
+        ("entry/doctor/slurm_conf.py:_joined",),
+        (b"ClusterName=c\nNodeName=n[1-4] \\\n CPUs=2 # two\nInclude more.conf\n", b"required x.so a=b\n"),
+    ),
+    "slurm-plugin": Parser(_file(plugins.built_for), (OSError,), ("entry/doctor/plugins.py:built_for",), (_SHARED,)),
+    "spec": Parser(
+        spec._decode,
+        (WarmstartError, ValueError, KeyError, TypeError),
+        ("slurm/spec.py:_decode",),
+        (_json({"format": 1, **_SPEC._asdict()}),),
+    ),
+    "spool": Parser(spool._decode, (ValueError,), ("harvest/spool.py:_decode",), (spool._encode(_SPOOLED),)),
+    "squeue": Parser(
+        _text(lambda text: commands.parse_jobs(text, [7])),
+        (ValueError,),
+        ("slurm/commands.py:parse_jobs",),
+        (b"7|RUNNING|normal|7|N/A|0||\n",),
+    ),
+    "squeue-outcome": Parser(
+        _text(lambda text: commands.parse_outcome(text, 7)),
+        (),
+        ("slurm/commands.py:parse_outcome",),
+        (b"7|COMPLETED|None|0|1767268800|\n",),
+    ),
+    "tag": Parser(
+        layout.parse_pointer,
+        (),
+        ("images/layout.py:parse_pointer",),
+        (_json({"digest": f"sha256:{SHA256}", "resolved": 1.5, "unanswered": 0}),),
+    ),
+    "tar": Parser(_file(_members), (OSError,), ("host/tar.py:members",), (_tar(),)),
+    "torch-artifact": _format(
+        plain.check_artifact,
+        cache_files.torch_artifact(b"CacheCompiledArtifact", b"key", b"a2V5", b"x" * 99),
+        covers=("profiles/formats/plain.py:check_artifact",),
+    ),
+    "triton": _profile("triton", _TRITON),
+    "triton-group": Parser(
+        _in_directory(lambda fd: triton._rewrite(fd, "group.json", "/x"), "group.json"),
+        (),
+        ("profiles/triton.py:_rewrite",),
+        (_json({"child_paths": {"a": "/y/a"}}),),
+    ),
+    "worker-answer": Parser(
+        _answer,
+        (OSError, worker.WorkerBug, ValueError, WarmstartError),
+        ("host/worker.py:Worker._ask", "host/wire.py:decode"),
+        (_json({"value": {"a": [1]}}),),
+    ),
+    "worker-message": Parser(
+        _message,
+        (EOFError, wire.WireMismatch),
+        ("host/worker.py:_receive",),
+        ((13).to_bytes(4, "big") + b'{"value": []}',),
+    ),
+}

@@ -1,0 +1,97 @@
+"""Parsers of foreign bytes: the list of them is complete, and none fails on what once made one fail."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import warmstart
+from tests.fuzz.__main__ import check
+from tests.fuzz.inputs import CORPUS
+from tests.fuzz.parsers import PARSERS
+
+HOOKS = Path(warmstart.__file__).parent
+# Calls that take bytes or text apart.
+PARSING = (
+    "json.loads", "json.load", "wire.parse", "tarfile.open", "gzip.GzipFile", "base64.b64decode", "int.from_bytes",
+    "zlib.decompressobj", "yaml.compose",
+)  # fmt: skip
+PARSING_METHODS = ("unpack", "unpack_from", "iter_unpack", "splitlines")
+# Functions that take apart what this process, or root alone, made just before, or that pass lines on as they are.
+OWN = {
+    "audit/journal.py:Journal.shown_to_job": "lines of this process's own journal",
+    "audit/query.py:_files": "opens the log; each line is `audit-line`",
+    "audit/shipping.py:Shipper.send": "lines that the sink has just written",
+    "entry/cli/explain.py:_events": "each line is `audit-line`",
+    "entry/doctor/meet.py:_Meeting.gather": "the store's owner alone writes there; a command for a person, not a hook",
+    "entry/doctor/policy.py:_line": "the text of an error",
+    "entry/pyxis_importer.py:_job_tmp": "the view, which is root's; runs as the job's user",
+    "host/loops.py:is_attached": "the kernel's answer",
+    "host/namespaces.py:new_view": "a child's errno",
+    "host/process.py:CompletedProgram.complaint": "the last line, made printable",
+    "host/wire.py:parse": "what all of the others call",
+    "images/importers/enroot.py:_first_error": "one line of a program's message",
+    "images/published.py:_is_checked": "compared with one value",
+    "images/user_import.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
+    "seed/node_cache.py:_use": "root's copy on the node; its callers expect any error",
+    "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",
+    "repack/transfer.py:_Archive.__init__": "written, not read",
+    "steps/seed.py:_Seeding.extract": "starts unsquashfs",
+    "repack/transfer.py:Reader.items": "compared with one value",
+}
+
+
+def parsing_functions() -> dict[str, set[str]]:
+    """Return the functions that take bytes apart, as module:function, with the calls by which they do."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(HOOKS.rglob("*.py")):
+        for name, call in _calls(ast.parse(path.read_text()), ""):
+            if call in PARSING or call.rpartition(".")[2] in PARSING_METHODS:
+                found.setdefault(f"{path.relative_to(HOOKS)}:{name}", set()).add(call)
+    return found
+
+
+def _calls(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            yield name, ast.unparse(child.func)
+        is_named = isinstance(child, ast.FunctionDef | ast.ClassDef)
+        yield from _calls(child, f"{name}.{child.name}".lstrip(".") if is_named else name)  # type: ignore[attr-defined]
+
+
+def test_every_function_that_takes_bytes_apart_is_on_the_list() -> None:
+    """A new one is fuzzed, or says above why its bytes are not foreign."""
+    covered = {function for parser in PARSERS.values() for function in parser.covers}
+    assert sorted(parsing_functions().keys() - covered - OWN.keys()) == []
+    assert sorted(OWN.keys() - parsing_functions().keys()) == []
+
+
+def test_the_list_names_functions_that_exist() -> None:
+    """One that was renamed is renamed there, too."""
+    known = set()
+    for path in HOOKS.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        tops = [(node.name, node) for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        names = [name for name, _ in tops]
+        names += [
+            f"{name}.{below.name}" for name, top in tops for below in top.body if isinstance(below, ast.FunctionDef)
+        ]
+        known |= {f"{path.relative_to(HOOKS)}:{name}" for name in names}
+    assert {function for parser in PARSERS.values() for function in parser.covers} - known == set()
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_every_sample_is_taken(name: str) -> None:
+    """They are what the parser is made for: changes of anything else would not come far."""
+    parser = PARSERS[name]
+    for sample in parser.samples:
+        parser.parse(sample)
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_what_once_failed(path: Path) -> None:
+    """`make fuzz` found it."""
+    check(PARSERS[path.parent.name], path.read_bytes())
