@@ -15,7 +15,7 @@ VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmst
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests setup-sweeps screenshots demo test test-all unit lint shellcheck docs bench install uninstall update-requirements clean
+.PHONY: help setup setup-tests setup-sweeps screenshots demo test test-all fuzz unit lint shellcheck docs bench install uninstall update-requirements clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -40,12 +40,17 @@ demo: setup ## a real four-node cluster here, the same jobs without warmstart an
 test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
-test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/test-results.md and docs/slurm-releases.md
+test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability,slurm-releases}.md
 	$(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
 	$(BIN)/python -m tests.results build/tests.xml >build/test-results.md && \
 	mv build/test-results.md docs/test-results.md; \
+	$(BIN)/python -m tests.reliability >build/reliability.md && mv build/reliability.md docs/reliability.md; \
 	$(BIN)/python -m tests.matrix >build/slurm-releases.md && mv build/slurm-releases.md docs/slurm-releases.md; \
 	exit $$status
+
+fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/fuzz/corpus
+	$(BIN)/python -m tests.fuzz $(or $(SECONDS),600)
+	$(BIN)/python -m tests.reliability >build/reliability.md && mv build/reliability.md docs/reliability.md
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
 	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)

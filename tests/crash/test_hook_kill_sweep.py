@@ -46,4 +46,4 @@ def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, share
         wrong += [f"before call {call} of {calls}: {text}" for text in found]
     assert wrong == []
     if share == 1:
-        report(f"kills-{hook}", outcomes)
+        report(f"kills-{hook}", outcomes, calls)

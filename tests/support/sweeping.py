@@ -124,7 +124,8 @@ def recover(site: HookSite, hook: str) -> tuple[list[str], str, list[str]]:
     return left, "", still
 
 
-def report(name: str, outcomes: Sequence[NamedTuple]) -> None:
-    """Write the outcomes of a whole sweep for docs/reliability.md."""
+def report(name: str, outcomes: Sequence[NamedTuple], cases: int) -> None:
+    """Write the outcomes of a sweep with so many cases for docs/reliability.md."""
     REPORTS.mkdir(parents=True, exist_ok=True)
-    (REPORTS / f"{name}.json").write_text(json.dumps([outcome._asdict() for outcome in outcomes], indent=1))
+    text = {"cases": cases, "outcomes": [outcome._asdict() for outcome in outcomes]}
+    (REPORTS / f"{name}.json").write_text(json.dumps(text, indent=1))

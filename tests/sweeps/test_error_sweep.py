@@ -51,4 +51,4 @@ def test_an_error_at_every_call_site(hook_site: HookSite, hook: str, share: int)
         ]
     assert wrong == []
     if share == 1:
-        report(f"errors-{hook}", outcomes)
+        report(f"errors-{hook}", outcomes, len(faults))

@@ -1,0 +1,186 @@
+"""Write what warmstart promises when things fail, and what the last sweeps showed: docs/reliability.md.
+
+    python -m tests.reliability [DIRECTORY] >docs/reliability.md
+
+The figures are what the sweeps left in build/reliability: a JSON file of each sweep of hooks and of `make fuzz`, and
+Markdown fragments of other suites, which are taken as they are. `PROMISES` is the rest; a unit test holds that each of
+its tests exists.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.hook_site import HOOKS
+from tests.support.sweeping import REPORTS
+
+ERRORS = ("EIO", "EROFS", "ENOSPC", "EDQUOT", "ESTALE", "ENOLCK", "EMFILE")
+INTRO = """\
+# Reliability
+
+What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it. `make test-all`
+writes this page (`python -m tests.reliability`) from what its sweeps leave in `build/reliability`; `make fuzz` adds the
+figures of the parsers. The tests' paths are below [tests](../tests).
+"""
+
+
+class Promise(NamedTuple):
+    """One promise, and the tests that hold it: paths below tests, with the function."""
+
+    text: str
+    tests: tuple[str, ...]
+
+
+PROMISES = (
+    Promise(
+        "An error at any call of a hook ends as the right kind of fault. Only errors of the node's own disks (EIO, EROFS) "
+        "drain it; what users can use up never does, nor does anything in the store.",
+        ("sweeps/test_error_sweep.py::test_an_error_at_every_call_site",),
+    ),
+    Promise(
+        "No such error is taken for a bug, hangs a hook, or leaves a job with half of its preparation.",
+        ("sweeps/test_error_sweep.py::test_an_error_at_every_call_site",),
+    ),
+    Promise(
+        "A hook, a background import or maintenance may be killed before any call that changes something: readers of the "
+        "store see whole bundles and images only.",
+        (
+            "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
+            "crash/test_image_kill_sweep.py::test_killed_at_every_step",
+            "crash/test_store_kill_sweep.py::test_a_compaction_killed_at_any_step",
+            "crash/test_supersede_kill_sweep.py::test_a_replacement_killed_at_any_step",
+        ),
+    ),
+    Promise(
+        "What a failed or killed hook leaves, the same hook removes when it runs again, or maintenance does: mounts, loop "
+        "devices, workspaces, records, ports, temporary files.",
+        (
+            "sweeps/test_error_sweep.py::test_an_error_at_every_call_site",
+            "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
+            "crash/test_overlay_kill_sweep.py::test_an_epilog_killed_at_any_step",
+            "crash/test_maintenance_kill_sweep.py::test_finishing_killed_on_the_way",
+        ),
+    ),
+    Promise(
+        "No fault of one job's hook touches what belongs to another job, user or bundle.",
+        (
+            "sweeps/test_error_sweep.py::test_an_error_at_every_call_site",
+            "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
+        ),
+    ),
+    Promise(
+        "A bundle that the store does not take stays on the node until it does, and keeps no other bundle there.",
+        (
+            "unit/harvest/test_spool.py::test_a_bundle_that_is_refused_keeps_no_other",
+            "crash/test_store_kill_sweep.py::test_a_delivery_killed_at_any_step",
+        ),
+    ),
+    Promise(
+        "A node that blames itself again and again stops draining and switches itself off.",
+        ("unit/entry/test_brake.py",),
+    ),
+    Promise(
+        "Bytes that another account, program or machine wrote are taken or refused, whatever they are, in bounded time.",
+        (
+            "unit/test_foreign_bytes.py::test_every_function_that_takes_bytes_apart_is_on_the_list",
+            "unit/test_foreign_bytes.py::test_what_once_failed",
+        ),
+    ),
+)
+
+
+def page(reports: Path) -> str:
+    """Return the page for the reports in a directory."""
+    parts = [
+        INTRO,
+        "## Promises\n",
+        *_promises(),
+        "\n## Errors at every call site\n",
+        "One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did "
+        "its work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed "
+        "with a reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the "
+        "hook had run again; maintenance removed all of it.\n",
+        *_errors(_read(reports, "errors")),
+        "\n## Killed before every change\n",
+        "SIGKILL before each call that changes something, then the same hook, then maintenance.\n",
+        *_kills(_read(reports, "kills")),
+        "\n## Foreign bytes\n",
+        *_fuzz(reports / "fuzz.json"),
+    ]
+    parts += [f"\n{fragment.read_text().strip()}" for fragment in sorted(reports.glob("*.md"))]
+    return "\n".join(parts) + "\n"
+
+
+def _promises() -> Iterable[str]:
+    yield "| promise | held by |"
+    yield "|---|---|"
+    for promise in PROMISES:
+        yield f"| {promise.text} | {', '.join(f'`{test}`' for test in promise.tests)} |"
+
+
+def _read(reports: Path, kind: str) -> dict[str, Any]:
+    paths = {hook: reports / f"{kind}-{hook}.json" for hook in HOOKS}
+    return {hook: json.loads(path.read_text()) for hook, path in paths.items() if path.exists()}
+
+
+def _errors(found: Mapping[str, Any]) -> Iterable[str]:
+    if not found:
+        yield "Not run."
+        return
+    yield "| hook | call sites | errors | of | none | told | verdict | drained | left |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for hook, report in found.items():
+        outcomes = report["outcomes"]
+        sites = {(one["call"], one["where"], one["domain"]) for one in outcomes}
+        counts = Counter(_kind(one["outcome"]) for one in outcomes)
+        left = sum(bool(one["left"]) for one in outcomes)
+        figures = (len(sites), len(outcomes), report["cases"], *(counts[kind] for kind in _KINDS), left)
+        yield f"| {hook} | {' | '.join(map(str, figures))} |"
+    yield "\nBy part of the site and error, all hooks together: how many ended so.\n"
+    yield "| part | error | none | told | verdict | drained |"
+    yield "|---|---|---|---|---|---|"
+    everything = [one for report in found.values() for one in report["outcomes"]]
+    for part, error in sorted({(one["domain"], one["error"]) for one in everything}):
+        chosen = [one for one in everything if (one["domain"], one["error"]) == (part, error)]
+        counts = Counter(_kind(one["outcome"]) for one in chosen)
+        yield f"| {part} | {error} | {' | '.join(str(counts[kind]) for kind in _KINDS)} |"
+
+
+_KINDS = ("none", "told", "verdict", "drained")
+
+
+def _kind(outcome: str) -> str:
+    if outcome == "none":
+        return "none"
+    return "drained" if "drains" in outcome else "verdict" if "job-refused" in outcome else "told"
+
+
+def _kills(found: Mapping[str, Any]) -> Iterable[str]:
+    if not found:
+        yield "Not run."
+        return
+    yield "| hook | calls that change something | kills | left, then removed by maintenance |"
+    yield "|---|---|---|---|"
+    for hook, report in found.items():
+        left = sum(bool(one["left"]) for one in report["outcomes"])
+        yield f"| {hook} | {report['cases']} | {len(report['outcomes'])} | {left} |"
+
+
+def _fuzz(path: Path) -> Iterable[str]:
+    if not path.exists():
+        yield "Not run."
+        return
+    done = json.loads(path.read_text())["outcomes"]
+    yield f"{len(done)} parsers, {sum(one['inputs'] for one in done):,} inputs in {sum(one['seconds'] for one in done)} s.\n"
+    yield "| parser | seconds | inputs | failed |"
+    yield "|---|---|---|---|"
+    yield from (f"| {one['parser']} | {one['seconds']} | {one['inputs']:,} | {one['found']} |" for one in done)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(Path(sys.argv[1]) if len(sys.argv) > 1 else REPORTS))
