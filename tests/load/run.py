@@ -66,11 +66,16 @@ class Load:
         self._ended: dict[str, Ended] = {}  # by the id that squeue shows: 7, 7_1, 7+1
         self._images: list[str] = []
         self._stuck: list[str] = []
+        self._ends_early = False
 
     @property
     def cluster(self) -> Cluster:
         """The cluster."""
         return self._site.cluster
+
+    def end_early(self) -> None:
+        """Submit no further wave; the figures are of the jobs so far."""
+        self._ends_early = True
 
     def run(self, say: Callable[[str], None]) -> Outcome:
         """Run all jobs, then maintenance. `say` is told of each wave."""
@@ -81,7 +86,7 @@ class Load:
             self._new_image()
         samples = [sample(self._site, 0)]
         jobs = mix(self._number, self._seed, self._images)
-        while wave := [job for _, job in zip(range(WAVE), jobs, strict=False)]:
+        while not self._ends_early and (wave := [job for _, job in zip(range(WAVE), jobs, strict=False)]):
             self._wave(wave)
             samples.append(sample(self._site, len(self._ended)))
             say(f"{len(self._ended)} jobs, {time.monotonic() - began:.0f} s, {samples[-1].held}")
