@@ -1,11 +1,14 @@
 """Run the load: `python -m tests.load --jobs 2000 --seed 1`. Exits 0 if nothing was found.
 
+Ctrl-C ends it after the wave of jobs that runs.
+
 The figures go to build/reliability/load.json and, as a part of a page, to load.md beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from tests.cluster.cluster import Cluster
@@ -22,6 +25,7 @@ def main() -> int:
     wanted = parser.parse_args()
     with Cluster() as cluster, Registry(cluster.base) as registry:
         load = Load(Site(cluster, registry.url), registry, wanted.jobs, wanted.seed)
+        signal.signal(signal.SIGINT, lambda *_: load.end_early())
         outcome = load.run(lambda line: print(line, flush=True))  # noqa: T201 - progress
         if outcome.findings:
             cluster.keep_logs()

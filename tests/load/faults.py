@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from tests.cluster import mounts, processes
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
@@ -22,6 +23,7 @@ from tests.cluster.site import Site
 from tests.load.resources import uid_of
 
 SHORT_S = 3.0
+SETTLED_S = 60.0
 RESTART_S = 2.5  # slurmd tells a requeued job's new credential from the revoked one by the second
 # After one of these a job of the same wave may lack its image, or warmstart altogether.
 COSTS_AN_IMAGE = {"an import killed", "a worker killed", "a silent registry", "a read-only store", "switched off"}
@@ -33,6 +35,7 @@ class Faults:
     def __init__(self, site: Site, registry: Registry, seed: int) -> None:
         self.injected: Counter[str] = Counter()
         self.in_wave: set[str] = set()
+        self.failed: list[str] = []  # those that could not be injected or undone, and why
         self._site, self._registry = site, registry
         self._dice = random.Random(seed)
         self._requeued: dict[str, float] = {}
@@ -61,7 +64,12 @@ class Faults:
         """Inject one fault. `jobs` are the ids, as squeue writes them, of the jobs that have not ended."""
         names, kinds = zip(*self._kinds.items(), strict=True)
         (name,) = self._dice.choices(names, [weight for weight, _ in kinds])
-        if self._kinds[name][1](jobs):
+        try:
+            done = self._kinds[name][1](jobs)
+        except (RuntimeError, TimeoutError, subprocess.SubprocessError) as error:
+            self.failed.append(f"{name}: {error}")
+            return
+        if done:
             self.injected[name] += 1
             self.in_wave.add(name)
 
@@ -155,15 +163,30 @@ class Faults:
         return True
 
     def _restart_slurmd(self, _jobs: list[str]) -> bool:
-        """Kill the slurmd of a node that runs no hook just now, and start it again; its jobs go on."""
-        pids = self.cluster.daemons()
-        idle = [node for node in self.cluster.nodes if not processes.children(pids[f"slurmd {node}"])]
-        if not idle:
-            return False
-        node = self._dice.choice(idle)
-        self.cluster.kill_slurmd(node)
-        self.cluster.start_slurmd(node)
+        """Kill a node's slurmd and start it again; its jobs go on.
+
+        No job starts meanwhile: what slurmctld sends in that moment is lost, and it notices minutes later.
+        """
+        node = self._dice.choice(self.cluster.nodes)
+        self._start_jobs("down")
+        try:
+            processes.wait_until("no hook and no start", partial(self._is_settled, node), SETTLED_S)
+            self.cluster.kill_slurmd(node)
+            self.cluster.start_slurmd(node)
+        finally:
+            self._start_jobs("up")
         return True
+
+    def _start_jobs(self, state: str) -> None:
+        for partition in ("main", "ci"):
+            self.cluster.admin("scontrol", "update", f"partition={partition}", f"state={state}")
+
+    def _is_settled(self, node: str) -> bool:
+        """Return whether a node runs no hook, and a step of each of its jobs."""
+        rows = self.cluster.admin("squeue", "--noheader", f"--nodelist={node}", "--states=CF,R,CG", "--format=%A")
+        spool = self.cluster.base / "spool" / node
+        has_step = all(any(spool.glob(f"{node}_{job}.*")) for job in rows.split())
+        return has_step and not processes.children(self.cluster.daemons()[f"slurmd {node}"])
 
 
 def _kill(pid: int) -> bool:
