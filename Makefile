@@ -68,7 +68,7 @@ docs: setup ## the documents as a site, build/site/index.html; before it, the pa
 	$(BIN)/python -m warmstart.policy.reference
 	$(BIN)/python -m tests.documents
 	@packaging/setup $(VENV) $(PYTHON) docs
-	$(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench

@@ -10,7 +10,7 @@ import pytest
 from tests import documents
 from tests.documents import ROOT
 
-LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]*))?[)\"]")
 LONGEST = 120
 HISTORY = ROOT / "CHANGELOG.md"  # names commands by the names that they had
 DOCUMENTS = documents.documents()
