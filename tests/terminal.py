@@ -49,7 +49,8 @@ def captured(argv: list[str]) -> str:
     os.close(ours)
     if b"Traceback" in printed or b"Usage:" in printed:  # an exit status may be a finding's
         raise RuntimeError(f"{argv}: {printed.decode()}")
-    lines = STYLE.sub("", printed.decode()).replace("\r", "").rstrip("\n").split("\n")
+    text = STYLE.sub("", printed.decode()).replace("\r\n", "\n").rstrip("\n")
+    lines = [line.rpartition("\r")[2] for line in text.split("\n")]  # what a spinner wrote is gone
     too_wide = [line for line in lines if len(line) > COLUMNS]
     if too_wide:
         raise RuntimeError(f"{argv}: wider than {COLUMNS} columns: {too_wide}")
