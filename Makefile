@@ -57,6 +57,7 @@ unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, 
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m warmstart.policy.reference --check
+	$(BIN)/python -m tests.documents --check
 	$(BIN)/ruff format --check hooks tests
 	$(BIN)/ruff check hooks tests
 	$(BIN)/mypy
@@ -68,8 +69,11 @@ shellcheck:
 		packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
 		tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
 
-docs: setup ## policies/schema.json and the tables of docs/reference/policy.md, from the policy's schema
+docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
 	$(BIN)/python -m warmstart.policy.reference
+	$(BIN)/python -m tests.documents
+	@packaging/setup $(VENV) $(PYTHON) docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: setup ## figures beside their peers, in one run
 	$(BIN)/python -m tests.bench

@@ -101,9 +101,9 @@ def page(reports: Path) -> str:
         "## Promises\n",
         *_promises(),
         "\n## Errors at every call site\n",
-        "One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did "
-        "its work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed "
-        "with a reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the "
+        "One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did\n"
+        "its work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed\n"
+        "with a reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the\n"
         "hook had run again; maintenance removed all of it.\n",
         *_errors(_read(reports, "errors")),
         "\n## Killed before every change\n",

@@ -1,8 +1,9 @@
-"""Write docs/reference/terminal.md: what the commands print on a terminal of 80 columns, after the jobs of the demo."""
+"""Write docs/reference/terminal.md, what the commands print after the jobs of the demo, and docs/images/demo.svg."""
 
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -11,11 +12,14 @@ import subprocess
 import termios
 from pathlib import Path
 
+from rich.console import Console
+
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry
-from tests.demo.__main__ import Demo
+from tests.demo.__main__ import Demo, Row, show
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "terminal.md"
+PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "demo.svg"
 COLUMNS, LINES = 80, 50
 MOST_LINES = 40  # of one command
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -45,7 +49,8 @@ def captured(argv: list[str]) -> str:
     os.close(ours)
     if b"Traceback" in printed or b"Usage:" in printed:  # an exit status may be a finding's
         raise RuntimeError(f"{argv}: {printed.decode()}")
-    lines = STYLE.sub("", printed.decode()).replace("\r", "").rstrip("\n").split("\n")
+    text = STYLE.sub("", printed.decode()).replace("\r\n", "\n").rstrip("\n")
+    lines = [line.rpartition("\r")[2] for line in text.split("\n")]  # what a spinner wrote is gone
     too_wide = [line for line in lines if len(line) > COLUMNS]
     if too_wide:
         raise RuntimeError(f"{argv}: wider than {COLUMNS} columns: {too_wide}")
@@ -56,7 +61,9 @@ def main() -> None:
     """Run the demo's jobs, and every command after them."""
     with Cluster() as cluster, Registry(cluster.base) as registry:
         demo = Demo(cluster, registry, print)
-        last = demo.run()[-1].job.partition(" ")[0]
+        rows = demo.run()
+        PICTURE.write_text(drawn(rows, demo.claims(rows)))
+        last = rows[-1].job.partition(" ")[0]
         program = str(cluster.prefix / "bin" / "warmstart")
         commands = [
             ["plan", "--user", "ws-alice"],
@@ -72,6 +79,16 @@ def main() -> None:
             text = captured([program, *command]).replace(str(cluster.base), "/cluster")
             sections.append(f"## {command[0]}\n\n    $ warmstart {' '.join(command)}\n" + _indented(text))
     PAGE.write_text(HEAD + "\n" + "\n".join(sections))
+
+
+def drawn(rows: list[Row], claims: dict[str, bool]) -> str:
+    """Return what `make demo` prints as a picture in SVG, in whatever monospaced font the reader has."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print("$ make demo", style="bold")
+    show(console, rows, claims)
+    return re.sub(
+        r"@font-face \{.*?\}\s*", "", console.export_svg(title="make demo", unique_id="demo"), flags=re.DOTALL
+    )
 
 
 def _indented(text: str) -> str:

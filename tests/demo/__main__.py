@@ -91,6 +91,16 @@ def main(arguments: list[str]) -> int:
 def _tell(console: Console, demo: Demo) -> dict[str, bool]:
     """Run the demo and print it; return what it claims, and whether it was so."""
     rows = demo.run()
+    claims = demo.claims(rows)
+    show(console, rows, claims)
+    last = rows[-1].job.partition(" ")[0]
+    console.print(f"\n$ warmstart explain {last}")
+    console.print(demo.site.command("explain", last).stdout, markup=False)
+    return claims
+
+
+def show(console: Console, rows: list[Row], claims: dict[str, bool]) -> None:
+    """Print the table of jobs, and what is claimed of it."""
     table = Table("job", "user", "node", "without", "with", "what warmstart did", box=None, pad_edge=False)
     for column in table.columns[3:5]:
         column.justify = "right"
@@ -98,13 +108,8 @@ def _tell(console: Console, demo: Demo) -> dict[str, bool]:
         table.add_row(row.job, row.user, row.node, f"{row.without:.1f} s", f"{row.warm:.1f} s", row.did)
     console.print(table, width=WIDTH)
     console.print(CAPTION, width=WIDTH)
-    claims = demo.claims(rows)
     for claim, seen in claims.items():
         console.print(f"[{'green' if seen else 'red'}]{'yes' if seen else 'NO '}[/] {claim}")
-    last = rows[-1].job.partition(" ")[0]
-    console.print(f"\n$ warmstart explain {last}")
-    console.print(demo.site.command("explain", last).stdout, markup=False)
-    return claims
 
 
 def _keep(console: Console, cluster: Cluster) -> None:

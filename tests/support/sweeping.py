@@ -49,7 +49,7 @@ class Killed(NamedTuple):
 
 
 def share_of(cases: Sequence[Case], share: int) -> list[Case]:
-    """Return one case of `share`, chosen by the seed in SWEEP_SEED; CI gives another one for each commit."""
+    """Return one case of `share`, chosen by the seed in SWEEP_SEED."""
     if share == 1:
         return list(cases)
     chosen = random.Random(os.environ.get("SWEEP_SEED", "1")).sample(range(len(cases)), -(-len(cases) // share))

@@ -91,7 +91,7 @@ def test_every_sample_is_taken(name: str) -> None:
         parser.parse(sample)
 
 
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_once_failed(path: Path) -> None:
-    """`make fuzz` found it."""
-    check(PARSERS[path.parent.name], path.read_bytes())
+def test_what_once_failed() -> None:
+    """`make fuzz` keeps here what it finds."""
+    for path in sorted(CORPUS.glob("*/*")):
+        check(PARSERS[path.parent.name], path.read_bytes())

@@ -15,6 +15,7 @@ from tests.support.policy_site import Site
 from warmstart.images import reference
 from warmstart.policy import checks
 from warmstart.policy.schema import REFERENCE, REGISTRY
+from warmstart.profiles import registry
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 POLICIES = REPOSITORY / "policies"
@@ -53,14 +54,18 @@ def test_the_starting_policy_shows_defaults(site: Site) -> None:
 DOCUMENTED = (REPOSITORY / "docs" / "reference" / "policy.md").read_text()
 
 
-def test_the_page_s_examples_compile(site: Site) -> None:
-    """Every whole policy on the page is one."""
-    controller = (REPOSITORY / "docs" / "operations" / "slurmctld-hooks.md").read_text()
-    examples = re.findall(r"```yaml\n(version: 1\n.*?)```", DOCUMENTED + controller, re.DOTALL)
-    assert examples
-    for example in examples:
-        site.write(example)
-        site.compiled()
+EXAMPLES = [
+    pytest.param(example, id=f"{path.stem}-{number}")
+    for path in sorted((REPOSITORY / "docs").rglob("*.md"))
+    for number, example in enumerate(re.findall(r"```yaml\n(version: 1\n.*?)```", path.read_text(), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_documents_examples_compile(site: Site, example: str) -> None:
+    """Every whole policy that a document shows is one."""
+    site.write(example)
+    assert site.compiled(registry.names()).rules
 
 
 PIECES = st.lists(

@@ -1,0 +1,60 @@
+"""What mkdocs does besides mkdocs.yml: documents of the root become pages, and all decisions are in the navigation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+_OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill the navigation's last part, Decisions, with docs/adr."""
+    pages = sorted(f"adr/{path.name}" for path in Path(config.docs_dir, "adr").glob("*.md"))
+    config.nav[-1]["Internals"][-1]["Decisions"] = pages
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the documents that lie beside docs/; in their links docs/ is left out."""
+    for name in _OF_THE_ROOT:
+        text = Path(config.docs_dir).parent.joinpath(name).read_text()
+        files.append(File.generated(config, name, content=re.sub(r"\]\(docs/", "](", text)))
+    return files
+
+
+def on_page_markdown(markdown: str, config: MkDocsConfig, **_: object) -> str:
+    """Lead links to documents of the root to their pages, and those to the folder of decisions to the first one."""
+    names = "|".join(map(re.escape, _OF_THE_ROOT))
+    markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({names})", r"](\1\2", markdown)
+    markdown = markdown.replace("](adr/)", f"]({config.nav[-1]['Internals'][-1]['Decisions'][0]})")
+    return "\n".join(_indented_by_four(markdown.split("\n")))
+
+
+def _indented_by_four(lines: list[str]) -> Iterator[str]:
+    """Yield the lines with what belongs to an item of a list indented by four, as Python-Markdown wants it.
+
+    CommonMark, and so GitHub, wants it below the item's text: two or three columns.
+    """
+    begins: list[int] = []  # of each list that a line is in, the column of its items' text
+    fenced, before = False, ""
+    for line in lines:
+        column = len(line) - len(line.lstrip())
+        if line.strip():
+            item = None if fenced else re.match(r" *(?:[-*]|\d+\.) +", line)
+            if not fenced and (item or not before.strip()):
+                while begins and column < begins[-1]:
+                    begins.pop()
+            depth, inside = len(begins), begins[-1] if begins else 0
+            if item and column - inside < 4:
+                begins.append(item.end())
+            if line.lstrip().startswith("```"):
+                fenced = not fenced
+            if column >= inside:
+                line = " " * (4 * depth) + line[inside:]
+        yield line
+        before = line

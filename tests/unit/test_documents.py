@@ -1,0 +1,113 @@
+"""The documents hold together: links and anchors, commands, the navigation of the site, the length of lines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import documents
+from tests.documents import ROOT
+
+LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]*))?[)\"]")
+LONGEST = 120
+HISTORY = ROOT / "CHANGELOG.md"  # names commands by the names that they had
+DOCUMENTS = documents.documents()
+
+
+def name(path: Path) -> str:
+    """Return a document's path in the repository, the name of its test."""
+    return str(path.relative_to(ROOT))
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that GitHub, and the site, give to a document's headings."""
+    found: set[str] = set()
+    for _, line, is_code in documents.lines(path.read_text()):
+        if not is_code and (heading := re.match(r"#+ (.+)", line)):
+            text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading[1])
+            anchor = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+            number = next(n for n in range(100) if (f"{anchor}-{n}" if n else anchor) not in found)
+            found.add(f"{anchor}-{number}" if number else anchor)
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    """To a file of the repository, and to a heading of it."""
+    prose = "\n".join(line for _, line, is_code in documents.lines(path.read_text()) if not is_code)
+    broken = []
+    for target, anchor in LINK.findall(prose):
+        to = (path.parent / target).resolve() if target else path
+        if not to.exists() or (anchor and anchor not in anchors(to)):
+            broken.append(f"{target}#{anchor}")
+    assert not broken
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path != HISTORY], ids=name)
+def test_every_command_that_is_shown_exists(path: Path) -> None:
+    """With its options: in blocks of code and in prose."""
+    assert not [(*each, problem) for each in documents.shown(path) if (problem := documents.problem(each.words))]
+
+
+def test_commands_are_found_in_blocks_and_in_prose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With prompts, pipes and continued lines; what does not exist is found."""
+    monkeypatch.setattr(documents, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Run `warmstart cache ls`.\n\n"
+        "    # warmstart doctor --frob | head\n    sudo warmstart plan --user \\\n      a -z\n"
+        "\n```\n$ warmstart report --since 7d && warmstart audit -n 5\nwarmstart frobs nothing here\n```\n"
+    )
+    shown = list(documents.shown(page))
+    assert [(each.place, documents.problem(each.words)) for each in shown] == [
+        ("page.md:1", "no command ls"),
+        ("page.md:3", "no option --frob"),
+        ("page.md:5", "no option -z"),
+        ("page.md:8", ""),
+        ("page.md:8", ""),
+    ]
+
+
+def test_make_targets_that_are_shown_exist() -> None:
+    """`make demo` and its like."""
+    makefiles = [ROOT / "Makefile", *(ROOT / "packaging").rglob("*.mk")]
+    targets = set(re.findall(r"^([a-z-]+):", "".join(path.read_text() for path in makefiles), re.MULTILINE))
+    for path in DOCUMENTS:
+        shown = re.findall(r"(?:`|^ {4}(?:\$ )?)make ([a-z-]+)", path.read_text(), re.MULTILINE)
+        assert {*shown} - {"prefix", "setcap", "deb", "rpm"} <= targets, path
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_lines_of_prose_fit(path: Path) -> None:
+    """Rows of tables, code and what a long address makes long are exempt."""
+    prose = ((number, line) for number, line, is_code in documents.lines(path.read_text()) if not is_code)
+    long = [number for number, line in prose if len(line) > LONGEST and not line.lstrip().startswith("|")]
+    addresses = [number for number in long if re.search(r"https?://\S{60}", path.read_text().split("\n")[number - 1])]
+    assert long == addresses
+
+
+def test_the_page_of_options_is_current() -> None:
+    """`make docs` was run after the last change of the command line."""
+    assert documents.main(["--check"]) == 0
+
+
+def test_a_stale_page_of_options_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And renewed without `--check`."""
+    monkeypatch.setattr(documents, "ROOT", tmp_path)
+    page = tmp_path / documents.PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text("old")
+    assert documents.main(["--check"]) == 1
+    assert page.read_text() == "old"
+    assert documents.main([]) == 0
+    assert documents.main(["--check"]) == 0
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """Decisions are added when it is built (packaging/site/hooks.py)."""
+    listed = re.findall(r"^ +- (?:\w+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    beside = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+    assert sorted(listed) == sorted({page for page in pages if not page.startswith("adr/")} | beside)
