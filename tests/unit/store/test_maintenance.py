@@ -106,7 +106,7 @@ def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A node without copies or spool and a store without artifacts are not errors."""
     assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
     assert node_cache.uses(str(tmp_path / "none")) == []
-    assert maintenance.scopes(str(tmp_path)) == maintenance.namespaces(str(tmp_path), "user-1") == []
+    assert (maintenance.scopes(str(tmp_path)), maintenance.namespaces(str(tmp_path), "user-1")) == ([], [])
     assert maintenance.survey(namespace(tmp_path), OWNER) == []
     assert os.listdir(tmp_path) == []
 
