@@ -1,4 +1,4 @@
-"""Measure how costs grow, and write build/growth.json and, for docs/reliability.md, build/reliability/growth*.
+"""Measure how costs grow, and write build/growth.json and pieces of the page on reliability, build/reliability/growth*.
 
 `--only NAME` measures one thing. `--quick` takes smaller sizes and writes nothing. Exit status 1: something grew that
 should be flat. Needs root, and an hour on two cores.
