@@ -21,7 +21,7 @@ BUILD = Path(__file__).resolve().parents[2] / "build"
 SLACK = 10  # system calls: which second it is, and what others do on the host, makes a few
 STYLE = """\
 <style>text{font:11px sans-serif;fill:#667}.grid{stroke:#8885}.a{fill:#2a6fb0}.b{fill:#d98324}</style>"""
-LAYERS = 15  # bundles that a job's overlay has at most (docs/reference/seeding.md): up to here each one is mounted for the job
+LAYERS = 15  # that a job's overlay has at most (docs/reference/seeding.md); each bundle is mounted for the job
 
 
 class Measurement(NamedTuple):
