@@ -1,4 +1,4 @@
-"""Ever more prologs of as many nodes that want one cold image at the same moment."""
+"""Ever more prologs, of eight nodes, that want one cold image at the same moment."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ rules:
 """
 LOADED = (background, eviction, published, requests)
 NOISE = 4 << 20  # bytes of the image: its import takes a moment
+NODES = 8
 
 
 class Point(NamedTuple):
@@ -54,7 +55,7 @@ def contention(sizes: Sequence[int]) -> Iterator[Point]:
 
 def _flight(site: BenchSite, registry: Registry, image: str, size: int) -> Point:
     read, go = os.pipe()
-    children = [_child(site, size * 10_000 + number, number, read, go) for number in range(size)]
+    children = [_child(site, size * 10_000 + number, f"c{number % NODES}", read, go) for number in range(size)]
     os.close(read)
     os.close(go)  # all start now
     rows = [_answer(pid, fd) for pid, fd in children]
@@ -77,8 +78,8 @@ def _flight(site: BenchSite, registry: Registry, image: str, size: int) -> Point
     )
 
 
-def _child(site: BenchSite, job: int, number: int, start: int, others: int) -> tuple[int, int]:
-    """Fork the prolog of one job on a node of its own. It begins when nobody has the pipe open any more."""
+def _child(site: BenchSite, job: int, node: str, start: int, others: int) -> tuple[int, int]:
+    """Fork the prolog of one job on a node. It begins when nobody has the pipe open any more."""
     answer, write = os.pipe()
     pid = os.fork()
     if pid:
@@ -88,14 +89,14 @@ def _child(site: BenchSite, job: int, number: int, start: int, others: int) -> t
         os.close(others)
         os.read(start, 1)
         os.environ.clear()
-        os.environ.update(site.job_env, SLURM_JOB_ID=str(job), SLURMD_NODENAME=f"c{number}")
-        row = _prolog(str(site.prefix), job, number)
+        os.environ.update(site.job_env, SLURM_JOB_ID=str(job), SLURMD_NODENAME=node)
+        row = _prolog(str(site.prefix), job, node)
         os.write(write, json.dumps(row).encode())
     finally:
         os._exit(0)
 
 
-def _prolog(prefix: str, job: int, number: int) -> dict[str, Any]:
+def _prolog(prefix: str, job: int, node: str) -> dict[str, Any]:
     asked = 0
     run = Worker.run
 
@@ -106,7 +107,7 @@ def _prolog(prefix: str, job: int, number: int) -> dict[str, Any]:
 
     Worker.run = counted  # type: ignore[method-assign]  # this process is a fork
     status = prolog.main(prefix)
-    view = f"{prefix}/var/lib/warmstart/c{number}/view/{job}/environment"
+    view = f"{prefix}/var/lib/warmstart/{node}/view/{job}/environment"
     return {"calls": asked, "at": time.time(), "image": status == 0 and os.path.exists(view)}
 
 
