@@ -209,6 +209,12 @@ class Cluster:
         """Start a node's slurmd and wait until it listens."""
         self._daemons.start_slurmd(node)
 
+    def move_node(self, node: str, enter: Sequence[str] = ()) -> None:
+        """Restart a node's slurmd behind the words `enter`, such as nsenter's, or where this process is."""
+        self._daemons.enter[node] = enter
+        self._daemons.kill_slurmd(node)
+        self._daemons.start_slurmd(node)
+
     def restart_slurmctld(self) -> None:
         """Restart slurmctld, which reads slurm.conf again; PrologSlurmctld is taken from it only then (22.05)."""
         self._daemons.restart_slurmctld()

@@ -15,6 +15,7 @@ from tests.cluster.accounts import Account, lookup
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Sequence
     from pathlib import Path
 
 _START_S = 30
@@ -31,6 +32,7 @@ class Daemons:
         self._slurmctld: tuple[subprocess.Popen[bytes], int] | None = None
         self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
         self._parents = processes.Parents()
+        self.enter: dict[str, Sequence[str]] = {}  # by node: the words before slurmd's own (nsenter(1))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,7 +59,7 @@ class Daemons:
         self._slurmds[node] = processes.start(
             self._base,
             f"slurmd.{node}",
-            ["/usr/sbin/slurmd", "-D", "-N", node, "-f", str(self._conf)],
+            [*self.enter.get(node, ()), "/usr/sbin/slurmd", "-D", "-N", node, "-f", str(self._conf)],
             environment=self.environment,
         )
         port = self._node_ports[node]

@@ -108,7 +108,12 @@ def kill_of_uid(uid: int) -> None:
 
     A task that left its session and dropped its environment can be found only by its uid.
     """
-    _kill(f"processes of uid {uid}", lambda: {pid for pid in parents() if _uid(pid) == uid})
+    _kill(f"processes of uid {uid}", lambda: of_uid(uid))
+
+
+def of_uid(uid: int) -> set[int]:
+    """Return the live processes of an account."""
+    return {pid for pid in parents() if _uid(pid) == uid}
 
 
 def _kill(what: str, members: Callable[[], set[int]]) -> None:

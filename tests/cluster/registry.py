@@ -5,9 +5,11 @@ The registry runs unprivileged; its access log, one line for each request, is lo
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,6 +108,16 @@ def build_image(directory: Path, files: Mapping[str, str], tag: str = "latest") 
     _run("umoci", "new", "--image", f"{layout}:{tag}")
     _run("umoci", "insert", "--image", f"{layout}:{tag}", str(root), "/")
     return layout
+
+
+def layers(image: str) -> list[str]:
+    """Return the digests of an image's layers, as its registry says."""
+    host, _, rest = image.partition("/")
+    repository, _, tag = rest.partition(":")
+    accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+    request = urllib.request.Request(f"http://{host}/v2/{repository}/manifests/{tag}", headers=accept)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return [layer["digest"] for layer in json.load(answer)["layers"]]
 
 
 def _run(*argv: str) -> None:

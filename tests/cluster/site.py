@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class Site:
         self.registry = registry
         self.store = store or cluster.base / "store"
         self.jobs = cluster.base / "jobs"
+        self.enter: dict[str, Sequence[str]] = {}  # by node: words before what runs there by hand (nsenter(1))
         if not self.jobs.is_dir():
             shutil.copytree(_JOBS, self.jobs, ignore=shutil.ignore_patterns("__pycache__"))
             self.new_store(self.store)
@@ -131,10 +132,13 @@ class Site:
         """Return a job's events of one kind."""
         return self.audit("--job", str(job_id), "--event", event)
 
-    def command(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the installed command line as root, with only these variables."""
+    def command(
+        self, *arguments: str, env: Mapping[str, str] | None = None, node: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the installed command line as root, with only these variables; where hooks by hand of `node` run."""
         program = self.cluster.prefix / "bin" / "warmstart"
-        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env=env or {})
+        argv: list[str | Path] = [*self.enter.get(node, ()), program, *arguments]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=env or {})
 
     def compile_job(self, tool: str, user: str, node: str, *arguments: str) -> int:
         """Submit the tool's sample job (tests/jobs/TOOL_job.py) on one node; returns its id. `arguments`: sbatch's."""
@@ -161,7 +165,8 @@ class Site:
         program = (prefix or self.cluster.prefix) / "libexec" / "warmstart" / hook
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [program], env=dict(variables), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd="/",
+            [*self.enter.get(variables["SLURMD_NODENAME"], ()), program],
+            env=dict(variables), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd="/",
             start_new_session=session,
         )  # fmt: skip
 

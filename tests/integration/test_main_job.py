@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.cluster.cluster import JobResult
-    from tests.cluster.registry import Registry
+    from tests.cluster.registry import Registry, layers
 
 SITE_SCOPE = """\
 rules:
@@ -64,16 +62,6 @@ def compiled(site: Site, tool: str, user: str, node: str, *arguments: str) -> tu
     """Run the tool's sample job. Return its id and the tool's own counters."""
     job_id = site.compile_job(tool, user, node, *arguments)
     return job_id, result(completed(site, job_id).output)
-
-
-def layers(image: str) -> list[str]:
-    """Return the digests of an image's layers, as its registry says."""
-    host, _, rest = image.partition("/")
-    repository, _, tag = rest.partition(":")
-    accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
-    request = urllib.request.Request(f"http://{host}/v2/{repository}/manifests/{tag}", headers=accept)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return [layer["digest"] for layer in json.load(answer)["layers"]]
 
 
 def test_four_jobs_of_two_users_share_one_import(

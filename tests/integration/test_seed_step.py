@@ -169,7 +169,9 @@ def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
     found, _ = seeded(context)
     assert found == {f"e{n}.nbi": b"%d" % n for n in range(15)}
     left = emitted(context, "bundle.left-out")
-    assert [(event["bundle"], event["error"]["code"]) for event in left] == [(b, "too-many-layers") for b in made[15:]]
+    assert [(event["bundle"], event["bundles"], event["error"]["code"]) for event in left] == [
+        (made[15], len(made[15:]), "too-many-layers")
+    ]
 
 
 def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -95,7 +95,7 @@ def collect(
     *,
     owner: int,
     entry_of: Callable[[str], str | None],
-    skip: Collection[str],
+    skip: Container[str],
     stage: Stage,
     limits: HarvestLimits,
     seeded: SeededEntries = NOTHING_SEEDED,
@@ -136,7 +136,7 @@ def collect_view(
     *,
     owner: int,
     entry_of: Callable[[str], str | None],
-    skip: Collection[str],
+    skip: Container[str],
     stage: Stage,
     limits: HarvestLimits,
     seeded: SeededEntries = NOTHING_SEEDED,

@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -75,7 +75,7 @@ class Rules(NamedTuple):
     """What a scan looks for, and its bounds."""
 
     entry_of: Callable[[str], str | None]
-    skip: Collection[str]
+    skip: Container[str]
     seeded: Collection[str]  # entries that the job may have changed
     most_names: int
     deadline: Deadline

@@ -32,6 +32,7 @@ from warmstart.errors import StoreError, UserError, WarmstartError, by_code
 from warmstart.host import wire
 from warmstart.host.files import (
     DIRECTORY,
+    PATH,
     REGULAR,
     ReadFailed,
     copy,
@@ -147,21 +148,31 @@ def opened_folder(store: str, name: str = "") -> Iterator[int]:
 
     The store itself is never created. `FileNotFoundError` if it is missing: usually its file system is not mounted.
     """
-    store_fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    store_fd = os.open(store, PATH & ~os.O_NOFOLLOW)
     try:
-        ensure_dir(IMAGES, 0o755, store_fd)
-        images = os.open(IMAGES, DIRECTORY, dir_fd=store_fd)
+        images = _open_or_make(IMAGES, 0o755, store_fd, PATH if name else DIRECTORY)
     finally:
         os.close(store_fd)
     try:
         if not name:
             yield images
             return
-        ensure_dir(name, 0o700 if name in OWNERS_ALONE else 0o755, images)
-        with opened_dir(name, images) as folder:
+        folder = _open_or_make(name, 0o700 if name in OWNERS_ALONE else 0o755, images, DIRECTORY)
+        try:
             yield folder
+        finally:
+            os.close(folder)
     finally:
         os.close(images)
+
+
+def _open_or_make(name: str, mode: int, dir_fd: int, flags: int) -> int:
+    # It is nearly always there, and each further call is a question to the file server.
+    try:
+        return os.open(name, flags, dir_fd=dir_fd)
+    except FileNotFoundError:
+        ensure_dir(name, mode, dir_fd)
+        return os.open(name, flags, dir_fd=dir_fd)
 
 
 def publish_image(store: str, fd: int, name: str, draft: Draft, owner: str) -> Published:

@@ -123,12 +123,6 @@ class FrozenView(NamedTuple):
     merged: int  # descriptor of the view, to read content
 
 
-def split_by_layers(copied: Picked) -> tuple[Picked, list[TooManyLayers]]:
-    """Return the bundles that fit into one view, most trusted and oldest first, and an error for each of the rest."""
-    errors = [TooManyLayers(bundle=offer.bundle, most=MOST_BUNDLES) for offer, _ in copied[MOST_BUNDLES:]]
-    return copied[:MOST_BUNDLES], errors
-
-
 def show(  # noqa: PLR0917 - target, bundles, job and deadline
     run_fd: int, subdir: str, directory: str, picked: Picked, job: Identity, deadline: Deadline
 ) -> Shown:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from warmstart.audit import events
@@ -126,6 +127,28 @@ def _profiles_to_harvest(context: Context, options: Options, deadline: Deadline)
     return names
 
 
+class KnownEntries:
+    """The entries to skip: those that the job was seeded with, and those in the store.
+
+    The store is asked at the first entry that was not seeded. Its answer takes longer the more it has, and the epilog
+    of a warm job does not wait for it. Seeded entries that the job changed are collected all the same
+    (`SeededEntries`).
+    """
+
+    def __init__(self, seeded: Iterable[str], ask: Callable[[], Iterable[str]]) -> None:
+        """`ask` returns the entries in the store."""
+        self._seeded = frozenset(seeded)
+        self._ask = ask
+        self._stored: frozenset[str] | None = None
+
+    def __contains__(self, entry: object) -> bool:
+        if entry in self._seeded:
+            return True
+        if self._stored is None:
+            self._stored = frozenset(self._ask())
+        return entry in self._stored
+
+
 class _ProfileHarvest:
     """The harvest of one profile of one run, from the job's cache to the store."""
 
@@ -228,7 +251,7 @@ class _ProfileHarvest:
         if not room(entries_fd):
             raise HarvestFailed(profile=profile.name, problem=STAGE_FULL)
         entry_of, owner = profile.entry_of, record.uid
-        skip = self._known_entries(limits.deadline)
+        skip = KnownEntries(self._all_seeded, partial(self._stored_entries, limits.deadline))
         busy = limits.deadline.within(BUSY_SECONDS)
         with opened_dir(record.run_directory) as base, frozen_view(base, profile.name, profile.subdir, busy) as view:
             if view:
@@ -250,21 +273,16 @@ class _ProfileHarvest:
         self._reject(collected.rejected, collected.examples)
         return collected
 
-    def _known_entries(self, deadline: Deadline) -> set[str]:
-        """Return the entries to skip: those in the store, and those that the job was seeded with.
-
-        If the store does not answer, only seeded entries are skipped, and the harvest will be spooled. Seeded entries
-        that the job changed are collected all the same (`SeededEntries`).
-        """
+    def _stored_entries(self, deadline: Deadline) -> list[str]:
+        """Return the entries that the store has; none if it does not answer, and the harvest will be spooled."""
         record, store = self._context.record, self._context.store
         answer_by = deadline.within(STORE_SECONDS)
         try:
-            stored = store.known_entries(
+            return store.known_entries(
                 self._namespace, record.user, record.uid, answer_by, quota=self._quota, fresh=record.fresh
             )
         except (StoreFailed, WorkerSilent):
-            stored = []
-        return {*self._all_seeded, *stored}
+            return []
 
     def _judge(self, entries_fd: int, collected: Entries) -> Entries:
         """Return the entries that the validator finds valid. Removes the others from the stage."""

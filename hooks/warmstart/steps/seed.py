@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.audit import events
@@ -211,18 +212,16 @@ class _Seeding:
         from warmstart.seed.overlay import OverlayUnavailable
 
         context, profile = self._context, source.profile
-        picked, left_out = overlay.split_by_layers(source.copied)
         deadline = context.deadline.within(MOUNTING_SECONDS)
         with opened_dir(context.record.run_directory) as base:
             try:
-                shown = overlay.show(base, profile.subdir, context.paths.layers, picked, self._identity, deadline)
+                shown = overlay.show(
+                    base, profile.subdir, context.paths.layers, source.copied, self._identity, deadline
+                )
             except OverlayUnavailable as error:
                 context.audit.emit(events.OVERLAY_FAILED, profile=profile.name, error=error.as_audit())
                 return None
-        for dropped in left_out:
-            bundle = dropped.fields["bundle"]
-            context.audit.emit(events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=bundle, error=dropped.as_audit())
-        return source._replace(copied=picked, way="overlay", mapped=shown.mapped, shown=tuple(shown.entries))
+        return source._replace(way="overlay", mapped=shown.mapped, shown=tuple(shown.entries))
 
     def _relocated(self, source: _Source, cache: int) -> None:
         """Rewrite paths in entries, as the job's uid. Every failure becomes `SeedFailed`: it is never node or store."""
@@ -304,11 +303,19 @@ def _why_cold(offers: Offers) -> str:
 def _copied(
     context: Context, profile: Profile, namespace: str, offers: list[Offer], budget: _Budget
 ) -> list[tuple[Offer, Copy]]:
-    """Copy the offered bundles to this node. Bundles beyond the budget are left out and audited."""
-    from warmstart.seed.node_cache import FetchOverBudget, has_copy, local_copy
+    """Copy the offered bundles to this node: within the budget, and as many as an overlay takes.
 
-    copied = []
-    for offer in offers:
+    The others are left out; one event for each reason names the first of them and tells how many they are.
+    """
+    from warmstart.seed.node_cache import FetchOverBudget, has_copy, local_copy
+    from warmstart.seed.overlay import MOST_BUNDLES, TooManyLayers
+
+    copied: list[tuple[Offer, Copy]] = []
+    left_out: list[ResourceError] = []
+    for number, offer in enumerate(offers):
+        if profile.suits_overlay and len(copied) == MOST_BUNDLES:
+            left_out += [TooManyLayers(bundle=other.bundle, most=MOST_BUNDLES) for other in offers[number:]]
+            break
         if not has_copy(context.paths.bundles, offer):
             budget.spread()
         try:
@@ -321,12 +328,16 @@ def _copied(
                 deadline=budget.fetching,
             )
         except FetchOverBudget as error:
-            context.audit.emit(
-                events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=offer.bundle, error=error.as_audit()
-            )
+            left_out.append(error)
             continue
         budget.bytes -= copy.fetched
         copied.append((offer, copy))
+    for _, errors in groupby(left_out, lambda error: error.code):
+        first, *others = errors
+        bundle, count = first.fields["bundle"], 1 + len(others)
+        context.audit.emit(
+            events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=bundle, bundles=count, error=first.as_audit()
+        )
     return copied
 
 

@@ -147,11 +147,17 @@ class StoreClient:
 
         return self.worker.run(deadline, maintenance.identity, self.path)
 
-    def namespaces(self, deadline: Deadline) -> list[Namespace]:
-        """Return all namespaces, sorted."""
+    def scopes(self, deadline: Deadline) -> list[str]:
+        """Return the names of all scopes, sorted."""
         from warmstart.store import maintenance
 
-        return self.worker.run(deadline, maintenance.namespaces, self.path)
+        return self.worker.run(deadline, maintenance.scopes, self.path)
+
+    def namespaces(self, scope: str, deadline: Deadline) -> list[Namespace]:
+        """Return all namespaces of a scope, sorted."""
+        from warmstart.store import maintenance
+
+        return self.worker.run(deadline, maintenance.namespaces, self.path, scope)
 
     def survey(self, where: Namespace, deadline: Deadline) -> list[Bundle]:
         """Return every bundle of a namespace that readers see."""

@@ -29,6 +29,7 @@ from warmstart.store.layout import (
     MANIFEST,
     Namespace,
     is_bundle_id,
+    is_component,
     is_user_scope,
     store_errors,
 )
@@ -140,21 +141,26 @@ def identity(store: str) -> str:
             return ""
 
 
-def namespaces(store: str) -> list[Namespace]:
-    """Return all namespaces of the store, sorted."""
+def scopes(store: str) -> list[str]:
+    """Return the names of all scopes of the store, sorted."""
     with store_errors("list the store"):
-        return list(_namespaces(store))
+        return list(filter(is_component, _folders(os.path.join(store, ARTIFACTS))))
 
 
-def _namespaces(store: str) -> Iterator[Namespace]:
-    top = os.path.join(store, ARTIFACTS)
-    for scope in _folders(top):
-        for profile in _folders(os.path.join(top, scope)):
-            for name in _folders(os.path.join(top, scope, profile)):
-                found = Namespace(store, scope, profile, name)
-                with suppress(ValueError):  # not a name of the layout
-                    _ = found.path
-                    yield found
+def namespaces(store: str, scope: str) -> list[Namespace]:
+    """Return all namespaces of a scope, sorted."""
+    with store_errors(f"list the scope {scope}"):
+        return list(_namespaces(store, scope))
+
+
+def _namespaces(store: str, scope: str) -> Iterator[Namespace]:
+    top = os.path.join(store, ARTIFACTS, scope)
+    for profile in _folders(top):
+        for name in _folders(os.path.join(top, profile)):
+            found = Namespace(store, scope, profile, name)
+            with suppress(ValueError):  # not a name of the layout
+                _ = found.path
+                yield found
 
 
 def _folders(path: str) -> list[str]:

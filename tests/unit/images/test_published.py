@@ -56,6 +56,14 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
+def test_folders_that_are_there_are_only_opened(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import opens them a hundred times, and a network file system's server hears of each call."""
+    for _ in range(2):
+        with published.opened_folder(str(store), "locks") as folder:
+            assert os.fstat(folder).st_mode & 0o7777 == 0o700
+        monkeypatch.setattr(published, "ensure_dir", lambda *_: pytest.fail("made again"))
+
+
 def names(store: Path) -> list[str]:
     """Return the files of the store, sorted."""
     return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +115,24 @@ def test_what_the_store_has_or_the_job_was_given_is_not_new(job: Job) -> None:
     job.seeded(numba=Seeded("ns", [SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])]))
     assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": []})
     assert job.offered() == []
+
+
+def test_the_store_is_asked_only_about_what_is_new(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sums up its scope for an answer, which grows with the bundles there; a warm job has no question."""
+    asked: list[Namespace] = []
+    answer = StoreClient.known_entries
+
+    def known_entries(self: StoreClient, where: Namespace, *rest: Any, **more: Any) -> list[str]:  # noqa: ANN401
+        asked.append(where)
+        return answer(self, where, *rest, **more)
+
+    monkeypatch.setattr(StoreClient, "known_entries", known_entries)
+    job.seeded(numba=Seeded("ns", [SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])]))
+    assert (job.harvest().state, asked) == ("unchanged", [])
+    job.write("numba", numba_files())  # the seeded entry, whose files the job has touched
+    assert (job.harvest().state, asked) == ("unchanged", [])
+    job.seeded(numba=Seeded("ns", []))
+    assert (job.harvest().state, len(asked)) == ("changed", 1)
 
 
 def test_a_job_that_used_no_tool_leaves_nothing(job: Job) -> None:

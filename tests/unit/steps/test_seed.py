@@ -196,6 +196,19 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node) -> None:
     assert (outcome.detail["warm"], outcome.detail["cold"]) == (["numba"], {})
 
 
+def test_no_more_is_fetched_than_an_overlay_takes(node: Node) -> None:
+    """The rest stays cold, told once with its number: a namespace may have hundreds of bundles."""
+    made = [
+        node.publish({f"m/{number:02}": {f"m/{number:02}.nbi": b"x"}}) for number in range(overlay.MOST_BUNDLES + 2)
+    ]
+    node.overlays()
+    assert len(seeded(node.run())["numba"].entries) == overlay.MOST_BUNDLES
+    (left_out,) = told(node, "bundle.left-out")
+    assert (left_out["bundle"], left_out["bundles"]) == (made[overlay.MOST_BUNDLES], 2)
+    assert left_out["error"]["code"] == "too-many-layers"
+    assert len(list(Path(node.context.paths.bundles).glob("*.sqsh"))) == overlay.MOST_BUNDLES
+
+
 @pytest.mark.parametrize(("change", "reason"), [("budget", "bundles-left-out"), ("block", "bundles-refused")])
 def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> None:
     """Although there are entries: the step says so, for reports."""

@@ -61,7 +61,7 @@ def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: 
     assert client.lock(after(10))
     with StoreClient(client.worker.identity, client.path, OWNER) as other:
         assert not other.lock(after(10))
-    assert client.namespaces(after(10)) == [where]
+    assert (client.scopes(after(10)), client.namespaces("user-1", after(10))) == (["user-1"], [where])
     assert [bundle.bundle for bundle in client.survey(where, after(10))] == made
     (merger,) = client.plan_compaction(where, after(10), fewest=2, most_bytes=100)
     assert merger.sources == made
@@ -79,7 +79,7 @@ def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClie
     """Its process is killed; the run goes on with the next namespace, and no other host begins one."""
     assert client.lock(after(10))
     with pytest.raises(WorkerSilent):
-        client.namespaces(after(0))
+        client.scopes(after(0))
     with StoreClient(client.worker.identity, client.path, OWNER) as other:
         assert not other.lock(after(10))
 

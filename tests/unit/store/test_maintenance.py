@@ -107,7 +107,7 @@ def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A node without copies or spool and a store without artifacts are not errors."""
     assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0
     assert node_cache.uses(str(tmp_path / "none")) == []
-    assert maintenance.namespaces(str(tmp_path)) == []
+    assert (maintenance.scopes(str(tmp_path)), maintenance.namespaces(str(tmp_path), "user-1")) == ([], [])
     assert maintenance.survey(namespace(tmp_path), OWNER) == []
     assert os.listdir(tmp_path) == []
 
@@ -134,7 +134,8 @@ def test_an_empty_namespace_goes_after_a_day(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "artifacts")) == ["user-2"]
     assert not maintenance.remove_empty(namespace(tmp_path), LATER)
     assert publish(tmp_path, "b").bundle
-    assert maintenance.namespaces(str(tmp_path)) == [namespace(tmp_path), namespace(tmp_path, "user-2")]
+    assert maintenance.scopes(str(tmp_path)) == ["user-1", "user-2"]
+    assert maintenance.namespaces(str(tmp_path), "user-1") == [namespace(tmp_path)]
 
 
 @pytest.mark.parametrize("content", ["bundle", ".tmp-n1-x", "quarantine/x.json"])

@@ -120,7 +120,7 @@ class StoreReading(NamedTuple):
 
     def bundles(self) -> list[Bundle]:
         """Return the bundles that readers see."""
-        return survey(self.store, self.failures.append)
+        return list(survey(self.store, self.failures.append))
 
     def namespace(self, bundle: Bundle) -> Namespace:
         """Return a bundle's namespace."""
@@ -346,7 +346,7 @@ def promote_command(
     Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
     """
     with store_maintenance(installation) as (session, work):
-        found = find(work.bundles(), bundle)
+        found = find(list(work.bundles()), bundle)
         where = session.namespace(found)
         choice = merge.Choice(where, found.bundle, entries, scope)
         made = merge.promote(session.repack_settings, choice, session.bundle_deadline())
@@ -383,7 +383,7 @@ def _begins(bundle: str, prefix: str) -> bool:
 
 def _chosen(work: StoreMaintenance, only: NamespaceFilter, names: Sequence[str]) -> list[Bundle]:
     """Return the bundles that the options select: those with the given names, or all."""
-    found = work.bundles()
+    found = list(work.bundles())
     return only.select(found, {find(found, name).bundle for name in names})
 
 

@@ -64,7 +64,7 @@ def export_command(
     """
     only = NamespaceFilter(**options)
     with admin_session(installation) as session:
-        there = session.bundles()
+        there = list(session.bundles())
         found = only.select(there, {find(there, name).bundle for name in bundles})
         done: list[Bundle] = []
         if found:

@@ -89,11 +89,8 @@ class MaintenanceSession(NamedTuple):
         """Return the namespace in this store of a bundle, or of a bundle in an export."""
         return Namespace(self.policy.paths.store, item.scope, item.profile, item.namespace)
 
-    def bundles(self) -> list[Bundle]:
-        """Return the store's bundles that readers see.
-
-        Each namespace has a deadline of its own; one that fails is in `failures`, and its bundles are left out.
-        """
+    def bundles(self) -> Iterator[Bundle]:
+        """Yield the store's bundles that readers see, as `survey` does. Errors go to `failures`."""
         return survey(self.store, partial(self.failed, STORE_STEP))
 
     def store_deadline(self) -> Deadline:
@@ -183,15 +180,33 @@ def require_root(command: str) -> None:
         raise NotRoot(what=f"warmstart {command}")
 
 
-def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> list[Bundle]:
-    """Return the store's bundles that readers see. `failed` gets the error of each namespace that is left out."""
-    found = []
-    for where in store.namespaces(store_deadline()):
+def namespaces(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iterator[Namespace]:
+    """Yield the store's namespaces, sorted. `failed` gets the error of each scope that is left out.
+
+    A scope is listed when its turn comes, under a deadline of its own: a store may have tens of thousands of them.
+    """
+    for scope in store.scopes(store_deadline()):
         try:
-            found += store.survey(where, store_deadline())
+            found = store.namespaces(scope, store_deadline())
         except WarmstartError as error:
             failed(error)
-    return found
+        else:
+            yield from found
+
+
+def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iterator[Bundle]:
+    """Yield the store's bundles that readers see, scope by scope.
+
+    Each namespace is read when its turn comes, under a deadline of its own, and not kept: a store may have a hundred
+    thousand bundles. `failed` gets the error of each scope and namespace that is left out.
+    """
+    for where in namespaces(store, failed):
+        try:
+            found = store.survey(where, store_deadline())
+        except WarmstartError as error:
+            failed(error)
+        else:
+            yield from found
 
 
 def store_deadline() -> Deadline:

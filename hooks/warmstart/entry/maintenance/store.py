@@ -7,11 +7,19 @@ audited and the other namespaces are still done.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.entry.maintenance.session import STORE_STEP, MaintenanceBusy, MaintenanceSession, labels
+from warmstart.entry.maintenance.session import (
+    STORE_STEP,
+    MaintenanceBusy,
+    MaintenanceSession,
+    labels,
+    namespaces,
+    survey,
+)
 from warmstart.errors import WarmstartError
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY
@@ -47,16 +55,13 @@ class StoreMaintenance:
         if not session.store.lock(session.store_deadline()):
             raise MaintenanceBusy(what="on the store, on this or another host")
 
-    def namespaces(self) -> list[Namespace]:
-        """Return the store's namespaces."""
-        return self._session.store.namespaces(self._session.store_deadline())
+    def namespaces(self) -> Iterator[Namespace]:
+        """Yield the store's namespaces, without those of scopes that fail."""
+        return namespaces(self._session.store, self._failed)
 
-    def bundles(self) -> list[Bundle]:
-        """Return the store's bundles, without those of namespaces that fail."""
-        before = len(self._session.failures)
-        found = self._session.bundles()
-        self._count(failed=len(self._session.failures) - before)
-        return found
+    def bundles(self) -> Iterator[Bundle]:
+        """Yield the store's bundles scope by scope, without those of namespaces that fail."""
+        return survey(self._session.store, self._failed)
 
     def sweep(self, where: Namespace) -> None:
         """Remove files of publishers that died, and replaced bundles after their grace period."""
@@ -78,9 +83,13 @@ class StoreMaintenance:
                 self._failed(error)
 
     def collect_garbage(self) -> None:
-        """Remove the bundles that the policy's `maintenance` section lets expire."""
+        """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
+        for _, bundles in groupby(self.bundles(), lambda bundle: bundle.scope):
+            self._collect_garbage(bundles)
+
+    def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
         going: dict[tuple[Namespace, str], list[str]] = {}
-        for bundle, reason in maintenance.expired(self.bundles(), self._session.policy.maintenance, time.time()):
+        for bundle, reason in maintenance.expired(bundles, self._session.policy.maintenance, time.time()):
             going.setdefault((self._session.namespace(bundle), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             try:

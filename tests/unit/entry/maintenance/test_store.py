@@ -19,7 +19,7 @@ from warmstart.store import index
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
-from warmstart.store.maintenance import Merger
+from warmstart.store.maintenance import Bundle, Merger
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def test_what_dead_publishers_left_is_swept(
     """With an event that names some of it, but no event for nothing."""
     monkeypatch.setattr(StoreClient, "sweep", lambda *_: [f".tmp-{number}" for number in range(30)])
     work = StoreMaintenance(session)
-    work.sweep(work.namespaces()[0])
+    work.sweep(next(work.namespaces()))
     assert work.report.swept == 30
     (event,) = entry_site.events("store.swept")
     assert len(event["names"]) == 20
     monkeypatch.setattr(StoreClient, "sweep", lambda *_: [])
-    work.sweep(work.namespaces()[0])
+    work.sweep(next(work.namespaces()))
     assert len(entry_site.events("store.swept")) == 1
 
 
@@ -120,14 +120,14 @@ def test_what_can_not_be_merged_stays(
     monkeypatch.setattr(StoreClient, "quarantine", quarantine)
     work = StoreMaintenance(session)
     monkeypatch.setattr(merge, "compact", damaged)
-    work.compact(work.namespaces()[0])
+    work.compact(next(work.namespaces()))
     assert quarantined == ["20200101T000000.000000Z-0123456789abcdef"]
 
     def blocked(*_: object) -> None:
         raise PublishBlocked(what="a")
 
     monkeypatch.setattr(merge, "compact", blocked)
-    work.compact(work.namespaces()[0])
+    work.compact(next(work.namespaces()))
     assert (work.report.compacted, work.report.quarantined) == (0, 1)
     assert [event["reason"] for event in entry_site.events("bundle.quarantined")] == ["cut"]
 
@@ -164,7 +164,7 @@ def test_the_scrub_goes_on(entry_site: EntrySite, session: MaintenanceSession, m
     found = work.scrub(work.bundles())
     assert list(found.values()) == ["its hash differs"]
     assert (work.report.verified, work.report.quarantined, work.report.failed) == (3, 1, 1)
-    assert len(work.bundles()) == 3
+    assert len(list(work.bundles())) == 3
 
 
 def test_jobs_that_were_requeued_long_ago_are_forgotten(entry_site: EntrySite, session: MaintenanceSession) -> None:
@@ -174,6 +174,33 @@ def test_jobs_that_were_requeued_long_ago_are_forgotten(entry_site: EntrySite, s
     (folder / "c1.7.json").write_text("{}")
     assert StoreMaintenance(session).all().swept == 1
     assert list(folder.iterdir()) == []
+
+
+def test_a_large_store_is_never_held_whole(
+    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each scope is listed and each namespace read when its turn comes; a scope that fails is left out."""
+    asked: list[str] = []
+    listed, surveyed = StoreClient.namespaces, StoreClient.survey
+
+    def namespaces(client: StoreClient, scope: str, deadline: Deadline) -> list[Namespace]:
+        asked.append(f"list {scope}")
+        if scope == "site" and asked.count("list site") > 1:
+            raise StoreFailed(what="w", problem="p")
+        return listed(client, scope, deadline)
+
+    def survey(client: StoreClient, where: Namespace, deadline: Deadline) -> list[Bundle]:
+        asked.append(f"read {where.scope}")
+        return surveyed(client, where, deadline)
+
+    monkeypatch.setattr(StoreClient, "namespaces", namespaces)
+    monkeypatch.setattr(StoreClient, "survey", survey)
+    work = StoreMaintenance(session)
+    assert next(work.bundles()).scope == "site"
+    assert asked == ["list site", "read site"]
+    assert [bundle.scope for bundle in work.bundles()] == [SCOPE] * 2
+    assert work.report.failed == 1
+    assert len(entry_site.events("step.failed")) == 1
 
 
 def test_quotas_are_exact_here(entry_site: EntrySite, session: MaintenanceSession) -> None:

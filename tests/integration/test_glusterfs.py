@@ -1,0 +1,416 @@
+"""The main paths on a real network file system: GlusterFS, whose servers, disks and clients also fail.
+
+Each node's slurmd has a FUSE client of its own in its own mount namespace. Root is squashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.cluster import gluster, processes
+from tests.cluster.accounts import ALICE, STORE
+from tests.cluster.cluster import JobResult
+from tests.cluster.gluster import BRICKS, Client, Gluster
+from tests.cluster.registry import Registry, build_image, layers
+from tests.cluster.site import Site, result
+from tests.support.requirements import unavailable
+
+pytestmark = pytest.mark.sweep
+
+OUTDATED_S = 20.0  # for so long the client of n4 shows what it has seen
+FILES = "rules:\n  - {name: everyone, profiles: [numba], scope: user}\n"
+BIG = 48 << 20  # bytes of random content: copied through three bricks for long enough to kill one meanwhile
+
+
+class Volume(NamedTuple):
+    """The volume, and each node's client."""
+
+    servers: Gluster
+    clients: dict[str, Client]
+    path: Path  # where nodes, and this process, have it
+
+
+@pytest.fixture(scope="module")
+def volume(installed: Site) -> Iterator[Volume]:
+    """Move all nodes into mount namespaces with the volume; afterwards back."""
+    if missing := [package for program, package in gluster.PROGRAMS.items() if not Path(program).exists()]:
+        unavailable(f"these Debian packages are missing: {' '.join(missing)}")
+    cluster = installed.cluster
+    path = cluster.base / "shared"
+    path.mkdir()
+    cluster.python  # noqa: B018 - the mount that it makes belongs into all namespaces
+    with Gluster(cluster.base, cluster.account(STORE)) as servers:
+        servers.client("host", path, alone=False)
+        clients = {
+            node: servers.client(node, path, cached_s=OUTDATED_S if node == "n4" else None) for node in cluster.nodes
+        }
+        cluster.wait_idle()
+        for node, client in clients.items():
+            installed.enter[node] = client.enter
+            cluster.move_node(node, client.enter)
+        try:
+            yield Volume(servers, clients, path)
+        finally:
+            cluster.wait_idle()
+            installed.enter.clear()
+            for node in cluster.nodes:
+                cluster.move_node(node)
+
+
+@pytest.fixture
+def store(volume: Volume, site: Site, request: pytest.FixtureRequest) -> Path:
+    """Put an empty store on the volume into force."""
+    path = volume.path / str(request.node.name)
+    as_owner(site, f"mkdir {path}")
+    site.write_policy(store=str(path))
+    return path
+
+
+def as_owner(site: Site, script: str) -> str:
+    """Run a script as the store's owner, through this process's client."""
+    done = processes.run_as(site.cluster.account(STORE), ["/bin/sh", "-euc", script])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def submit(site: Site, script: str, node: str, comment: str, user: str = ALICE) -> int:
+    """Submit a job with a request in its comment."""
+    return site.cluster.submit(f"#!/bin/sh\n{script}\n", user, f"--comment=warmstart: {comment}", f"--nodelist={node}")
+
+
+def maintain(site: Site, node: str = "n1", *options: str) -> None:
+    """Run maintenance on a node."""
+    done = site.command("maintain", "--node", node, *options, node=node)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def statuses(text: str) -> dict[str, str]:
+    """Return the status of each check that `doctor --json` printed."""
+    return {found["check"]: found["status"] for found in json.loads(text)["findings"]}
+
+
+def outcome(site: Site, job: JobResult) -> dict[str, object]:
+    """Return the result of a Numba job, which has to be there whatever the store did."""
+    assert (job.state, site.cluster.drained()) == ("COMPLETED", []), job
+    return result(job.output)
+
+
+# --- without faults
+
+
+def test_a_cache_made_on_one_node_is_warm_on_another(site: Site, store: Path) -> None:
+    """Numba compiles on n1 and loads on n2, whose client sees what the other one published."""
+    cold = site.finish(site.compile_job("numba", ALICE, "n1"))
+    warm = site.finish(site.compile_job("numba", ALICE, "n2"))
+    assert outcome(site, cold)["cache_hits"] == 0
+    assert outcome(site, warm)["cache_misses"] == 0
+    (event,) = site.events(cold.job_id, "bundle.published")
+    found = as_owner(site, f"find {store}/artifacts -name '*.sqsh' -printf '%f %m %u\\n'")
+    assert found == f"{event['bundle']}.sqsh 444 {STORE}\n"
+
+
+@pytest.mark.usefixtures("store")
+def test_eight_prologs_on_two_clients_import_once(
+    site: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """Locks hold between the clients: the registry is asked once for each blob, and no job waits in vain."""
+    image = fresh_image()
+    jobs = [submit(site, 'wc -c <"$WARMSTART_IMAGE"', f"n{1 + number % 2}", f"image={image}") for number in range(8)]
+    ended = [site.finish(job) for job in jobs]
+    assert [job.state for job in ended] == ["COMPLETED"] * 8
+    assert len({job.output for job in ended}) == 1
+    assert sum(len(site.events(job, "image.imported")) for job in jobs) == 1
+    assert {registry.requests("GET", f"/blobs/{digest}") for digest in layers(image)} == {1}
+
+
+def test_maintenance(site: Site, store: Path) -> None:
+    """Several bundles become one, which other clients then take; nothing is left behind."""
+    for number in range(4):
+        script = f'printf "{number}" >"$WARMSTART_FILES/part{number}"'
+        assert site.finish(submit(site, script, f"n{1 + number % 2}", "files=parts")).state == "COMPLETED"
+    maintain(site, "n3", "--store")
+    (event,) = site.audit("--event", "bundle.compacted", "--since", "10m")[-1:]
+    assert len(event["replaces"]) == 4
+    read = site.finish(submit(site, 'cat "$WARMSTART_FILES"/part?', "n2", "files=parts"))
+    assert read.output == "0123"
+    assert as_owner(site, f"find {store} -name '.tmp-*'") == ""
+    for node in ("n1", "n2"):
+        maintain(site, node)
+
+
+def test_doctor(site: Site, volume: Volume, store: Path) -> None:
+    """Its checks of the file system pass on a client, and between two clients."""
+    assert site.finish(submit(site, "true", "n1", "files=x")).state == "COMPLETED"
+    states = statuses(site.command("doctor", "--json", node="n1").stdout)
+    for check in ("reachable", "mount", "writable", "owner", "writers", "parents", "locks", "links", "clock", "root"):
+        assert states[f"store.{check}"] == "ok", states
+    program = str(site.cluster.prefix / "bin" / "warmstart")
+    argv = ["doctor", "--meet", "gluster", "--nodes", "2", "--json"]
+    meeting = [
+        subprocess.Popen([*volume.clients[node].enter, program, *argv], stdout=subprocess.PIPE, text=True, env={})
+        for node in ("n1", "n2")
+    ]
+    for member in meeting:
+        text, _ = member.communicate(timeout=120)
+        assert statuses(text) == {
+            f"meet.{check}": "ok" for check in ("nodes", "locks", "publishing", "clocks", "ids")
+        }, text
+
+
+# --- operations at the servers
+
+LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
+COPIED = 200  # files of the cache that a launcher copies
+REPORT = Path(__file__).resolve().parents[2] / "build" / "reliability" / "glusterfs.md"
+ROUNDS = 4
+
+
+class Operations(NamedTuple):
+    """How many operations one run of something took at the three bricks together, by kind."""
+
+    what: str
+    counts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return sum(self.counts.values())
+
+
+def counted(volume: Volume, what: str, act: Callable[[int], object]) -> Operations:
+    """Do something several times; return the mean."""
+    volume.servers.count()
+    for number in range(ROUNDS):
+        act(number)
+    return Operations(what, {kind: number / ROUNDS for kind, number in volume.servers.count().items()})
+
+
+def report(rows: list[Operations]) -> None:
+    """Write the table for the page on reliability."""
+    lines = ["| what | operations at the bricks | of which |", "|---|---|---|"]
+    for row in rows:
+        most = sorted(row.counts.items(), key=lambda item: -item[1])[:5]
+        lines.append(f"| {row.what} | {row.total:.0f} | {', '.join(f'{n:.0f} {kind}' for kind, n in most)} |")
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text("\n".join(lines) + "\n")
+
+
+def test_file_operations_at_the_servers(
+    site: Site, volume: Volume, store: Path, fresh_image: Callable[[], str]
+) -> None:
+    """A warm prolog asks for less than the launchers' check and copy, and for no more in a store that has more."""
+    jobs = iter(range(970001, 979999))
+    image = fresh_image()
+    comment = {"SLURM_JOB_COMMENT": f"warmstart: image={image} files=cache"}
+    script = (
+        f'i=0; while [ $i -lt {COPIED} ]; do echo $i >"$WARMSTART_FILES/$i"; i=$((i+1)); done; echo "$WARMSTART_IMAGE"'
+    )
+    path = site.finish(submit(site, script, "n1", f"image={image} files=cache")).output.strip()
+    started: list[dict[str, str]] = []
+
+    def prolog(_: int) -> None:
+        started.append(site.variables(next(jobs), node="n1", **comment))
+        assert site.run_hook("prolog", started[-1]).returncode == 0
+
+    def epilog(_: int) -> None:
+        assert site.run_hook("epilog", started.pop()).returncode == 0
+
+    def cold(_: int) -> None:
+        assert site.finish(submit(site, "true", "n1", f"image={fresh_image()}")).state == "COMPLETED"
+
+    def owner(node: str, text: str, *arguments: str) -> None:
+        account = site.cluster.account(STORE)
+        become = ("/usr/bin/setpriv", f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups")
+        subprocess.run([*volume.clients[node].enter, *become, "/bin/bash", "-ec", text, "-", *arguments], check=True)
+
+    prolog(0)  # fetches the bundle
+    epilog(0)
+    rows = [counted(volume, "warm prolog: an image, and a cache of 200 files", prolog)]
+    rows.append(counted(volume, "its epilog", epilog))
+    rows.append(counted(volume, "a job with a cold image: prolog, import, epilog", cold))
+    more = [counted(volume, "warm prolog, four images more", prolog), counted(volume, "its epilog", epilog)]
+    as_owner(
+        site, f"mkdir {store}/plain; cd {store}/plain; i=0; while [ $i -lt {COPIED} ]; do echo $i >$i; i=$((i+1)); done"
+    )
+    local = site.cluster.base / "copies"
+    local.mkdir(mode=0o777)
+    local.chmod(0o777)
+    rows.append(
+        counted(volume, "launcher: `flock` and `unsquashfs -l` of the image", lambda _: owner("n1", LAUNCHER, path))
+    )
+    copy = 'cp -r "$1" "$2"'
+    rows.append(
+        counted(
+            volume, "launcher: `cp -r` of that cache", lambda n: owner("n1", copy, f"{store}/plain", f"{local}/{n}")
+        )
+    )
+    report(rows)
+    totals = {row.what: row.total for row in rows}
+    warm, check, cp = rows[0], rows[3], rows[4]
+    print(totals, [row.counts for row in rows])  # noqa: T201 - figures for people
+    assert all(later.total <= first.total + 5 for later, first in zip(more, rows, strict=False))
+    assert warm.total < check.total + cp.total
+
+
+# --- faults
+
+
+@pytest.fixture
+def whole(volume: Volume) -> Iterator[Gluster]:
+    """Return the servers; afterwards all bricks are up and healed."""
+    yield volume.servers
+    volume.servers.start_bricks()
+
+
+def wait_for_part(servers: Gluster, store: Path, pattern: str) -> None:
+    """Wait until a file of this pattern in the store has some bytes on a brick."""
+    top = servers.brick(1) / store.name
+
+    def is_there() -> bool:
+        return any(path.stat().st_size > 1 << 20 for path in top.glob(pattern))
+
+    processes.wait_until(f"{pattern} in {top}", is_there, 60)
+
+
+@pytest.fixture
+def big_image(site: Site, registry: Registry, base: Path) -> str:
+    """Push an image that takes a while to copy; return its name."""
+    layout = build_image(base / "big", {"/noise": os.urandom(BIG // 2).hex()})
+    registry.push(layout, "latest", "test/big:1")
+    return f"{site.registry}/test/big:1"
+
+
+def test_a_brick_is_killed_while_an_image_is_published(site: Site, store: Path, whole: Gluster, big_image: str) -> None:
+    """Two of three are a quorum: the import goes on, and what is published is whole on every node, also healed."""
+    first = submit(site, 'sha256sum <"$WARMSTART_IMAGE"', "n1", f"image={big_image}")
+    wait_for_part(whole, store, "images/.tmp-*")
+    whole.kill_brick(1)
+    assert list((whole.brick(1) / store.name / "images").glob("*.sqsh")) == []  # it died before that
+    sums = {site.finish(first).output}
+    sums.add(site.finish(submit(site, 'sha256sum <"$WARMSTART_IMAGE"', "n2", f"image={big_image}")).output)
+    whole.start_bricks()
+    files = [path for n in BRICKS for path in (whole.brick(n) / store.name / "images").glob("*.sqsh")]
+    sums |= {f"{hashlib.sha256(path.read_bytes()).hexdigest()}  -\n" for path in files}
+    assert (len(files), len(sums)) == (3, 1)
+    assert (site.cluster.drained(), as_owner(site, f"find {store} -name '.tmp-*'")) == ([], "")
+
+
+def is_fetching(bundles: Path) -> bool:
+    """Return whether a node has fetched a part of a bundle."""
+    sizes = [os.stat(path).st_size for path in bundles.glob("*.fetching")]
+    return any(sizes)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_brick_is_killed_while_a_bundle_is_fetched(site: Site, whole: Gluster) -> None:
+    """Whichever brick a node reads from: another one serves the rest, and the job has what was published."""
+    made = site.finish(
+        submit(
+            site,
+            f'head -c {BIG} /dev/urandom >"$WARMSTART_FILES/f"; sha256sum <"$WARMSTART_FILES/f"',
+            "n1",
+            "files=big",
+        )
+    )
+    assert len(site.events(made.job_id, "bundle.published")) == 1
+    for brick, node in zip(BRICKS, ("n2", "n3", "n4"), strict=True):
+        job = submit(site, 'sha256sum <"$WARMSTART_FILES/f"', node, "files=big")
+        processes.wait_until("the fetch", partial(is_fetching, site.var / node / "bundles"), 60)
+        whole.kill_brick(brick)
+        assert site.finish(job).output == made.output
+        whole.start_bricks()
+    assert site.cluster.drained() == []
+
+
+@pytest.mark.usefixtures("store")
+def test_a_brick_that_hangs(site: Site, whole: Gluster) -> None:
+    """Clients give it up after `network.ping-timeout`, which every hook outlasts."""
+    outcome(site, site.finish(site.compile_job("numba", ALICE, "n1")))
+    with whole.hanging_brick(2):
+        warm = site.finish(site.compile_job("numba", ALICE, "n2"))
+    assert outcome(site, warm)["cache_misses"] == 0
+
+
+@pytest.mark.usefixtures("store")
+def test_the_quorum_is_lost_and_comes_back(site: Site, whole: Gluster) -> None:
+    """Without it jobs run cold and their bundles wait on the node; with it maintenance publishes them."""
+    for brick in (1, 2):
+        whole.kill_brick(brick)
+    cold = site.finish(site.compile_job("numba", ALICE, "n1"))
+    assert outcome(site, cold)["cache_hits"] == 0
+    assert len(site.events(cold.job_id, "bundle.spooled")) == 1
+    wanted = site.finish(submit(site, "echo started", "n3", f"image={site.registry}/test/none:1"))
+    assert (wanted.state, "started" in wanted.output) == ("FAILED", False)
+    whole.start_bricks()
+    maintain(site)
+    warm = site.finish(site.compile_job("numba", ALICE, "n2"))
+    assert outcome(site, warm)["cache_misses"] == 0
+
+
+def test_one_full_brick_and_then_all(site: Site, store: Path, whole: Gluster) -> None:
+    """While two have room everything is published. Then bundles wait on the node until there is room again."""
+    script = f'head -c {BIG} /dev/urandom >"$WARMSTART_FILES/f"'
+    with whole.full_brick(3):
+        one = site.finish(submit(site, script, "n1", "files=one"))
+        assert len(site.events(one.job_id, "bundle.published")) == 1
+        with whole.full_brick(1, 2):
+            every = site.finish(submit(site, script, "n1", "files=every"))
+            assert len(site.events(every.job_id, "bundle.spooled")) == 1
+            read = site.finish(submit(site, 'wc -c <"$WARMSTART_FILES/f"', "n2", "files=one"))
+            assert read.output.strip() == str(BIG)
+    whole.start_bricks()
+    maintain(site)
+    read = site.finish(submit(site, 'wc -c <"$WARMSTART_FILES/f"', "n2", "files=every"))
+    assert (read.output.strip(), site.cluster.drained()) == (str(BIG), [])
+    assert as_owner(site, f"find {store} -name '.tmp-*'") == ""
+
+
+@pytest.mark.usefixtures("store")
+def test_a_client_that_sees_outdated_attributes(site: Site, fresh_image: Callable[[], str]) -> None:
+    """What n4 does not see yet is compiled again there; what both publish is whole; an image comes later."""
+    assert site.finish(submit(site, "true", "n4", "files=before")).state == "COMPLETED"  # looks at what is not there
+    cold = site.finish(site.compile_job("numba", ALICE, "n1"))
+    late = site.finish(site.compile_job("numba", ALICE, "n4"))
+    assert outcome(site, cold)["cache_hits"] == 0
+    outcome(site, late)
+    assert site.command("cache", "verify", node="n1").returncode == 0
+    image = fresh_image()
+    jobs = [submit(site, 'wc -c <"$WARMSTART_IMAGE"', node, f"image={image}") for node in ("n4", "n1")]
+    ended = [site.finish(job) for job in jobs]
+    assert [job.state for job in ended] == ["COMPLETED"] * 2
+    assert sum(len(site.events(job, "image.imported")) for job in jobs) == 1
+    warm = site.finish(site.compile_job("numba", ALICE, "n4"))
+    assert outcome(site, warm)["cache_misses"] == 0
+
+
+@pytest.mark.usefixtures("store")
+def test_a_client_that_is_stopped(site: Site, volume: Volume) -> None:
+    """Only children wait for it: the hooks of its node end at their deadlines, and the job runs cold."""
+    outcome(site, site.finish(site.compile_job("numba", ALICE, "n1")))
+    with volume.clients["n2"].stopped():
+        cold = site.finish(site.compile_job("numba", ALICE, "n2"))
+        assert outcome(site, cold)["cache_hits"] == 0
+    warm = site.finish(site.compile_job("numba", ALICE, "n2"))
+    assert outcome(site, warm)["cache_misses"] == 0
+    uid = site.cluster.account(STORE).uid
+    processes.wait_until("the end of the children", lambda: processes.of_uid(uid) == set(), 10)
+    maintain(site, "n2")  # what the epilog had no time for
+
+
+@pytest.mark.usefixtures("store")
+def test_a_client_that_died(site: Site, volume: Volume) -> None:
+    """Every look ends with ENOTCONN: the job runs cold, and no node is drained. Last, for n3 has none after it."""
+    volume.clients["n3"].process.send_signal(signal.SIGKILL)
+    cold = site.finish(site.compile_job("numba", ALICE, "n3"))
+    assert outcome(site, cold)["cache_hits"] == 0
+    assert len(site.events(cold.job_id, "bundle.spooled")) == 1
