@@ -60,7 +60,8 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 
 shellcheck:
 	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements \
-		packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
+		packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
+		packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
 		tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
 
 docs: setup ## policies/schema.json and the tables of docs/policy.md, from the policy's schema
