@@ -94,7 +94,7 @@ def of_another_job(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
     """Return an image of the store that job 7007's own prolog did not ask for; that job has a workspace on node n1."""
     image = fresh_image()
     for job in (7006, 7007):
-        asked = f"warmstart: image={image}" if job == 7006 else "warmstart: profile=numba"
+        asked = f"warmstart: image={image}" if job == 7006 else ""
         done = site.run_hook("prolog", site.variables(job, SLURM_JOB_COMMENT=asked))
         assert done.returncode == 0, done.stderr
     yield image

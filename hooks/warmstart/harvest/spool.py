@@ -46,8 +46,13 @@ BUNDLE = "bundle.sqsh"
 DRAFT = "draft.json"
 NO_ROOM = "harvest.spool is used up"
 DAMAGED = "damaged"
+FORMAT = 1  # of draft.json; not written, so one that has a number is of a newer release
 
 _REMOVAL = 10.0  # seconds
+
+
+class _OtherFormat(ValueError):
+    """Another release wrote the draft, in a format that this one does not know."""
 
 
 class SpoolFailed(ResourceError):
@@ -156,7 +161,10 @@ def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: De
             for name in sorted(os.listdir(parent)) if is_ours else []:
                 if deadline.expired():
                     return
-                yield _deliver_one(parent, name, store, rules, deadline)
+                try:
+                    yield _deliver_one(parent, name, store, rules, deadline)
+                except _OtherFormat:  # stays for that release
+                    continue
     finally:
         os.close(parent)
 
@@ -177,6 +185,8 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
                 published = store.publish(namespace, bundle, spooled.draft, deadline, quota=quota)
             finally:
                 os.close(bundle)
+    except _OtherFormat:
+        raise
     except (PublishBlocked, QuotaExceeded, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
     remove_tree(parent, name, after(_REMOVAL))
@@ -209,6 +219,8 @@ def _decode(data: bytes) -> Spooled:
     """Decode what `_encode` wrote; raises `ValueError` for anything else."""
     raw: Json = json.loads(data)
     try:
+        if raw.get("format", FORMAT) != FORMAT:
+            raise _OtherFormat
         written = raw.pop("draft")
         draft = Draft(
             wire.from_object(Producer, written["producer"]),
@@ -217,7 +229,7 @@ def _decode(data: bytes) -> Spooled:
             based_on=wire.decode(dict[str, Base], written["based_on"]),
             fresh=wire.decode(bool, written["fresh"]),
         )
-        return Spooled(**wire.decode(dict[str, str], raw), draft=draft)
+        return Spooled(**wire.decode(dict[str, str], wire.known_fields(Spooled, raw)), draft=draft)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(DAMAGED) from error
 
