@@ -66,7 +66,8 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 
 shellcheck:
 	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements \
-		packaging/libexec/task-prolog.in packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
+		packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
+		packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
 		tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code

@@ -38,8 +38,8 @@ class Promise(NamedTuple):
 
 PROMISES = (
     Promise(
-        "An error at any call of a hook ends as the right kind of fault. Only errors of the node's own disks (EIO, EROFS) "
-        "drain it; what users can use up never does, nor does anything in the store.",
+        "An error at any call of a hook ends as the right kind of fault. Only errors of the node's own disks (EIO, "
+        "EROFS) drain it; what users can use up never does, nor does anything in the store.",
         ("sweeps/test_error_sweep.py::test_an_error_at_every_call_site",),
     ),
     Promise(
@@ -47,8 +47,8 @@ PROMISES = (
         ("sweeps/test_error_sweep.py::test_an_error_at_every_call_site",),
     ),
     Promise(
-        "A hook, a background import or maintenance may be killed before any call that changes something: readers of the "
-        "store see whole bundles and images only.",
+        "A hook, a background import or maintenance may be killed before any call that changes something: readers of "
+        "the store see whole bundles and images only.",
         (
             "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
             "crash/test_image_kill_sweep.py::test_killed_at_every_step",
@@ -57,8 +57,8 @@ PROMISES = (
         ),
     ),
     Promise(
-        "What a failed or killed hook leaves, the same hook removes when it runs again, or maintenance does: mounts, loop "
-        "devices, workspaces, records, ports, temporary files.",
+        "What a failed or killed hook leaves, the same hook removes when it runs again, or maintenance does: mounts, "
+        "loop devices, workspaces, records, ports, temporary files.",
         (
             "sweeps/test_error_sweep.py::test_an_error_at_every_call_site",
             "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
@@ -85,13 +85,22 @@ PROMISES = (
         ("unit/entry/test_brake.py",),
     ),
     Promise(
-        "Bytes that another account, program or machine wrote are taken or refused, whatever they are, in bounded time.",
+        "Bytes that another account, program or machine wrote are taken or refused, whatever they are, in "
+        "bounded time.",
         (
             "unit/test_foreign_bytes.py::test_every_function_that_takes_bytes_apart_is_on_the_list",
             "unit/test_foreign_bytes.py::test_what_once_failed",
         ),
     ),
 )
+
+
+ERRORS = """\
+One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
+work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed with a
+reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the hook had run
+again; maintenance removed all of it.
+"""
 
 
 def page(reports: Path) -> str:
@@ -101,10 +110,7 @@ def page(reports: Path) -> str:
         "## Promises\n",
         *_promises(),
         "\n## Errors at every call site\n",
-        "One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did\n"
-        "its work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed\n"
-        "with a reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the\n"
-        "hook had run again; maintenance removed all of it.\n",
+        ERRORS,
         *_errors(_read(reports, "errors")),
         "\n## Killed before every change\n",
         "SIGKILL before each call that changes something, then the same hook, then maintenance.\n",

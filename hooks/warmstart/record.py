@@ -36,11 +36,19 @@ _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that 
 
 
 class RecordUnreadable(ResourceError):
-    """The record cannot be parsed, e.g. after a power failure, on a damaged disk, or after a downgrade."""
+    """The record cannot be parsed, e.g. after a power failure or on a damaged disk."""
 
     code = "record-unreadable"
     template = "{path}: {problem}"
     hint = "the record was removed; look below the workspace for directories with the job's id"
+
+
+class RecordOfOtherRelease(RecordUnreadable):
+    """Another release of warmstart wrote the record, in a format that this one does not know. The record stays."""
+
+    code = "record-of-other-release"
+    template = "{path} has format {found}, known is {known}"
+    hint = "install the newer release again on this node; its maintenance finishes the run"
 
 
 class JobBusy(ResourceError):
@@ -236,8 +244,9 @@ def decode(path: str, data: bytes) -> Record:
     """Parse what `encode` wrote. Raises `RecordUnreadable`, which names `path`, for anything else."""
     try:
         raw = wire.parse(data)
-        if raw.pop("format") != FORMAT:
-            raise RecordUnreadable(path=path, problem="written by another version of warmstart")
+        written = raw.pop("format")
+        if written != FORMAT:
+            raise RecordOfOtherRelease(path=path, found=ascii(written)[:20], known=FORMAT)
         return wire.from_object(Record, raw)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordUnreadable(path=path, problem=str(error)) from error

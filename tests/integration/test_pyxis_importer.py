@@ -89,6 +89,19 @@ def own_place(site: Site) -> Iterator[Callable[[str], Path]]:
     remove()
 
 
+@pytest.fixture
+def of_another_job(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
+    """Return an image of the store that job 7007's own prolog did not ask for; that job has a workspace on node n1."""
+    image = fresh_image()
+    for job in (7006, 7007):
+        asked = f"warmstart: image={image}" if job == 7006 else ""
+        done = site.run_hook("prolog", site.variables(job, SLURM_JOB_COMMENT=asked))
+        assert done.returncode == 0, done.stderr
+    yield image
+    for job in (7006, 7007):
+        site.run_hook("epilog", site.variables(job))
+
+
 def test_an_image_of_the_store_is_served_as_it_is(site: Site, in_store: str) -> None:
     """Each spelling of the reference finds the prolog's image, readable for the user; nothing is imported."""
     registry, _, name = in_store.partition("/")
@@ -148,6 +161,20 @@ def test_a_broken_policy_and_a_cold_one(site: Site, in_store: str) -> None:
         (site.etc / "conf.d" / "50-new.yaml").unlink()
 
 
+def test_a_tag_that_moves_stays_the_jobs_own(site: Site, in_store: str, registry: Registry) -> None:
+    """All steps of a job have one image: the prolog's. Another job's step has what the tag means by now."""
+    path = got(as_pyxis(site, "get", f"docker://{in_store}"))
+    (pointer,) = (site.store / "images/tags").glob(f"*{in_store.rpartition('/')[2].replace(':', '=')}*")
+    kept = pointer.read_text()
+    pointer.write_text(kept.replace("sha256:", "sha256:0000"))
+    try:
+        assert got(as_pyxis(site, "get", f"docker://{in_store}")) == path
+        assert got(as_pyxis(site, "get", f"docker://{in_store}", SLURM_JOB_ID="7009")) != path
+    finally:
+        pointer.write_text(kept)
+        as_pyxis(site, "release", SLURM_JOB_ID="7009")
+
+
 def test_what_the_store_lacks_is_the_jobs_own(
     site: Site, in_store: str, registry: Registry, fresh_image: Callable[[], str], own_place: Callable[[str], Path]
 ) -> None:
@@ -174,16 +201,16 @@ def test_what_the_store_lacks_is_the_jobs_own(
     assert as_pyxis(site, "release", user=BOB, SLURM_JOB_ID="7008").returncode == 0
 
 
-def test_an_image_that_a_step_is_served_is_marked(site: Site, in_store: str) -> None:
+def test_an_image_that_a_step_is_served_is_marked(site: Site, of_another_job: str) -> None:
     """Maintenance turns the step's note into a mark. Without a valid mark the step gets a copy."""
-    path = Path(got(as_pyxis(site, "get", f"docker://{in_store}")))
+    path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     name = path.name.removesuffix(".sqsh")
     used = site.store / "images" / "used" / name
     assert path.parent == site.store / "images"
     shutil.rmtree(used)  # nobody has used it for longer than the lease
     for note in (site.var / "n1" / "uses").iterdir():
         note.unlink()
-    own = Path(got(as_pyxis(site, "get", f"docker://{in_store}")))
+    own = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     assert (own.parent.name, own.owner()) == ("warmstart-images", ALICE)
     assert own.read_bytes() == path.read_bytes()
     done = subprocess.run(
@@ -193,20 +220,17 @@ def test_an_image_that_a_step_is_served_is_marked(site: Site, in_store: str) -> 
         text=True,
     )
     assert [mark.name for mark in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"], done.stdout
-    assert Path(got(as_pyxis(site, "get", f"docker://{in_store}"))) == path
+    assert Path(got(as_pyxis(site, "get", f"docker://{of_another_job}"))) == path
 
 
-def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, fresh_image: Callable[[], str]) -> None:
+def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, of_another_job: str) -> None:
     """The job is over before maintenance runs."""
-    image = fresh_image()
-    variables = site.variables(7007, SLURM_JOB_COMMENT=f"warmstart: image={image}")
-    assert site.run_hook("prolog", variables).returncode == 0
-    path = Path(got(as_pyxis(site, "get", f"docker://{image}")))
+    path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     used = site.store / "images" / "used" / path.name.removesuffix(".sqsh")
     shutil.rmtree(used)
     for note in (site.var / "n1" / "uses").iterdir():
         note.unlink()
-    assert site.run_hook("epilog", variables).returncode == 0
+    assert site.run_hook("epilog", site.variables(7007)).returncode == 0
     assert [mark.name for mark in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"]
 
 

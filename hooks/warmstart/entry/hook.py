@@ -53,9 +53,14 @@ class Hook(NamedTuple):
         return Context(self.policy, self.paths, record, self.audit, deadline, self.store)
 
     def earlier_record(self) -> Record | None:
-        """Return the record that an earlier hook of the job saved, or None. Audits and removes a damaged one."""
+        """Return the record that an earlier hook of the job saved, or None. Audits and removes a damaged one.
+
+        Raises `RecordOfOtherRelease`.
+        """
         try:
             return records.load(self.paths.state, self.job.id)
+        except records.RecordOfOtherRelease:
+            raise
         except records.RecordUnreadable as error:
             self.audit.emit(events.RECORD_DAMAGED, error=error.as_audit())
             records.forget(self.paths.state, self.job.id)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from warmstart import record as records
 from warmstart.host import files, wire
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
-from warmstart.record import Record, RecordUnreadable, using_state
+from warmstart.record import Record, RecordOfOtherRelease, RecordUnreadable, using_state
 
 LONGEST_SECONDS = 2 * 86400.0
 LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the space more than deferred harvests
@@ -108,7 +108,7 @@ def _read(directory: str, name: str, fd: int) -> DeferredHarvest | None:
         if record.run_name != run:
             raise ValueError(name)
         return DeferredHarvest(run, wire.decode(float, raw["since"]), record)
-    except FileNotFoundError:  # another process has just finished it
+    except (FileNotFoundError, RecordOfOtherRelease):  # another process has just finished it; or another release will
         return None
     except OSError as error:
         if error.errno != errno.EFBIG:

@@ -46,8 +46,13 @@ BUNDLE = "bundle.sqsh"
 DRAFT = "draft.json"
 NO_ROOM = "harvest.spool is used up"
 DAMAGED = "damaged"
+FORMAT = 1  # of draft.json; not written, so one that has a number is of a newer release
 
 _REMOVAL = 10.0  # seconds
+
+
+class _OtherFormat(ValueError):
+    """Another release wrote the draft, in a format that this one does not know."""
 
 
 class SpoolFailed(ResourceError):
@@ -161,6 +166,8 @@ def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: De
             try:
                 with _disk_errors(f"{directory}/{name}"):
                     delivered = _deliver_one(parent, name, store, rules, deadline)
+            except _OtherFormat:  # stays for that release
+                continue
             except WorkerSilent:
                 raise
             except WarmstartError as error:
@@ -187,6 +194,8 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
                 published = store.publish(namespace, bundle, spooled.draft, deadline, quota=quota)
             finally:
                 os.close(bundle)
+    except _OtherFormat:
+        raise
     except (PublishBlocked, QuotaExceeded, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
     remove_tree(parent, name, after(_REMOVAL))
@@ -219,6 +228,8 @@ def _decode(data: bytes) -> Spooled:
     """Decode what `_encode` wrote; raises `ValueError` for anything else."""
     raw: Json = wire.parse(data)
     try:
+        if raw.get("format", FORMAT) != FORMAT:
+            raise _OtherFormat
         written = raw.pop("draft")
         draft = Draft(
             wire.from_object(Producer, written["producer"]),
@@ -227,7 +238,7 @@ def _decode(data: bytes) -> Spooled:
             based_on=wire.decode(dict[str, Base], written["based_on"]),
             fresh=wire.decode(bool, written["fresh"]),
         )
-        return Spooled(**wire.decode(dict[str, str], raw), draft=draft)
+        return Spooled(**wire.decode(dict[str, str], wire.known_fields(Spooled, raw)), draft=draft)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(DAMAGED) from error
 

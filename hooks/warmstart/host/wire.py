@@ -80,16 +80,22 @@ def decode(expected: Any, value: Json) -> Any:  # noqa: ANN401 - the value has t
 def from_object(expected: type[T], value: Json) -> T:
     """Return a `NamedTuple` from a JSON object whose keys are its fields; `WireMismatch` if it is not one.
 
-    Fields with a default may be missing.
+    Fields with a default may be missing. Others are ignored: a newer release may have written them
+    (docs/store-format.md, Releases).
     """
     if type(value) is not dict:
         raise WireMismatch(f"expected an object, got {type(value).__name__}")
     try:
-        fields: Any = expected(**value)
-    except TypeError as error:  # a field is missing, or there is one too many
+        fields: Any = expected(**known_fields(expected, value))
+    except TypeError as error:  # a field is missing
         raise WireMismatch(str(error)) from error
     result: T = decode(expected, list(fields))
     return result
+
+
+def known_fields(expected: Any, value: dict[str, Json]) -> dict[str, Json]:  # noqa: ANN401 - a NamedTuple class
+    """Return the items of a JSON object that are fields of a `NamedTuple`."""
+    return {name: field for name, field in value.items() if name in expected._fields}
 
 
 def _named_tuple(expected: Any, value: Json) -> Any:  # noqa: ANN401

@@ -4,6 +4,7 @@
         environment          three lines with paths: the workspace root, the constant path, the cache's real path; then
                              `NAME=VALUE`, or `!NAME=VALUE` if the user cannot override the variable
         notice               lines for the job's output, if any
+        images               a line `REFERENCE PATH` for each of the job's images, for `pyxis-importer`
         events               those of the prolog's audit events that the job's user may read (`warmstart explain`)
         link                 exists if the task prolog makes the constant path a link (`constant_path: link`)
 
@@ -54,6 +55,8 @@ def run(context: Context, options: Options) -> Outcome:
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
     lines = [*paths, *(_line(name, variables[name], options.override) for name in sorted(variables))]
     files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown_to_job()}
+    if record.images:
+        files["images"] = "".join(f"{name} {path}\n" for name, path in record.images.items())
     if options.notices:
         files["notice"] = "".join(f"{line}\n" for line in options.notices)
     if context.policy.constant_path == "link" and _is_roots(os.path.dirname(context.policy.paths.cache)):

@@ -78,6 +78,8 @@ def read(store: str) -> Blocks:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
             raise ValueError(f"its format is {raw['format']!r}, known is {FORMAT}")
+        if any(block.keys() - set(Block._fields) for block in raw["blocks"]):
+            raise ValueError("it has fields that this release does not know")
         return Blocks(tuple(wire.from_object(Block, block) for block in raw["blocks"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BlocksUnreadable(path=path, problem=f"{error}"[:200]) from error

@@ -177,7 +177,7 @@ def decode(bundle: str, data: bytes) -> Manifest:
         raw["entries"] = {entry: _files(entry, files) for entry, files in raw["entries"].items()}
         origins = raw.get("origins", {})
         raw["origins"] = {entry: wire.from_object(Origin, origin) for entry, origin in origins.items()}
-        manifest = Manifest(**raw)
+        manifest = Manifest(**wire.known_fields(Manifest, raw))
         _check_types(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(bundle, error) from error

@@ -163,6 +163,21 @@ def test_a_damaged_record_is_told_and_forgotten(entry_site: EntrySite) -> None:
     assert len(entry_site.events("record.damaged")) == 1
 
 
+@pytest.mark.parametrize("name", ["prolog", "epilog"])
+def test_a_record_of_another_release_stays(
+    entry_site: EntrySite, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That release ends the run; meanwhile the hook does nothing, and the node stays in service."""
+    os.makedirs(f"{entry_site.paths.state}/7")
+    os.chmod(entry_site.paths.root, 0o755)
+    record = Path(entry_site.paths.state, "7", "record.json")
+    record.write_text('{"format": 2}')
+    seen: list[object] = []
+    assert run_hook(name, entry_site.installation.prefix, lambda hook: seen.append(hook.earlier_record())) == 0
+    assert (seen, record.read_text()) == ([], '{"format": 2}')
+    assert "record.json has format 2, known is 1" in capsys.readouterr().err
+
+
 def test_an_audit_that_can_not_be_written_fails_no_job(
     entry_site: EntrySite, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,16 @@ def test_the_oldest_comes_first(directory: str) -> None:
     assert [item.name for item in deferred.deferred_harvests(directory)] == ["7.00000001", "7.00000000"]
 
 
+def test_one_of_another_release_stays_for_it(directory: str) -> None:
+    """It is neither finished nor dropped."""
+    deferred.defer(directory, a_record(), 1.0)
+    path = Path(directory, f"{NAME}.json")
+    path.write_text(path.read_text().replace('\\"format\\": 1', '\\"format\\": 2'))
+    assert "format" in path.read_text()
+    assert deferred.deferred_harvests(directory) == []
+    assert deferred.holds(directory, NAME)
+
+
 def test_nobody_else_reads_it(directory: str) -> None:
     """A record has what the job's environment holds."""
     deferred.defer(directory, a_record(), 1.0)

@@ -42,7 +42,6 @@ def test_a_spooled_bundle_comes_back_as_it_was(based_on: dict[str, Base]) -> Non
         {"draft": {}},
         {"draft": {"producer": {}, "facts": {}, "entries": {}}},
         {"scope": 1},
-        {"more": "x"},
     ],
 )
 def test_what_is_damaged_is_said_to_be(change: dict[str, object]) -> None:
@@ -51,6 +50,20 @@ def test_what_is_damaged_is_said_to_be(change: dict[str, object]) -> None:
         spool._decode(json.dumps({**json.loads(spool._encode(ITEM)), **change}).encode())
     with pytest.raises(ValueError, match="damaged"):
         spool._decode(b"[]")
+
+
+def test_a_description_of_a_newer_release(tmp_path: Path) -> None:
+    """What it added is ignored; one of another format stays in the spool, and is not taken for a damaged one."""
+    written = json.loads(spool._encode(ITEM))
+    assert spool._decode(json.dumps({**written, "more": [1]}).encode()) == ITEM
+    item = tmp_path / "spool" / "00000000000000000001.1.7.0a1b2c3d.numba"
+    item.mkdir(parents=True)
+    (item / "bundle.sqsh").touch()
+    (item / "draft.json").write_text(json.dumps({**written, "format": 2}))
+    store = StoreClient(Identity("me", os.getuid(), os.getgid()), str(tmp_path), "n1-test")
+    rules = defaults().maintenance
+    assert list(spool.deliver(str(tmp_path / "spool"), store, rules, after(10))) == []
+    assert sorted(os.listdir(item)) == ["bundle.sqsh", "draft.json"]
 
 
 def add(base: Path, uid: int, size: int, limit: int) -> list[str]:

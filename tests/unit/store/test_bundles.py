@@ -113,7 +113,7 @@ def forged(**changes: object) -> bytes:
     [
         *(b"", b"{", b"[]", b'{"format": 1, "bundles": [{"bundle": 1}], "refused": {}}'),
         *(forged(sha256="../../../../var/tmp/mine"), forged(sha256=7), forged(size="5"), forged(entries=["a"])),
-        *(forged(uid="1000"), forged(entries={"a": "3"}), forged(more=1)),
+        *(forged(uid="1000"), forged(entries={"a": "3"})),
     ],
 )
 def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:

@@ -74,12 +74,21 @@ def _users_can_run(path: str) -> bool:
     return os.path.isfile(path) and os.stat(path).st_mode & 0o005 == 0o005
 
 
+def needs_slurmstepd(release: tuple[int, ...] | None) -> bool:
+    """Return whether Slurm runs TaskProlog by way of slurmstepd (its changelog, 24.11.7 and 25.05.2)."""
+    return release is not None and ((24, 11) <= release < (24, 11, 7) or (25, 5) <= release < (25, 5, 2))
+
+
 def pyxis(seen: Tasks) -> Iterator[Finding]:
     """Check that containers have the task prolog and warmstart's state, or that TaskProlog is unset; and the hook."""
     libexec = os.path.dirname(seen.slurm.hook("task-prolog"))
     missing = [path for path in (libexec, seen.slurm.installation.var) if not _is_mounted(seen.enroot, path)]
     if seen.pyxis is None:
         yield Finding(OK, "pyxis is not loaded")
+    elif seen.slurm.conf.last("TaskProlog") and needs_slurmstepd(seen.slurm.version):
+        found = "this release of Slurm runs TaskProlog by way of slurmstepd, which no container has: every task fails"
+        change = "unset TaskProlog; the enroot hook and the SPANK plugin do its work. Or upgrade to 24.11.7 or 25.05.2"
+        yield Finding(CRITICAL, found, change)
     elif seen.slurm.conf.last("TaskProlog") and missing:
         found = (
             f"pyxis runs TaskProlog inside of containers, where {' and '.join(missing)} is missing: every task fails"
@@ -109,7 +118,7 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         bad.append(f"{plugin.path} is not on this node")
     elif built is None:
         bad.append(f"{path} is not a plugin for this machine")
-    elif installed is not None and built != installed:
+    elif installed is not None and built[:2] != installed[:2]:
         bad.append(f"it was built for Slurm {_text(built)}, so Slurm {_text(installed)} does not load it")
     for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
         has = plugin.argument(key) or default
@@ -146,7 +155,7 @@ def namespace(seen: Tasks) -> Iterator[Finding]:
         yield Finding(OK, f"{kind} hides no directory that jobs need")
 
 
-def _text(found: tuple[int, int]) -> str:
+def _text(found: tuple[int, ...]) -> str:
     return f"{found[0]}.{found[1]:02}"
 
 

@@ -31,14 +31,14 @@ def find(pattern: str, plugin_dir: str) -> list[str]:
     return [path for place in places for path in sorted(glob.glob(f"{place}/{pattern}")) if os.path.isfile(path)]
 
 
-def installed_release(plugin_dir: str) -> tuple[int, int] | None:
-    """Return the release of the installed Slurm, (24, 11) for example; None if its plugins are not found."""
+def installed_release(plugin_dir: str) -> tuple[int, ...] | None:
+    """Return the release of the installed Slurm, (24, 11, 5) for example; None if its plugins are not found."""
     found = (built_for(path) for path in find(_SLURMS_OWN, plugin_dir))
     return next((release for release in found if release), None)
 
 
-def built_for(path: str) -> tuple[int, int] | None:
-    """Return the release of Slurm that a plugin was built for; None if it is no plugin."""
+def built_for(path: str) -> tuple[int, ...] | None:
+    """Return the release of Slurm that a plugin was built for, (24, 11, 5); None if it is no plugin."""
     data = read_small(os.path.realpath(path), LARGEST)
     try:
         header = _HEADER.unpack_from(data)
@@ -50,7 +50,7 @@ def built_for(path: str) -> tuple[int, int] | None:
                 name, _, _, index, value, _ = _SYMBOL.unpack_from(data, at)
                 if data.startswith(b"plugin_version\0", names + name):
                     (number,) = struct.unpack_from("<I", data, sections[index][4] + value - sections[index][3])
-                    return number >> 16, number >> 8 & 0xFF
+                    return number >> 16, number >> 8 & 0xFF, number & 0xFF
     except (struct.error, IndexError):
         pass
     return None

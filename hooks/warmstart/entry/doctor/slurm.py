@@ -39,7 +39,7 @@ class Slurm(NamedTuple):
     conf: SlurmConf
     installation: Installation
     policy: Policy | None
-    version: tuple[int, int] | None = None  # of Slurm on this node: (22, 5); None: unknown
+    version: tuple[int, ...] | None = None  # of Slurm on this node: (22, 5, 8); None: unknown
 
     def hook(self, name: str) -> str:
         """Return the path of one of this installation's hooks."""

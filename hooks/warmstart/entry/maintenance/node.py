@@ -46,7 +46,7 @@ from warmstart.images.query import Queue
 from warmstart.images.requests import ImportAbandoned
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.record import JobBusy, Record, RecordUnreadable
+from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
 from warmstart.run_end import Orphan
 from warmstart.runner import run_epilog
 from warmstart.seed import node_cache
@@ -337,6 +337,8 @@ class Orphans:
         """Return the record, or None. Audits and removes a damaged one; its job is over."""
         try:
             return records.load(self._session.paths.state, job_id)
+        except RecordOfOtherRelease:
+            raise
         except RecordUnreadable as error:
             self._session.audit.bind(job_id=job_id).emit(events.RECORD_DAMAGED, error=error.as_audit())
             records.forget(self._session.paths.state, job_id)

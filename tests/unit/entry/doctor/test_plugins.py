@@ -27,9 +27,9 @@ def plugin(release: tuple[int, int], name: bytes = b"plugin_version") -> bytes:
 
 
 def test_the_release_of_a_plugin(tmp_path: Path) -> None:
-    """Without the last number, which does not count for SPANK plugins."""
+    """With the last number, which does not count for SPANK plugins."""
     (tmp_path / "warmstart.so").write_bytes(plugin((24, 11)))
-    assert plugins.built_for(str(tmp_path / "warmstart.so")) == (24, 11)
+    assert plugins.built_for(str(tmp_path / "warmstart.so")) == (24, 11, 5)
 
 
 def test_what_is_no_plugin(tmp_path: Path) -> None:
@@ -48,6 +48,6 @@ def test_the_installed_release(tmp_path: Path) -> None:
     (tmp_path / "another.so").write_bytes(plugin((22, 5)))
     (tmp_path / "select_broken.so").write_bytes(b"")
     (tmp_path / "select_cons_tres.so").write_bytes(plugin((26, 5)))
-    assert plugins.installed_release(f"/nowhere:{place}") == (26, 5)
+    assert plugins.installed_release(f"/nowhere:{place}") == (26, 5, 5)
     assert plugins.find("another.so", place) == plugins.find(f"{place}/another.so", "") == [f"{place}/another.so"]
     assert plugins.find("missing.so", place) == plugins.find(f"{place}/missing.so", "") == []

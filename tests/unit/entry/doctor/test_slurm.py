@@ -60,7 +60,7 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         *,
         plugins: str = "",
         policy: bool = True,
-        version: tuple[int, int] | None = (22, 5),
+        version: tuple[int, ...] | None = (22, 5),
     ) -> dict[str, list[str]]:
         text = HOOKS.replace(old, new) if old else HOOKS + new
         (tmp_path / "slurm.conf").write_text(GOOD)
@@ -206,6 +206,9 @@ def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: 
     places = (f"{site.prefix}/libexec/warmstart", site.var)
     (mounts / "50.fstab").write_text("".join(f"{place} {place} none x-create=dir,bind,ro\n" for place in places))
     assert check(plugins=pyxis)["slurm.pyxis"] == ["ok"]
+    for release, status in (((24, 11, 5), "critical"), ((24, 11, 7), "ok"), ((25, 5, 1), "critical"), (None, "ok")):
+        assert check(plugins=pyxis, version=release)["slurm.pyxis"] == [status]
+    assert check("TaskProlog=@/task-prolog", "", plugins=pyxis, version=(24, 11, 5))["slurm.pyxis"] == ["ok"]
     (hooks / "40-warmstart.sh").unlink()
     assert check(plugins=pyxis)["slurm.pyxis"] == ["wrong"]
     assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.pyxis"] == ["wrong"]
@@ -231,15 +234,20 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("built", "installed", "status"),
-    [((24, 11), (24, 11), "ok"), ((24, 11), (26, 5), "wrong"), ((24, 11), None, "ok"), (None, (24, 11), "wrong")],
+    [
+        ((24, 11, 0), (24, 11, 5), "ok"),
+        ((24, 11, 5), (26, 5, 5), "wrong"),
+        ((24, 11, 5), None, "ok"),
+        (None, (24, 11, 5), "wrong"),
+    ],
 )
 def test_a_plugin_of_another_release(
     check: Check,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    built: tuple[int, int] | None,
-    installed: tuple[int, int] | None,
+    built: tuple[int, ...] | None,
+    installed: tuple[int, ...] | None,
     status: str,
 ) -> None:
     """Slurm does not load it; nor a file that is no plugin."""

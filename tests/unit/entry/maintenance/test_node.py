@@ -243,6 +243,17 @@ def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Node) -> None
     assert [event["job_id"] for event in node.site.events("record.damaged")] == [7]
 
 
+def test_a_record_of_another_release_is_told_and_stays(node: Node) -> None:
+    """Its job is over; that release finishes the run when it is in force again."""
+    os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
+    record = Path(node.site.paths.state, "7", "record.json")
+    record.write_text('{"format": 2}')
+    node.over[7] = True
+    (failure,) = node.maintain().failed
+    assert "has format 2, known is 1" in failure
+    assert record.exists()
+
+
 def test_a_job_whose_hook_is_at_work_is_left(node: Node) -> None:
     """Its epilog may just have begun."""
     node.recorded(node.run())

@@ -1,0 +1,142 @@
+"""pyxis's importer as pyxis calls it: what the shell answers from the job's view, and what it leaves to Python."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.runs import a_context
+from warmstart.entry.pyxis_importer import parse_request
+from warmstart.images import user_import
+from warmstart.steps import environment
+from warmstart.steps.environment import Options
+
+PROGRAM = Path("packaging/libexec/pyxis-importer.in")
+TAG = "reg.example.com:5000/team/app:1"
+DIGEST = f"reg.example.com/a@sha256:{'ab' * 32}"
+HUB = "docker.io/library/ubuntu:latest"
+SERVED = (TAG, DIGEST, HUB, "docker.io/team/app:latest", "localhost/x:1")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a directory with the program, job 7's view, and its images. Python is a program that says what it gets."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nshift 3\necho python "$@"\n')
+    python.chmod(0o755)
+    program = tmp_path / "pyxis-importer"
+    text = PROGRAM.read_text()
+    for name, value in (("PYTHON", python), ("PREFIX", tmp_path), ("ETC", tmp_path / "etc"), ("VAR", tmp_path)):
+        text = text.replace(f"@{name}@", str(value))
+    program.write_text(text)
+    program.chmod(0o755)
+    (tmp_path / "etc").mkdir()
+    images = {name: str(tmp_path / f"{number}.sqsh") for number, name in enumerate(SERVED)}
+    for path in images.values():
+        Path(path).touch()
+    context = a_context(tmp_path)
+    environment.run(context._replace(record=context.record._replace(images=images)), Options({}, {}, ()))
+    return tmp_path
+
+
+def run(place: Path, *arguments: str, job: str = "7", step: str = "0") -> str:
+    """Return what the program prints."""
+    env = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": step, "SLURMD_NODENAME": "another"}
+    done = subprocess.run([place / "pyxis-importer", *arguments], env=env, capture_output=True, check=True)
+    assert done.stderr == b""
+    return done.stdout.decode().removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("uri", "number"),
+    [
+        ("docker://reg.example.com:5000/team/app:1", 0),
+        ("docker://reg.example.com:5000#team/app:1", 0),
+        (f"docker://{DIGEST}", 1),
+        ("docker://ubuntu", 2),
+        ("docker://ubuntu:latest", 2),
+        ("docker://docker.io#library/ubuntu", 2),
+        ("docker://team/app", 3),
+        ("docker://localhost/x:1", 4),
+    ],
+)
+def test_the_prologs_images_are_found_without_python(place: Path, uri: str, number: int) -> None:
+    """However the user writes the reference."""
+    assert run(place, "get", uri) == f"{place}/{number}.sqsh"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "docker://reg.example.com:5000/team/app:2",
+        "docker://carol@reg.example.com:5000#team/app:1",
+        "docker://team/app:1",
+        "docker://reg.example.com:5000/team/app:1 x",
+        "docker://*",
+        "docker://",
+        "",
+    ],
+)
+def test_other_images_are_left_to_python(place: Path, uri: str) -> None:
+    """Another tag, somebody's credentials, another registry, no reference."""
+    assert run(place, "get", uri) == f"python get {uri}"
+
+
+@pytest.mark.parametrize("case", ["off", "brake", "gone", "another job", "no job", "a forged job", "no view of ours"])
+def test_without_a_view_or_an_image_python_decides(place: Path, case: str) -> None:
+    """It says what is wrong, or imports."""
+    job = {"another job": "8", "no job": "", "a forged job": "../view/7"}.get(case, "7")
+    if case == "off":
+        (place / "etc/off").touch()
+    elif case == "brake":
+        (place / "brake.txt").touch()
+    elif case == "gone":
+        (place / "0.sqsh").unlink()
+    elif case == "no view of ours":
+        (place / "node/view/7/images").rename(place / "node/view/7/x")
+    assert run(place, "get", f"docker://{TAG}", job=job) == f"python get docker://{TAG}"
+
+
+MANGLED = st.tuples(st.sampled_from(SERVED), st.sampled_from(".:#@/ "), st.integers(0, 30)).map(
+    lambda drawn: drawn[0][: drawn[2]] + drawn[1] + drawn[0][drawn[2] + 1 :]
+)
+
+
+@given(text=st.text("docker:/@#abu.l1\n ", max_size=30) | MANGLED)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+def test_the_shell_serves_no_other_image_than_python_would(place: Path, text: str) -> None:
+    """What it takes for one of the job's images is a reference to that image, and has no login."""
+    answer = run(place, "get", f"docker://{text}")
+    if answer.startswith("python get"):
+        return
+    request = parse_request(f"docker://{text}")
+    assert (answer, request.login) == (f"{place}/{SERVED.index(request.reference.canonical())}.sqsh", "")
+
+
+@pytest.fixture
+def made() -> Iterator[Path]:
+    """Yield a directory in /var/tmp like those that `get` makes for a job without a workspace."""
+    path = Path(user_import.FALLBACK, f"{user_import._fallback_prefix('4000000007.3')}x")
+    path.mkdir(mode=0o700)
+    yield path
+    path.rmdir()
+
+
+def test_release_starts_python_only_if_there_is_something_to_remove(place: Path, made: Path) -> None:
+    """Only what is the step's own counts."""
+    assert run(place, "release", job="4000000008", step="3") == ""
+    assert run(place, "release", job="4000000007", step="3") == "python release"
+    assert run(place, "release", job="4000000007", step="33") == ""
+    assert run(place, "release", job="4000000007", step="*") == "python release"
+    assert run(place, "release", job="", step="3") == "python release"
+
+
+@pytest.mark.parametrize("arguments", [[], ["get"], ["get", "a", "b"], ["put", "a"], ["release", "a"]])
+def test_wrong_usage_is_pythons(place: Path, arguments: list[str]) -> None:
+    """It prints how it is called."""
+    assert run(place, *arguments) == " ".join(["python", *arguments])
