@@ -27,6 +27,8 @@ SETTLED_S = 60.0
 RESTART_S = 2.5  # slurmd tells a requeued job's new credential from the revoked one by the second
 # After one of these a job of the same wave may lack its image, or warmstart altogether.
 COSTS_AN_IMAGE = {"an import killed", "a worker killed", "a silent registry", "a read-only store", "switched off"}
+# A node whose prolog could not read the head node's answer has no port: the rule does not require one.
+COSTS_A_PORT = {"a worker killed", "a read-only store", "switched off"}
 
 
 class Faults:

@@ -32,6 +32,7 @@ rules:
 NAMES = 40  # of entries: most jobs find those that they want, some make new ones
 IMAGES = 4  # that jobs ask for at a time; with each wave a new one replaces the oldest
 DONE, WITHOUT, WRONG = "done", "without warmstart", "WRONG"
+UNEQUAL = f"{WRONG}: the nodes have not the same MASTER_PORT"
 # A whole entry ends with its own name. Nobody ever sees half of one, nor one of another name.
 _BEGIN = """\
 whole() {{ [ "$(head -n1 "$1")" = "$2" ] && [ "$(tail -n1 "$1")" = "end $2" ]; }}
@@ -89,7 +90,7 @@ KINDS = {
     "has an image and a profile": Kind(8, (_IMAGE, _USE, _BETA, _NAP), "image={image} profiles=beta"),
     "of two nodes": Kind(
         8,
-        (_USE, f'[ "$({_PORT})" = 1 ] || echo "{WRONG}: MASTER_PORT"', _NAP),
+        (_USE, f'[ "$({_PORT})" = 1 ] || echo "{UNEQUAL}"', _NAP),
         "ports=2",
         ("--nodes=2",),
         anywhere=False,

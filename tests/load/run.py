@@ -17,8 +17,8 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.load import story
-from tests.load.faults import COSTS_AN_IMAGE, Faults
-from tests.load.jobs import DONE, IMAGES, POLICY, WITHOUT, WRONG, Job, mix
+from tests.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults
+from tests.load.jobs import DONE, IMAGES, POLICY, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tests.load.resources import Sample, left, sample, unfinished
 from tests.load.story import Call, Ended
 
@@ -203,8 +203,9 @@ class Load:
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:
     """Return what is wrong with the way in which a job ended, "" if nothing is."""
     job, faults = submitted
-    if WRONG in output:
-        return output[output.index(WRONG) :].splitlines()[0]
+    wrong = [line for line in output.splitlines() if line.startswith(WRONG)]
+    if wrong and not (wrong == [UNEQUAL] and faults & COSTS_A_PORT):
+        return wrong[0]
     costly = bool(faults & COSTS_AN_IMAGE)
     fine = (
         state == "CANCELLED" and "a job cancelled" in faults,

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
-from tests.load.jobs import DONE, KINDS, WITHOUT, WRONG, Job, mix
+from tests.load.jobs import DONE, KINDS, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tests.load.resources import Daemon, Sample
 from tests.load.run import Load, Submitted, growth, record, wrong_end
 from tests.load.story import Call, Ended, gaps
@@ -90,6 +90,8 @@ def submitted(kind: str, *faults: str, refused: str = "", image: str = "") -> Su
         (submitted("fails"), "COMPLETED", f"{DONE}\n", False),
         (submitted("array"), "COMPLETED", "", False),
         (submitted("array"), "COMPLETED", f"{WRONG}: half\n{DONE}\n", False),
+        (submitted("of two nodes"), "COMPLETED", f"{UNEQUAL}\n{DONE}\n", False),
+        (submitted("of two nodes", "a worker killed"), "COMPLETED", f"{UNEQUAL}\n{DONE}\n", True),
         (submitted("array"), "CANCELLED", "", False),
         (submitted("array", "a job cancelled"), "CANCELLED", "", True),
         (submitted("array"), "COMPLETED", f"{WITHOUT}\n", False),
