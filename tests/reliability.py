@@ -19,13 +19,18 @@ from typing import Any, NamedTuple
 from tests.support.hook_site import HOOKS
 from tests.support.sweeping import REPORTS
 
-ERRORS = ("EIO", "EROFS", "ENOSPC", "EDQUOT", "ESTALE", "ENOLCK", "EMFILE")
 INTRO = """\
 # Reliability
 
 What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it. `make test-all`
 writes this page (`python -m tests.reliability`) from what its sweeps leave in `build/reliability`; `make fuzz` adds the
 figures of the parsers. The tests' paths are below [tests](../tests).
+"""
+ERRORS_INTRO = """\
+One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
+work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed with a
+reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the hook had run
+again; maintenance removed all of it.
 """
 
 
@@ -38,8 +43,8 @@ class Promise(NamedTuple):
 
 PROMISES = (
     Promise(
-        "An error at any call of a hook ends as the right kind of fault. Only errors of the node's own disks (EIO, EROFS) "
-        "drain it; what users can use up never does, nor does anything in the store.",
+        "An error at any call of a hook ends as the right kind of fault. Only errors of the node's own disks (EIO, "
+        "EROFS) drain it; what users can use up never does, nor does anything in the store.",
         ("sweeps/test_error_sweep.py::test_an_error_at_every_call_site",),
     ),
     Promise(
@@ -47,8 +52,8 @@ PROMISES = (
         ("sweeps/test_error_sweep.py::test_an_error_at_every_call_site",),
     ),
     Promise(
-        "A hook, a background import or maintenance may be killed before any call that changes something: readers of the "
-        "store see whole bundles and images only.",
+        "A hook, a background import or maintenance may be killed before any call that changes something: readers of "
+        "the store see whole bundles and images only.",
         (
             "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
             "crash/test_image_kill_sweep.py::test_killed_at_every_step",
@@ -57,8 +62,8 @@ PROMISES = (
         ),
     ),
     Promise(
-        "What a failed or killed hook leaves, the same hook removes when it runs again, or maintenance does: mounts, loop "
-        "devices, workspaces, records, ports, temporary files.",
+        "What a failed or killed hook leaves, the same hook removes when it runs again, or maintenance does: mounts, "
+        "loop devices, workspaces, records, ports, temporary files.",
         (
             "sweeps/test_error_sweep.py::test_an_error_at_every_call_site",
             "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
@@ -85,7 +90,8 @@ PROMISES = (
         ("unit/entry/test_brake.py",),
     ),
     Promise(
-        "Bytes that another account, program or machine wrote are taken or refused, whatever they are, in bounded time.",
+        "Bytes that another account, program or machine wrote are taken or refused, whatever they are, in bounded "
+        "time.",
         (
             "unit/test_foreign_bytes.py::test_every_function_that_takes_bytes_apart_is_on_the_list",
             "unit/test_foreign_bytes.py::test_what_once_failed",
@@ -101,10 +107,7 @@ def page(reports: Path) -> str:
         "## Promises\n",
         *_promises(),
         "\n## Errors at every call site\n",
-        "One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did\n"
-        "its work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed\n"
-        "with a reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the\n"
-        "hook had run again; maintenance removed all of it.\n",
+        ERRORS_INTRO,
         *_errors(_read(reports, "errors")),
         "\n## Killed before every change\n",
         "SIGKILL before each call that changes something, then the same hook, then maintenance.\n",
@@ -176,7 +179,7 @@ def _fuzz(path: Path) -> Iterable[str]:
         yield "Not run."
         return
     done = json.loads(path.read_text())["outcomes"]
-    inputs, seconds = (sum(one[of] for one in done) for of in ("inputs", "seconds"))
+    inputs, seconds = (sum(one[key] for one in done) for key in ("inputs", "seconds"))
     yield f"{len(done)} parsers, {inputs:,} inputs in {seconds} s.\n"
     yield "| parser | seconds | inputs | failed |"
     yield "|---|---|---|---|"

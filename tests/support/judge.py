@@ -1,7 +1,7 @@
 """An independent reader of the store and of a node: says what is not as the documents promise.
 
-It knows docs/store-format.md, docs/reference/images.md and docs/architecture.md (On a node), and uses nothing of the package: a
-mistake that hooks and maintenance share does not hide here.
+It knows docs/store-format.md, docs/reference/images.md and docs/architecture.md (On a node), and uses nothing of the
+package: a mistake that hooks and maintenance share does not hide here.
 """
 
 from __future__ import annotations
