@@ -19,13 +19,18 @@ from typing import Any, NamedTuple
 from tests.support.hook_site import HOOKS
 from tests.support.sweeping import REPORTS
 
-ERRORS = ("EIO", "EROFS", "ENOSPC", "EDQUOT", "ESTALE", "ENOLCK", "EMFILE")
 INTRO = """\
 # Reliability
 
 What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it. `make test-all`
 writes this page (`python -m tests.reliability`) from what its sweeps leave in `build/reliability`; `make fuzz` adds the
 figures of the parsers. The tests' paths are below [tests](../tests).
+"""
+ERRORS_INTRO = """\
+One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
+work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed with a
+reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the hook had run
+again; maintenance removed all of it.
 """
 
 
@@ -85,22 +90,14 @@ PROMISES = (
         ("unit/entry/test_brake.py",),
     ),
     Promise(
-        "Bytes that another account, program or machine wrote are taken or refused, whatever they are, in "
-        "bounded time.",
+        "Bytes that another account, program or machine wrote are taken or refused, whatever they are, in bounded "
+        "time.",
         (
             "unit/test_foreign_bytes.py::test_every_function_that_takes_bytes_apart_is_on_the_list",
             "unit/test_foreign_bytes.py::test_what_once_failed",
         ),
     ),
 )
-
-
-ERRORS = """\
-One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
-work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed with a
-reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the hook had run
-again; maintenance removed all of it.
-"""
 
 
 def page(reports: Path) -> str:
@@ -110,7 +107,7 @@ def page(reports: Path) -> str:
         "## Promises\n",
         *_promises(),
         "\n## Errors at every call site\n",
-        ERRORS,
+        ERRORS_INTRO,
         *_errors(_read(reports, "errors")),
         "\n## Killed before every change\n",
         "SIGKILL before each call that changes something, then the same hook, then maintenance.\n",
@@ -182,7 +179,7 @@ def _fuzz(path: Path) -> Iterable[str]:
         yield "Not run."
         return
     done = json.loads(path.read_text())["outcomes"]
-    inputs, seconds = (sum(one[of] for one in done) for of in ("inputs", "seconds"))
+    inputs, seconds = (sum(one[key] for one in done) for key in ("inputs", "seconds"))
     yield f"{len(done)} parsers, {inputs:,} inputs in {seconds} s.\n"
     yield "| parser | seconds | inputs | failed |"
     yield "|---|---|---|---|"

@@ -36,8 +36,10 @@ def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, share
         site.prepare(hook)
         before = site.neighbours()
         done = site.hook(hook, stop_at=call)
-        found = [] if done.status is None else ["it was not killed"]
-        found += site.problems(settled=False)
+        if done.status is not None:  # it had less to do this time: what is due today goes by hashes
+            assert done.calls < call
+            continue
+        found = site.problems(settled=False)
         left, repaired, still = recover(site, hook)
         found += [f"maintenance leaves {problem}" for problem in still]
         if site.neighbours() != before:
