@@ -28,9 +28,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, config: MkDocsConfig, **_: object) -> str:
-    """Lead links to documents of the root to their pages, and those to the folder of decisions to the first one."""
+    """Lead links to documents of the root to their pages, those to the folder of decisions to the first one.
+
+    What else lies outside of docs/ is no page: such a link is left out, and its text stays.
+    """
     names = "|".join(map(re.escape, _OF_THE_ROOT))
     markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({names})", r"](\1\2", markdown)
+    markdown = re.sub(r"\[([^]]+)\]\((?:\.\./)*(?:hooks|packaging|policies|tests)\b[^)]*\)", r"\1", markdown)
     markdown = markdown.replace("](adr/)", f"]({config.nav[-1]['Internals'][-1]['Decisions'][0]})")
     return "\n".join(_indented_by_four(markdown.split("\n")))
 
