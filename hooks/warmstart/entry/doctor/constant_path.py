@@ -46,7 +46,7 @@ def _unused(seen: Tasks, policy: Policy) -> Iterator[Finding]:
 
 def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     if seen.spank is None:
-        return "the SPANK plugin is not loaded", "load the plugin (packaging/spank), or set constant_path: none"
+        return "the SPANK plugin is not loaded", "load it (docs/guides/spank-plugin.md), or set constant_path: none"
     return None
 
 
@@ -81,7 +81,7 @@ def _link_problem(seen: Tasks, policy: Policy) -> tuple[str, str] | None:
 
 def _enroot_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     if not seen.enroot_hook:
-        return f"{seen.enroot}/hooks.d/{HOOK} is missing", "install it there (packaging/enroot)"
+        return f"{seen.enroot}/hooks.d/{HOOK} is missing", "install it there (docs/guides/enroot-hook.md)"
     return None
 
 

@@ -93,14 +93,14 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
         found = (
             f"pyxis runs TaskProlog inside of containers, where {' and '.join(missing)} is missing: every task fails"
         )
-        change = "bind them in /etc/enroot/mounts.d (packaging/enroot), or unset TaskProlog and use the enroot hook"
+        change = "bind them into containers, or unset TaskProlog and use the enroot hook (docs/guides/enroot-hook.md)"
         yield Finding(CRITICAL, found, change)
     elif not seen.slurm.conf.last("TaskProlog") and not seen.enroot_hook:
         found = f"neither TaskProlog nor {seen.enroot}/hooks.d/{HOOK} is set up: containers get no environment or cache"
-        yield Finding(WRONG, found, f"install {HOOK} there (packaging/enroot)")
+        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/enroot-hook.md)")
     elif not seen.enroot_hook:
         found = f"{seen.enroot}/hooks.d/{HOOK} is missing: containers cannot see the job's cache"
-        yield Finding(WRONG, found, f"install {HOOK} there (packaging/enroot)")
+        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/enroot-hook.md)")
     else:
         yield Finding(OK, "containers get the job's environment and cache")
 
