@@ -39,6 +39,11 @@ def on_page_markdown(markdown: str, config: MkDocsConfig, **_: object) -> str:
     return "\n".join(_indented_by_four(markdown.split("\n")))
 
 
+def on_page_content(html: str, **_: object) -> str:
+    """Write the pipes in tables' code as they are: Python-Markdown leaves the backslash that GitHub wants before them."""
+    return re.sub(r"<code>[^<]*</code>", lambda code: code[0].replace("\\|", "|"), html)
+
+
 def _indented_by_four(lines: list[str]) -> Iterator[str]:
     """Yield the lines with what belongs to an item of a list indented by four, as Python-Markdown wants it.
 
