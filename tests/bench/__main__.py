@@ -1,109 +1,122 @@
-"""Run the bench; prints one table and exits 0: figures are for people, never a test."""
+"""Run the bench: build/bench.json, docs/performance.md with its plots, and a table. Figures are for people, no test.
+
+    python -m tests.bench [--quick] [--results FILE] [GROUP… | page]
+
+Without groups all are measured; otherwise the figures of the others, and the machine, are those of the last run, from
+build/bench.json. `page` measures nothing and writes the page of that file. Needs root. Under five minutes with --quick
+on an idle machine of two CPUs, which should do nothing else.
+
+`enroot import` is a peer where enroot is installed, such as in a root file system of tests/newer (CONTRIBUTING.md, Real
+pyxis and enroot). What is written into the checkout is lost there, so `import` takes another file along:
+
+    cp build/bench.json "$root/var/tmp/"
+    tests/newer/enter "$root" .venv/bin/python -m tests.bench --results /var/tmp/bench.json import
+    cp "$root/var/tmp/bench.json" build/ && .venv/bin/python -m tests.bench page
+"""
 
 from __future__ import annotations
 
-import re
-import subprocess
+import argparse
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import seeding, waiting
+from tests.bench import figures, hooks, importing, jobs, page, plots, seeding, view, waiting
 from tests.bench.bench_site import BenchSite, bench_site
-from tests.bench.clock import LAUNCHER, Command, medians, once
+from tests.bench.figures import Figure, Results
 
-FILES = 200_000
-ROUNDS = 41
+REPOSITORY = Path(__file__).resolve().parents[2]
+FILES = 200_000  # in the image
+PAGE = "page"
+LAYERS = ("/usr/bin", "/usr/lib/python3", "/usr/lib/x86_64-linux-gnu")
+OF_SITE = ("hooks", "calls", "waiting", "import")  # groups that need an installation and an image
 
 
-class Row(NamedTuple):
-    """One line of the table."""
+class Rounds(NamedTuple):
+    """How much is measured."""
 
-    what: str
-    ours: str
-    peer: str
-    ratio: str
+    hooks: int
+    waiters: tuple[int, ...]
+    waiting: int
+    layers: tuple[str, ...]
+    importing: int
+    seeded: int  # files
+    seeding: int
+    view: int
+    jobs: int  # one after the other
+    batches: int  # of 16 jobs
+
+
+ALL = Rounds(41, (8, 64), 5, LAYERS, 5, 50_000, 7, 15, 40, 6)
+QUICK = Rounds(15, (8, 32), 2, LAYERS[1:2], 3, 20_000, 3, 7, 12, 2)
 
 
 def main() -> int:
-    """Measure everything."""
+    """Measure, and write everything down."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench")
+    parser.add_argument("--quick", action="store_true", help="few rounds, smaller images and caches")
+    parser.add_argument("--results", type=Path, default=REPOSITORY / "build" / "bench.json", metavar="FILE")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"{PAGE}, or of {', '.join(page.GROUPS)}")
+    options = parser.parse_args()
+    if unknown := set(options.groups) - {PAGE, *page.GROUPS}:
+        parser.error(f"no such group: {', '.join(sorted(unknown))}")
+    if os.geteuid() != 0:
+        parser.error("this needs root: it makes accounts, mounts and a cluster")
+    rounds = "quick" if options.quick else "all"
+    run = Results(figures.now(), rounds, os.getloadavg()[0], figures.this_machine(), [])
+    if options.groups and options.results.exists():
+        run = figures.read(options.results)
+    found = [figure for figure in run.figures if figure.group not in options.groups]
     console = Console()
-    table = Table("what", "warmstart", "peer", "ratio")
-    with console.status("preparing an image of 200,000 files") as status, bench_site(FILES) as site:
-        for row in measured(site):
-            status.update(row.what)
-            table.add_row(*row)
-    console.print(table)
+    with console.status("preparing") as status:
+        for figure in measured(QUICK if options.quick else ALL, set(options.groups or page.GROUPS)):
+            found.append(figure)
+            status.update(figure.what)
+    run = run._replace(figures=found)
+    figures.write(run, options.results)
+    page.write(run, REPOSITORY / "docs" / "performance.md", REPOSITORY / "docs" / "images")
+    console.print(as_table(run))
     return 0
 
 
-def measured(site: BenchSite) -> Iterator[Row]:
+def measured(rounds: Rounds, groups: set[str]) -> Iterator[Figure]:
     """Measure one thing after the other."""
-    yield from warm_prolog(site)
-    yield task_prolog(site)
-    yield from waiters(site)
-    yield store_calls(site)
-    yield from (Row(*figures) for figures in seeding.measured())
+    if not groups.isdisjoint(OF_SITE):
+        with bench_site(FILES) as site:
+            yield from _of_site(site, rounds, groups)
+    if "seeding" in groups:
+        yield from seeding.measured(rounds.seeded, rounds.seeding)
+    if "view" in groups:
+        yield from view.measured(rounds.seeded // 2, 2_000, rounds.view)
+    if "jobs" in groups:
+        yield from jobs.measured(rounds.jobs, rounds.batches)
 
 
-def warm_prolog(site: BenchSite) -> Iterator[Row]:
-    """Time a prolog whose image is there, beside the launchers' check and a bare interpreter."""
-    once(site.hook("prolog"))  # compiles the policy
-    python = "/usr/bin/python3"
-    times = medians(
-        {
-            "ours": site.hook("prolog"),
-            "launcher": Command(["/bin/bash", "-c", LAUNCHER, "-", str(site.image)], {"PATH": "/usr/bin:/bin"}),
-            "bare": Command([python, "-I", "-c", ""]),
-        },
-        ROUNDS,
-    )
-    ours = times["ours"]
-    for peer, name in (("launcher", "flock + unsquashfs -l"), ("bare", "bare python3 -I")):
-        ratio = f"{ours / times[peer]:.2f}"
-        yield Row("warm prolog, image of 200,000 files", f"{ours:.1f} ms", f"{name}: {times[peer]:.1f} ms", ratio)
+def _of_site(site: BenchSite, rounds: Rounds, groups: set[str]) -> Iterator[Figure]:
+    if not groups.isdisjoint(("hooks", "calls")):
+        yield from (figure for figure in hooks.measured(site, rounds.hooks) if figure.group in groups)
+    if "waiting" in groups:
+        yield from waiting.measured(site, rounds.waiters, rounds.waiting)
+    if "import" in groups:
+        yield from importing.measured(site, rounds.layers, rounds.importing)
 
 
-def task_prolog(site: BenchSite) -> Row:
-    """Time what every task pays, beside reading the same file."""
-    view = site.prefix / "var/lib/warmstart/n1/view/7/environment"
-    times = medians(
-        {"ours": site.hook("task-prolog"), "cat": Command(["/bin/sh", "-c", f"cat {view}"], {"PATH": "/bin"})},
-        ROUNDS * 5,
-    )
-    ours, cat = times["ours"], times["cat"]
-    return Row("task prolog", f"{ours:.2f} ms", f"sh -c 'cat FILE': {cat:.2f} ms", f"{ours / cat:.2f}")
-
-
-def waiters(site: BenchSite) -> Iterator[Row]:
-    """Time the release of few and of many waiters."""
-    for count in (8, 64):
-        ours, peer = waiting.prologs(site, count), waiting.launchers(site, count)
-        what = f"{count} waiters, published to last released"
-        yield Row(what, f"{ours:.2f} s", f"flock + unsquashfs -l: {peer:.2f} s", f"{ours / peer:.2f}")
-
-
-def store_calls(site: BenchSite) -> Row:
-    """Count the system calls of a warm prolog on the store, with one image in it and with 1,000."""
-    few = calls_on_store(site)
-    images = site.base / "store" / "images"
-    for number in range(1000):
-        (images / f"{number:064x}.x86_64.sqsh").write_bytes(b"")
-    many = calls_on_store(site)
-    return Row("store system calls, warm prolog", str(few), "with 1,000 more images", str(many))
-
-
-def calls_on_store(site: BenchSite) -> int:
-    """Count calls that name the store or use a descriptor of it."""
-    log = site.base / "strace.log"
-    command = site.hook("prolog")
-    argv = ["/usr/bin/strace", "-f", "-y", "-o", str(log), *command.argv]
-    subprocess.run(argv, env=dict(command.env), check=True)
-    store = re.escape(str(site.base / "store"))
-    return sum(bool(re.search(rf'(?:"|<){store}/', line)) for line in log.read_text().splitlines())
+def as_table(run: Results) -> Table:
+    """Return the table for the terminal."""
+    table = Table("what", "whose", "median", "5 %", "95 %", "ratio", "goal")
+    for figure in run.figures:
+        for series in (figure.ours, *figure.peers):
+            values = (plots.show(value, figure.unit) for value in (series.median, *map(series.quantile, (0.05, 0.95))))
+            is_ours = series is figure.ours
+            ratio = "" if is_ours else f"{figure.ratio(series):.2f}"
+            goal = "" if series.goal is None else f"{series.goal:g}"
+            table.add_row(figure.what if is_ours else "", series.name, *values, ratio, goal)
+    return table
 
 
 if __name__ == "__main__":

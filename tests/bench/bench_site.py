@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench.clock import Command
-from tests.cluster import installation
+from tests.cluster import installation, teardown
 from tests.cluster.accounts import ALICE, STORE, Accounts
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -23,18 +24,35 @@ from warmstart.images.layout import NOBODY, ImageQuery, TagTimes
 from warmstart.images.published import Draft
 from warmstart.images.reference import parse
 
-IMAGE = "docker://reg.example.com/team/app:1"
+REGISTRY = "reg.example.com"
+IMAGE = f"docker://{REGISTRY}/team/app:1"
 DIGEST = f"sha256:{'ab' * 32}"
 KIND = f"{os.uname().machine}.{choice.recipe('auto')}"  # what the store tells images of one digest apart by
 
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl}}
-images: {{registries: [reg.example.com]}}
+images: {{registries: ["{registry}"], insecure: ["{registry}"]}}
+"""
+PLAIN = f"""\
 rules:
   - name: everyone
-    images: ["{image}"]
+    images: ["{IMAGE}"]
 """
+PROFILES = ("alpha", "beta", "gamma")
+# As a site has it: profiles, and rules for other jobs.
+USUAL = "profiles:\n"
+for _name in PROFILES:
+    USUAL += f"""\
+  {_name}:
+    variables: {{{_name.upper()}_CACHE: "{{dir}}"}}
+    entries: ["*/"]
+    relocation: relocatable
+"""
+USUAL += "rules:\n"
+for _number in range(19):
+    USUAL += f"  - {{name: other{_number}, match: {{partition: p{_number}, user: 'u*'}}, profiles: [numba]}}\n"
+USUAL += f"  - {{name: everyone, images: ['{IMAGE}'], profiles: [{', '.join(PROFILES)}]}}\n"
 
 
 class BenchSite(NamedTuple):
@@ -46,9 +64,35 @@ class BenchSite(NamedTuple):
     job_env: dict[str, str]
     owner: Identity
 
-    def hook(self, name: str) -> Command:
+    def hook(self, name: str, job_id: int = 7) -> Command:
         """Return the command that runs a hook as slurmd would."""
-        return Command([str(self.prefix / "libexec" / "warmstart" / name)], self.job_env)
+        environment = {**self.job_env, "SLURM_JOB_ID": str(job_id)}
+        return Command([str(self.prefix / "libexec" / "warmstart" / name)], environment)
+
+    def command(self, *arguments: str) -> Command:
+        """Return the command that runs warmstart's command line."""
+        return Command([str(self.prefix / "bin" / "warmstart"), *arguments])
+
+    def write_policy(self, rest: str, registry: str = REGISTRY) -> None:
+        """Write a policy that allows one registry; `rest` is its end."""
+        installation.write_policy(self.prefix, POLICY.format(base=self.base, registry=registry) + rest)
+
+    def fill_caches(self, bundles: int) -> None:
+        """Let jobs leave entries, so that as many bundles are published for the profiles in turn."""
+        for first in range(0, bundles, len(PROFILES)):
+            job_id = 100 + first
+            self.hook("prolog", job_id).run()
+            (cache,) = self.base.glob(f"workspace/n1/{job_id}.*/cache")
+            for profile in PROFILES[: bundles - first]:
+                entry = cache / profile / f"entry{first}"
+                entry.mkdir()
+                (entry / "kernel.bin").write_bytes(os.urandom(10_000))
+                for path in (entry, entry / "kernel.bin"):
+                    os.chown(path, int(self.job_env["SLURM_JOB_UID"]), int(self.job_env["SLURM_JOB_GID"]))
+            self.hook("epilog", job_id).run()
+        found = list(self.base.glob("store/artifacts/*/*/*/*.sqsh"))
+        if len(found) != bundles:
+            raise RuntimeError(f"{len(found)} bundles were published instead of {bundles}")
 
     def publish(self, digest: str) -> None:
         """Put the image into the store under a digest."""
@@ -80,7 +124,6 @@ def bench_site(files: int) -> Iterator[BenchSite]:
     accounts = Accounts(base / "home")
     try:
         installation.install(base / "prefix")
-        installation.write_policy(base / "prefix", POLICY.format(base=base, image=IMAGE))
         owner, alice = accounts[STORE], accounts[ALICE]
         (base / "store").mkdir()
         os.chown(base / "store", owner.uid, owner.gid)
@@ -94,22 +137,25 @@ def bench_site(files: int) -> Iterator[BenchSite]:
         }
         image = _image(base, files)
         site = BenchSite(base, base / "prefix", image, env, Identity(owner.name, owner.uid, owner.gid))
+        site.write_policy(PLAIN)
         site.publish(DIGEST)
         site.point()
         yield site
     finally:
         accounts.close()
+        teardown.unmount_below(base)
         shutil.rmtree(base)
 
 
 def _image(base: Path, files: int) -> Path:
-    tree = base / "rootfs"
-    for number in range(files):
-        if number % 1000 == 0:
-            (tree / str(number)).mkdir(parents=True)
-        (tree / str(number - number % 1000) / str(number)).write_bytes(b"")
+    """Pack an image of empty files from a tar archive: making them on the disk takes much longer."""
     image = base / "image.sqsh"
-    options = ["-noappend", "-quiet", "-no-progress", "-all-root"]
-    subprocess.run(["/usr/bin/mksquashfs", tree, image, *options], check=True)
-    shutil.rmtree(tree)
+    options = ["-tar", "-noappend", "-quiet", "-no-progress", "-all-root"]
+    with subprocess.Popen(["/usr/bin/mksquashfs", "-", image, *options], stdin=subprocess.PIPE) as packer:
+        assert packer.stdin is not None
+        with tarfile.open(fileobj=packer.stdin, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
+            for number in range(files):
+                archive.addfile(tarfile.TarInfo(f"{number // 1000}/{number}"))
+    if packer.returncode != 0:
+        raise RuntimeError("mksquashfs failed")
     return image

@@ -1,14 +1,17 @@
-"""Time whole processes; peers alternate, so that a busy moment hits both."""
+"""Time whole processes and functions; peers take turns, so that a busy moment hits all of them."""
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 # What launchers do today: a lock beside the image, and a full listing under it.
 LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
+Act = Callable[[], object]
 
 
 class Command(NamedTuple):
@@ -17,18 +20,33 @@ class Command(NamedTuple):
     argv: Sequence[str]
     env: Mapping[str, str] = {}
 
+    def run(self) -> None:
+        """Run it to its end, which must be a good one."""
+        subprocess.run(self.argv, env=dict(self.env), check=True, stdout=subprocess.DEVNULL)
 
-def medians(commands: Mapping[str, Command], rounds: int) -> dict[str, float]:
-    """Return each command's median wall time, milliseconds, over `rounds` alternating runs."""
-    times: dict[str, list[float]] = {name: [] for name in commands}
+
+def timed(act: Act) -> float:
+    """Return how long `act` takes, in milliseconds."""
+    started = time.perf_counter()
+    act()
+    return (time.perf_counter() - started) * 1000
+
+
+def cpu_of_children() -> float:
+    """Return the CPU time of all children that have ended, in milliseconds; theirs included."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * 1000
+
+
+def in_turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Return what each measure says in each round."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(rounds):
-        for name, command in commands.items():
-            started = time.perf_counter()
-            subprocess.run(command.argv, env=dict(command.env), check=True, stdout=subprocess.DEVNULL)
-            times[name].append((time.perf_counter() - started) * 1000)
-    return {name: sorted(values)[rounds // 2] for name, values in times.items()}
+        for name, measure in measures.items():
+            found[name].append(measure())
+    return found
 
 
-def once(command: Command) -> float:
-    """Return one run's wall time, milliseconds."""
-    return medians({"": command}, 1)[""]
+def times(acts: Mapping[str, Act], rounds: int) -> dict[str, list[float]]:
+    """Return how long each act takes in each round, in milliseconds."""
+    return in_turns({name: partial(timed, act) for name, act in acts.items()}, rounds)

@@ -6,21 +6,33 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
-from tests.bench.bench_site import DIGEST, IMAGE, KIND, BenchSite
-from tests.bench.clock import LAUNCHER
+from tests.bench.bench_site import DIGEST, IMAGE, KIND, PLAIN, BenchSite
+from tests.bench.clock import LAUNCHER, in_turns
+from tests.bench.figures import Figure, Series
 from warmstart.images import layout
 from warmstart.images.reference import parse
 
 SETTLED_S = 2.0  # by then all of them have started and wait
 
 
+def measured(site: BenchSite, counts: Sequence[int], rounds: int) -> Iterator[Figure]:
+    """Time from the image's publication to the last waiter's release."""
+    site.write_policy(PLAIN)
+    for count in counts:
+        measures = {"ours": partial(prologs, site, count), "launchers": partial(launchers, site, count)}
+        found = in_turns(measures, rounds)
+        peer = Series("flock + unsquashfs -l", found["launchers"], goal=0.1 if count >= 64 else None)
+        yield Figure("waiting", f"{count} waiters", Series("warmstart", found["ours"]), (peer,))
+
+
 def launchers(site: BenchSite, count: int) -> float:
-    """Return the seconds that launchers take which list the image one after another under its lock."""
+    """Return the milliseconds that launchers take which list the image one after another under its lock."""
     with open(f"{site.image}.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         argv = ["/bin/bash", "-c", LAUNCHER, "-", str(site.image)]
@@ -31,7 +43,7 @@ def launchers(site: BenchSite, count: int) -> float:
 
 
 def prologs(site: BenchSite, count: int) -> float:
-    """Return the seconds that as many prologs take whose image somebody else has just imported."""
+    """Return the milliseconds that as many prologs take whose image somebody else has just imported."""
     store = site.base / "store" / "images"
     image = store / f"{layout.image_name(DIGEST, KIND)}{layout.IMAGE}"
     image.unlink()
@@ -40,13 +52,16 @@ def prologs(site: BenchSite, count: int) -> float:
         waiters = [
             subprocess.Popen(hook.argv, env={**hook.env, "SLURM_JOB_ID": str(1000 + number)}) for number in range(count)
         ]
-        time.sleep(SETTLED_S + count * 0.03)
+        time.sleep(SETTLED_S + count * 0.1)
         if any(waiter.poll() is not None for waiter in waiters):
             raise RuntimeError("a prolog did not wait for the image")
         site.publish(DIGEST)
         started = time.perf_counter()
         fcntl.flock(lock, fcntl.LOCK_UN)
-    return _last_released(waiters, started)
+    taken = _last_released(waiters, started)
+    for number in range(count):
+        site.hook("epilog", 1000 + number).run()
+    return taken
 
 
 @contextmanager
@@ -68,4 +83,4 @@ def _last_released(waiters: list[subprocess.Popen[bytes]], started: float) -> fl
     for waiter in waiters:
         if waiter.wait() != 0:
             raise RuntimeError(f"{waiter.args!r} failed")
-    return time.perf_counter() - started
+    return (time.perf_counter() - started) * 1000

@@ -49,7 +49,7 @@ class Node(NamedTuple):
             (stage / path).write_bytes(data)
             os.utime(stage / path, ns=(MTIME_NS, MTIME_NS))
         made = self.base / f"{stage.name}.sqsh"
-        os.close(pack(str(stage), str(made), after(30)))
+        os.close(pack(str(stage), str(made), after(300)))
         shutil.rmtree(stage)
         directory = self.base / "bundles"
         directory.mkdir(mode=0o700, exist_ok=True)
