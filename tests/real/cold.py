@@ -132,8 +132,8 @@ def main() -> int:
     """Measure, and remove everything."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     GROUP.mkdir(exist_ok=True)
-    top = Path(tempfile.mkdtemp(prefix="warmstart-cold-", dir="/var/tmp"))
-    base = top / "imports"
+    top = Path(tempfile.mkdtemp(prefix="ws-cold-", dir="/var/tmp"))
+    base = top / "i"
     (top / "log").mkdir()
     for path in (top, base):
         path.mkdir(exist_ok=True)

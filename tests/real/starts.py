@@ -138,7 +138,7 @@ def counted(site: Site) -> Iterator[None]:
     for program in programs:
         real, group = program.parent.parent / f"real-{program.name}", GROUP / program.name
         program.rename(real)
-        group.mkdir()
+        group.mkdir(exist_ok=True)
         (group / "cgroup.procs").chmod(0o666)
         program.write_text(WRAPPER.format(group=GROUP, part=program.name, program=real))
         program.chmod(0o755)
