@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.hook_site import HOOKS, HookSite, a_hook_site
-from tests.support.sweeping import Killed, recover, report, share_of
+from tests.support.sweeping import Killed, chosen, recover, report
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -23,16 +23,16 @@ def hook_site(capable_host: None) -> Iterator[HookSite]:
         yield site
 
 
-@pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("hook", HOOKS)
-def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, share: int) -> None:
-    """`make test` takes a tenth of the calls, others for each seed, `make test-all` all of them."""
+def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, whole: bool) -> None:
+    """`make test` takes a fortieth of the calls, CI a tenth, `make test-all` all of them."""
     site = hook_site
     site.prepare(hook)
     calls = site.hook(hook).calls
     assert calls > 5
     outcomes, wrong = [], []
-    for call in share_of(range(1, calls + 1), share):
+    for call in chosen(range(1, calls + 1), whole=whole):
         site.prepare(hook)
         before = site.neighbours()
         done = site.hook(hook, stop_at=call)
@@ -47,5 +47,5 @@ def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, share
         outcomes.append(Killed(hook, call, left, repaired))
         wrong += [f"before call {call} of {calls}: {text}" for text in found]
     assert wrong == []
-    if share == 1:
+    if whole:
         report(f"kills-{hook}", outcomes, calls)

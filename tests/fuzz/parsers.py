@@ -433,7 +433,7 @@ PARSERS: dict[str, Parser] = {
     ),
     "rendezvous": Parser(
         _store_file("rendezvous/c.7.0.json", lambda store: rendezvous.look(store, "c.7.0.json")),
-        (),
+        _REFUSED,
         ("store/rendezvous.py:look",),
         (_json({"format": 1, "address": "n1", "ports": [28000], "refused": "", "run_id": "0a1b2c3d"}),),
     ),

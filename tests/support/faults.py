@@ -35,7 +35,7 @@ HELPERS = ("host/files.py", "host/untrusted.py", "host/worker.py", "host/linux.p
 ELSEWHERE = "kernel"  # pipes, /proc, /dev, what is only in memory
 STORE = "store"
 EXIT = "exit 1"  # a program that fails
-LONGEST = 40.0  # seconds; longer than any budget of the policy that sweeps use
+LONGEST = 90.0  # seconds; longer than any budget of the policy that sweeps use
 
 # What each kind of call may fail with on a disk, by its man page, and what a network file system may add.
 _LOOK = ("EIO",)

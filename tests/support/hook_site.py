@@ -59,7 +59,7 @@ constant_path: namespace
 slurmctld: {{user: games, spec_directory: {base}/specs}}
 images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d}}
 seed: {{fetch_budget: 3s}}
-harvest: {{budget: 10s}}
+harvest: {{budget: 30s}}
 rules:
   - name: everyone
     profiles: [numba, torch-extensions]

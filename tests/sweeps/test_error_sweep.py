@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.faults import Fault
 from tests.support.hook_site import HOOKS, HookSite, a_hook_site
-from tests.support.sweeping import Outcome, recover, report, share_of, what_happened, wrong_after
+from tests.support.sweeping import Outcome, chosen, recover, report, what_happened, wrong_after
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -25,16 +25,16 @@ def hook_site(capable_host: None) -> Iterator[HookSite]:
         yield site
 
 
-@pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("hook", HOOKS)
-def test_an_error_at_every_call_site(hook_site: HookSite, hook: str, share: int) -> None:
-    """`make test` takes a tenth, another one for each seed, `make test-all` all of them."""
+def test_an_error_at_every_call_site(hook_site: HookSite, hook: str, whole: bool) -> None:
+    """`make test` takes a fortieth, CI a tenth, `make test-all` all of them."""
     site = hook_site
     site.prepare(hook)
     faults = [Fault(place, error) for place in site.hook(hook).sites for error in place.errors()]
     assert len(faults) > 40
     outcomes, wrong = [], []
-    for fault in share_of(faults, share):
+    for fault in chosen(faults, whole=whole):
         site.prepare(hook)
         before, known = site.neighbours(), len(site.events())
         done = site.hook(hook, fault=fault)
@@ -50,5 +50,5 @@ def test_an_error_at_every_call_site(hook_site: HookSite, hook: str, share: int)
             f"{fault.site.call} in {fault.site.where} ({fault.site.domain}), {fault.error}: {text}" for text in found
         ]
     assert wrong == []
-    if share == 1:
+    if whole:
         report(f"errors-{hook}", outcomes, len(faults))

@@ -67,9 +67,13 @@ def look(store: str, name: str) -> Answer | None:
     with store_errors(f"reading the rendezvous {name}"), _root(store) as root:
         try:
             with opened_dir(DIRECTORY, root) as fd:
-                return _decode(wire.parse(read_small(name, LONGEST, fd)))
-        except (FileNotFoundError, ValueError):
+                data = read_small(name, LONGEST, fd)
+        except FileNotFoundError:
             return None
+    try:
+        return _decode(wire.parse(data))
+    except ValueError:
+        return None
 
 
 def withdraw(store: str, name: str) -> None:
