@@ -11,9 +11,8 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from tests.cluster import mounts, processes
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
@@ -23,7 +22,7 @@ from tests.cluster.site import Site
 from tests.load.resources import uid_of
 
 SHORT_S = 3.0
-SETTLED_S = 60.0
+SETTLED_S = 300.0
 RESTART_S = 2.5  # slurmd tells a requeued job's new credential from the revoked one by the second
 # After one of these a job of the same wave may lack its image, or warmstart altogether.
 COSTS_AN_IMAGE = {"an import killed", "a worker killed", "a silent registry", "a read-only store", "switched off"}
@@ -38,6 +37,7 @@ class Faults:
         self.injected: Counter[str] = Counter()
         self.in_wave: set[str] = set()
         self.failed: list[str] = []  # those that could not be injected or undone, and why
+        self.off: list[tuple[float, float]] = []  # when warmstart was switched off, and on again
         self._site, self._registry = site, registry
         self._dice = random.Random(seed)
         self._requeued: dict[str, float] = {}
@@ -151,33 +151,44 @@ class Faults:
         return True
 
     def _off(self, _jobs: list[str]) -> bool:
+        since = time.time()
         (self._site.etc / "off").touch()
         time.sleep(SHORT_S)
         (self._site.etc / "off").unlink()
+        self.off.append((since, time.time()))
         return True
 
     def _maintain(self, _jobs: list[str]) -> bool:
-        self._site.command("maintain", *self._dice.choice(([], ["--store"])))
+        maintain(self._site, *self._dice.choice(((), ("--store",))))
         return True
 
     def _restart_slurmctld(self, _jobs: list[str]) -> bool:
-        self.cluster.restart_slurmctld()
+        """Restart slurmctld; jobs go on."""
+        with self._nothing_starts(self.cluster.nodes):
+            self.cluster.restart_slurmctld()
         return True
 
     def _restart_slurmd(self, _jobs: list[str]) -> bool:
-        """Kill a node's slurmd and start it again; its jobs go on.
-
-        No job starts meanwhile: what slurmctld sends in that moment is lost, and it notices minutes later.
-        """
+        """Kill a node's slurmd and start it again; its jobs go on."""
         node = self._dice.choice(self.cluster.nodes)
-        self._start_jobs("down")
-        try:
-            processes.wait_until("no hook and no start", partial(self._is_settled, node), SETTLED_S)
+        with self._nothing_starts([node]):
             self.cluster.kill_slurmd(node)
             self.cluster.start_slurmd(node)
+        return True
+
+    @contextmanager
+    def _nothing_starts(self, nodes: Sequence[str]) -> Iterator[None]:
+        """Start no job, and wait until none is about to start on these nodes.
+
+        What slurmctld and slurmd tell each other while one of them is down is lost, also the end of a prolog. The job
+        then has no batch script, and Slurm 22.05 notices only when BatchStartTimeout is over.
+        """
+        self._start_jobs("down")
+        try:
+            processes.wait_until("no hook and no start", lambda: all(map(self._is_settled, nodes)), SETTLED_S)
+            yield
         finally:
             self._start_jobs("up")
-        return True
 
     def _start_jobs(self, state: str) -> None:
         for partition in ("main", "ci"):
@@ -189,6 +200,12 @@ class Faults:
         spool = self.cluster.base / "spool" / node
         has_step = all(any(spool.glob(f"{node}_{job}.*")) for job in rows.split())
         return has_step and not processes.children(self.cluster.daemons()[f"slurmd {node}"])
+
+
+def maintain(site: Site, *arguments: str) -> None:
+    """Run `warmstart maintain` as a timer does, on a host whose slurm.conf is the cluster's."""
+    program = site.cluster.prefix / "bin" / "warmstart"
+    subprocess.run([program, "maintain", *arguments], env=site.cluster.environment, capture_output=True, check=False)
 
 
 def _kill(pid: int) -> bool:

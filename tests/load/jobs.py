@@ -112,7 +112,7 @@ KINDS = {
     "leaves a process": Kind(3, (_USE, '(cd "$WARMSTART_CACHE"; env -i setsid sleep 20 >/dev/null 2>&1 &)')),
     "leaves odd files": Kind(3, (_USE, _ODD)),
     "fills its disk": Kind(
-        2, (_USE, f'head -c 40000000 /dev/zero >"$TMPDIR/much" 2>/dev/null && echo "{WRONG}: no limit"')
+        2, (_USE, f'head -c 200000000 /dev/zero >"$TMPDIR/much" 2>/dev/null && echo "{WRONG}: no limit"')
     ),
 }
 

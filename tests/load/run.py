@@ -13,14 +13,19 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from tests.cluster.accounts import STORE
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.load import story
-from tests.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults
+from tests.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults, maintain
 from tests.load.jobs import DONE, IMAGES, POLICY, UNEQUAL, WITHOUT, WRONG, Job, mix
-from tests.load.resources import Sample, left, sample, unfinished
+from tests.load.resources import Sample, left, sample
 from tests.load.story import Call, Ended
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "reliability"
 WAVE = 80  # submissions
@@ -96,7 +101,7 @@ class Load:
         findings += left(self._site)
         lines = self._site.audit()
         seen = story.calls(self._log)
-        findings += story.gaps(seen, lines, self._ended.values())
+        findings += story.gaps(seen, lines, self._ended.values(), self._faults.off)
         drained = self.cluster.drained()
         findings += [f"drained: {node}" for node in drained]
         findings += [f"{line['event']}: {line}" for line in lines if line["event"] in ("node.drained", "node.braked")]
@@ -192,12 +197,17 @@ class Load:
         """Run maintenance as two days later: what was kept has expired, and nobody has used any copy since."""
         self._policy(keep="null")
         then = time.time() - TWO_DAYS
-        answers, copies = self._site.store.glob("rendezvous/*"), self._site.var.glob("*/bundles/*")
-        for path in (*unfinished(self._site.store), *answers, *copies):
+        for path in self._site.var.glob("*/bundles/*"):
             os.utime(path, (then, then))
         for arguments in ((), ("--store",), ()):
-            self._site.command("maintain", *arguments)
+            maintain(self._site, *arguments)
             self._site.wait_imports(120)
+        owner, store = self.cluster.account(STORE), str(self._site.store)
+        later, deadline = time.time() + TWO_DAYS, after(120)
+        with StoreClient(Identity(STORE, owner.uid, owner.gid), store, "load") as client:  # it goes by ctime
+            client.sweep_top(later, deadline)
+            for path in self._site.store.glob("artifacts/*/*/*"):
+                client.sweep(Namespace(store, *path.parts[-3:]), later, deadline)
 
 
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:

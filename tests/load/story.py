@@ -19,14 +19,12 @@ from warmstart.report.story import History, tell
 HOOKS = ("prolog", "epilog")
 _SHIM = """\
 exec 9>>{log}
-[ -e {off} ] && off=off || off=on
-echo "start {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ $off $(date +%s.%N)" >&9
+echo "start {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ 0 $(date +%s.%N)" >&9
 {program}
 status=$?
 echo "end {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ $status $(date +%s.%N)" >&9
 exit $status
 """
-AROUND_OFF_S = 2.0  # a hook that starts so close to a switch may have seen either
 
 
 class Call(NamedTuple):
@@ -35,8 +33,7 @@ class Call(NamedTuple):
     hook: str
     job: int
     node: str
-    at: float
-    off: bool  # whether warmstart was switched off when it began
+    at: float  # time.time()
     status: int | None  # None: it did not end
     seconds: float
 
@@ -55,7 +52,7 @@ def watch(site: Site, log: Path) -> None:
     for hook in HOOKS:
         program = directory / f"{hook}.installed"
         (directory / hook).rename(program)
-        body = _SHIM.format(log=log, off=site.etc / "off", hook=hook, program=program)
+        body = _SHIM.format(log=log, hook=hook, program=program)
         installation.write_hook(site.cluster.prefix, hook, body)
 
 
@@ -66,20 +63,25 @@ def calls(log: Path) -> list[Call]:
     for line in log.read_text().splitlines():
         what, hook, job, node, pid, value, at = line.split()
         if what == "start":
-            open_calls[hook, job, node, pid] = Call(hook, int(job), node, float(at), value == "off", None, 0.0)
+            open_calls[hook, job, node, pid] = Call(hook, int(job), node, float(at), None, 0.0)
         else:
             call = open_calls.pop((hook, job, node, pid))
             found.append(call._replace(status=int(value), seconds=float(at) - call.at))
     return sorted([*found, *open_calls.values()], key=lambda call: call.at)
 
 
-def gaps(seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended]) -> list[str]:
-    """Return where the audit and the witness differ, and jobs whose story has no beginning or end."""
+def gaps(
+    seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended], off: Sequence[tuple[float, float]] = ()
+) -> list[str]:
+    """Return where the audit and the witness differ, and jobs whose story has no beginning or end.
+
+    `off` are the times at which warmstart was switched off, and on again: a hook of such a time may be in the audit.
+    """
     found = [f"{call.hook} of job {call.job} on {call.node}: exit status {call.status}" for call in seen if call.status]
     found += [f"{call.hook} of job {call.job} on {call.node} did not end" for call in seen if call.status is None]
     told = [run for run in runs(lines) if run.hook in HOOKS]
     by_witness = Counter((call.hook, call.job, call.node) for call in seen)
-    maybe = Counter((call.hook, call.job, call.node) for call in seen if call.off or _near_a_switch(call, seen))
+    maybe = Counter((call.hook, call.job, call.node) for call in seen if _may_be_off(call, off))
     by_audit = Counter((run.hook, run.job, run.node) for run in told)
     for key in sorted(by_witness.keys() | by_audit.keys()):
         if not by_witness[key] - maybe[key] <= by_audit[key] <= by_witness[key]:
@@ -93,8 +95,8 @@ def gaps(seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended]) ->
     return found
 
 
-def _near_a_switch(call: Call, seen: Sequence[Call]) -> bool:
-    return any(other.off and abs(other.at - call.at) < AROUND_OFF_S for other in seen)
+def _may_be_off(call: Call, off: Sequence[tuple[float, float]]) -> bool:
+    return any(call.at < until and call.at + call.seconds > since for since, until in off)
 
 
 def _ends(seen: Sequence[Call], ended: Iterable[Ended]) -> list[str]:
