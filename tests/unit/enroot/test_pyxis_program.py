@@ -76,6 +76,7 @@ def test_the_prologs_images_are_found_without_python(place: Path, uri: str, numb
         "docker://reg.example.com:5000/team/app:2",
         "docker://carol@reg.example.com:5000#team/app:1",
         "docker://team/app:1",
+        "docker://docker.io/team#app:latest",
         "docker://reg.example.com:5000/team/app:1 x",
         "docker://*",
         "docker://",
