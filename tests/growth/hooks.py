@@ -146,7 +146,7 @@ def bundles(sizes: Sequence[int]) -> Iterator[Point]:
             for size in sizes:
                 for number in range(there, size):
                     fd, entries = packed(node.site.base, number + 10)
-                    client.publish(where, fd, Draft(first.producer, first.facts, entries), after(60))
+                    client.publish(where, fd, Draft(first.producer, first.facts, entries), after(600))
                     os.close(fd)
                 there = size
                 yield node.point(size)
@@ -160,7 +160,7 @@ def packed(base: Path, number: int) -> tuple[int, Entries]:
         (stage / path).parent.mkdir(parents=True, exist_ok=True)
         (stage / path).write_bytes(data)
         os.utime(stage / path, ns=(MTIME_NS, MTIME_NS))
-    fd = pack(str(stage), f"{stage}.sqsh", after(60))
+    fd = pack(str(stage), f"{stage}.sqsh", after(600))
     return fd, {entry: {path: File(len(d), hashlib.sha256(d).hexdigest(), MTIME_NS) for path, d in files.items()}}
 
 
