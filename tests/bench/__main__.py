@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ class Rounds(NamedTuple):
 
 
 ALL = Rounds(41, (8, 64), 5, LAYERS, 5, 50_000, 7, 15, 40, 6)
-QUICK = Rounds(15, (8, 32), 2, LAYERS[1:2], 3, 20_000, 3, 7, 12, 2)
+QUICK = Rounds(15, (8, 32), 2, LAYERS[1:2], 3, 10_000, 3, 7, 12, 2)
 
 
 def main() -> int:
@@ -67,6 +68,7 @@ def main() -> int:
         parser.error(f"no such group: {', '.join(sorted(unknown))}")
     if os.geteuid() != 0:
         parser.error("this needs root: it makes accounts, mounts and a cluster")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is removed
     rounds = "quick" if options.quick else "all"
     run = Results(figures.now(), rounds, os.getloadavg()[0], figures.this_machine(), [])
     if options.groups and options.results.exists():
