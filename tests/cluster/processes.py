@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.cluster.accounts import Account
 
 _POLL_S = 0.1
+_FRESH_S = 1.0
 
 
 def start(
@@ -146,16 +147,19 @@ def children(*pids: int) -> set[int]:
 class Parents:
     """The parents of all processes, for one who asks often: whose parent is known is not looked at again.
 
-    A process whose parent ends keeps the one that it was seen with.
+    What was known a second ago is forgotten: by then a pid may be another process's.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
+        self._asked = 0.0
 
     def any_child(self, parents: Collection[int]) -> bool:
         """Return whether one of `parents` has a child, which may be a zombie."""
-        now = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-        self._known = {entry: self._known.get(entry) or _parent(entry) for entry in now}
+        before, self._asked = self._asked, time.monotonic()
+        known = self._known if self._asked < before + _FRESH_S else {}
+        pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+        self._known = {pid: known.get(pid) or _parent(pid) for pid in pids}
         return any(parent in parents for parent in self._known.values())
 
 
