@@ -458,7 +458,7 @@ PARSERS: dict[str, Parser] = {
     "slurm-plugin": Parser(_file(plugins.built_for), (OSError,), ("entry/doctor/plugins.py:built_for",), (_SHARED,)),
     "spec": Parser(
         spec._decode,
-        (WarmstartError, ValueError, KeyError, TypeError),
+        (OSError, ValueError, KeyError, TypeError),
         ("slurm/spec.py:_decode",),
         (_json({"format": 1, **_SPEC._asdict()}),),
     ),

@@ -51,6 +51,6 @@ def built_for(path: str) -> tuple[int, ...] | None:
                 if data.startswith(b"plugin_version\0", names + name):
                     (number,) = struct.unpack_from("<I", data, sections[index][4] + value - sections[index][3])
                     return number >> 16, number >> 8 & 0xFF, number & 0xFF
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, OverflowError):  # no ELF file, or one with impossible offsets
         pass
     return None

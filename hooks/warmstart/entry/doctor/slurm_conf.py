@@ -15,7 +15,8 @@ from typing import NamedTuple
 DEEPEST = 8
 LARGEST = 4 << 20  # characters
 PLACES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")  # the second in configless mode
-_PAIR = re.compile(r"""([^\s=]+)\s*=\s*("[^"]*"|'[^']*'|\S*)""")
+# A key begins where a word does, or a long word would be tried from each of its characters.
+_PAIR = re.compile(r"""(?<![^\s=])([^\s=]+)\s*=\s*("[^"]*"|'[^']*'|\S*)""")
 
 
 class SlurmConf(NamedTuple):
