@@ -7,7 +7,10 @@ that list with the code.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from warmstart.lean import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 Fields = dict[str, object]
 

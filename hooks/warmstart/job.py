@@ -9,10 +9,8 @@ Source for the variables of each Slurm version: prolog_epilog.html, and `_build_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from warmstart.errors import PolicyError
+from warmstart.lean import Mapping, NamedTuple
 
 # Sets instead of patterns: compiling three patterns takes a tenth of a warm prolog.
 _ALNUM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")

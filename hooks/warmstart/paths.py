@@ -7,7 +7,8 @@ slurmds of one host could use contains the node's name.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+
+from warmstart.lean import NamedTuple
 
 # Directory of a run (root, 0700) with the upper, work and view directories of the job's overlays.
 SEED = ".seed"

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import grp
 import os
-from collections.abc import Callable
-from functools import partial
 
 from warmstart import request
 from warmstart.errors import UserError
@@ -19,6 +17,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.images import reference as references
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
+from warmstart.lean import Callable, partial
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository, scope_key
 from warmstart.profiles import registry

@@ -8,11 +8,7 @@ so after a crash it lists everything that may have to be removed.
 from __future__ import annotations
 
 import errno
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypedDict
 
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host import wire
@@ -28,6 +24,7 @@ from warmstart.host.files import (
     unlink_if_there,
     wait_flock,
 )
+from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
 
 FORMAT = 1
 LONGEST = 64 << 20
@@ -147,19 +144,25 @@ class Record(NamedTuple):
         return f"{self.workspace}/{self.node}/{self.run_name}"
 
 
-class RecordChange(TypedDict, total=False):
-    """Fields of `Record` that steps set."""
+if TYPE_CHECKING:
+    from typing import TypedDict
 
-    cache: str
-    read_scopes: list[str]
-    publish_scope: str
-    image: str
-    images: dict[str, str]
-    facts: dict[str, str]
-    seeded: dict[str, Seeded]
-    fresh: bool
-    meeting: str
-    deferred: list[str]
+    class RecordChange(TypedDict, total=False):
+        """Fields of `Record` that steps set."""
+
+        cache: str
+        read_scopes: list[str]
+        publish_scope: str
+        image: str
+        images: dict[str, str]
+        facts: dict[str, str]
+        seeded: dict[str, Seeded]
+        fresh: bool
+        meeting: str
+        deferred: list[str]
+
+else:
+    RecordChange = dict
 
 
 def boot_id() -> str:
@@ -237,7 +240,7 @@ def load(state: str, job_id: int) -> Record | None:
 
 def encode(record: Record) -> bytes:
     """Return the JSON of a record."""
-    return json.dumps({"format": FORMAT, **record._asdict()}).encode()
+    return dumps({"format": FORMAT, **record._asdict()}).encode()
 
 
 def decode(path: str, data: bytes) -> Record:

@@ -10,10 +10,9 @@ checked against the policy's registries, and profiles are seeded in the scope th
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from warmstart.errors import UserError
 from warmstart.job import Job
+from warmstart.lean import NamedTuple
 
 TOKEN = "warmstart:"  # noqa: S105 - a word in a comment
 KEEP = "keep"

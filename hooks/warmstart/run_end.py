@@ -43,9 +43,6 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart import view
@@ -59,6 +56,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
+from warmstart.lean import Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import SEED, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordUnreadable

@@ -14,12 +14,11 @@ Any other exception is a bug and propagates to `entry`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.errors import NodeError, StoreError, UserError, WarmstartError
+from warmstart.lean import Callable, Iterable, NamedTuple
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome

@@ -8,10 +8,10 @@ job's id can read nothing there (row 17). The directory's name is the id that th
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from warmstart.host.deadline import after
 from warmstart.host.files import allow_reading, opened_dir, remove_tree, write_all
+from warmstart.lean import suppress
 from warmstart.record import Record, using_state
 
 REMOVAL_SECONDS = 2.0  # a view has a few files of root's

@@ -5,9 +5,14 @@ Names are `noun.verb`. docs/reference/audit.md documents them; a test compares t
 
 from __future__ import annotations
 
-from typing import NewType
+from warmstart.lean import TYPE_CHECKING
 
-Event = NewType("Event", str)
+if TYPE_CHECKING:
+    from typing import NewType
+
+    Event = NewType("Event", str)
+else:
+    Event = str
 
 HOOK_STARTED = Event("hook.started")
 HOOK_FINISHED = Event("hook.finished")

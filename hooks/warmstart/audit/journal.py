@@ -1,25 +1,28 @@
 """Journal: the file to which one run of a hook appends its audit events.
 
 Hot path: imports no structlog, which takes longer to load than a whole warm prolog runs (docs/adr/0003). Events are
-on disk when `emit` returns. `audit.sink` moves finished journals into the audit log at the end of every epilog and of
-every hook that was not warm. The next flush moves the journal of a killed hook, so its events are not lost.
+on disk when `emit` returns. `audit.sink` moves journals into the audit log, those of killed hooks, too: maintenance, a
+hook that failed, and an epilog where `is_flush_due`. Until then `audit.query` reads them here.
 
 Emitting never raises: an unwritable audit must not fail a job.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 
 from warmstart.audit.events import HOOK_FINISHED, SHOWN_TO_JOB, Event
-from warmstart.host.files import ensure_dir, read_up_to
+from warmstart.host.files import ensure_dir, opened_dir, read_up_to
+from warmstart.lean import dumps
 
 OPEN = ".open"
 DONE = ".done"
 MOST_SHOWN = 1 << 20  # bytes of a journal, in a job's view
+# Maintenance flushes each half hour. Where it does not, or jobs are many, an epilog does now and then.
+MOST_WAITING = 100  # journals
+LONGEST_WAITING_S = 2700.0
 
 
 class Journal:
@@ -46,7 +49,7 @@ class Journal:
 
     def emit(self, event: Event, **fields: object) -> None:
         """Append one event. If the write fails, print it to stderr, which Slurm logs when a hook fails."""
-        line = json.dumps({"ts": time.time(), "event": event, **self._fields, **fields}, default=str)
+        line = dumps({"ts": time.time(), "event": event, **self._fields, **fields}, default=str)
         try:
             os.write(self._fd, line.encode() + b"\n")
         except OSError:
@@ -74,6 +77,18 @@ class Journal:
             os.rename(self._name + OPEN, self._name + DONE)
         except OSError as error:
             _complain(f"audit journal {self._name}: {error.strerror}")
+
+
+def is_flush_due(directory: str) -> bool:
+    """Return whether many journals wait for the audit log, or one that is finished has waited for long."""
+    now = time.time()
+    try:
+        with opened_dir(directory) as fd:
+            names = os.listdir(fd)
+            times = (os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime for name in names if name.endswith(DONE))
+            return len(names) >= MOST_WAITING or any(now - written > LONGEST_WAITING_S for written in times)
+    except OSError:  # there are none, or another process is moving them
+        return False
 
 
 def _complain(text: str) -> None:

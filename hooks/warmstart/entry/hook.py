@@ -14,16 +14,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.journal import Journal, is_flush_due
 from warmstart.errors import NodeError, PolicyError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ensure_path
 from warmstart.job import Job, from_environment
+from warmstart.lean import Callable, NamedTuple
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, using_state
@@ -103,8 +102,8 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     failure, status = _run(installation, job, journal, run_id, started, work)
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
-    # Importing structlog costs more than a warm prolog, so a prolog leaves its lines to the epilog or to maintenance.
-    if failure or name == "epilog":
+    # Importing structlog costs more than a warm hook, so that is left to maintenance, and to an epilog now and then.
+    if failure or (name == "epilog" and is_flush_due(paths.journal)):
         _move_journals(installation, paths)
     return status
 

@@ -14,9 +14,6 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Collection, Container, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.harvest.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
@@ -25,6 +22,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import ReadFailed, copy_data, mount_id
 from warmstart.host.space import Reservation
 from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
+from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Iterator, NamedTuple, contextmanager
 from warmstart.store.manifest import LATEST_NS, MOST_PER_BUNDLE, Entries, File, entry_weight, mark_weight
 
 if TYPE_CHECKING:

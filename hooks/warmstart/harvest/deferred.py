@@ -10,15 +10,12 @@ that finishes or drops runs holds a flock on the directory; nobody waits for it.
 from __future__ import annotations
 
 import errno
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart.host import files, wire
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
+from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps
 from warmstart.record import Record, RecordOfOtherRelease, RecordUnreadable, using_state
 
 LONGEST_SECONDS = 2 * 86400.0
@@ -51,7 +48,7 @@ def defer(directory: str, record: Record, since: float) -> None:
         ensure_dir(directory, 0o700)
         with opened_dir(directory) as fd:
             data = {"since": since, "record": records.encode(record).decode()}
-            replace_file(fd, record.run_name + _SUFFIX, json.dumps(data).encode(), 0o600)
+            replace_file(fd, record.run_name + _SUFFIX, dumps(data).encode(), 0o600)
 
 
 def forget(directory: str, name: str) -> None:

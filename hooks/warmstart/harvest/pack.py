@@ -9,12 +9,11 @@ id-mapped; bundles are only mounted below private directories. zstd at level 3 w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
 
 from warmstart.errors import ResourceError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
+from warmstart.lean import Callable, suppress
 
 MKSQUASHFS = "/usr/bin/mksquashfs"
 

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 import stat
-from collections.abc import Callable, Collection, Container
-from contextlib import suppress
-from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.untrusted import LINK, SPECIAL, UNREADABLE, TurnedAway, open_directory
+from warmstart.lean import Callable, Collection, Container, NamedTuple, suppress
 from warmstart.store.layout import is_plain_path
 
 DEEPEST = 16
@@ -33,9 +30,9 @@ OUT_OF_TIME = "out of time"
 _OPAQUE = "trusted.overlay.opaque"
 _TIME_CHECK = 256  # names between two checks of the deadline
 # What tools leave behind and is nobody's entry (docs/cache-formats.md, Work in progress).
-_IN_PROGRESS = re.compile(
-    r"locks?|tmp|tmp\..*|.*\.tmp|.*\.tmp\..*|.*\.(?:lock|part|incomplete|lcs)|\.lockfile|\.staging.*|\.nfs.*|.*_CxxBuild",
-    re.DOTALL,
+_IN_PROGRESS = (
+    r"(?s:locks?|tmp|tmp\..*|.*\.tmp|.*\.tmp\..*|.*\.(?:lock|part|incomplete|lcs)|\.lockfile|\.staging.*|\.nfs.*|"
+    r".*_CxxBuild)"
 )
 
 
@@ -182,7 +179,9 @@ class _Walk:
     def _add_to_entry(self, item: os.DirEntry[str], path: str) -> None:
         entry = self._rules.entry_of(path)
         if entry is None:
-            if any(map(_IN_PROGRESS.fullmatch, path.split("/"))):
+            import re  # most epilogs find nothing new
+
+            if any(re.fullmatch(_IN_PROGRESS, part) for part in path.split("/")):
                 self.ignored.count(IN_PROGRESS)
             else:
                 self.ignored.add(path, NO_ENTRY)

@@ -6,8 +6,7 @@ look at: an overlay also copies up files that were merely touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-
+from warmstart.lean import Callable, Collection, Iterator, Sequence
 from warmstart.record import SeededBundle
 from warmstart.store.manifest import Base, Entries, File, content_digest
 

@@ -12,12 +12,8 @@ bundle. Only one process at a time publishes or drops; it holds a flock on the d
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import files, wire
@@ -34,6 +30,7 @@ from warmstart.host.files import (
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.space import Held, fair_order
 from warmstart.host.wire import Json
+from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import bundles, manifest
 from warmstart.store.bundles import PublishBlocked, Published, QuotaExceeded
@@ -221,7 +218,7 @@ def _encode(spooled: Spooled) -> bytes:
         "based_on": draft.based_on,
         "fresh": draft.fresh,
     }
-    return json.dumps({**spooled._asdict(), "draft": text}).encode()
+    return dumps({**spooled._asdict(), "draft": text}).encode()
 
 
 def _decode(data: bytes) -> Spooled:

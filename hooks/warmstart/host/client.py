@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 
-from warmstart.host import files, linux, namespaces
+from warmstart.host import files, namespaces
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import ROOT, Identity, WorkerSilent
 from warmstart.host.worker import Worker
+from warmstart.lean import libc
 
 
 def show_in_namespace(  # noqa: PLR0917 - what, where, until when
@@ -49,4 +50,4 @@ def _ourselves() -> Identity:
 
 
 def _sync(fd: int) -> None:
-    linux.check(linux.libc().syncfs(fd))
+    libc("syncfs", fd)

@@ -12,11 +12,9 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline
+from warmstart.lean import Callable, Collection, Iterator, NamedTuple, contextmanager, suppress
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO does not hang.

@@ -1,16 +1,16 @@
 """Identities (uid and gid), how a forked child takes one for good, and the errors of worker calls.
 
 `WorkerSilent` and `WorkerAnswerMalformed` are here and not in `host.worker`, because many modules handle them and few
-may import the worker. Hot path: policy and worker import this module. ctypes and resource are slow to import, so only
-the functions that need them do. Constants are from linux/sched.h and linux/prctl.h.
+may import the worker. Hot path: policy and worker import this module. Constants are from linux/sched.h and
+linux/prctl.h.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from warmstart.errors import ResourceError, StoreError
+from warmstart.lean import NamedTuple, libc
 
 _CLONE_NEWNET = 0x40000000
 _CLONE_NEWIPC = 0x08000000
@@ -94,10 +94,10 @@ def close_others(keep: frozenset[int] | set[int]) -> None:
 def surrender(identity: Identity) -> None:
     """Become `identity`, unable to gain privileges, not traceable by others, killed when the parent dies."""
     become(identity)
-    _libc_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _libc_call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
     # Set last: a change of uid clears it (prctl(2)).
-    _libc_call("prctl", _PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    libc("prctl", _PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
 def confine(identity: Identity) -> None:
@@ -108,17 +108,9 @@ def confine(identity: Identity) -> None:
     import resource
 
     if os.geteuid() == 0:
-        _libc_call("unshare", _CLONE_NEWNET | _CLONE_NEWIPC)
+        libc("unshare", _CLONE_NEWNET | _CLONE_NEWIPC)
     surrender(identity)
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-
-
-def _libc_call(function: str, *arguments: int) -> None:
-    import ctypes
-
-    if ctypes.CDLL(None, use_errno=True)[function](*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

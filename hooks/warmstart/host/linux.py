@@ -1,6 +1,6 @@
-"""Linux mount calls and ID-mapped mounts through ctypes, since Python has no functions for them.
+"""Linux mount calls and ID-mapped mounts through the C library, since Python has no functions for them.
 
-ctypes is slow to import, so a warm prolog without seeding does not load this module. Anything that a job could change
+Anything that a job could change
 is named by descriptor (`proc_path`), never by path. Constants of mount(2), umount2(2), open_tree(2), move_mount(2) and
 mount_setattr(2) are from the kernel's headers; system call numbers above 423 are the same on all architectures but
 alpha. All functions raise plain `OSError`.
@@ -8,11 +8,13 @@ alpha. All functions raise plain `OSError`.
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+import sys
+
+from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager, libc
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 MS_RDONLY = 1
 MS_NOSUID = 2
@@ -37,17 +39,6 @@ _AT_FDCWD = -100
 _CLONE_NEWUSER = 0x10000000
 
 
-class _Attributes(ctypes.Structure):
-    """`struct mount_attr` of mount_setattr(2), first version."""
-
-    _fields_ = [  # the form that ctypes requires
-        ("attr_set", ctypes.c_uint64),
-        ("attr_clr", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("userns_fd", ctypes.c_uint64),
-    ]
-
-
 def proc_path(fd: int, proc: str = "/proc") -> str:
     """Return a path to the file that is open as `fd`, even if its name has changed. `proc` is a mounted proc(5)."""
     return f"{proc}/self/fd/{fd}"
@@ -55,7 +46,7 @@ def proc_path(fd: int, proc: str = "/proc") -> str:
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """Mount `source` at `target` with a file system of type `kind` (mount(2))."""
-    check(libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
+    libc("mount", source.encode(), target.encode(), kind.encode(), flags, options.encode())
 
 
 def bind(source: str, target: str) -> None:
@@ -76,21 +67,19 @@ def make_read_only(path_fd: int) -> None:
 def clone(path_fd: int) -> int:
     """Return a detached copy of the mount with the root `path_fd` (open_tree(2), OPEN_TREE_CLONE)."""
     # open_tree with AT_EMPTY_PATH takes the descriptor itself.
-    result = libc().syscall(_OPEN_TREE, path_fd, b"", _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH)
-    return int(check(result))
+    return libc("syscall", _OPEN_TREE, path_fd, b"", _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH)
 
 
 def map_ids(mount_fd: int, userns_fd: int) -> None:
     """Give a detached mount the ID mapping of a user namespace; `EINVAL` if the kernel or file system cannot."""
-    attributes = _Attributes(attr_set=_MOUNT_ATTR_IDMAP, userns_fd=userns_fd)
-    size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    check(libc().syscall(_MOUNT_SETATTR, mount_fd, b"", _AT_EMPTY_PATH, ctypes.byref(attributes), size))
+    # struct mount_attr, first version: attr_set, attr_clr, propagation, userns_fd
+    attributes = b"".join(number.to_bytes(8, sys.byteorder) for number in (_MOUNT_ATTR_IDMAP, 0, 0, userns_fd))
+    libc("syscall", _MOUNT_SETATTR, mount_fd, b"", _AT_EMPTY_PATH, attributes, len(attributes))
 
 
 def attach(mount_fd: int, target: str) -> None:
     """Attach a detached mount at `target` (move_mount(2))."""
-    move = (mount_fd, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
-    check(libc().syscall(_MOVE_MOUNT, *move))
+    libc("syscall", _MOVE_MOUNT, mount_fd, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
 
 
 def unmount(name: str, dir_fd: int) -> bool:
@@ -99,13 +88,13 @@ def unmount(name: str, dir_fd: int) -> bool:
     Takes a name, because a descriptor of the mount would keep it busy. A job may own `dir_fd`: a link there is not
     followed, and any other mount under that name is the job's own. Raises `EINVAL` if nothing is mounted.
     """
-    umount2 = libc().umount2
     with working_in(dir_fd):
-        target = name.encode()
-        if umount2(target, _UMOUNT_NOFOLLOW) == 0:
-            return True
-        check(umount2(target, _UMOUNT_NOFOLLOW | _MNT_DETACH))
-        return False
+        try:
+            libc("umount2", name.encode(), _UMOUNT_NOFOLLOW)
+        except OSError:
+            libc("umount2", name.encode(), _UMOUNT_NOFOLLOW | _MNT_DETACH)
+            return False
+    return True
 
 
 def detach(path_fd: int, proc: str = "/proc") -> bool:
@@ -113,12 +102,16 @@ def detach(path_fd: int, proc: str = "/proc") -> bool:
 
     Takes a descriptor, so that a name that a job can change is not looked up again. `proc` is that of `proc_path`.
     """
-    return bool(libc().umount2(proc_path(path_fd, proc).encode(), _MNT_DETACH) == 0)
+    try:
+        libc("umount2", proc_path(path_fd, proc).encode(), _MNT_DETACH)
+    except OSError:
+        return False
+    return True
 
 
 def detach_path(path: str) -> None:
     """Unmount the topmost mount at `path` lazily. Nobody but root may be able to change any name in it."""
-    check(libc().umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
+    libc("umount2", os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW, subject=path)
 
 
 @contextmanager
@@ -133,19 +126,6 @@ def working_in(dir_fd: int) -> Iterator[None]:
             os.fchdir(before)
     finally:
         os.close(before)
-
-
-def libc() -> ctypes.CDLL:
-    """Return the C library, loaded so that `check` sees its errno."""
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def check(result: int, subject: str | None = None) -> int:
-    """Return the result of a libc call; raise `OSError` with its errno and the file `subject` if it is negative."""
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), subject)
-    return result
 
 
 def user_namespace(uid: int, gid: int) -> int:
@@ -181,7 +161,11 @@ def _enter_user_namespace(ready: int, go: int, others: tuple[int, int]) -> NoRet
     try:
         for fd in others:
             os.close(fd)
-        failed = ctypes.get_errno() if libc().unshare(_CLONE_NEWUSER) else 0
+        failed = 0
+        try:
+            libc("unshare", _CLONE_NEWUSER)
+        except OSError as error:
+            failed = error.errno or 0
         os.write(ready, bytes([failed]))
         os.read(go, 1)
     finally:

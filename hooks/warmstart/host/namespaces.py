@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from warmstart.host import linux
 from warmstart.host.files import PATH, opened_trusted, weakness
+from warmstart.lean import libc
 
 _CLONE_NEWNS = 0x20000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -130,7 +131,7 @@ def _mount_points() -> list[str]:
 
 def enter_new() -> None:
     """Enter a new mount namespace: mounts made in it are visible to this process only and end with it. `OSError`."""
-    linux.check(linux.libc().unshare(_CLONE_NEWNS), "mount namespace")
+    libc("unshare", _CLONE_NEWNS, subject="mount namespace")
     linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
 
 
@@ -141,7 +142,7 @@ def _join(namespace: str) -> None:
     CLONE_NEWPID), and so not this one.
     """
     fd, proc = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC), os.open("/proc", PATH)
-    linux.check(linux.libc().setns(fd, _CLONE_NEWNS), namespace)
+    libc("setns", fd, _CLONE_NEWNS, subject=namespace)
     os.fchdir(proc)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from warmstart.host import linux
+from warmstart.lean import libc
 
 OWN = "/proc/thread-self/ns/net"  # unshare(2) and setns(2) affect only the calling thread
 _CLONE_NEWNET = 0x40000000
@@ -38,17 +38,16 @@ def enclosure(addresses: Sequence[tuple[str, int]]) -> Iterator[Enclosure]:
     Needs root; raises `OSError` if the kernel refuses. The namespace ends when its descriptor and sockets are closed
     and no process runs in it.
     """
-    libc = linux.libc()
     outside, inside = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC), -1
     sockets: list[socket.socket] = []
     try:
-        linux.check(libc.unshare(_CLONE_NEWNET))
+        libc("unshare", _CLONE_NEWNET)
         try:
             _bring_up_loopback()
             sockets.extend(map(_listen, addresses))
             inside = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
         finally:
-            linux.check(libc.setns(outside, _CLONE_NEWNET))
+            libc("setns", outside, _CLONE_NEWNET)
         yield Enclosure(inside, tuple(sockets))
     finally:
         for listening in sockets:

@@ -9,16 +9,13 @@ are gone. The ledger cannot keep other programs from binding a port after the ch
 from __future__ import annotations
 
 import errno
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 from warmstart.errors import PolicyError, ResourceError
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DIRECTORY, ensure_dir, read_small, unlink_if_there, write_all
+from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps
 
 EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
 _LONGEST_ENTRY = 4096
@@ -200,7 +197,7 @@ def _enter(ledger: int, port: int, holder: Holder) -> bool:
     except FileExistsError:
         return False
     try:
-        write_all(fd, json.dumps(holder._asdict()).encode())
+        write_all(fd, dumps(holder._asdict()).encode())
     except OSError:
         unlink_if_there(str(port), ledger)
         raise

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-import selectors
-import signal
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import IO, NamedTuple
 
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
+from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, Sequence, suppress
+
+if TYPE_CHECKING:
+    import subprocess
+    from typing import IO
 
 MOST_OUTPUT = 1 << 20  # bytes
 _WATCH_S = 1.0
@@ -81,6 +80,9 @@ def run(
     a session of its own, whose process group is killed at the end, since no namespace ends the program's children.
     Raises `ProgramMissing`, `ProgramNotStarted`, and `ProgramTooSlow` at the deadline.
     """
+    import signal
+    import subprocess  # slow to import, and most epilogs start no program
+
     session = watch is not None and os.geteuid() != 0
     own = identity is None or (identity.uid == os.geteuid() and os.geteuid() != 0)
     try:
@@ -120,10 +122,12 @@ def run(
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
     """Wait `REAP_S` for a killed program to end. One that hangs in the kernel on a dead file system is left behind."""
+    from subprocess import TimeoutExpired
+
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
-    with suppress(subprocess.TimeoutExpired):
+    with suppress(TimeoutExpired):
         process.wait(REAP_S)
 
 
@@ -180,6 +184,8 @@ def run_alone(
 def _collect(
     process: subprocess.Popen[bytes], deadline: Deadline, watch: Callable[[], None] | None, most: int
 ) -> tuple[bytes, bytes]:
+    import selectors
+
     assert process.stdout is not None
     assert process.stderr is not None
     streams: tuple[IO[bytes], IO[bytes]] = (process.stdout, process.stderr)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
-import weakref
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import NamedTuple
+
+from warmstart.lean import TYPE_CHECKING, Callable, Iterable, Iterator, NamedTuple, libc
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 _FLOOR = 1 << 30  # bytes, or a twentieth of the disk if that is less
 _STEP = 16 << 20  # bytes; fewer are not worth a system call
@@ -47,15 +48,17 @@ def fair_order(items: Iterable[Held]) -> Iterator[int]:
     """
     sizes: list[int] = []
     held: dict[Hashable, int] = {}
-    queues: dict[Hashable, deque[int]] = {}
+    queues: dict[Hashable, list[int]] = {}  # the next one last
     for number, item in enumerate(items):
         sizes.append(item.size)
         held[item.holder] = held.get(item.holder, 0) + item.size
         if item.may_go:
-            queues.setdefault(item.holder, deque()).append(number)
+            queues.setdefault(item.holder, []).append(number)
+    for queue in queues.values():
+        queue.reverse()
     while queues:
         holder = max(queues, key=held.__getitem__)
-        number = queues[holder].popleft()
+        number = queues[holder].pop()
         if not queues[holder]:
             del queues[holder]
         held[holder] -= sizes[number]
@@ -74,6 +77,7 @@ class Reservation:
         self.size = 0  # bytes
         self._length = 0  # of the file, in bytes
         self._holds = True
+        self._fd = -1
         try:
             self._fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
         except OSError as error:
@@ -81,13 +85,20 @@ class Reservation:
                 raise
             self._fd = os.dup(directory)
             self._holds = False
-        self._close = weakref.finalize(self, os.close, self._fd)
 
     def __enter__(self) -> Reservation:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def hold(self, size: int) -> None:
         """Hold `size` bytes from now on; raises `OSError` (`ENOSPC`), and holds what it held, at the disk's floor."""
@@ -138,12 +149,8 @@ def allocate(fd: int, size: int) -> bool:
 
     Not posix_fallocate(3): where the file system cannot allocate, that writes to every block. Raises `OSError`.
     """
-    import ctypes
-
-    from warmstart.host.linux import check, libc
-
     try:
-        check(libc().fallocate(fd, 0, ctypes.c_int64(0), ctypes.c_int64(size)))
+        libc("fallocate", fd, 0, 0, size)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise

@@ -11,9 +11,9 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Collection
 
 from warmstart.host.files import DIRECTORY, mount_id
+from warmstart.lean import Collection
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: without it, the open waits for a job that holds a write lease.

@@ -9,16 +9,21 @@ Hot path: every worker call decodes one answer.
 
 from __future__ import annotations
 
-import json
 import sys
-import typing
-from collections.abc import Sequence
-from types import NoneType, UnionType
-from typing import Any, TypeVar
 
-T = TypeVar("T")
-Json = Any  # what `json.loads` returns
-_SCALARS = frozenset({str, int, bool, NoneType})
+from warmstart.lean import TYPE_CHECKING, Literal, Sequence, loads
+
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+    Json = Any  # what `loads` returns
+else:
+    Json = object
+
+_SCALARS = frozenset({str, int, bool, type(None)})
+_UNION = type(int | None)
+_LITERAL: Any = Literal
 _fields: dict[type, dict[str, Any]] = {}  # NamedTuple class → its fields' types
 
 
@@ -29,14 +34,24 @@ class WireMismatch(ValueError):
 def parse(text: str | bytes) -> Json:
     """Decode JSON; `ValueError` for anything else, also for what is nested too deep."""
     try:
-        return json.loads(text)
+        return loads(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
 
 
 def hints(function: Any) -> dict[str, Any]:  # noqa: ANN401 - any module-level function
     """Return the types of a function's parameters by name, and of its result as `return`."""
-    return typing.get_type_hints(function)
+    return _evaluated(function.__annotations__, function.__globals__)
+
+
+def _evaluated(annotations: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
+    """Return the types that a module's own annotations stand for, as `typing.get_type_hints` does."""
+    found = {}
+    for name, kind in annotations.items():
+        text = getattr(kind, "__forward_arg__", kind)  # as typing.NamedTuple keeps a text
+        # The texts are our own source, never data; there are types instead in a module without the future import.
+        found[name] = eval(text, names) if type(text) is str else kind  # noqa: S307
+    return {name: type(None) if kind is None else kind for name, kind in found.items()}
 
 
 def arguments(function: Any, args: list[Json], kwargs: dict[str, Json]) -> tuple[list[Any], dict[str, Any]]:  # noqa: ANN401
@@ -67,14 +82,13 @@ def decode(expected: Any, value: Json) -> Any:  # noqa: ANN401 - the value has t
             raise WireMismatch("expected float, got a larger number") from error
     if isinstance(expected, type) and hasattr(expected, "_fields"):
         return _named_tuple(expected, value)
-    origin = typing.get_origin(expected)
-    if origin is UnionType or origin is typing.Union:
-        return _union(typing.get_args(expected), value)
-    if origin is typing.Literal:
-        if value not in typing.get_args(expected):
-            raise WireMismatch(f"expected one of {typing.get_args(expected)}, got {value!r:.80}")
+    if type(expected) is _UNION:
+        return _union(_arguments(expected), value)
+    if isinstance(expected, _LITERAL):
+        if value not in expected.values:
+            raise WireMismatch(f"expected one of {expected.values}, got {value!r:.80}")
         return value
-    return _collection(expected, origin, value)
+    return _collection(expected, value)
 
 
 def from_object(expected: type[T], value: Json) -> T:
@@ -102,8 +116,9 @@ def _named_tuple(expected: Any, value: Json) -> Any:  # noqa: ANN401
     fields = _fields.get(expected)
     if fields is None:
         # A subclass that adds methods inherits the annotations; its fields are those of `_fields`.
-        hints = typing.get_type_hints(expected)
-        fields = _fields[expected] = {name: hints[name] for name in expected._fields}
+        owner = next(cls for cls in expected.__mro__ if "__annotations__" in cls.__dict__)
+        fields = _evaluated(owner.__annotations__, sys.modules[owner.__module__].__dict__)
+        _fields[expected] = fields
     if type(value) is not list or len(value) != len(fields):
         raise WireMismatch(f"expected the {len(fields)} fields of {expected.__name__}")
     return expected(*map(decode, fields.values(), value))
@@ -118,8 +133,8 @@ def _union(members: tuple[Any, ...], value: Json) -> Any:  # noqa: ANN401
     raise WireMismatch(f"expected one of {members}, got {type(value).__name__}")
 
 
-def _collection(expected: Any, origin: Any, value: Json) -> Any:  # noqa: ANN401
-    items = typing.get_args(expected)
+def _collection(expected: Any, value: Json) -> Any:  # noqa: ANN401
+    origin, items = getattr(expected, "__origin__", None), _arguments(expected)
     if origin is dict and items[0] is str:
         if type(value) is not dict:
             raise WireMismatch(f"expected an object, got {type(value).__name__}")
@@ -135,6 +150,11 @@ def _collection(expected: Any, origin: Any, value: Json) -> Any:  # noqa: ANN401
     if len(value) != len(items):
         raise WireMismatch(f"expected {len(items)} items, got {len(value)}")
     return tuple(map(decode, items, value))
+
+
+def _arguments(expected: Any) -> Any:  # noqa: ANN401
+    """Return the types in the brackets or between the bars of a type."""
+    return getattr(expected, "__args__", ())
 
 
 def _all(expected: Any, values: list[Json]) -> list[Any]:  # noqa: ANN401

@@ -10,12 +10,8 @@ Hot path: a warm prolog pays one fork and a few short messages.
 
 from __future__ import annotations
 
-import json
 import os
 import select
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import NamedTuple, ParamSpec, TypeVar
 
 from warmstart.errors import NodeError, WarmstartError, by_code
 from warmstart.host import wire
@@ -33,9 +29,14 @@ from warmstart.host.identity import (
     detach,
 )
 from warmstart.host.wire import Json
+from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, dumps, suppress
 
-P = ParamSpec("P")
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
 _LONGEST_MESSAGE = 64 << 20
 
 
@@ -218,7 +219,7 @@ def _unpack(answer: Json) -> Json:
 
 
 def _send(fd: int, message: Json) -> None:
-    data = json.dumps(message).encode()
+    data = dumps(message).encode()
     write_all(fd, len(data).to_bytes(4, "big") + data)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.identity import Identity
+from warmstart.lean import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from warmstart.images.credentials import Login

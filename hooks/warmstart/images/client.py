@@ -6,8 +6,6 @@ Hot path: methods import what a warm look-up does not need.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
@@ -15,17 +13,20 @@ from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.images import layout, uses
 from warmstart.images.layout import PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence
 from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
+    from typing import ParamSpec, TypeVar
+
     from warmstart.images.eviction import ImageEntry, QuarantinedImage
     from warmstart.images.launchers import AdoptedImage
     from warmstart.images.published import ByteCheck, Draft, Producer, Published, RememberedFailure
     from warmstart.images.requeued import RequeuedJob
     from warmstart.policy.compiled import Adopt, Images
 
-P = ParamSpec("P")
-R = TypeVar("R")
+    P = ParamSpec("P")
+    R = TypeVar("R")
 
 
 class ImageStoreClient(NamedTuple):

@@ -23,12 +23,12 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import NamedTuple
 
 from warmstart.host import wire
 from warmstart.host.files import REGULAR, open_regular
 from warmstart.images import squashfs
 from warmstart.images.reference import Reference, is_digest
+from warmstart.lean import NamedTuple, sha256
 
 IMAGES = "images"
 TAGS = "tags"
@@ -106,9 +106,7 @@ def key_of(canonical: str) -> str:
     name = canonical.translate(_ESCAPES)
     if len(name) <= LONGEST_KEY:
         return name
-    import hashlib  # as slow to import as a whole look-up, and few references are that long
-
-    return f"long-{hashlib.sha256(canonical.encode()).hexdigest()}"
+    return f"long-{sha256(canonical.encode()).hexdigest()}"
 
 
 def reference_of(key: str) -> str:

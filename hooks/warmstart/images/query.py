@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
@@ -14,6 +11,7 @@ from warmstart.images import choice
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
 from warmstart.images.reference import Reference
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial
 from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:

@@ -7,11 +7,8 @@ enroot's `[docker://]REGISTRY#NAME[:TAG]`. Stricter than both: no IPv6 literal, 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from typing import NamedTuple
-
 from warmstart.errors import UserError
+from warmstart.lean import Iterable, NamedTuple
 
 LONGEST = 512  # characters
 LONGEST_REPOSITORY = 255  # distribution/reference, NameTotalLengthMax
@@ -19,13 +16,16 @@ SCHEME = "docker://"
 DOCKER_HUB = "docker.io"
 DEFAULT_TAG = "latest"
 
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_REGISTRY = re.compile(rf"{_LABEL}(?:\.{_LABEL})*(?::[1-9][0-9]{{0,4}})?\Z")
-_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*\Z")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
-_LOGIN = re.compile(r"(?:docker://)?([A-Za-z0-9._$-]{1,128})@(?=[^@]*#)")
+# Sets instead of patterns, which would load `re` on the hot path; a test compares them with the grammar's patterns.
+_DIGITS = frozenset("0123456789")
+_HEX = _DIGITS | frozenset("abcdef")
+_LOWER = _DIGITS | frozenset("abcdefghijklmnopqrstuvwxyz")
+_ALNUM = _LOWER | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_IN_LABEL = _LOWER | frozenset("-")
+_IN_COMPONENT = _LOWER | frozenset("._-")
+_IN_TAG = _ALNUM | frozenset("_.-")
+_IN_LOGIN = _ALNUM | frozenset("._$-")
+_LONGEST_LABEL, _LONGEST_TAG, _LONGEST_LOGIN = 63, 128, 128
 
 
 class ImageReferenceInvalid(UserError):
@@ -84,12 +84,12 @@ def parse(text: str) -> Reference:
         raise _invalid(text, "what follows the @ is not sha256: and 64 hexadecimal digits")
     registry, repository = _split_registry(text, rest)
     repository, colon, tag = repository.partition(":")
-    if colon and not _TAG.match(tag):
+    if colon and not _is_tag(tag):
         raise _invalid(text, "what follows the last colon is not a tag")
     registry = _registry(text, registry)
     if registry == DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
-    if len(repository) > LONGEST_REPOSITORY or not _REPOSITORY.match(repository):
+    if len(repository) > LONGEST_REPOSITORY or not all(map(_is_component, repository.split("/"))):
         raise _invalid(text, "the image's name is not lower-case letters, digits and single separators")
     return Reference(registry, repository, "" if digest else tag or DEFAULT_TAG, digest)
 
@@ -99,13 +99,14 @@ def split_login(text: str) -> tuple[str, str]:
 
     The name says which of a user's own credentials to use. It can be an e-mail address in enroot, but not here.
     """
-    match = _LOGIN.match(text)
-    return (match.group(1), text[match.end() :]) if match else ("", text)
+    name, at, rest = text.removeprefix(SCHEME).partition("@")
+    named = at and 0 < len(name) <= _LONGEST_LOGIN and _IN_LOGIN.issuperset(name) and "#" in rest.partition("@")[0]
+    return (name, rest) if named else ("", text)
 
 
 def is_digest(text: str) -> bool:
     """Return whether the text is a digest that warmstart accepts: `sha256:` and 64 lower-case hexadecimal digits."""
-    return _DIGEST.match(text) is not None
+    return len(text) == 71 and text.startswith("sha256:") and _HEX.issuperset(text[7:])
 
 
 def check_allowed(reference: Reference, registries: Iterable[str]) -> None:
@@ -135,14 +136,37 @@ def _is_host(name: str) -> bool:
 
 def _registry(text: str, name: str) -> str:
     registry = name.lower()
-    port = registry.partition(":")[2]
+    host, colon, port = registry.partition(":")
     # isascii: lower() maps some other letters to ASCII ones (the Kelvin sign to k).
-    plain = name.isascii() and len(registry) <= 259 and _REGISTRY.match(registry)
+    plain = name.isascii() and len(registry) <= 259 and all(map(_is_label, host.split(".")))
     # A bare word before enroot's # would later be read as the first part of a Docker Hub name.
-    if not plain or int(port or 1) > 65535 or not _is_host(registry):
+    if not plain or (colon and not _is_port(port)) or not _is_host(registry):
         raise _invalid(text, "the registry is not HOST or HOST:PORT")
     # Other names of Docker Hub.
     return DOCKER_HUB if registry in {"index.docker.io", "registry-1.docker.io"} else registry
+
+
+def _is_label(text: str) -> bool:
+    """Return whether this is one part of a host's name."""
+    return 0 < len(text) <= _LONGEST_LABEL and _IN_LABEL.issuperset(text) and "-" not in (text[0], text[-1])
+
+
+def _is_port(text: str) -> bool:
+    return 0 < len(text) <= 5 and _DIGITS.issuperset(text) and text[0] != "0" and int(text) <= 65535
+
+
+def _is_component(text: str) -> bool:
+    """Return whether this is one part of a repository: letters and digits, between them `.`, `_`, `__` or dashes."""
+    separators = "".join(" " if char in _LOWER else char for char in text)
+    return (
+        _IN_COMPONENT.issuperset(text)
+        and separators[:1] == separators[-1:] == " "
+        and all(run in {".", "_", "__"} or not run.strip("-") for run in separators.split(" "))
+    )
+
+
+def _is_tag(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_TAG and _IN_TAG.issuperset(text) and text[0] not in ".-"
 
 
 def _invalid(text: str, problem: str) -> ImageReferenceInvalid:

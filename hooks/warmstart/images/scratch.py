@@ -25,15 +25,13 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from warmstart.errors import NodeError, ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir, uncover
 from warmstart.host.identity import Identity
+from warmstart.lean import Iterator, NamedTuple, contextmanager, suppress
 
 PREFIX = "import."
 REMOVAL_S = 60.0

@@ -12,7 +12,6 @@ Hot path unless the image is missing: only then are the modules of an import loa
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 
 from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
@@ -20,6 +19,7 @@ from warmstart.images import uses
 from warmstart.images.layout import ImageQuery
 from warmstart.images.query import Obtained, Site, query_by_rules
 from warmstart.images.reference import Reference
+from warmstart.lean import suppress
 
 ANSWER_S = 1.0  # reserved for the last query to the store when the waiting is over
 

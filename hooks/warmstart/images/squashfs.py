@@ -8,9 +8,9 @@ little-endian.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from warmstart.errors import StoreError
+from warmstart.lean import NamedTuple
 
 SIZE = 96
 MAGIC = 0x73717368  # "hsqs"

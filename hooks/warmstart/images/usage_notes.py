@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, mount_id, opened_dir
 from warmstart.images import uses
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import IMAGES, PINNED, USED
+from warmstart.lean import Iterator, contextmanager, suppress
 
 FOLDER = "warmstart-images"
 NOTE = ".served-"
 MOST = 64  # of one job's notes are read
 LOOKED_AT = 1000  # of the names in a job's directory are read
-_NAME = re.compile(r"(adopted-)?[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}")
+_NAME = r"(adopted-)?[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}"
 
 
 def is_held(store: str, name: str, lease: float) -> bool:
@@ -83,10 +81,12 @@ def _notes(run: int) -> Iterator[str]:
         _open_on_same_mount(FOLDER, tmp) as fd,
         os.scandir(fd) as found,
     ):
+        import re  # few jobs leave notes
+
         left = MOST
         for _, entry in zip(range(LOOKED_AT), found, strict=False):
             name = entry.name.removeprefix(NOTE)
-            if left and name != entry.name and _NAME.fullmatch(name):
+            if left and name != entry.name and re.fullmatch(_NAME, name):
                 left -= 1
                 yield name
 

@@ -7,14 +7,13 @@ expressions of that Python.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from typing import NamedTuple
 
 from warmstart.host import files, wire
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
+from warmstart.lean import NamedTuple, dumps
 from warmstart.profiles.defined import DefinedProfile
 
 _FORMAT = 1
@@ -45,7 +44,7 @@ class Audit(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """A glob as written, and its regular expression, which is "" for a plain name."""
+    """A glob as written, and its regular expression, which is "" for one without `?` and `[`."""
 
     glob: str
     regex: str
@@ -287,7 +286,7 @@ def read_own_json(path: str) -> Json:
 
 def encode(policy: Policy) -> bytes:
     """Return the JSON of the policy."""
-    return json.dumps({"made_by": MADE_BY, **_plain(policy)}).encode()
+    return dumps({"made_by": MADE_BY, **_plain(policy)}).encode()
 
 
 def _plain(value: object) -> Json:

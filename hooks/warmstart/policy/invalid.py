@@ -5,10 +5,8 @@ Hot path: hooks report a remembered error (`refresh`) without loading a parser.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
-
 from warmstart.errors import PolicyError
+from warmstart.lean import Iterable, NamedTuple
 
 _MOST_LISTED = 20
 

@@ -193,7 +193,7 @@ def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:
 
 
 def _pattern(glob: str) -> compiled.Pattern:
-    return compiled.Pattern(glob, fnmatch.translate(glob) if re.search(r"[*?\[]", glob) else "")
+    return compiled.Pattern(glob, fnmatch.translate(glob) if re.search(r"[?\[]", glob) else "")
 
 
 def _profiles(model: PolicyModel) -> list[DefinedProfile]:

@@ -6,11 +6,8 @@ and a job that may publish into a scope is not seeded from a less trusted one.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
 from warmstart.job import Job
+from warmstart.lean import Callable, NamedTuple, Sequence
 from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Rule
 from warmstart.policy.trust import unproven
 
@@ -200,8 +197,26 @@ def _condition(
 
 def _matches(pattern: Pattern, value: str) -> bool:
     if not pattern.regex:
-        return pattern.glob == value
+        return _fits(pattern.glob, value)
+    import re  # few policies need it
+
     return re.match(pattern.regex, value) is not None
+
+
+def _fits(glob: str, text: str) -> bool:
+    """Return whether a text fits a glob that has no special character but `*`."""
+    head, *others = glob.split("*")
+    if not others:
+        return glob == text
+    *middle, tail = others
+    at, end = len(head), len(text) - len(tail)
+    if at > end or not (text.startswith(head) and text.endswith(tail)):
+        return False
+    for part in middle:
+        at = text.find(part, at, end) + len(part)
+        if at < len(part):
+            return False
+    return True
 
 
 def _escaped(name: str) -> str:

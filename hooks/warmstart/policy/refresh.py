@@ -9,15 +9,13 @@ number of hooks may do this concurrently: files are replaced atomically, and the
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import time
-from contextlib import suppress
-from typing import NamedTuple
 
 from warmstart.errors import PolicyError
 from warmstart.host import files, wire
+from warmstart.lean import NamedTuple, dumps, suppress
 from warmstart.paths import Installation
 from warmstart.policy import compiled, trust
 from warmstart.policy.compiled import MADE_BY, Policy, Signature
@@ -100,7 +98,7 @@ def _remember(installation: Installation, signature: Signature, error: PolicyErr
     fields = {key: value if isinstance(value, int) else str(value) for key, value in error.fields.items()}
     refusal = _Refusal(MADE_BY, signature, time.time(), error.code, fields)
     # If this cannot be written, the next hook only takes longer.
-    _write(_rejected(installation), json.dumps(refusal._asdict()).encode())
+    _write(_rejected(installation), dumps(refusal._asdict()).encode())
 
 
 def _remembered(installation: Installation, signature: Signature) -> PolicyError | None:

@@ -26,7 +26,6 @@ from warmstart.policy.units import (
     parse_ports,
     parse_size,
 )
-from warmstart.profiles.defined import Format
 
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
@@ -136,6 +135,20 @@ Ports = Annotated[tuple[int, int], BeforeValidator(parse_ports), _in_schema("`FI
 Scope = Literal["user", "account", "site"]
 Mode = Literal["observe", "enforce"]
 DerivedFact = Literal["cpu", "driver", "gpu", "machine"]
+# The names of the checks in `profiles.formats.by_name`.
+Format = Literal[
+    "any",
+    "compressed",
+    "cubin",
+    "json",
+    "library",
+    "not-empty",
+    "object",
+    "pickle",
+    "sha256-name",
+    "text",
+    "written",
+]
 
 
 class Section(BaseModel):

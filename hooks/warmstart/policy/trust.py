@@ -8,14 +8,13 @@ older than `LONGEST_S`; otherwise it is `unproven`, and counts as claimed.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from typing import NamedTuple
 
 from warmstart.errors import PolicyError
 from warmstart.host import files, wire
 from warmstart.host.deadline import after
+from warmstart.lean import NamedTuple, dumps
 from warmstart.paths import Installation
 from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
@@ -91,7 +90,7 @@ def remember(policy: Policy, installation: Installation, slurm_conf: str) -> Non
     if words is not None:
         directory, name = os.path.split(installation.enforcement)
         with files.opened_dir(directory) as fd:
-            files.replace_file(fd, name, json.dumps(_Known(time.time(), words)._asdict()).encode(), 0o644)
+            files.replace_file(fd, name, dumps(_Known(time.time(), words)._asdict()).encode(), 0o644)
 
 
 def enforced(policy: Policy, installation: Installation, slurm_conf: str) -> list[str] | None:

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.host.worker import Worker, WorkerBug
-from warmstart.profiles import judge
+from warmstart.lean import TYPE_CHECKING, Mapping, Sequence, suppress
 from warmstart.profiles.defined import DefinedProfile
-from warmstart.profiles.entry_files import REASONS
-from warmstart.profiles.judge import Verdicts
 
 if TYPE_CHECKING:
     from warmstart.host.tar import Member
+    from warmstart.profiles.judge import Verdicts
 
 FAILED = "validator-failed"
 
@@ -48,6 +44,8 @@ class Validator:
         files, both relative to the profile's `subdir`. `defined` are the policy's own profiles. An entry for which the
         child's answer is missing or malformed is invalid. Raises `ProfileUnknown`, and `WorkerSilent` at the deadline.
         """
+        from warmstart.profiles import judge
+
         names = {entry: list(files) for entry, files in entries.items()}
         answer: Verdicts = {}
         with self._worker(stage) as worker, suppress(WorkerAnswerMalformed):  # then no entry is valid
@@ -74,5 +72,7 @@ class Validator:
 
 
 def _reason(answer: Verdicts, entry: str) -> str | None:
+    from warmstart.profiles.entry_files import REASONS
+
     reason = answer.get(entry, FAILED)
     return reason if reason is None or reason in REASONS else FAILED

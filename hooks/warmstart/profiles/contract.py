@@ -6,8 +6,7 @@ itself, in the process that judges the stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from warmstart.lean import TYPE_CHECKING, Callable, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles

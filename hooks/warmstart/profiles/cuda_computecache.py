@@ -9,9 +9,7 @@ harvested.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile
 
 if TYPE_CHECKING:
@@ -24,6 +22,8 @@ _KERNEL = r"[0-9a-f]{1,2}/[0-9a-f]{1,2}/[0-9a-f]{4,128}"
 
 def entry_of(path: str) -> str | None:
     """Return the same entry for the index and for every kernel."""
+    import re
+
     return ENTRY if path == _INDEX or re.fullmatch(_KERNEL, path) else None
 
 

@@ -10,8 +10,7 @@ both path and compiler, and it is in the namespace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:

@@ -7,35 +7,19 @@ epilog or by the validator.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
-
+from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence
 from warmstart.profiles.contract import Fact, Profile, Relocation
 
 if TYPE_CHECKING:
+    from re import Pattern
+
     from warmstart.profiles.entry_files import EntryFiles
 
 # Left out by every policy: locks and work in progress of many tools (docs/cache-formats.md, Work in progress).
 _NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", ".*", "tmp.*")
 FILES = "files"  # the profile of files that jobs declare; every policy has it
 SIDECAR = ".sha256"
-# The names of the checks in `formats.by_name`; here because the policy's loader needs only the names.
-Format = Literal[
-    "any",
-    "compressed",
-    "cubin",
-    "json",
-    "library",
-    "not-empty",
-    "object",
-    "pickle",
-    "sha256-name",
-    "text",
-    "written",
-]
-FORMATS: tuple[str, ...] = get_args(Format)
+_compiled: dict[str, Pattern[str]] = {}  # by pattern; the policy has few
 
 
 class DefinedProfile(NamedTuple):
@@ -54,7 +38,7 @@ class DefinedProfile(NamedTuple):
     entries: Sequence[str]
     never: Sequence[str]  # files with such a name in their path are left out
     needs: Sequence[str]  # an entry needs at least one file for each pattern
-    formats: dict[str, str]  # pattern → one of `FORMATS`; the first that matches a file's name decides
+    formats: dict[str, str]  # pattern → a check of `formats.by_name`; the first that matches a file's name decides
     max_size: int  # bytes of one entry
     after_success: bool = False  # whether entries of failed jobs are left out
     sidecars: bool = False  # whether NAME.sha256 belongs to the entry NAME and holds its checksum
@@ -115,15 +99,14 @@ def _fit(patterns: list[str], parts: list[str]) -> bool:
 
 
 def _fits(pattern: str, part: str) -> bool:
-    return _compiled(pattern).match(part) is not None
+    compiled = _compiled.get(pattern)
+    if compiled is None:
+        # CPython translates `*` without backtracking (bpo-40480), and a part has at most 255 letters.
+        import re
+        from fnmatch import translate
 
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    # CPython translates `*` without backtracking (bpo-40480), and a part has at most 255 letters.
-    from fnmatch import translate
-
-    return re.compile(translate(pattern))
+        compiled = _compiled[pattern] = re.compile(translate(pattern))
+    return compiled.match(part) is not None
 
 
 def _validate(defined: DefinedProfile, files: EntryFiles) -> None:

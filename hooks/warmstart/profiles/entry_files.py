@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import BinaryIO
 
 from warmstart.errors import UserError
 from warmstart.host.files import open_regular, opened_dir
+from warmstart.lean import Iterable, Iterator, contextmanager
 
 # All reasons for a rejection; docs/reference/profiles.md has the same list. They are fixed, so no text from a job gets
 # into the audit.

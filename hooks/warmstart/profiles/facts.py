@@ -1,14 +1,10 @@
-"""Facts of the node and the job, derived by root, and the name of the namespace that they define.
-
-Hot path; hashlib is imported where it is used.
-"""
+"""Facts of the node and the job, derived by root, and the name of the namespace that they define. Hot path."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
 
+from warmstart.lean import Callable, dumps, sha256
 from warmstart.profiles.contract import Fact, Profile
 
 # Part of every namespace. Raise it if entries of older releases must not be seeded any more.
@@ -100,15 +96,13 @@ def cpu(path: str = _CPUINFO) -> str:
     microcode, clock and core count change no instruction and are left out. Only the first CPU is read. Raises `OSError`
     if /proc is missing.
     """
-    import hashlib
-
     fields = {}
     for line in _first_block(path).splitlines():
         key, _, value = line.partition(":")
         fields[key.strip()] = value.strip()
     model = [f"{key}={fields[key]}" for key in _MODEL if key in fields]
     flags = sorted({flag for key in _FLAGS for flag in fields.get(key, "").split()})
-    digest = hashlib.sha256("\n".join([*model, *flags]).encode()).hexdigest()
+    digest = sha256("\n".join([*model, *flags]).encode()).hexdigest()
     return f"{os.uname().machine}-{digest[:16]}"
 
 
@@ -131,15 +125,14 @@ def namespace(profile: Profile, facts: dict[str, str]) -> str:
     cache. Others are ignored. Raises `KeyError` if one is missing, because its namespace would mix different jobs.
     Python's ABI is no fact: the image decides it, and tools have it in their own names.
     """
-    import hashlib
-
     chosen: dict[str, str] = {name: facts[name] for name in profile.facts}
     if profile.relocation == "constant-path":
         chosen["path"] = facts["path"]
     revision = {} if profile.revision == 1 else {"revision": profile.revision}
-    canonical = json.dumps(
+    canonical = dumps(
         {"format": FORMAT, "profile": profile.name, "facts": chosen, **revision},
         sort_keys=True,
         separators=(",", ":"),
     )
-    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+    digest: str = sha256(canonical.encode()).hexdigest()
+    return digest[:32]

@@ -12,9 +12,7 @@ Never harvested: `cached_ops/tmp/` (locks), `flashinfer_jit.log`, `cubins/` (dow
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile
 
 if TYPE_CHECKING:
@@ -30,6 +28,8 @@ _FILE = (
 
 def entry_of(path: str) -> str | None:
     """Return `….cache/flashinfer/<version>/<architectures>/<op>` for an op's build and its generated sources."""
+    import re
+
     match = re.fullmatch(_FILE, path)
     return f"{match[1]}/{match[2] or match[3]}" if match else None
 

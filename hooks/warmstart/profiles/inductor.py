@@ -20,9 +20,7 @@ everything else that is not listed here. Precompiled headers are not in this cac
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
@@ -58,6 +56,8 @@ def validate(files: EntryFiles) -> None:
             plain.read_json(files, name)
         else:
             elf.check(files, name, elf.SHARED if name.endswith(".so") else elf.RELOCATABLE)
+    import re
+
     if re.fullmatch(_STEM, files.entry):
         _require_results(files)
 

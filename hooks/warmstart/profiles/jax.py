@@ -14,8 +14,7 @@ them on again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
+from warmstart.lean import Iterator, Sequence, contextmanager
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.defined import DefinedProfile

@@ -6,9 +6,7 @@ vLLM and SGLang make Triton, Inductor and others use directories in their own ca
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, NamedTuple
-
+from warmstart.lean import TYPE_CHECKING, NamedTuple
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 
@@ -50,6 +48,8 @@ class NestedCaches(NamedTuple):
         return profile is not None and profile.names_path(path[len(prefix) :])
 
     def _find(self, path: str) -> tuple[str, Profile | None]:
+        import re
+
         for pattern, name in self.profiles:
             match = re.match(pattern, path)
             if match:

@@ -14,8 +14,7 @@ first publisher's would otherwise keep every other CPU model cold.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ Profiles that come with warmstart are modules, loaded only when needed. A site's
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from warmstart.errors import PolicyError
+from warmstart.lean import Sequence
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.defined import DefinedProfile, profile_of
 

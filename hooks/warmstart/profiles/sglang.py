@@ -14,9 +14,7 @@ path), the index of SGLang's own compile cache.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.nested import NestedCaches
 
@@ -44,6 +42,8 @@ _OBJECT = r"(cute_aot/[0-9a-f]{64}\.o)"
 
 def entry_of(path: str) -> str | None:
     """Return a module's directory, an object's path, or another tool's entry."""
+    import re
+
     match = re.fullmatch(_MODULE, path) or re.fullmatch(_OBJECT, path)
     return match[1] if match else _NESTED.entry_of(path)
 

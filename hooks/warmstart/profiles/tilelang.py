@@ -11,8 +11,7 @@ of older releases, which have no manifest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:

@@ -11,9 +11,7 @@ Never harvested: `lock`. To torch its existence means that a build is running, s
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
@@ -29,6 +27,8 @@ def validate(files: EntryFiles) -> None:
     Catches: a library that was being linked, or truncated later (ninja would use it); missing objects or log. Cannot
     catch: changed bytes inside code; sources that changed after the build (ninja detects those).
     """
+    import re
+
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import ninja, plain
 

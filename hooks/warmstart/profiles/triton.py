@@ -17,14 +17,11 @@ depended on the Python version); caches of Triton 2; `.hsaco` (AMD: no fact says
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
-import re
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from warmstart.host.files import opened_dir, read_small, replace_file
+from warmstart.lean import TYPE_CHECKING, dumps, loads
 from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
@@ -134,6 +131,7 @@ def _check_metadata(files: EntryFiles, stem: str) -> tuple[str, int]:
 def _keys(digest: object) -> set[str]:
     """Return the directory names that different releases of Triton use for this hash."""
     import base64
+    import re
 
     if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
         return set()
@@ -143,6 +141,8 @@ def _keys(digest: object) -> set[str]:
 
 
 def _check_ptx(files: EntryFiles, path: str, kernel: str, arch: int) -> None:
+    import re
+
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import plain
 
@@ -158,6 +158,8 @@ def relocate(directory: int, path: str, entries: list[str]) -> None:
     Runs as the job's uid, which owns the files. Each group is replaced atomically. A malformed group is left unchanged;
     for Triton it is a miss.
     """
+    from contextlib import ExitStack
+
     for entry in entries:
         with ExitStack() as opened:
             at = directory
@@ -175,14 +177,14 @@ def names_path(path: str) -> bool:
 
 def _rewrite(directory: int, group: str, path: str) -> None:
     try:
-        old = json.loads(read_small(group, _LARGEST_GROUP, directory))
+        old = loads(read_small(group, _LARGEST_GROUP, directory))
     except (ValueError, RecursionError):
         return
     children = old.get("child_paths") if isinstance(old, dict) else None
     if isinstance(children, dict):
         new = {"child_paths": {name: f"{path}/{name}" for name in children}}
         if new != old:
-            replace_file(directory, group, json.dumps(new).encode(), 0o644, durable=False)
+            replace_file(directory, group, dumps(new).encode(), 0o644, durable=False)
 
 
 PROFILE = Profile(

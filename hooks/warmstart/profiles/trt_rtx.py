@@ -11,8 +11,7 @@ The tool has no variable for the path: the job must pass the value of `WARMSTART
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile
 
 if TYPE_CHECKING:

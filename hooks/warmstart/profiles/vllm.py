@@ -19,9 +19,7 @@ directory, and Triton's if the job does not.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.nested import NestedCaches
 
@@ -48,6 +46,8 @@ _MODEL = rf"(torch_compile_cache/torch_aot_compile/[0-9a-f]{{64}}/{_RANK}/model)
 
 def entry_of(path: str) -> str | None:
     """Return a rank's directory of one part, a model's path, or another tool's entry."""
+    import re
+
     match = re.fullmatch(_PART, path) or re.fullmatch(_MODEL, path)
     return match[1] if match else _NESTED.entry_of(path)
 
@@ -59,6 +59,8 @@ def validate(files: EntryFiles) -> None:
     truncated model. Cannot catch: a truncated listing (vLLM does not read it again); changed bytes inside a model's
     strings; a directory that belongs to another graph.
     """
+    import re
+
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import literal, pickle_framing, plain
 
@@ -83,6 +85,8 @@ def validate(files: EntryFiles) -> None:
 
 def _artifacts(value: object) -> set[str]:
     """Return the base names of the artifacts in an index's values, whose structure depends on vLLM's release."""
+    import re
+
     if isinstance(value, str):
         name = value.rpartition("/")[2]
         return {name} if re.fullmatch(_ARTIFACT, name) else set()

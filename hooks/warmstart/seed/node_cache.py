@@ -22,12 +22,7 @@ removal.
 from __future__ import annotations
 
 import errno
-import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host import files, linux, loops, wire
@@ -45,6 +40,7 @@ from warmstart.host.files import (
     unlink_if_there,
 )
 from warmstart.host.identity import WorkerSilent
+from warmstart.lean import Callable, Iterator, NamedTuple, contextmanager, dumps, partial, suppress
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
@@ -131,7 +127,7 @@ def local_copy(
                 return Copy(directory, offer.sha256, 0)
             _reserve(fd, offer)
             entries = _fetch(fd, namespace, offer, store, deadline)
-            replace_file(dir_fd, offer.sha256 + _ORIGIN, json.dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
+            replace_file(dir_fd, offer.sha256 + _ORIGIN, dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
             _finish(dir_fd, fd, offer.sha256, entries)
         except BaseException:
             _abandon(dir_fd, fd, offer)
@@ -210,7 +206,7 @@ def _fetch(fd: int, namespace: Namespace, offer: Offer, store: StoreClient, dead
 
 def _finish(dir_fd: int, fd: int, sha256: str, entries: Entries) -> None:
     """Rename the fetched file to its final name, after the list of its files is written."""
-    replace_file(dir_fd, sha256 + _FILES, json.dumps(entries).encode(), 0o600)
+    replace_file(dir_fd, sha256 + _FILES, dumps(entries).encode(), 0o600)
     os.fchmod(fd, 0o444)
     os.fsync(fd)
     os.rename(sha256 + _FETCHING, sha256 + _BUNDLE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)

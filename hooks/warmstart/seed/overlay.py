@@ -32,9 +32,6 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host import linux
@@ -42,6 +39,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import PATH, ensure_dir, mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
+from warmstart.lean import Collection, Iterator, Mapping, NamedTuple, Sequence, contextmanager, suppress
 from warmstart.paths import SEED
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Copy
@@ -281,16 +279,15 @@ def frozen_view(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> I
 
     Raises `CacheBusy` if a process still has a file open for writing at the deadline.
     """
-    with ExitStack() as opened:
-        view = _opened(run_fd, subdir, opened)
+    with _opened(run_fd, subdir) as view:
         if view is None:
             yield None
             return
         profile_dir, merged = view
         if not _make_read_only(merged, deadline):
             raise CacheBusy(profile=profile)
-        upper = opened.enter_context(opened_dir("upper", profile_dir))
-        yield FrozenView(upper, opened.enter_context(opened_dir(".", merged)))
+        with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
+            yield FrozenView(upper, root)
 
 
 def was_shown(run_fd: int, subdir: str) -> bool:
@@ -329,8 +326,7 @@ def take_down(run_fd: int) -> list[str]:
 
 def _take_one_down(run_fd: int, subdir: str) -> bool:
     """Unmount one view; return whether it was unused."""
-    with ExitStack() as opened:
-        view = _opened(run_fd, subdir, opened)
+    with _opened(run_fd, subdir) as view:
         if view is None:
             return True
         with suppress(OSError):  # the disk below fails: unmount it all the same
@@ -373,13 +369,21 @@ def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
         os.close(cache)
 
 
-def _opened(run_fd: int, subdir: str, opened: ExitStack) -> tuple[int, int] | None:
-    """Open `.seed/<subdir>` and, with O_PATH, the root of its view; return None if no view is mounted."""
-    try:
-        seed = opened.enter_context(opened_dir(SEED, run_fd))
-        profile_dir = opened.enter_context(opened_dir(subdir, seed))
-        merged = os.open("merged", PATH, dir_fd=profile_dir)
-    except FileNotFoundError:
-        return None
-    opened.callback(os.close, merged)
-    return None if mount_id(merged) == mount_id(profile_dir) else (profile_dir, merged)
+@contextmanager
+def _opened(run_fd: int, subdir: str) -> Iterator[tuple[int, int] | None]:
+    """Open `.seed/<subdir>` and, with O_PATH, the root of its view; yields None if no view is mounted."""
+    if not was_shown(run_fd, subdir):
+        yield None
+        return
+    with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as profile_dir:
+        try:
+            merged = os.open("merged", PATH, dir_fd=profile_dir)
+        except FileNotFoundError:
+            merged = -1
+        if merged < 0:
+            yield None
+            return
+        try:
+            yield None if mount_id(merged) == mount_id(profile_dir) else (profile_dir, merged)
+        finally:
+            os.close(merged)

@@ -8,18 +8,15 @@ row 14). The store's owner reads it in a process of its own, so a file system th
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.files import REGULAR, Untrusted, opened_trusted, read_up_to, weakness
 from warmstart.job import Job
+from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, loads
 
 FORMAT = 1
 LONGEST = 64 << 10  # bytes
@@ -116,12 +113,12 @@ def opened_directory(directory: str, owner: int) -> Iterator[int]:
 
 def as_json(spec: Spec) -> str:
     """Return the content of the spec's file."""
-    return json.dumps({"format": FORMAT, **spec._asdict()})
+    return dumps({"format": FORMAT, **spec._asdict()})
 
 
 def _decode(data: bytes) -> Spec:
     try:
-        value = json.loads(data)
+        value = loads(data)
     except (ValueError, RecursionError) as error:
         raise _refusal("is not JSON") from error
     if not isinstance(value, dict):

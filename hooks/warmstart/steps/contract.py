@@ -7,11 +7,10 @@ to the job's variables. Steps share results only through the record and never im
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
+from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordChange

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple
 
 from warmstart import view
 from warmstart.errors import PolicyError
+from warmstart.lean import NamedTuple
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"

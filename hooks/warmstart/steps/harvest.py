@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
@@ -28,6 +24,17 @@ from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.host.space import Reservation, room
+from warmstart.lean import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    NamedTuple,
+    contextmanager,
+    partial,
+    suppress,
+)
 from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
 from warmstart.record import SeededBundle, boot_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
@@ -14,6 +13,7 @@ from warmstart.images.client import ImageStoreClient
 from warmstart.images.layout import NOBODY, Charged
 from warmstart.images.query import Obtained, Queue, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference
+from warmstart.lean import NamedTuple
 from warmstart.policy import trust
 from warmstart.record import RecordChange
 from warmstart.steps.contract import Context, Outcome

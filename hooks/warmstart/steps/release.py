@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from warmstart import run_end
+from warmstart.lean import NamedTuple
 from warmstart.run_end import Ending
 from warmstart.steps.contract import Context, Outcome
 

@@ -9,14 +9,13 @@ since another node may already know them. `release` frees them.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host import ports as ledger
 from warmstart.host.deadline import Deadline
 from warmstart.host.ports import Holder, PortRequest
+from warmstart.lean import NamedTuple, suppress
 from warmstart.policy.compiled import Rendezvous
 from warmstart.record import Record, using_state
 from warmstart.steps.contract import Context, Outcome

@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, WarmstartError
@@ -23,6 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
+from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile

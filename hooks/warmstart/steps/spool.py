@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.harvest import spool
 from warmstart.harvest.spool import Delivered
 from warmstart.host.deadline import Deadline
+from warmstart.lean import NamedTuple
 from warmstart.policy.compiled import Maintenance
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.client import StoreClient

@@ -13,13 +13,12 @@ quota (tried on XFS). `release` computes the same name from the record and remov
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import after
 from warmstart.host.files import NODE_FAULTS, ensure_dir, ensure_path, opened_dir, remove_tree
+from warmstart.lean import NamedTuple, suppress
 from warmstart.paths import LONGEST_TMPDIR
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from warmstart.host.files import unlink_if_there, write_all
+from warmstart.lean import Iterator, contextmanager
 
 TEMP_PREFIX = ".tmp-"
 

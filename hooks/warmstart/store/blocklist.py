@@ -8,16 +8,16 @@ blocks everything, because damage must not lift a block. Runs as the store's own
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from typing import NamedTuple
 
 from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there
+from warmstart.lean import TYPE_CHECKING, Iterable, NamedTuple, dumps, loads
 from warmstart.store.layout import ARTIFACTS, LOCKS, store_errors
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 FORMAT = 1
 NAME = "blocked.json"
@@ -75,7 +75,7 @@ def read(store: str) -> Blocks:
     except FileNotFoundError:
         return Blocks(())
     try:
-        raw = json.loads(data)
+        raw = loads(data)
         if raw["format"] != FORMAT:
             raise ValueError(f"its format is {raw['format']!r}, known is {FORMAT}")
         if any(block.keys() - set(Block._fields) for block in raw["blocks"]):
@@ -121,7 +121,7 @@ def unblock_all(store: str) -> bool:
 def _write(store: str, blocks: Iterable[Block], owner: str) -> None:
     from warmstart.store.atomic import replace
 
-    data = json.dumps({"format": FORMAT, "blocks": [known._asdict() for known in blocks]}).encode()
+    data = dumps({"format": FORMAT, "blocks": [known._asdict() for known in blocks]}).encode()
     with opened_dir(os.path.join(store, ARTIFACTS)) as fd:
         replace(fd, owner, NAME, data)
 

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
-from typing import NamedTuple
 
 from warmstart.errors import ResourceError, StoreError, UserError
 from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_dir, write_all
+from warmstart.lean import Callable, Iterator, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.atomic import publish, temp_file

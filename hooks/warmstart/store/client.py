@@ -8,11 +8,10 @@ operations import what they run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.host.worker import Worker
+from warmstart.lean import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec

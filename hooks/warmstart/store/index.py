@@ -17,17 +17,14 @@ scope also hides the entry in all other scopes, for that user alone reads it (do
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import NamedTuple
 
 from warmstart.errors import UserError
 from warmstart.host import wire
 from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
 from warmstart.host.wire import Json
+from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, loads, suppress
 from warmstart.store import layout, manifest
 from warmstart.store.atomic import replace
 from warmstart.store.blocklist import Blocks
@@ -249,18 +246,18 @@ def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:
 def _encode(index: Index) -> bytes:
     bundles = [listed._asdict() for listed in index.bundles]
     content = {"format": FORMAT, "bundles": bundles, "refused": index.refused}
-    return json.dumps(content, separators=(",", ":")).encode()
+    return dumps(content, separators=(",", ":")).encode()
 
 
 def encoded_size(listed: Listed) -> int:
     """Return how many bytes a bundle takes in the index."""
-    return len(json.dumps(listed._asdict(), separators=(",", ":"))) + 1
+    return len(dumps(listed._asdict(), separators=(",", ":"))) + 1
 
 
 def _decode(data: bytes) -> Index | None:
     """Decode what `_encode` wrote; return None for anything else."""
     try:
-        raw = json.loads(data)
+        raw = loads(data)
         if raw["format"] != FORMAT:
             return None
         return Index([_row(row) for row in raw["bundles"]], wire.decode(dict[str, str], raw["refused"]))
@@ -278,7 +275,7 @@ def _row(row: Json) -> Listed:
 
 def _is_other_format(data: bytes) -> bool:
     try:
-        return bool(json.loads(data)["format"] != FORMAT)
+        return bool(loads(data)["format"] != FORMAT)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
 

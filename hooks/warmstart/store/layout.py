@@ -14,24 +14,24 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 from warmstart.errors import StoreError
 from warmstart.host.files import DIRECTORY, ensure_dir
+from warmstart.lean import Iterator, NamedTuple, contextmanager
 
 ARTIFACTS = "artifacts"
 LOCKS = "locks"
 BUNDLE = ".sqsh"
 MANIFEST = ".json"
 
-_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=%-]{0,199}")
-_BUNDLE_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}")
+# Sets instead of patterns, which would load `re` on the hot path.
+_ALNUM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_IN_COMPONENT = _ALNUM | frozenset("._@+=%-")
+_LONGEST_COMPONENT = 200
+_DIGITS, _HEX = frozenset("0123456789"), frozenset("0123456789abcdef")
 # C0, DEL and C1: terminals obey them, and some end a line in a list of names.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 _LONGEST_PATH = 1024  # bytes
 _LONGEST_NAME = 255  # bytes: NAME_MAX of Linux' file systems, squashfs among them
 
@@ -75,7 +75,7 @@ def is_plain_path(path: str) -> bool:
         return False
     return (
         len(raw) <= _LONGEST_PATH
-        and _CONTROL.search(path) is None
+        and _CONTROL.isdisjoint(path)
         and not any(part in (b"", b".", b"..") or len(part) > _LONGEST_NAME for part in raw.split(b"/"))
         and (path.isascii() or raw.decode("utf-8", "surrogateescape") == path)
     )
@@ -83,7 +83,7 @@ def is_plain_path(path: str) -> bool:
 
 def is_component(name: str) -> bool:
     """Return whether a name is valid for a scope, a profile or a namespace."""
-    return _COMPONENT.fullmatch(name) is not None
+    return 0 < len(name) <= _LONGEST_COMPONENT and name[0] in _ALNUM and _IN_COMPONENT.issuperset(name)
 
 
 def is_user_scope(scope: str) -> bool:
@@ -92,8 +92,13 @@ def is_user_scope(scope: str) -> bool:
 
 
 def is_bundle_id(name: str) -> bool:
-    """Return whether a name has the form of a bundle id."""
-    return _BUNDLE_ID.fullmatch(name) is not None
+    """Return whether a name has the form of a bundle id: `20260131T093000.250000Z-0123456789abcdef`."""
+    return (
+        len(name) == 40
+        and (name[8], name[15], name[22:24]) == ("T", ".", "Z-")
+        and _DIGITS.issuperset(name[:8] + name[9:15] + name[16:22])
+        and _HEX.issuperset(name[24:])
+    )
 
 
 def bundle_id(microseconds: int, sha256: str) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
 
 from warmstart.host import files
 from warmstart.host.files import ensure_dir
+from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager, suppress
 from warmstart.store.layout import LOCKS
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE})
 

@@ -13,11 +13,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import NamedTuple
 
 from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, unlink_if_there
+from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX

@@ -6,14 +6,10 @@ identity uses this module. Hot path.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable
-from typing import NamedTuple
-
 from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.wire import Json
+from warmstart.lean import Iterable, NamedTuple, dumps, loads
 from warmstart.store.layout import is_bundle_id, is_plain_path
 
 FORMAT = 1
@@ -30,7 +26,7 @@ LATEST_NS = (2**32 - 1) * 1_000_000_000  # a squashfs keeps seconds in 32 bits
 # Most bytes that JSON takes besides the name: for a file, for an entry, for a superseded entry, for a bundle.
 _PER_FILE, _PER_ENTRY, _PER_MARK, _PER_BUNDLE = 120, 40, 60, 512
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_HEX = frozenset("0123456789abcdef")
 
 
 class ManifestUnreadable(StoreError):
@@ -117,7 +113,7 @@ def content_digest(files: dict[str, File]) -> str:
     import hashlib  # not needed to seed
 
     content = sorted((path, file.size, file.sha256) for path, file in files.items())
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return hashlib.sha256(dumps(content).encode()).hexdigest()
 
 
 def entry_weight(entry: str, paths: Iterable[str]) -> int:
@@ -138,12 +134,12 @@ def weight(manifest: Manifest) -> int:
 
 
 def _length(name: str) -> int:
-    return len(json.dumps(name)) - 2
+    return len(dumps(name)) - 2
 
 
 def is_sha256(text: object) -> bool:
     """Return whether a value is a SHA-256 in lower-case hexadecimal."""
-    return isinstance(text, str) and _SHA256.fullmatch(text) is not None
+    return isinstance(text, str) and len(text) == 64 and _HEX.issuperset(text)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -154,7 +150,7 @@ def encode(manifest: Manifest) -> bytes:
     }
     origins = {entry: origin._asdict() for entry, origin in manifest.origins.items()}
     nested = {"producer": manifest.producer._asdict(), "entries": entries, "origins": origins}
-    return json.dumps({"format": FORMAT, **manifest._asdict(), **nested}, separators=(",", ":")).encode()
+    return dumps({"format": FORMAT, **manifest._asdict(), **nested}, separators=(",", ":")).encode()
 
 
 def _relative(entry: str, path: str) -> str:
@@ -169,7 +165,7 @@ def _in_full(entry: str, name: str) -> str:
 def decode(bundle: str, data: bytes) -> Manifest:
     """Decode and check the manifest of `bundle`; raises `ManifestUnreadable` if it is unusable."""
     try:
-        raw = json.loads(data)
+        raw = loads(data)
         written = raw.pop("format")
         if written != FORMAT:
             raise ManifestUnreadable(bundle=bundle, problem=f"{OTHER_FORMAT} {written!r}, known is {FORMAT}")

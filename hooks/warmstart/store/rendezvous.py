@@ -13,15 +13,12 @@ Runs as the store's owner. Hot path.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 from warmstart.host import wire
 from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there
 from warmstart.host.wire import Json
+from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps
 from warmstart.store.atomic import replace
 from warmstart.store.layout import store_errors
 
@@ -88,7 +85,7 @@ def withdraw(store: str, name: str) -> None:
 
 def _encode(answer: Answer) -> bytes:
     told = {key: value for key, value in answer._asdict().items() if value is not None}
-    return json.dumps(told).encode()
+    return dumps(told).encode()
 
 
 def _decode(raw: Json) -> Answer | None:

@@ -41,11 +41,10 @@ def left(site: EntrySite) -> list[str]:
 
 
 def test_what_the_job_compiled_is_there_for_the_next(entry_site: EntrySite, record: Record) -> None:
-    """And the node is as it was; the log has the events of both hooks."""
+    """And the node is as it was; both hooks have left their events."""
     assert epilog.main(entry_site.installation.prefix) == 0
     assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
     assert (left(entry_site), records.load(entry_site.paths.state, 7)) == ([], None)
-    assert os.listdir(entry_site.paths.journal) == []
     assert {event["hook"] for event in entry_site.events("hook.finished")} == {"prolog", "epilog"}
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.entry_site import EntrySite
 from warmstart import record as records
+from warmstart.audit import journal
 from warmstart.entry.hook import DRAINS, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError, WarmstartError
 from warmstart.host.deadline import after
@@ -64,12 +66,35 @@ def test_a_hook_that_works(entry_site: EntrySite) -> None:
     assert not Path(entry_site.policy.paths.audit).exists()  # a prolog leaves that to its epilog
 
 
-def test_an_epilog_moves_what_is_finished_into_the_log(entry_site: EntrySite) -> None:
-    """The prolog's journal as well as its own."""
+def run_job(entry_site: EntrySite) -> None:
+    """Run a prolog and an epilog that do nothing."""
     for name in ("prolog", "epilog"):
         run_hook(name, entry_site.installation.prefix, lambda _hook: None)
+
+
+def test_an_epilog_leaves_its_events_to_maintenance(entry_site: EntrySite) -> None:
+    """No job waits for structlog."""
+    run_job(entry_site)
+    assert not Path(entry_site.policy.paths.audit).exists()
+    assert {event["hook"] for event in entry_site.events("hook.finished")} == {"prolog", "epilog"}
+
+
+@pytest.mark.parametrize("case", ["many", "old"])
+def test_an_epilog_moves_what_has_waited_for_long_into_the_log(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """Or where as much waits as many jobs leave: no maintenance is at work. A prolog does not."""
+    run_job(entry_site)
+    if case == "many":
+        monkeypatch.setattr(journal, "MOST_WAITING", 3)
+    else:
+        (oldest, *_) = Path(entry_site.paths.journal).iterdir()
+        os.utime(oldest, (0, time.time() - journal.LONGEST_WAITING_S - 1))
+    run_hook("prolog", entry_site.installation.prefix, lambda _hook: None)
+    assert len(os.listdir(entry_site.paths.journal)) == 3
+    run_hook("epilog", entry_site.installation.prefix, lambda _hook: None)
     assert os.listdir(entry_site.paths.journal) == []
-    assert [event["hook"] for event in entry_site.events("hook.finished")] == ["prolog", "epilog"]
+    assert sorted(event["hook"] for event in entry_site.events("hook.finished")) == ["epilog"] * 2 + ["prolog"] * 2
 
 
 @pytest.mark.parametrize("error", [SampleFailed(what="x"), StoreFailed(what="x", problem="y"), JobBusy(job_id=7)])
@@ -179,9 +204,10 @@ def test_a_record_of_another_release_stays(
 
 
 def test_an_audit_that_can_not_be_written_fails_no_job(
-    entry_site: EntrySite, capsys: pytest.CaptureFixture[str]
+    entry_site: EntrySite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not moved stays for the next hook."""
+    monkeypatch.setattr(journal, "MOST_WAITING", 1)
     Path(entry_site.policy.paths.audit).mkdir()
     assert run_hook("epilog", entry_site.installation.prefix, lambda _hook: None) == 0
     assert "audit" in capsys.readouterr().err

@@ -1,13 +1,14 @@
 """What crosses between processes has the type that the receiver expects, or is refused."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstart.host import wire
+from warmstart.lean import Literal
 
 
 class Point(NamedTuple):

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from tests.support.policy_site import MINIMAL, Site, refusals
-from warmstart.policy.schema import DerivedFact
-from warmstart.profiles.defined import FILES, FORMATS
+from warmstart.policy.schema import DerivedFact, Format
+from warmstart.profiles.defined import FILES
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "profiles.md").read_text()
 WHOLE = (
@@ -103,5 +103,5 @@ def test_a_rule_names_profiles_that_there_are(site: Site) -> None:
 def test_the_page_has_every_format() -> None:
     """The loader takes those that the validators know, and the page explains them."""
     section = DOCUMENT.partition("### Formats")[2].partition("\n## ")[0]
-    assert tuple(re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE)) == FORMATS
+    assert tuple(re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE)) == get_args(Format)
     assert set(get_args(DerivedFact)) == {"cpu", "driver", "gpu", "machine"}

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cache_files import cubin, relocatable, shared
+from warmstart.policy.schema import Format
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.defined import FORMATS, DefinedProfile, profile_of
+from warmstart.profiles.defined import DefinedProfile, profile_of
 from warmstart.profiles.entry_files import EntryFiles
 from warmstart.profiles.formats import by_name
 from warmstart.profiles.judge import judge
@@ -186,8 +187,8 @@ def test_every_format_tells_good_from_bad(kind: str, tmp_path: Path) -> None:
 
 def test_every_format_has_a_check() -> None:
     """What the policy's loader takes is what the validator knows, and the table above has it all."""
-    assert tuple(by_name.CHECKS) == FORMATS
-    assert {*GOOD, *BAD} == {*FORMATS}
+    assert tuple(by_name.CHECKS) == get_args(Format)
+    assert {*GOOD, *BAD} == {*by_name.CHECKS}
 
 
 def test_the_registry_knows_both_kinds() -> None:

@@ -45,7 +45,7 @@ PROGRAMS = (
     process.NSENTER,
     process.SETPRIV,
 )
-WAITING_S = 3600.0  # a timer and every epilog flush journals and spools
+WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
 PROBE = ".doctor"
 
 

@@ -32,7 +32,7 @@ def _any(files: EntryFiles, name: str) -> None:
         pass
 
 
-CHECKS: dict[str, Callable[[EntryFiles, str], object]] = {  # `defined.FORMATS` has the same names
+CHECKS: dict[str, Callable[[EntryFiles, str], object]] = {  # `policy.schema.Format` has the same names
     "any": _any,
     "compressed": _compressed,
     "cubin": elf.check_cubin,
@@ -48,7 +48,7 @@ CHECKS: dict[str, Callable[[EntryFiles, str], object]] = {  # `defined.FORMATS` 
 
 
 def check(kind: str, files: EntryFiles, name: str) -> None:
-    """Check a file in the format `kind`, one of `defined.FORMATS`. Raises `EntryInvalid`."""
+    """Check a file in the format `kind`, one of `CHECKS`. Raises `EntryInvalid`."""
     CHECKS[kind](files, name)
 
 

@@ -1,0 +1,76 @@
+"""The hot code: hooks load the same modules from one file, or from their own where it cannot serve."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warmstart import hot
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an installation of this checkout's modules with a prolog; the hot code was made under another path."""
+    prefix = tmp_path_factory.mktemp("prefix")
+    release, destdir = prefix / "lib/warmstart/python", tmp_path_factory.mktemp("destdir")
+    release.mkdir(parents=True)
+    for place in (release, destdir):
+        (place / "warmstart").symlink_to(REPOSITORY / "hooks/warmstart")
+    build = "import sys; sys.path.insert(0, sys.argv[1]); from warmstart import hot; hot.build(sys.argv[1])"
+    subprocess.run([sys.executable, "-ISXutf8", "-c", build, destdir], check=True)
+    (destdir / hot.NAME).rename(release / hot.NAME)
+    text = (REPOSITORY / "packaging/libexec/hook.in").read_text()
+    for name, value in (("PYTHON", sys.executable), ("PREFIX", str(prefix)), ("HOOK", "prolog")):
+        text = text.replace(f"@{name}@", value)
+    (prefix / "prolog").write_text(text)
+    return prefix
+
+
+def opened(prefix: Path, then: str = "") -> set[str]:
+    """Run the prolog, which ends without a job, and `then`; return our modules that were read from their own files."""
+    hook = (prefix / "prolog").read_text().replace("os._exit(status)", f"{then}\nos._exit(status)")
+    (prefix / "traced").write_text(hook)
+    argv = [sys.executable, "-ISXutf8", "-v", str(prefix / "traced")]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, env={})
+    assert "SLURM_JOB_ID is not set" in done.stderr
+    files = re.findall(rf"^# code object from '?{prefix}/\S*/([a-z0-9_]+)\.", done.stderr, re.MULTILINE)
+    return {*files} - {"__init__"}
+
+
+def test_hooks_read_one_file(prefix: Path) -> None:
+    """Not one more of our own than those that read it, also for what a step of a warm job needs."""
+    steps = "import warmstart.steps.seed, warmstart.seed.overlay, warmstart.steps.image, warmstart.run_end"
+    assert opened(prefix, steps) == {"lean", "hot"}
+
+
+def test_other_modules_are_found_as_usual(prefix: Path) -> None:
+    """Beside the packages that come from the file; tracebacks name and show the source."""
+    show = (
+        "import warmstart.audit.line; import traceback, warmstart.policy.match as m\n"
+        "try: m._fits(None, '')\n"
+        "except AttributeError: traceback.print_exc()"
+    )
+    (prefix / "shown").write_text((prefix / "prolog").read_text().replace("os._exit(status)", f"{show}\nos._exit(0)"))
+    done = subprocess.run([sys.executable, "-ISXutf8", prefix / "shown"], check=True, capture_output=True, text=True)
+    assert 'warmstart/policy/match.py", line' in done.stderr
+    assert 'head, *others = glob.split("*")' in done.stderr
+
+
+@pytest.mark.parametrize("content", [None, b"", b"another Python's"])
+def test_without_the_file_hooks_work(prefix: Path, content: bytes | None) -> None:
+    """Removed, cut off, or of a Python that was replaced."""
+    file = prefix / "lib/warmstart/python" / hot.NAME
+    before = file.read_bytes()
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    try:
+        assert {"prolog", "compiled", "wire"} <= opened(prefix)
+    finally:
+        file.write_bytes(before)

@@ -1,0 +1,181 @@
+"""Everything in `lean` means what its namesake in the standard library means."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from warmstart import lean
+
+HOOKS = Path(__file__).resolve().parents[2] / "hooks"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+class Ours(lean.NamedTuple):
+    """A sample."""
+
+    a: int
+    b: str = "b"
+    c: tuple[int, ...] = ()
+
+    def doubled(self) -> int:
+        """Return twice `a`."""
+        return 2 * self.a
+
+
+class Theirs(typing.NamedTuple):
+    """The same sample."""
+
+    a: int
+    b: str = "b"
+    c: tuple[int, ...] = ()
+
+
+class Nothing(lean.NamedTuple):
+    """A sample without fields, as steps without options have."""
+
+
+def test_named_tuples_are_made_as_usual() -> None:
+    """By position, by name and with defaults; they compare as tuples, and cannot be changed."""
+    made: Any = Ours(1, c=(2,))
+    assert made == (1, "b", (2,))
+    assert (made.a, made.b, made.c, made.doubled()) == (1, "b", (2,), 2)
+    assert repr(made) == repr(Theirs(1, c=(2,))).replace("Theirs", "Ours")
+    assert made._asdict() == Theirs(1, c=(2,))._asdict()
+    assert made._replace(b="x") == Theirs(1, c=(2,))._replace(b="x")
+    assert Ours._make([1, "", ()]) == (1, "", ())
+    assert (Ours._fields, Ours._field_defaults) == (Theirs._fields, Theirs._field_defaults)
+    assert (Ours.__match_args__, Ours.__bases__, Ours.__doc__) == (("a", "b", "c"), (tuple,), "A sample.")
+    assert Nothing() == ()
+    with pytest.raises(AttributeError):
+        made.a = 2
+    with pytest.raises(AttributeError):
+        made.d = 2
+
+
+@pytest.mark.parametrize("arguments", [((), {}), ((1, "", (), 4), {}), ((1,), {"a": 1}), ((1,), {"d": 1})])
+def test_a_wrong_call_is_a_type_error(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    """A field too few, too many, twice, or of another name."""
+    values, named = arguments
+    for made in (Ours, Theirs):
+        with pytest.raises(TypeError):
+            made(*values, **named)
+
+
+@given(JSON)
+def test_json_is_that_of_the_library(value: object) -> None:
+    """To the byte; sorted and without spaces, too."""
+    assert lean.dumps(value) == json.dumps(value)
+    options: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
+    assert lean.dumps(value, **options) == json.dumps(value, **options)
+    assert lean.loads(lean.dumps(value)) == value
+    assert lean.loads(f" \n{json.dumps(value)}\t ".encode()) == value
+
+
+def test_numbers_that_json_lacks_are_written_as_the_library_does() -> None:
+    """As Infinity and NaN; objects go through `default`."""
+    values = [float("inf"), float("-inf"), float("nan"), 1e300]
+    assert lean.dumps(values) == json.dumps(values)
+    assert repr(lean.loads(lean.dumps(values))) == repr(json.loads(json.dumps(values)))
+    assert lean.dumps([Path("/a")], default=str) == '["/a"]'
+    with pytest.raises(TypeError):
+        lean.dumps(Path("/a"))
+
+
+@given(st.text(alphabet='[]{}",:0-1.eE \\nulltrefas') | st.text())
+@example("")
+@example("[1,]")
+@example("1 2")
+@example('"\n"')
+def test_what_is_no_json_is_a_value_error(text: str) -> None:
+    """Whatever it is; nothing else is raised."""
+    try:
+        expected = json.loads(text)
+    except ValueError:
+        with pytest.raises(ValueError):
+            lean.loads(text)
+    else:
+        assert lean.loads(text) == expected
+
+
+Contextmanager = Callable[[Callable[[], Iterator[int]]], Callable[[], AbstractContextManager[int]]]
+
+
+@pytest.mark.parametrize("error", [None, OSError("x"), StopIteration("x"), RuntimeError("x"), KeyboardInterrupt()])
+@pytest.mark.parametrize("catches", [False, True])
+@pytest.mark.parametrize("contextmanager", [lean.contextmanager, contextlib.contextmanager])
+def test_context_managers_pass_errors_on(
+    contextmanager: Contextmanager, error: BaseException | None, *, catches: bool
+) -> None:
+    """Those that the generator does not catch, as they are."""
+    ended = []
+
+    @contextmanager
+    def sample() -> Iterator[int]:
+        try:
+            yield 1
+        except (OSError, RuntimeError):
+            if not catches:
+                raise
+        finally:
+            ended.append(True)
+
+    raised = None
+    try:
+        with sample() as value:
+            assert value == 1
+            if error is not None:
+                raise error
+    except BaseException as found:  # noqa: BLE001
+        raised = found
+    caught = catches and isinstance(error, (OSError, RuntimeError))
+    assert (raised, ended) == (None if caught else error, [True])
+
+
+def test_errors_are_suppressed() -> None:
+    """Of these classes and their subclasses, and no others."""
+    with lean.suppress(KeyError, OSError):
+        raise FileNotFoundError
+    with pytest.raises(ValueError, match="x"), lean.suppress(KeyError):
+        raise ValueError("x")
+
+
+def test_hashes_are_those_of_hashlib() -> None:
+    """Whichever module they come from."""
+    assert lean.sha256(b"x").hexdigest() == hashlib.sha256(b"x").hexdigest()
+
+
+def test_the_c_library_is_called() -> None:
+    """With integers and bytes; errors have the errno and the subject."""
+    assert lean.libc("getpid") == os.getpid()
+    assert lean.libc("access", b"/", os.R_OK) == 0
+    with pytest.raises(OSError, match="No such file") as raised:
+        lean.libc("access", b"/nonexistent", os.R_OK, subject="/nonexistent")
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOENT, "/nonexistent")
+
+
+def test_it_loads_none_of_them() -> None:
+    """That is its purpose."""
+    code = f"import sys; sys.path.insert(0, {str(HOOKS)!r}); import warmstart.lean as l; l.libc('getpid'); l.sha256()"
+    argv = [sys.executable, "-IS", "-c", f"{code}; print(*sys.modules)"]
+    found = set(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split())
+    originals = {"typing", "json", "re", "enum", "functools", "collections", "contextlib", "ctypes", "hashlib"}
+    assert not found & originals
