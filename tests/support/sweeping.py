@@ -49,7 +49,7 @@ class Killed(NamedTuple):
 
 
 def chosen(cases: Sequence[Case], *, whole: bool) -> list[Case]:
-    """Return all cases, or one of SWEEP_SHARE (40), by SWEEP_SEED. CI takes a tenth, another one for each commit."""
+    """Return all cases, or one of SWEEP_SHARE (40), by SWEEP_SEED."""
     if whole:
         return list(cases)
     number = -(-len(cases) // int(os.environ.get("SWEEP_SHARE", "40")))

@@ -115,8 +115,8 @@ def known_fields(expected: Any, value: dict[str, Json]) -> dict[str, Json]:  # n
 def _named_tuple(expected: Any, value: Json) -> Any:  # noqa: ANN401
     fields = _fields.get(expected)
     if fields is None:
-        # A subclass that adds methods inherits the annotations; its fields are those of `_fields`.
-        owner = next(cls for cls in expected.__mro__ if "__annotations__" in cls.__dict__)
+        # A subclass that adds methods inherits them. Python 3.14 makes `__annotations__` when it is asked for.
+        owner = next(cls for cls in expected.__mro__ if "_fields" in cls.__dict__)
         fields = _evaluated(owner.__annotations__, sys.modules[owner.__module__].__dict__)
         _fields[expected] = fields
     if type(value) is not list or len(value) != len(fields):
