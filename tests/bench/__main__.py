@@ -115,7 +115,7 @@ def as_table(run: Results) -> Table:
         for series in (figure.ours, *figure.peers):
             values = (plots.show(value, figure.unit) for value in (series.median, *map(series.quantile, (0.05, 0.95))))
             is_ours = series is figure.ours
-            ratio = "" if is_ours else f"{figure.ratio(series):.2f}"
+            ratio = "" if is_ours else figure.ratio(series)
             goal = "" if series.goal is None else f"{series.goal:g}"
             table.add_row(figure.what if is_ours else "", series.name, *values, ratio, goal)
     return table

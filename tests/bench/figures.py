@@ -42,9 +42,10 @@ class Figure(NamedTuple):
     peers: Sequence[Series] = ()
     unit: str = "ms"  # or what is counted
 
-    def ratio(self, peer: Series) -> float:
-        """Return how many times the peer's median ours is."""
-        return self.ours.median / peer.median if peer.median else 0.0
+    def ratio(self, peer: Series) -> str:
+        """Return how many times the peer's median ours is, as text with two digits."""
+        found = self.ours.median / peer.median
+        return f"{found:.2f}" if found >= 0.1 else f"{found:.2g}"
 
 
 class Machine(NamedTuple):

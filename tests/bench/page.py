@@ -111,7 +111,7 @@ def _row(figure: Figure, series: Series) -> str:
     is_ours = series is figure.ours
     values = (series.median, series.quantile(0.05), series.quantile(0.95))
     shown = " | ".join(plots.show(value, figure.unit) for value in values)
-    ratio = "" if is_ours else f"{figure.ratio(series):.2f}"
+    ratio = "" if is_ours else figure.ratio(series)
     goal = f"{series.goal:g}" if series.goal is not None else ""
     what = f"**{figure.what}**" if is_ours else ""
     return f"| {what} | {series.name} | {shown} | {len(series.values)} | {ratio} | {goal} |"

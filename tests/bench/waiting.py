@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.bench.bench_site import DIGEST, IMAGE, KIND, PLAIN, BenchSite
-from tests.bench.clock import LAUNCHER, in_turns
+from tests.bench.clock import LAUNCHER, Command, in_turns
 from tests.bench.figures import Figure, Series
 from warmstart.images import layout
 from warmstart.images.reference import parse
@@ -35,11 +35,12 @@ def launchers(site: BenchSite, count: int) -> float:
     """Return the milliseconds that launchers take which list the image one after another under its lock."""
     with open(f"{site.image}.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        argv = ["/bin/bash", "-c", LAUNCHER, "-", str(site.image)]
-        waiters = [subprocess.Popen(argv, env={"PATH": "/usr/bin:/bin"}) for _ in range(count)]
-        time.sleep(SETTLED_S)
-        started = time.perf_counter()
-    return _last_released(waiters, started)
+        launcher = Command(["/bin/bash", "-c", LAUNCHER, "-", str(site.image)], {"PATH": "/usr/bin:/bin"})
+        with _running([launcher] * count) as waiters:
+            time.sleep(SETTLED_S)
+            started = time.perf_counter()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            return _last_released(waiters, started)
 
 
 def prologs(site: BenchSite, count: int) -> float:
@@ -47,21 +48,30 @@ def prologs(site: BenchSite, count: int) -> float:
     store = site.base / "store" / "images"
     image = store / f"{layout.image_name(DIGEST, KIND)}{layout.IMAGE}"
     image.unlink()
-    with _importing(site, store) as lock:
-        hook = site.hook("prolog")
-        waiters = [
-            subprocess.Popen(hook.argv, env={**hook.env, "SLURM_JOB_ID": str(1000 + number)}) for number in range(count)
-        ]
+    jobs = range(1000, 1000 + count)
+    with _importing(site, store) as lock, _running([site.hook("prolog", job) for job in jobs]) as waiters:
         time.sleep(SETTLED_S + count * 0.1)
         if any(waiter.poll() is not None for waiter in waiters):
             raise RuntimeError("a prolog did not wait for the image")
         site.publish(DIGEST)
         started = time.perf_counter()
         fcntl.flock(lock, fcntl.LOCK_UN)
-    taken = _last_released(waiters, started)
-    for number in range(count):
-        site.hook("epilog", 1000 + number).run()
+        taken = _last_released(waiters, started)
+    for job in jobs:
+        site.hook("epilog", job).run()
     return taken
+
+
+@contextmanager
+def _running(commands: Sequence[Command]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start all commands for a `with`; none outlives it."""
+    waiters = [subprocess.Popen(command.argv, env=dict(command.env)) for command in commands]
+    try:
+        yield waiters
+    finally:
+        for waiter in waiters:
+            waiter.kill()
+            waiter.wait()
 
 
 @contextmanager
