@@ -1,0 +1,58 @@
+# What an installation is made of. Sourced by packaging/install and packaging/stage, which set $venv, $python, $prefix,
+# $destdir, $etc and $var.
+# shellcheck shell=sh
+# shellcheck disable=SC2154 # they do
+
+[ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
+interpreter=$("$venv/bin/python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
+
+fill() { # SOURCE TARGET HOOK
+    sed -e "s|@PYTHON@|$interpreter|g" -e "s|@PREFIX@|$prefix|g" -e "s|@ETC@|$etc|g" -e "s|@VAR@|$var|g" \
+        -e "s|@HOOK@|$3|g" "packaging/$1" >"$2.new"
+    chmod 755 "$2.new"
+    mv -f "$2.new" "$2"
+}
+
+fetch() { # LOCKED TARGET: the packages of packaging/requirements/LOCKED.txt, exactly these; nothing is built
+    "$venv/bin/pip" install -q --no-warn-script-location --no-compile --require-hashes --only-binary=:all: \
+        --target "$2" -r "packaging/requirements/$1.txt"
+    rm -rf "${2:?}/bin"
+    # pip's own notes; RECORD has the venv's path in it.
+    find "$2" -type f \( -name RECORD -o -name INSTALLER -o -name REQUESTED \) -path '*.dist-info/*' -delete
+}
+
+release_parts() { # PYTHON CLI LIBEXEC: a release, in three directories that are not there yet
+    fetch hooks "$1"
+    cp -r hooks/warmstart "$1/"
+    find "$1/warmstart" -depth \( -name __pycache__ -o -type f ! -name '*.py' ! -name py.typed \) -exec rm -rf {} +
+    chmod -R u=rwX,go=rX "$1/warmstart"
+    sed -n 's/^version = //p' setup.cfg >"$1/RELEASE"
+    fetch cli "$2"
+    install -d -m 755 "$3"
+    fill libexec/hook.in "$3/prolog" prolog
+    fill libexec/hook.in "$3/epilog" epilog
+    fill libexec/hook.in "$3/prolog-slurmctld" prolog_slurmctld
+    fill libexec/hook.in "$3/epilog-slurmctld" epilog_slurmctld
+    fill libexec/hook.in "$3/job-container" job_container
+    fill libexec/import.in "$3/import" -
+    fill libexec/task-prolog.in "$3/task-prolog" -
+    fill libexec/pyxis-importer.in "$3/pyxis-importer" -
+}
+
+shared_files() { # all that is no part of a release
+    share=$destdir$prefix/share/warmstart
+    install -d -m 755 "$destdir$prefix/bin" "$destdir$prefix/lib/tmpfiles.d" "$share/enroot" "$share/systemd" \
+        "$share/monitoring" "$share/nhc" "$share/logging"
+    fill libexec/warmstart.in "$destdir$prefix/bin/warmstart" -
+    fill slurm/warmstart.conf "$share/slurm.conf" -
+    fill enroot/40-warmstart.sh.in "$share/enroot/40-warmstart.sh" -
+    for unit in packaging/systemd/*; do
+        fill "systemd/${unit##*/}" "$share/systemd/${unit##*/}" -
+    done
+    fill nhc/warmstart.nhc "$share/nhc/warmstart.nhc" -
+    fill tmpfiles.d/warmstart.conf "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" -
+    chmod 644 "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" "$share/slurm.conf" "$share/nhc/warmstart.nhc" "$share"/systemd/*
+    install -m 644 packaging/monitoring/* "$share/monitoring/"
+    install -m 644 packaging/logging/*.conf "$share/logging/"
+    install -m 644 LICENSE policies/site.yaml policies/schema.json "$share/"
+}
