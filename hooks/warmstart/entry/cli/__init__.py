@@ -24,6 +24,6 @@ def cli() -> None:
     """
 
 
-def main(prefix: str) -> None:
+def main(prefix: str = "/usr") -> None:
     """Run the command line of the installation under `prefix`. Ends the process with its exit status."""
     cli.main(prog_name="warmstart", obj=Installation(prefix))
