@@ -2,6 +2,8 @@
 PREFIX  ?= /usr/local
 DESTDIR ?=
 PYTHON  ?= /usr/bin/python3
+# Where packages go that are built here.
+PACKAGES ?= build/packages
 # Tests at work at the same time: most of them wait for Slurm half of their time.
 JOBS    ?= $(shell expr $$(nproc) + 2)
 VENV    := .venv
@@ -15,7 +17,7 @@ VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmst
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests setup-sweeps screenshots demo test test-all fuzz unit lint shellcheck docs bench install uninstall update-requirements clean
+.PHONY: help setup setup-tests setup-sweeps screenshots demo test test-all fuzz unit lint shellcheck docs bench install deb rpm wheel uninstall update-requirements clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -66,9 +68,12 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 
 shellcheck:
 	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements \
+		packaging/release packaging/stage packaging/deb packaging/rpm packaging/package/configure \
+		packaging/package/remove packaging/package/postrm \
 		packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
 		packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
-		tests/fakes/enroot tests/newer/build tests/newer/enter .ci/run
+		tests/fakes/enroot tests/newer/build tests/newer/enter \
+		tests/packages/bare tests/packages/fresh .ci/run
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
 	$(BIN)/python -m warmstart.policy.reference
@@ -81,6 +86,16 @@ bench: setup ## figures beside their peers, as root: build/bench.json, docs/perf
 
 install: ## install below PREFIX (and DESTDIR); a policy that is there stays
 	@packaging/install "$(VENV)" "$(PYTHON)" "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"
+
+deb: ## build/packages/*.deb for the Debian or Ubuntu that this is: warmstart and its SPANK plugin
+	@packaging/deb "$(VENV)" "$(PYTHON)" "$(PACKAGES)"
+
+rpm: ## the same as rpm packages; EL 9: PYTHON=/usr/bin/python3.12
+	@packaging/rpm "$(VENV)" "$(PYTHON)" "$(PACKAGES)"
+
+wheel: ## the command line alone, as a wheel and a source archive, for people who have no node at hand
+	@packaging/setup $(VENV) $(PYTHON) lock
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(stat -c %Y CHANGELOG.md)} $(BIN)/uv --quiet --no-config build -o "$(PACKAGES)" .
 
 uninstall: ## remove what install made; policy and state stay, no mount does
 	@packaging/uninstall "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"
