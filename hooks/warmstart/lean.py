@@ -97,7 +97,7 @@ else:
         try:
             return [found[name] for name in cls._fields]
         except KeyError as missing:
-            raise TypeError(f"{cls.__name__}() lacks a value for {missing}") from None
+            raise TypeError(f"{cls.__name__}() is missing a value for {missing}") from None
 
     class _MakesNamed(type):
         """Turns the body of `class X(NamedTuple)` into a class whose metaclass is `type`."""

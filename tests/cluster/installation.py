@@ -7,6 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from warmstart.paths import Installation
+
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -55,7 +57,7 @@ def write_policy(prefix: Path, text: str) -> Path:
 
     A file with this text stays as it is: no hook compiles it again.
     """
-    target = prefix / "etc" / "warmstart" / "policy.yaml"
+    target = Path(Installation(str(prefix)).policy)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and target.read_text() == text:
         return target

@@ -116,12 +116,12 @@ class Site:
     @property
     def etc(self) -> Path:
         """The directory of the policy and the `off` switch."""
-        return self.cluster.prefix / "etc" / "warmstart"
+        return Path(Installation(str(self.cluster.prefix)).etc)
 
     @property
     def var(self) -> Path:
         """The directory of warmstart's state."""
-        return self.cluster.prefix / "var" / "lib" / "warmstart"
+        return Path(Installation(str(self.cluster.prefix)).var)
 
     def audit(self, *filters: str) -> list[dict[str, Any]]:
         """Return the audit events that `warmstart audit --json` prints for these filters; no process is started."""
@@ -210,7 +210,7 @@ class Site:
         found = []
         for node in self.cluster.nodes:
             places = [self.cluster.base / "workspace" / node]
-            places += [self.cluster.prefix / "var/lib/warmstart" / node / part for part in ("state", "view", "stage")]
+            places += [self.var / node / part for part in ("state", "view", "stage")]
             for place in places:
                 names = os.listdir(place) if place.is_dir() else []
                 found += [f"{place}/{name}" for name in names if name != "layers"]

@@ -16,8 +16,8 @@ from tests.fuzz.parsers import PARSERS
 HOOKS = Path(warmstart.__file__).parent
 # Calls that take bytes or text apart.
 PARSING = (
-    "json.loads", "json.load", "wire.parse", "tarfile.open", "gzip.GzipFile", "base64.b64decode", "int.from_bytes",
-    "zlib.decompressobj", "yaml.compose",
+    "json.loads", "json.load", "loads", "wire.parse", "tarfile.open", "gzip.GzipFile", "base64.b64decode",
+    "int.from_bytes", "zlib.decompressobj", "yaml.compose",
 )  # fmt: skip
 PARSING_METHODS = ("unpack", "unpack_from", "iter_unpack", "splitlines")
 # Functions that take apart what this process, or root alone, made just before, or that pass lines on as they are.

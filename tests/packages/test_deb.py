@@ -1,0 +1,72 @@
+"""The deb of each Debian release: built in its root file system, installed in a bare one without a network, at work."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.packages.installed import NEXT
+from tests.packages.roots import NODE, SHARED, Suite, run, suite
+from tests.support.requirements import unavailable
+
+# Built in another directory, by another venv: neither may be in a package. Then as another release.
+AGAIN = """\
+cp -r . /var/tmp/again && cd /var/tmp/again && make -s deb VENV=/opt/venv PACKAGES={packages}/again
+sed -i "s/^version = .*/version = {next}/" setup.cfg
+sed -i 's/^VERSION = .*/VERSION = "{next}"/' hooks/warmstart/policy/compiled.py
+make -s deb VENV=/opt/venv PACKAGES={packages}/next
+rm -r /var/tmp/again
+"""
+
+pytestmark = pytest.mark.sweep
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def debian(capable_host: None, request: pytest.FixtureRequest) -> Suite:
+    """Return a release's root file systems."""
+    return suite(request.param)
+
+
+@pytest.fixture(scope="module")
+def packages(debian: Suite) -> Iterator[Path]:
+    """Return the packages, built there: below `again` another build of them, below `next` another release's."""
+    directory = Path(tempfile.mkdtemp(prefix="packages-", dir=SHARED))
+    debian.build("make", "-s", "deb", f"PACKAGES={directory}")
+    debian.build("sh", "-euc", AGAIN.format(packages=directory, next=NEXT))
+    yield directory
+    shutil.rmtree(directory)
+
+
+def test_two_builds_are_identical(packages: Path) -> None:
+    """Byte by byte."""
+    names = sorted(path.name for path in packages.glob("*.deb"))
+    assert [name.partition("_")[0] for name in names] == ["warmstart", "warmstart-spank"]
+    for name in names:
+        assert (packages / name).read_bytes() == (packages / "again" / name).read_bytes()
+
+
+def test_lintian_has_nothing_to_say(packages: Path) -> None:
+    """But what packaging/package/lintian-overrides excepts, and says why."""
+    if shutil.which("lintian") is None:
+        unavailable("lintian is not installed")
+    for package in packages.glob("*.deb"):
+        assert run("lintian", "--allow-root", "--fail-on=warning", package) == ""
+
+
+def test_installed_without_a_network(debian: Suite, packages: Path) -> None:
+    """It comes by apt with what it depends on, and tests/packages/installed.py runs there."""
+    with debian.fresh() as root:
+        root.apt(*packages.glob("warmstart_*.deb"))
+        root.apt(*NODE, *packages.glob("warmstart-spank_*.deb"))
+        assert " passed" in root.pytest("installed.py", packages)
+
+
+def test_an_ansible_role_does_it(debian: Suite, packages: Path) -> None:
+    """From a bare node to a warm job: tests/packages/by_ansible.py."""
+    with debian.fresh() as root:
+        root.apt(*NODE, "ansible-core", "python3-apt", "squashfs-tools", "systemd")
+        assert " passed" in root.pytest("by_ansible.py", packages)

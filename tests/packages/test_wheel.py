@@ -1,0 +1,59 @@
+"""The wheel and the sdist: the command line in a venv of its own, for people who have no node at hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LOCKED = REPOSITORY / "packaging" / "requirements"
+POLICY = REPOSITORY / "policies" / "site.yaml"
+
+pytestmark = pytest.mark.sweep
+
+
+def run(*argv: str | Path) -> str:
+    """Run a command; return its standard output."""
+    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of what `make wheel` builds."""
+    directory = tmp_path_factory.mktemp("wheel")
+    run("make", "-s", "wheel", f"VENV={sys.prefix}", f"PACKAGES={directory}")
+    return directory
+
+
+@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+def test_a_clean_venv_has_a_working_command_line(built: Path, tmp_path: Path, kind: str) -> None:
+    """The locked packages, then `pip install warmstart[cli]`, which finds them."""
+    package = next(built.glob(kind))
+    run(sys.executable, "-m", "venv", tmp_path)
+    for name in ("hooks", "cli"):
+        run(
+            tmp_path / "bin/pip",
+            "install",
+            "-q",
+            "--require-hashes",
+            "--only-binary=:all:",
+            "-r",
+            LOCKED / f"{name}.txt",
+        )
+    run(tmp_path / "bin/pip", "install", "-q", f"{package}[cli]")
+    program = tmp_path / "bin/warmstart"
+    assert package.name.removeprefix("warmstart-").startswith(run(program, "--version").split()[-1])
+    assert run(program, "policy", "check", POLICY).startswith("ok")
+
+
+def test_the_wheel_holds_the_package_alone(built: Path) -> None:
+    """No tests, no installer."""
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        tops = {name.partition("/")[0] for name in wheel.namelist()}
+    assert {top.partition("-")[0] for top in tops} == {"warmstart"}
