@@ -108,7 +108,6 @@ def test_what_the_controller_did_not_know_stays_unknown(specs: Path) -> None:
         ({"format": 2}, "is not what the controller's hook writes"),
         ({"uid": True}, "is not what the controller's hook writes"),
         ({"job_name": ["x"]}, "is not what the controller's hook writes"),
-        ({"sudo": "yes"}, "is not what the controller's hook writes"),
     ],
 )
 def test_a_spec_of_something_else_is_not_this_jobs(specs: Path, changes: dict[str, object], problem: str) -> None:
