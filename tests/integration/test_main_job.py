@@ -12,13 +12,14 @@ import pytest
 
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
+from tests.cluster.registry import layers
 from tests.cluster.site import Site, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.cluster.cluster import JobResult
-    from tests.cluster.registry import Registry, layers
+    from tests.cluster.registry import Registry
 
 SITE_SCOPE = """\
 rules:
