@@ -32,9 +32,10 @@ setup-tests: setup
 setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
 
-screenshots: setup-sweeps ## docs/images and docs/reference/terminal.md: the report's page, light and dark; what the commands print
+screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md, docs/start/first-job.md: what people see
 	@$(BIN)/python -m tests.screenshots
 	@$(BIN)/python -m tests.terminal
+	@$(BIN)/python -m tests.packages.transcript
 
 demo: setup ## a real four-node cluster here, the same jobs without warmstart and with it; KEEP=1 leaves it up
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
