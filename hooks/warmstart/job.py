@@ -27,7 +27,7 @@ class JobUnreadable(PolicyError):
 
     code = "job-unreadable"
     template = "{variable} is {problem}"
-    hint = "let Slurm start the hook, or set Slurm's variables by hand (README, 'By hand')"
+    hint = "let Slurm start the hook, or set Slurm's variables by hand (docs/operations/runbook.md)"
 
 
 class Job(NamedTuple):

@@ -130,6 +130,7 @@ def faulty(second: Path) -> Path:
     step = next((second / "lib/warmstart").glob("python-*/warmstart/steps/environment.py"))
     with step.open("a") as source:
         source.write("\n\ndef run(context, options):\n    raise ZeroDivisionError('planted')\n")
+    (second / "lib/warmstart/python/hot.code").unlink()  # hooks load it instead of the modules
     return second
 
 
