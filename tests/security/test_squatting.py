@@ -156,7 +156,7 @@ def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared:
     assert text.count(f"d {default} ") == 1
     config = base / "warmstart.conf"
     root = f"{shared}/warmstart"
-    config.write_text(text.replace(default, root))
+    config.write_text(text.replace(default, root).replace("@VAR@", f"{base}/state"))
     bob.run(after(5), make, root)
     subprocess.run([tmpfiles, "--create", str(config)], check=True)
     status = os.lstat(root)
