@@ -5,7 +5,7 @@ PYTHON  ?= /usr/bin/python3
 # Where packages go that are built here.
 PACKAGES ?= build/packages
 # Tests at work at the same time: most of them wait for Slurm half of their time.
-JOBS    ?= $(shell expr $$(nproc) + 2)
+JOBS    ?= $(shell expr $$(nproc) + 1)
 VENV    := .venv
 BIN     := $(VENV)/bin
 

@@ -165,7 +165,7 @@ class Site:
         program = (prefix or self.cluster.prefix) / "libexec" / "warmstart" / hook
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [*self.enter.get(variables["SLURMD_NODENAME"], ()), program],
+            [*self.enter.get(variables.get("SLURMD_NODENAME", ""), ()), program],
             env=dict(variables), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd="/",
             start_new_session=session,
         )  # fmt: skip
