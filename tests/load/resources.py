@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,12 +53,17 @@ def left(site: Site) -> list[str]:
     found += [f"left: request of an import: {key}" for path in site.var.glob("*/imports") for key in keys(str(path))]
     found += [f"left: {path}" for path in unfinished(site.store)]
     found += [f"mounted: {target}" for target in mounts_below(site.cluster.base)]
-    found += [f"a loop device: {name}" for name in loops(site)]
-    try:
-        wait_until("the processes", lambda: not processes_of_accounts(site), 60)
-    except TimeoutError:
-        found += [f"process: {words}" for words in processes_of_accounts(site)]
+    # The last process of a mount namespace holds its mounts, and the kernel frees their loop devices soon after.
+    for what, held in (("process", processes_of_accounts), ("loop device", loops)):
+        try:
+            wait_until(f"the end of each {what}", partial(_none, held, site), 60)
+        except TimeoutError:
+            found += [f"{what}: {name}" for name in held(site)]
     return found
+
+
+def _none(held: Callable[[Site], list[str]], site: Site) -> bool:
+    return not held(site)
 
 
 def loops(site: Site) -> list[str]:
