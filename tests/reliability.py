@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,6 +33,9 @@ work; *told*: an event names the error, and the job ran, cold or without the par
 reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the hook had run
 again; maintenance removed all of it.
 """
+
+# What other suites write: title of the section, names of their files.
+OTHERS = {"On GlusterFS": "glusterfs.md", "Growth": "growth-*.md", "Load": "load.md"}
 
 
 class Promise(NamedTuple):
@@ -115,8 +119,21 @@ def page(reports: Path) -> str:
         "\n## Foreign bytes\n",
         *_fuzz(reports / "fuzz.json"),
     ]
-    parts += [f"\n{fragment.read_text().strip()}" for fragment in sorted(reports.glob("*.md"))]
+    for title, names in OTHERS.items():
+        found = [_wrapped(fragment.read_text()) for fragment in sorted(reports.glob(names))]
+        parts += [f"\n## {title}\n", "\n\n".join(found) or "Not run."]
     return "\n".join(parts) + "\n"
+
+
+def _wrapped(fragment: str) -> str:
+    """Return what another suite reports, with its lines of prose wrapped."""
+    lines = [
+        line
+        if line.startswith("|")
+        else textwrap.fill(line, 120, subsequent_indent="  " if line.startswith("- ") else "")
+        for line in fragment.strip().splitlines()
+    ]
+    return "\n".join(lines)
 
 
 def _promises() -> Iterable[str]:

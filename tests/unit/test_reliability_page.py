@@ -34,7 +34,7 @@ def test_the_page_counts_what_the_sweeps_found(tmp_path: Path) -> None:
     for name, found in (("errors-prolog", outcomes), ("kills-epilog", kills)):
         text = {"cases": 10, "outcomes": [one._asdict() for one in found]}
         (tmp_path / f"{name}.json").write_text(json.dumps(text))
-    (tmp_path / "load.md").write_text("## Load\n\n2,000 jobs\n")
+    (tmp_path / "load.md").write_text("2,000 jobs\n")
     page = reliability.page(tmp_path)
     assert "| prolog | 2 | 3 | 10 | 1 | 0 | 1 | 1 | 1 |" in page
     assert "| state | EROFS | 0 | 0 | 0 | 1 |" in page
