@@ -69,8 +69,9 @@ def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
     assert run(nowhere, "explain", "7", "--from", f"{log}.none").exit_code == 2
 
 
-def test_in_a_job_it_is_the_jobs_own(entry_site: EntrySite) -> None:
+def test_in_a_job_it_is_the_jobs_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root reads what hooks wrote, also before it is in the log."""
+    monkeypatch.setattr(explain, "os", OsAs(0))
     entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton")
     assert prolog.main(entry_site.installation.prefix) == 0
     (told,) = [entry_site.json("explain")]
