@@ -26,7 +26,7 @@ def hook_site(capable_host: None) -> Iterator[HookSite]:
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, whole: bool) -> None:
-    """`make test` takes a fortieth of the calls, CI a tenth, `make test-all` all of them."""
+    """`make test` takes a fortieth of the calls, `make test-all` all of them."""
     site = hook_site
     site.prepare(hook)
     calls = site.hook(hook).calls

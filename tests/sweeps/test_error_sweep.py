@@ -28,7 +28,7 @@ def hook_site(capable_host: None) -> Iterator[HookSite]:
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("hook", HOOKS)
 def test_an_error_at_every_call_site(hook_site: HookSite, hook: str, whole: bool) -> None:
-    """`make test` takes a fortieth, CI a tenth, `make test-all` all of them."""
+    """`make test` takes a fortieth, `make test-all` all of them."""
     site = hook_site
     site.prepare(hook)
     faults = [Fault(place, error) for place in site.hook(hook).sites for error in place.errors()]
