@@ -1,8 +1,9 @@
 """The hot code: what hooks load where everything is warm, in one file that `make install` makes (docs/adr/0022).
 
-Finding, checking and reading seventy modules, each in its own file, takes a thousand system calls. The file holds their
-compiled code by name; `install` has hooks take it from there. It is made from the release's own modules and lies beside
-them, is never edited, and can be removed: then, and where another Python runs, modules are found as usual.
+Finding, checking and reading seventy modules, each in its own file, takes a thousand system calls, and the import
+system's work for each takes as long as running the module. The file holds their compiled code by name; `install` has
+hooks take it from there. It is made from the release's own modules and lies beside them, is never edited, and can be
+removed: then, and where another Python runs, modules are found as usual.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import marshal
 import os
 import sys
 
-from warmstart.lean import TYPE_CHECKING
+TYPE_CHECKING = False  # as in `lean`, which comes from the file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import ast
+    from collections.abc import Iterator, Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
+    from types import ModuleType
 else:
     from _frozen_importlib import ModuleSpec
 
@@ -25,6 +27,7 @@ NAME = "hot.code"
 ROOTS = (
     "warmstart.entry.prolog",
     "warmstart.entry.epilog",
+    "warmstart.policy.refresh",
     "warmstart.run_end",
     "warmstart.seed.overlay",
     "warmstart.slurm.spec",
@@ -38,8 +41,10 @@ ROOTS = (
     "warmstart.steps.workspace",
 )
 
-# By name: whether it is a package, its own file relative to the release's directory, its code as `marshal` writes it.
-Codes = dict[str, tuple[bool, str, bytes]]
+# By name: the module's own file, relative to the release's directory; whether it is a package; the modules of the file
+# that its body imports; where its code, as `marshal` writes it, begins and ends behind this table.
+Table = dict[str, tuple[str, bool, tuple[str, ...], int, int]]
+_LENGTH = 4  # bytes of the table's length, before it
 
 
 def install(release: str) -> None:
@@ -51,24 +56,51 @@ def install(release: str) -> None:
         return
     magic = _magic()
     if data[: len(magic)] == magic:
-        sys.meta_path.insert(0, _Hot(release, marshal.loads(data[len(magic) :])))  # noqa: S302 - root's, as the modules are
+        start = len(magic) + _LENGTH
+        end = start + int.from_bytes(data[len(magic) : start], "little")
+        table = marshal.loads(data[start:end])  # noqa: S302 - root's, as the modules are
+        sys.meta_path.insert(0, _Hot(release, table, data[end:]))
 
 
 def build(release: str) -> None:
     """Write the file of a release's directory, which has the package. Run by `make install`."""
+    import ast
+
     from warmstart.profiles import registry
 
     for name in (*ROOTS, *(f"warmstart.profiles.{name.replace('-', '_')}" for name in registry.names())):
         __import__(name)
-    codes: Codes = {}
-    for name, module in sorted(sys.modules.items()):
-        if name.partition(".")[0] == "warmstart" and module.__file__ is not None:
-            path = os.path.relpath(module.__file__, release)  # tracebacks find it below sys.path
-            with open(module.__file__, "rb") as file:
-                code = compile(file.read(), path, "exec", dont_inherit=True)
-            codes[name] = (hasattr(module, "__path__"), path, marshal.dumps(code))
+    files = {
+        name: module.__file__
+        for name, module in sorted(sys.modules.items())
+        if name.partition(".")[0] == "warmstart" and module.__file__ is not None
+    }
+    table: Table = {}
+    codes = b""
+    for name, own in files.items():
+        path = os.path.relpath(own, release)  # tracebacks find it below sys.path
+        with open(own, "rb") as file:
+            tree = ast.parse(file.read(), path)
+        imports = tuple(other for other in _imports(tree) if other in files)
+        code = marshal.dumps(compile(tree, path, "exec", dont_inherit=True))
+        is_package = hasattr(sys.modules[name], "__path__")
+        table[name] = path, is_package, imports, len(codes), len(codes) + len(code)
+        codes += code
+    head = marshal.dumps(table)
     with open(f"{release}/{NAME}", "wb") as file:
-        file.write(_magic() + marshal.dumps(codes))
+        file.write(_magic() + len(head).to_bytes(_LENGTH, "little") + head + codes)
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Yield what the body of a module imports; of `from a import b` both a and a.b, which need not be a module."""
+    import ast
+
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _magic() -> bytes:
@@ -81,8 +113,9 @@ def _magic() -> bytes:
 class _Hot:
     """Finds and loads the modules of the file (importlib.abc: MetaPathFinder, Loader)."""
 
-    def __init__(self, release: str, codes: Codes) -> None:
+    def __init__(self, release: str, table: Table, codes: memoryview) -> None:
         self._release = release
+        self._table = table
         self._codes = codes
 
     def find_spec(
@@ -92,9 +125,9 @@ class _Hot:
         _target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Return what the import system needs to know of a module, None for one that is not in the file."""
-        if name not in self._codes:
+        if name not in self._table:
             return None
-        is_package, path, _ = self._codes[name]
+        path, is_package, *_ = self._table[name]
         file = f"{self._release}/{path}"
         spec = ModuleSpec(name, self, origin=file, is_package=is_package)  # type: ignore[arg-type]
         if is_package:
@@ -105,8 +138,28 @@ class _Hot:
         """Let the import system make the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a module's code."""
-        _, path, data = self._codes[module.__name__]
+        """Run a module's code, after that of the modules that it imports: it then finds them in `sys.modules`."""
+        path, _, imports, start, end = self._table[module.__name__]
         module.__file__ = f"{self._release}/{path}"
-        code: CodeType = marshal.loads(data)  # noqa: S302
-        exec(code, module.__dict__)  # noqa: S102 - this is how modules are loaded
+        for name in imports:
+            if name not in sys.modules:
+                self._load(name)
+        exec(marshal.loads(self._codes[start:end]), module.__dict__)  # noqa: S102, S302 - this is how modules are loaded
+
+    def _load(self, name: str) -> None:
+        """Import a module of the file; a short way to do what the import system does with `find_spec`."""
+        parent, _, last = name.rpartition(".")
+        if parent not in sys.modules:
+            self._load(parent)
+        module = type(sys)(name)
+        path, is_package, *_ = self._table[name]
+        module.__package__ = name if is_package else parent
+        if is_package:
+            module.__path__ = [os.path.dirname(f"{self._release}/{path}")]
+        sys.modules[name] = module
+        try:
+            self.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        setattr(sys.modules[parent], last, module)

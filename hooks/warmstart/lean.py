@@ -11,6 +11,7 @@ checkers see the originals. What is not on a hook's warm path takes the original
 from __future__ import annotations
 
 import os
+import sys
 
 __all__ = [
     "TYPE_CHECKING",
@@ -210,14 +211,17 @@ else:
 
 def sha256(data: bytes = b"") -> Any:
     """Return hashlib's object without OpenSSL, which maps megabytes; its own code where this Python has no other."""
-    try:
-        from _sha2 import sha256 as made  # type: ignore[import-not-found]  # since Python 3.12
-    except ImportError:
+    global _sha256  # noqa: PLW0603 - found once
+    if _sha256 is None:
+        module = "_sha2" if sys.version_info >= (3, 12) else "_sha256"
         try:
-            from _sha256 import sha256 as made  # type: ignore[import-not-found]
+            _sha256 = __import__(module).sha256
         except ImportError:  # built without
-            from hashlib import sha256 as made
-    return made(data)
+            _sha256 = __import__("hashlib").sha256
+    return _sha256(data)
+
+
+_sha256: Any = None
 
 
 def libc(function: str, *arguments: int | bytes | None, subject: str | None = None) -> int:

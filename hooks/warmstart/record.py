@@ -167,8 +167,8 @@ else:
 
 def boot_id() -> str:
     """Return the id of the current boot. Only files are left of a run whose record has another one."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+    with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
+        return str(file.read(), "ascii").strip()
 
 
 @contextmanager

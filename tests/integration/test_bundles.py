@@ -25,7 +25,7 @@ from warmstart.host.identity import Identity
 from warmstart.seed import node_cache
 from warmstart.seed.extract import ExtractionFailed, Source, extract
 from warmstart.seed.node_cache import Copy, FetchOverBudget, local_copy
-from warmstart.store import bundles
+from warmstart.store import bundles, locks
 from warmstart.store.bundles import BundleDamaged, Offer, Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -342,11 +342,11 @@ def seen(place: Place) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("locks", [True, False])
-def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.MonkeyPatch, locks: bool) -> None:
+@pytest.mark.parametrize("locked", [True, False])
+def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
     """Every reader sees each entry once and whole; with a lock, always from the first bundle."""
-    if not locks:
-        monkeypatch.setattr(bundles, "publish_lock", lambda *_: nullcontext())
+    if not locked:
+        monkeypatch.setattr(locks, "publish_lock", lambda *_: nullcontext())
 
     def act(number: int) -> object:
         if number == 4:
@@ -358,7 +358,7 @@ def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.M
     *_, observed = in_processes(5, act)
     final = seen(local)
     assert len(final) == ROUNDS * 5
-    if locks:
+    if locked:
         assert all(final.items() >= moment.items() for moment in observed)
 
 

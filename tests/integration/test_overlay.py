@@ -266,7 +266,7 @@ def test_eight_prologs_mount_a_bundle_once(node: Node) -> None:
             if not pid:
                 status = 1
                 try:
-                    fd = node_cache.mounted(node.layers, copy, after(20))
+                    (fd,) = node_cache.mounted(node.layers, [copy], after(20))
                     status = 0 if os.listdir(f"/proc/self/fd/{fd}") else 1
                 finally:
                     os._exit(status)
@@ -328,7 +328,7 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
     """It marks the copy as used before it mounts; maintenance checks that mark last."""
     copy = node.bundle({"file": b"seeded"})
     now = Path(copy.path).stat().st_mtime + 7200
-    os.close(node_cache.mounted(node.layers, copy, after(5)))
+    os.close(*node_cache.mounted(node.layers, [copy], after(5)))
     with opened_dir(node.layers) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         pruning = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, 1 << 40, now))

@@ -90,9 +90,9 @@ class Run(NamedTuple):
 
     def show(self, *copies: Copy, hidden: Sequence[str] = ()) -> bool:
         """Mount an overlay of bundles and give the cache to the job. Return whether it is id-mapped."""
-        roots = [node_cache.mounted(self.node.layers, copy, after(10)) for copy in copies]
-        with opened_dir(str(self.path)) as fd:
-            mapped = overlay.build(fd, SUBDIR, roots, hidden, JOB)
+        roots = node_cache.mounted(self.node.layers, copies, after(10))
+        with opened_dir(str(self.path)) as fd, overlay.JobIds(JOB) as ids:
+            mapped = overlay.build(fd, SUBDIR, roots, hidden, ids)
         for root in roots:
             os.close(root)
         os.chown(self.cache, JOB.uid, JOB.gid)

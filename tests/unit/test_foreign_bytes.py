@@ -33,6 +33,7 @@ OWN = {
     "host/namespaces.py:new_view": "a child's errno",
     "host/process.py:CompletedProgram.complaint": "the last line, made printable",
     "host/wire.py:parse": "what all of the others call",
+    "hot.py:install": "code that `make install` has written",
     "images/importers/enroot.py:_first_error": "one line of a program's message",
     "images/published.py:_is_checked": "compared with one value",
     "images/user_import.py:_offer_credentials": "the user's own lines, passed on to the user's own process",

@@ -85,7 +85,9 @@ def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
     fd = open_regular(name, dir_fd)
     try:
         size = os.fstat(fd).st_size
-        data = read_up_to(fd, limit + 1) if size <= limit else b""
+        data = read_up_to(fd, min(size, limit) + 1)
+        if size < len(data) <= limit:  # it grows
+            data += read_up_to(fd, limit + 1 - len(data))
         if size > limit or len(data) > limit:
             raise TooLarge(errno.EFBIG, f"larger than {limit} bytes", name)
         return data
@@ -123,10 +125,13 @@ def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
 
 def mount_id(fd: int) -> str:
     """Return the mount ID of a descriptor (proc(5), fdinfo). Unlike `st_dev` it distinguishes bind mounts."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
-        for line in info:
-            if line.startswith("mnt_id:"):
-                return line.split()[1]
+    info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fields = os.read(info, 4096).split()  # a line each, "name:\tvalue"; locks and marks come after those
+    finally:
+        os.close(info)
+    if b"mnt_id:" in fields:
+        return str(fields[fields.index(b"mnt_id:") + 1], "ascii")
     raise OSError(errno.ENOTSUP, "the kernel reports no mnt_id", f"/proc/self/fdinfo/{fd}")
 
 

@@ -89,11 +89,16 @@ def unmount(name: str, dir_fd: int) -> bool:
     followed, and any other mount under that name is the job's own. Raises `EINVAL` if nothing is mounted.
     """
     with working_in(dir_fd):
-        try:
-            libc("umount2", name.encode(), _UMOUNT_NOFOLLOW)
-        except OSError:
-            libc("umount2", name.encode(), _UMOUNT_NOFOLLOW | _MNT_DETACH)
-            return False
+        return unmount_here(name)
+
+
+def unmount_here(name: str) -> bool:
+    """Do what `unmount` does, in the working directory."""
+    try:
+        libc("umount2", name.encode(), _UMOUNT_NOFOLLOW)
+    except OSError:
+        libc("umount2", name.encode(), _UMOUNT_NOFOLLOW | _MNT_DETACH)
+        return False
     return True
 
 
@@ -147,8 +152,8 @@ def user_namespace(uid: int, gid: int) -> int:
             number = answer[0] if answer else 0
             raise OSError(number, os.strerror(number), "user namespace")
         for name, outside in (("uid_map", uid), ("gid_map", gid)):
-            with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
-                file.write(f"0 {outside} 1")
+            with open(f"/proc/{pid}/{name}", "wb", buffering=0) as file:
+                file.write(b"0 %d 1" % outside)
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(ready_read)

@@ -121,10 +121,10 @@ class Worker:
         pid, self._pid = self._pid, 0
         os.kill(pid, SIGKILL)
         # A child that hangs in the kernel on a dead file system dies only when that answers: do not wait for it.
-        for _ in range(50):
+        for pause_ms in (0.2, 0.2, 0.2, 0.4, 1.0, *(2.0,) * 49):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return
-            select.select([], [], [], 0.002)
+            select.select([], [], [], pause_ms / 1000)
 
     def _start(self) -> None:
         pipes: list[int] = []

@@ -19,10 +19,8 @@ from warmstart.lean import NamedTuple, dumps, suppress
 from warmstart.paths import Installation
 from warmstart.policy import compiled, trust
 from warmstart.policy.compiled import MADE_BY, Policy, Signature
-from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
 
 RETRY_S = 60.0
-REFUSALS: tuple[type[PolicyError], ...] = (PolicyInvalid, PolicyUnreadable, PolicyUntrusted)
 
 
 class _Refusal(NamedTuple):
@@ -108,7 +106,9 @@ def _remembered(installation: Installation, signature: Signature) -> PolicyError
         return None
     if refusal.made_by != MADE_BY or refusal.signature != signature or not 0 <= time.time() - refusal.at < RETRY_S:
         return None
-    for cls in REFUSALS:
+    from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
+
+    for cls in (PolicyInvalid, PolicyUnreadable, PolicyUntrusted):
         if cls.code == refusal.code:
             return cls(**refusal.fields)
     return None

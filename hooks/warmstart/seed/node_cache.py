@@ -25,7 +25,7 @@ import errno
 import os
 
 from warmstart.errors import ResourceError
-from warmstart.host import files, linux, loops, wire
+from warmstart.host import files, linux, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
     PATH,
@@ -40,13 +40,25 @@ from warmstart.host.files import (
     unlink_if_there,
 )
 from warmstart.host.identity import WorkerSilent
-from warmstart.lean import Callable, Iterator, NamedTuple, contextmanager, dumps, partial, suppress
+from warmstart.lean import (
+    TYPE_CHECKING,
+    Callable,
+    Iterator,
+    NamedTuple,
+    Sequence,
+    contextmanager,
+    dumps,
+    partial,
+    suppress,
+)
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
-from warmstart.store.maintenance import Use
 from warmstart.store.manifest import Entries, File
+
+if TYPE_CHECKING:
+    from warmstart.store.maintenance import Use
 
 IN_USE_SECONDS = 3600.0  # a copy that was used within this time may be about to be mounted
 UNMOUNTING_SECONDS = 5.0
@@ -116,14 +128,14 @@ def local_copy(
     """
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
-        if _is_there(dir_fd, offer):
+        if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
             return Copy(directory, offer.sha256, 0)
         if offer.size > most_bytes:
             problem = f"it has {offer.size} bytes, but only {most_bytes} are left of seed.max_fetch"
             raise FetchOverBudget(bundle=offer.bundle, problem=problem)
         fd = _claim(dir_fd, offer, deadline)
         try:
-            if _is_there(dir_fd, offer):
+            if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
                 return Copy(directory, offer.sha256, 0)
             _reserve(fd, offer)
             entries = _fetch(fd, namespace, offer, store, deadline)
@@ -137,14 +149,16 @@ def local_copy(
     return Copy(directory, offer.sha256, offer.size)
 
 
-def has_copy(directory: str, offer: Offer) -> bool:
-    """Return whether the node has a copy of an offered bundle. `local_copy` checks it as well."""
-    return os.path.exists(f"{directory}/{offer.sha256}{_BUNDLE}")
+def copy_here(directory: str, offer: Offer) -> Copy | None:
+    """Return the node's copy of an offered bundle, None if there is none: `local_copy` fetches it."""
+    path = f"{directory}/{offer.sha256}{_BUNDLE}"
+    return Copy(directory, offer.sha256, 0) if _is_there(path, offer) else None
 
 
-def _is_there(dir_fd: int, offer: Offer) -> bool:
+def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
+    """Return whether the node has the whole copy at `path`, and note its use."""
     try:
-        fd = open_regular(offer.sha256 + _BUNDLE, dir_fd)
+        fd = open_regular(path, dir_fd)
     except FileNotFoundError:
         return False
     try:
@@ -166,7 +180,7 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
             if is_at(fd, temp, dir_fd):
                 os.ftruncate(fd, 0)
                 return fd
-            if _is_there(dir_fd, offer):  # the other fetch is complete
+            if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):  # the other fetch is complete
                 return fd
         except BaseException:
             os.close(fd)
@@ -213,25 +227,42 @@ def _finish(dir_fd: int, fd: int, sha256: str, entries: Entries) -> None:
     os.fsync(dir_fd)
 
 
-def mounted(directory: str, copy: Copy, deadline: Deadline) -> int:
-    """Return a descriptor (O_PATH) of the root of a copy's mount; mount the copy if it is not mounted.
+def mounted(directory: str, copies: Sequence[Copy], deadline: Deadline) -> list[int]:
+    """Return descriptors (O_PATH) of the roots of the copies' mounts; mount the copies that are not mounted.
 
-    Raises `OSError` if the kernel has no squashfs or no free loop device, if the copy is damaged, or (`ETIME`) if
-    another prolog held the lock until the deadline.
+    Raises `OSError` if the kernel has no squashfs or no free loop device, if a copy is damaged, or (`ETIME`) if another
+    prolog held the lock until the deadline; then no descriptor stays open.
     """
     ensure_dir(directory, 0o700)
-    with _exclusive(directory, deadline) as dir_fd:
-        with suppress(FileExistsError):
-            os.mkdir(copy.sha256, 0o700, dir_fd=dir_fd)
-        fd = os.open(copy.sha256, PATH, dir_fd=dir_fd)
-        if mount_id(fd) != mount_id(dir_fd):
-            return fd
-        os.close(fd)
-        _mount(copy, os.path.join(directory, copy.sha256))
+    roots: list[int] = []
+    try:
+        with _exclusive(directory, deadline) as dir_fd:
+            below = mount_id(dir_fd)
+            for copy in copies:
+                roots.append(_root(dir_fd, copy))
+                if mount_id(roots[-1]) == below:
+                    os.close(roots.pop())
+                    _mount(copy, os.path.join(directory, copy.sha256))
+                    roots.append(os.open(copy.sha256, PATH, dir_fd=dir_fd))
+    except BaseException:
+        for root in roots:
+            os.close(root)
+        raise
+    return roots
+
+
+def _root(dir_fd: int, copy: Copy) -> int:
+    """Open the mount point of a copy; make it if it is missing."""
+    try:
+        return os.open(copy.sha256, PATH, dir_fd=dir_fd)
+    except FileNotFoundError:
+        os.mkdir(copy.sha256, 0o700, dir_fd=dir_fd)
         return os.open(copy.sha256, PATH, dir_fd=dir_fd)
 
 
 def _mount(copy: Copy, target: str) -> None:
+    from warmstart.host import loops
+
     file = open_regular(copy.path)
     try:
         device, path = loops.attach(file, copy.path)
@@ -380,6 +411,8 @@ def uses(directory: str) -> list[Use]:
 
 def _use(fd: int, copy: _Copy) -> Use:
     """Return the last use of a copy; raises `OSError`, `ValueError` or `TypeError` if its place is not known."""
+    from warmstart.store.maintenance import Use  # a hook reports no uses
+
     scope, profile, namespace, bundle = wire.parse(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
     return Use(str(scope), str(profile), str(namespace), str(bundle), copy.used)
 

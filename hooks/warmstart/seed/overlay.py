@@ -107,6 +107,30 @@ class View(NamedTuple):
     hidden: list[str]  # paths of whiteouts; none is below another
 
 
+class JobIds:
+    """A job's ids for its views; the user namespace that maps root's files to them is made once, when it is needed.
+
+    A context manager, which closes that.
+    """
+
+    def __init__(self, job: Identity) -> None:
+        self.uid, self.gid = job.uid, job.gid
+        self._namespace = -1
+
+    def __enter__(self) -> JobIds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._namespace >= 0:
+            os.close(self._namespace)
+
+    def namespace(self) -> int:
+        """Return a descriptor of the user namespace, which stays this object's. Raises `OSError`."""
+        if self._namespace < 0:
+            self._namespace = linux.user_namespace(self.uid, self.gid)
+        return self._namespace
+
+
 class Shown(NamedTuple):
     """A mounted view."""
 
@@ -122,7 +146,7 @@ class FrozenView(NamedTuple):
 
 
 def show(  # noqa: PLR0917 - target, bundles, job and deadline
-    run_fd: int, subdir: str, directory: str, picked: Picked, job: Identity, deadline: Deadline
+    run_fd: int, subdir: str, directory: str, picked: Picked, job: JobIds, deadline: Deadline
 ) -> Shown:
     """Mount a view of the bundles at `cache/<subdir>` of a run; `directory` is the node's `layers`.
 
@@ -130,13 +154,12 @@ def show(  # noqa: PLR0917 - target, bundles, job and deadline
     `BundleDamaged` if index and manifest of a bundle disagree.
     """
     view = _view(picked)
-    roots: list[int] = []
     try:
-        for _, copy in picked:
-            roots.append(node_cache.mounted(directory, copy, deadline))
-        mapped = build(run_fd, subdir, roots, view.hidden, job)
+        roots = node_cache.mounted(directory, [copy for _, copy in picked], deadline)
     except OSError as error:
         raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
+    try:
+        mapped = build(run_fd, subdir, roots, view.hidden, job)
     finally:
         for root in roots:
             os.close(root)
@@ -178,7 +201,7 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-def build(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: Identity) -> bool:
+def build(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds) -> bool:
     """Mount a view of `layers` (O_PATH descriptors of mounted bundles, topmost first) at `cache/<subdir>`.
 
     `cache/<subdir>` must exist, and root must own it and its parents. `hidden` are paths that the job must not see
@@ -196,7 +219,7 @@ def build(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str]
 
 
 def _build(  # noqa: PLR0917 - the arguments of `build`, and whether to map ids
-    run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: Identity, mapped: bool
+    run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds, mapped: bool
 ) -> bool:
     ensure_dir(SEED, 0o700, run_fd)
     with opened_dir(SEED, run_fd) as seed:
@@ -211,7 +234,7 @@ def _build(  # noqa: PLR0917 - the arguments of `build`, and whether to map ids
                 options = f"lowerdir={':'.join(names)},{_OPTIONS}"
                 linux.mount("warmstart", "merged", "overlay", linux.RESTRICTED, options)
                 linux.make_private("merged")
-                _detach_layers(profile_dir, len(layers))
+                _detach_layers(len(layers))
                 linux.bind("merged", f"../../cache/{subdir}")
         except BaseException:
             remove_tree(seed, subdir, after(_REMOVAL))
@@ -219,33 +242,28 @@ def _build(  # noqa: PLR0917 - the arguments of `build`, and whether to map ids
     return mapped
 
 
-def _make_upper(job: Identity) -> None:
+def _make_upper(job: JobIds) -> None:
     for name in ("work", "merged", "upper"):
         os.mkdir(name, 0o700)
     os.chown("upper", job.uid, job.gid)
 
 
-def _attached(layers: Sequence[int], job: Identity | None) -> list[str]:
+def _attached(layers: Sequence[int], job: JobIds | None) -> list[str]:
     """Attach a clone of each layer at `l<n>`, id-mapped if `job` is given; return their names."""
     names = [f"l{number}" for number in range(len(layers))]
-    userns = linux.user_namespace(job.uid, job.gid) if job else -1
-    try:
-        for name, layer in zip(names, layers, strict=True):
-            os.mkdir(name, 0o700)
-            clone = linux.clone(layer)
-            try:
-                if job:
-                    linux.map_ids(clone, userns)
-                linux.attach(clone, name)
-            finally:
-                os.close(clone)
-    finally:
-        if userns >= 0:
-            os.close(userns)
+    for name, layer in zip(names, layers, strict=True):
+        os.mkdir(name, 0o700)
+        clone = linux.clone(layer)
+        try:
+            if job:
+                linux.map_ids(clone, job.namespace())
+            linux.attach(clone, name)
+        finally:
+            os.close(clone)
     return names
 
 
-def _make_whiteouts(hidden: Sequence[str], job: Identity) -> None:
+def _make_whiteouts(hidden: Sequence[str], job: JobIds) -> None:
     """Make a whiteout at each path. The job owns the parents: a merged directory has the owner of its topmost one."""
     if len(hidden) > MOST_WHITEOUTS:
         raise OSError(errno.E2BIG, f"{len(hidden)} files of its bundles must be hidden, the limit is {MOST_WHITEOUTS}")
@@ -261,16 +279,16 @@ def _make_whiteouts(hidden: Sequence[str], job: Identity) -> None:
         os.mknod(f"{WHITEOUTS}/{path}", stat.S_IFCHR, os.makedev(0, 0))
 
 
-def _make_folder(path: str, job: Identity) -> None:
+def _make_folder(path: str, job: JobIds) -> None:
     os.mkdir(path, 0o755)
     os.chmod(path, 0o755)  # whatever the umask is
     os.chown(path, job.uid, job.gid)
 
 
-def _detach_layers(profile_dir: int, count: int) -> None:
+def _detach_layers(count: int) -> None:
     for number in range(count):
-        linux.unmount(f"l{number}", profile_dir)
-        os.rmdir(f"l{number}", dir_fd=profile_dir)
+        linux.unmount_here(f"l{number}")
+        os.rmdir(f"l{number}")
 
 
 @contextmanager

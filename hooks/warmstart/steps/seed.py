@@ -32,6 +32,7 @@ from warmstart.store.layout import Namespace
 if TYPE_CHECKING:
     from warmstart.seed.client import JobClient
     from warmstart.seed.node_cache import Copy
+    from warmstart.seed.overlay import JobIds
 
 NAME = "seed"
 # Why a profile is cold, if no error is the reason; docs/reference/audit.md explains them.
@@ -183,17 +184,25 @@ class _Seeding:
 
     def mount(self) -> None:
         """Mount the overlays. After the first one that is unavailable, this and all later profiles are extracted."""
-        for number, source in enumerate(self._sources):
-            if source.profile.suits_overlay:
-                with self._cold_on_failure(source.profile):
-                    mounted = self._mounted(source)
-                    if mounted is None:
-                        return
-                    self._sources[number] = mounted
+        if not any(source.profile.suits_overlay for source in self._sources):
+            return
+        from warmstart.seed.overlay import JobIds
+
+        with JobIds(self._identity) as ids:
+            for number, source in enumerate(self._sources):
+                if source.profile.suits_overlay:
+                    with self._cold_on_failure(source.profile):
+                        mounted = self._mounted(source, ids)
+                        if mounted is None:
+                            return
+                        self._sources[number] = mounted
 
     def extract(self) -> None:
         """Extract entries that are not mounted, and rewrite entries that contain their own path."""
         for source in self._sources:
+            if source.way and not source.profile.relocate:
+                self._done(source)
+                continue
             with self._cold_on_failure(source.profile), self._opened_cache(source.profile) as cache:
                 try:
                     if not source.way:
@@ -205,7 +214,7 @@ class _Seeding:
                     raise
                 self._done(source)
 
-    def _mounted(self, source: _Source) -> _Source | None:
+    def _mounted(self, source: _Source, ids: JobIds) -> _Source | None:
         from warmstart.seed import overlay
         from warmstart.seed.overlay import OverlayUnavailable
 
@@ -213,9 +222,7 @@ class _Seeding:
         deadline = context.deadline.within(MOUNTING_SECONDS)
         with opened_dir(context.record.run_directory) as base:
             try:
-                shown = overlay.show(
-                    base, profile.subdir, context.paths.layers, source.copied, self._identity, deadline
-                )
+                shown = overlay.show(base, profile.subdir, context.paths.layers, source.copied, ids, deadline)
             except OverlayUnavailable as error:
                 context.audit.emit(events.OVERLAY_FAILED, profile=profile.name, error=error.as_audit())
                 return None
@@ -305,7 +312,7 @@ def _copied(
 
     The others are left out; one event for each reason names the first of them and tells how many they are.
     """
-    from warmstart.seed.node_cache import FetchOverBudget, has_copy, local_copy
+    from warmstart.seed.node_cache import FetchOverBudget, copy_here, local_copy
     from warmstart.seed.overlay import MOST_BUNDLES, TooManyLayers
 
     copied: list[tuple[Offer, Copy]] = []
@@ -314,21 +321,22 @@ def _copied(
         if profile.suits_overlay and len(copied) == MOST_BUNDLES:
             left_out += [TooManyLayers(bundle=other.bundle, most=MOST_BUNDLES) for other in offers[number:]]
             break
-        if not has_copy(context.paths.bundles, offer):
+        copy = copy_here(context.paths.bundles, offer)
+        if copy is None:
             budget.spread()
-        try:
-            copy = local_copy(
-                context.paths.bundles,
-                Namespace(context.policy.paths.store, offer.scope, profile.name, namespace),
-                offer,
-                store=context.store,
-                most_bytes=budget.bytes,
-                deadline=budget.fetching,
-            )
-        except FetchOverBudget as error:
-            left_out.append(error)
-            continue
-        budget.bytes -= copy.fetched
+            try:
+                copy = local_copy(
+                    context.paths.bundles,
+                    Namespace(context.policy.paths.store, offer.scope, profile.name, namespace),
+                    offer,
+                    store=context.store,
+                    most_bytes=budget.bytes,
+                    deadline=budget.fetching,
+                )
+            except FetchOverBudget as error:
+                left_out.append(error)
+                continue
+            budget.bytes -= copy.fetched
         copied.append((offer, copy))
     for _, errors in groupby(left_out, lambda error: error.code):
         first, *others = errors

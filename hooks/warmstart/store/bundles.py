@@ -19,7 +19,6 @@ from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_d
 from warmstart.lean import Callable, Iterator, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
-from warmstart.store.atomic import publish, temp_file
 from warmstart.store.blocklist import Blocks
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
@@ -32,7 +31,6 @@ from warmstart.store.layout import (
     is_user_scope,
     store_errors,
 )
-from warmstart.store.locks import publish_lock
 from warmstart.store.manifest import Draft, Entries, Manifest
 
 # Sets the id of a new bundle by the index and the directory of its namespace; returns None if it is not needed.
@@ -310,6 +308,9 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Pu
 
 
 def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _WithId) -> Published:
+    from warmstart.store.atomic import temp_file  # not needed to read
+    from warmstart.store.locks import publish_lock
+
     with store_errors("publish a bundle"):
         _unblocked(where, draft.producer.user, draft.producer.uid)
         dir_fd = layout.make_namespace(where)
@@ -343,6 +344,8 @@ def _stored_size(found: Manifest) -> int:
 
 def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:
     """Make a bundle visible and update the index; return whether the index lists it."""
+    from warmstart.store.atomic import publish, temp_file
+
     with temp_file(dir_fd, owner) as (temp, fd):
         write_all(fd, manifest.encode(found))
         os.fsync(fd)  # before the first link: if the store is full, nothing has been linked
@@ -361,6 +364,8 @@ def publish_marks(dir_fd: int, owner: str, like: str, supersedes: dict[str, str]
 
     Its squashfs is an empty file, which nobody reads. The caller holds the publish lock. Raises `OSError`.
     """
+    from warmstart.store.atomic import temp_file
+
     with temp_file(dir_fd, owner) as (temp, fd):
         size, sha256 = copy_hashed(fd)
         found = index.read_manifest(dir_fd, like)
@@ -370,6 +375,8 @@ def publish_marks(dir_fd: int, owner: str, like: str, supersedes: dict[str, str]
 
 def reindex(where: Namespace, owner: str) -> Reindexed:
     """Rebuild the index of a namespace from its manifests."""
+    from warmstart.store.locks import publish_lock
+
     with store_errors("rebuild the index"), opened_dir(where.path) as dir_fd, publish_lock(where.path):
         made = index.rebuild(dir_fd, owner)
     return Reindexed(len(made.bundles), made.refused)

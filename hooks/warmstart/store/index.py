@@ -26,7 +26,6 @@ from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
 from warmstart.host.wire import Json
 from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, loads, suppress
 from warmstart.store import layout, manifest
-from warmstart.store.atomic import replace
 from warmstart.store.blocklist import Blocks
 from warmstart.store.layout import MANIFEST, is_bundle_id, is_user_scope
 from warmstart.store.manifest import (
@@ -142,6 +141,8 @@ def update(dir_fd: int, owner: str) -> Index:
         known = {listed.bundle: listed for listed in index.bundles} if index else {}
         index = _covering(dir_fd, known)
         if index != written:
+            from warmstart.store.atomic import replace  # not needed to read
+
             replace(dir_fd, owner, NAME, _encode(index))
             written = index
         covered = {listed.bundle for listed in index.bundles} | index.refused.keys()

@@ -248,7 +248,7 @@ def test_one_prolog_mounts_at_a_time(node: Node) -> None:
         with pytest.raises(OSError, match="still mounting"):
             node_cache.unmount(str(layers), "ab", after(0.02))
         with pytest.raises(OSError, match="still mounting"):
-            node_cache.mounted(str(layers), Copy(str(node.directory), "ab", 0), after(0.02))
+            node_cache.mounted(str(layers), [Copy(str(node.directory), "ab", 0)], after(0.02))
     finally:
         os.close(held)
 

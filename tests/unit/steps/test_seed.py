@@ -17,7 +17,6 @@ from tests.support.packed import MTIME_NS
 from tests.support.runs import a_context, events
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.identity import Identity
 from warmstart.profiles import facts, registry
 from warmstart.record import Seeded
 from warmstart.seed import overlay
@@ -71,7 +70,7 @@ class Node:
         shown: list[tuple[str, list[str]]] = []
 
         def show(  # noqa: PLR0917 - overlay.show's
-            run_fd: int, subdir: str, directory: str, picked: overlay.Picked, job: Identity, deadline: Deadline
+            run_fd: int, subdir: str, directory: str, picked: overlay.Picked, job: overlay.JobIds, deadline: Deadline
         ) -> Shown:
             assert os.fstat(run_fd).st_ino == self.cache.parent.stat().st_ino
             assert (directory, job.uid) == (self.context.paths.layers, os.getuid())

@@ -155,7 +155,7 @@ def test_a_store_that_can_not_be_written_can_be_read(tmp_path: Path, monkeypatch
     publish(tmp_path, "a")
     before = offered(tmp_path)
     Path(namespace(tmp_path).path, index.NAME).unlink()
-    monkeypatch.setattr(index, "replace", failing(errno.EROFS))
+    monkeypatch.setattr(publishing, "replace", failing(errno.EROFS))
     assert offered(tmp_path) == before
 
 
@@ -204,7 +204,7 @@ def test_an_update_sees_what_was_published_while_it_wrote(tmp_path: Path, monkey
         for name in files(other) - {index.NAME} - files(tmp_path):  # whoever linked it dies before its index
             shutil.copy(Path(namespace(other).path, name), namespace(tmp_path).path)
 
-    monkeypatch.setattr(index, "replace", replace)
+    monkeypatch.setattr(publishing, "replace", replace)
     publish(tmp_path, "c", content=b"3")
     listed = json.loads(Path(namespace(tmp_path).path, index.NAME).read_text())["bundles"]
     assert sorted(entry for bundle in listed for entry in bundle["entries"]) == ["a", "b", "c"]
@@ -256,7 +256,7 @@ def test_a_full_store_leaves_nothing_half_done(
     """If space runs out while publishing, the error is `store-full` and nothing of the bundle is left."""
     publish(tmp_path, "a", content=b"1")
     before = files(tmp_path)
-    monkeypatch.setattr(bundles, call, failing(number))
+    monkeypatch.setattr(bundles if call == "write_all" else publishing, call, failing(number))
     with pytest.raises(StoreFull):
         publish(tmp_path, "b", content=b"2")
     monkeypatch.undo()
@@ -267,7 +267,7 @@ def test_a_full_store_leaves_nothing_half_done(
 def test_a_full_store_after_the_links_does_not_take_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundle is published; only the index is late, and the next publisher writes it."""
     publish(tmp_path, "a", content=b"1")
-    monkeypatch.setattr(index, "replace", failing(errno.ENOSPC))
+    monkeypatch.setattr(publishing, "replace", failing(errno.ENOSPC))
     made = publish(tmp_path, "b", content=b"2")
     assert made.bundle
     assert made.indexed is False

@@ -144,8 +144,9 @@ def _show(parent: str, name: str) -> _Shown:
         try:
             copy = Copy(f"{base}/bundles", "0" * 64, 0)
             os.close(pack(f"{base}/entries", copy.path, after(SECONDS)))
-            layer = node_cache.mounted(f"{base}/layers", copy, after(SECONDS))
-            mapped = overlay.build(run, "x", [layer], [], Identity("nobody", 65534, 65534))
+            layers = node_cache.mounted(f"{base}/layers", [copy], after(SECONDS))
+            with overlay.JobIds(Identity("nobody", 65534, 65534)) as nobody:
+                mapped = overlay.build(run, "x", layers, [], nobody)
         except WarmstartError as error:
             return _Shown(str(error), mapped=False)
         except OSError as error:
