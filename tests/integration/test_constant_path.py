@@ -194,6 +194,7 @@ def test_the_table_of_the_docs(site: Site, contained: Callable[[str], Site]) -> 
         cells = []
         for column in columns:
             (seen,) = column[kind]
+            assert seen.count(" ") == 3, f"{kind}: {seen}"  # without a prolog most of it is empty
             cache, numba, tmpdir, content = seen.split()
             assert (numba, tmpdir, content) == (f"{cache}/numba", "RUN/tmp", "marker+numba")
             cells.append(f"`{cache}`")
