@@ -6,21 +6,10 @@ node judges (`tests.support.judge`): after the kill nothing in the store is half
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support.hook_site import HOOKS, HookSite, a_hook_site
+from tests.support.hook_site import HOOKS, HookSite
 from tests.support.sweeping import Killed, chosen, recover, report
-
-pytestmark = pytest.mark.usefixtures("capable_host")
-
-
-@pytest.fixture(scope="module")
-def hook_site(capable_host: None) -> Iterator[HookSite]:
-    """Return the module's site."""
-    with a_hook_site() as site:
-        yield site
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
@@ -44,8 +33,10 @@ def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, whole
         found += [f"maintenance leaves {problem}" for problem in still]
         if site.neighbours() != before:
             found.append("others' files have changed")
-        outcomes.append(Killed(hook, call, left, repaired))
-        wrong += [f"before call {call} of {calls}: {text}" for text in found]
+        assert done.stopped_at is not None
+        name, _, where, domain = done.stopped_at
+        outcomes.append(Killed(hook, call, name, where, domain, left, repaired))
+        wrong += [f"before call {call} of {calls}, {name} in {where} ({domain}): {text}" for text in found]
     assert wrong == []
     if whole:
         report(f"kills-{hook}", outcomes, calls)

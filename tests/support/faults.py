@@ -106,6 +106,7 @@ class Done(NamedTuple):
     sites: list[CallSite]  # that it came by, in this order, each once
     calls: int  # that change something
     hits: int  # calls that failed by the fault
+    stopped_at: CallSite | None  # where it was killed
 
 
 class _Shared:
@@ -131,6 +132,7 @@ class _Shared:
 
 
 _CALLS, _HITS, _STOPPED = 1, 2, 3
+_STOP = b"!"  # how the line of the site begins at which a process stopped
 
 
 class Faults:
@@ -171,13 +173,16 @@ class Faults:
             status_word = self._wait(pid)
             stderr.seek(0)
             text = stderr.read().decode("utf-8", "replace")
-        sites = [CallSite(*json.loads(line)) for line in self._shared.lines()]
+        lines = self._shared.lines()
+        sites = [CallSite(*json.loads(line)) for line in lines if not line.startswith(_STOP)]
+        stops = [CallSite(*json.loads(line[1:])) for line in lines if line.startswith(_STOP)]
         return Done(
             os.waitstatus_to_exitcode(status_word) if os.WIFEXITED(status_word) else None,
             text,
             list(dict.fromkeys(sites)),
             self._shared.counter(_CALLS),
             self._shared.counter(_HITS),
+            stops[0] if stops else None,
         )
 
     def _wait(self, pid: int) -> int:
@@ -219,7 +224,7 @@ class Faults:
                 self._seen.add(site)
                 self._shared.append(json.dumps(site).encode())
             if site.kind in CHANGES and (site.domain != ELSEWHERE or site.kind in _IN_MEMORY):
-                self._changing()
+                self._changing(site)
             if self._fault is not None and self._fault.site == site:
                 self._shared.count(_HITS)
                 if self._fault.error == EXIT:
@@ -232,8 +237,9 @@ class Faults:
         call.__name__ = name
         return call
 
-    def _changing(self) -> None:
+    def _changing(self, site: CallSite) -> None:
         if self._shared.count(_CALLS) == self._stop_at and not self._shared.counter(_STOPPED):
+            self._shared.append(_STOP + json.dumps(site).encode())
             self._shared.count(_STOPPED, self._real_getpid())
             while True:
                 time.sleep(60)

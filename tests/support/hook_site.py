@@ -47,6 +47,7 @@ JOB, NEIGHBOUR = 90_000_007, 90_000_008  # ids that no cluster of another test h
 USER, OTHER = ("ws-alice", 64201), ("ws-bob", 64202)
 IMAGE, WANTED = "reg.example.com/team/tool:1", "reg.example.com/team/wanted:1"
 KIND = f"{os.uname().machine}.oci1"
+MADE = "made"  # the copy of a site where nothing but its making has happened
 LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
 POLICY = """\
 version: 1
@@ -86,6 +87,13 @@ class HookSite:
         """Make the site: a store with an image and bundles of two users, and the neighbour's job between its hooks."""
         self._top = top
         self.base, self._saved = top / "live", top / "saved"
+        self._before: dict[str, Callable[[], None]] = {
+            "maintain": self._need_maintenance,
+            "maintain-store": self._need_store_maintenance,
+            "prolog": lambda: self.run("prolog-slurmctld"),
+            "epilog": lambda: self.run("prolog-slurmctld"),
+            "epilog-slurmctld": lambda: self.run("prolog-slurmctld"),
+        }
         self.store, self.workspace = self.base / "store", self.base / "workspace" / NODE
         for name, owner in (("store", "daemon"), ("specs", "games"), ("audit", "root"), ("constant", "root")):
             (self.base / name).mkdir(parents=True)
@@ -107,7 +115,8 @@ class HookSite:
             self.run("epilog", job, user)
         self.run("prolog", NEIGHBOUR, OTHER)
         self._unmount()
-        subprocess.run(["cp", "-a", str(self.base), str(self._saved)], check=True)
+        self._saved.mkdir()
+        self._copy(self.base, self._saved / MADE)
         # Joining a namespace is how a hook mounts the cache for a job.
         argv = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--propagation=private", "sleep", "infinity"]
         self._namespace = subprocess.Popen(argv)
@@ -150,22 +159,32 @@ class HookSite:
         return {part: str(self.base / names.get(part, part)) for part in parts}
 
     def prepare(self, hook: str) -> None:
-        """Bring the site back as it was made, and to where a hook is next."""
-        self._unmount()
-        with opened_dir(str(self._top)) as top:
-            remove_tree(top, self.base.name, after(30))
-        subprocess.run(["cp", "-a", str(self._saved), str(self.base)], check=True)
-        if hook in {"epilog", "job-container"}:
+        """Bring the site back as it was made, and to where a hook is next.
+
+        What comes before the hook and leaves no mounts is done once, and copied from then on.
+        """
+        saved = self._saved / (hook if hook in self._before else MADE)
+        if not saved.exists():
+            self._restore(self._saved / MADE)
+            self._before[hook]()
+            self._unmount()
+            self._copy(self.base, saved)
+        self._restore(saved)
+        if hook in {"epilog", "job-container", "maintain"}:
             self.run("prolog")
             self.work(2)
         elif hook == "import":
             self._request()
-        elif hook == "maintain":
-            self._need_maintenance()
-        elif hook == "maintain-store":
-            self._need_store_maintenance()
-        elif hook == "epilog-slurmctld":
-            self.run("prolog-slurmctld")
+
+    def _restore(self, saved: Path) -> None:
+        self._unmount()
+        with opened_dir(str(self._top)) as top:
+            remove_tree(top, self.base.name, after(30))
+        self._copy(saved, self.base)
+
+    @staticmethod
+    def _copy(source: Path, target: Path) -> None:
+        subprocess.run(["cp", "-a", str(source), str(target)], check=True)
 
     def _request(self) -> None:
         request = ImportRequest(
@@ -176,14 +195,12 @@ class HookSite:
         self._key = request.key
 
     def _need_maintenance(self) -> None:
-        """Leave what maintenance is for: a bundle in the spool, and a run without an epilog."""
+        """Leave a bundle in the spool. A run without an epilog comes beside it."""
         self.run("prolog")
-        self.work(2)
+        self.work(3)
         with self.without_store():
             self.run("epilog")
         assert os.listdir(self.paths.spool)
-        self.run("prolog")
-        self.work(3)
 
     def _need_store_maintenance(self) -> None:
         """Leave many small bundles, and what publishers left that died."""
@@ -310,21 +327,29 @@ class HookSite:
         return [problem.replace(str(self.base), "").lstrip("/") for problem in found]
 
     def close(self) -> None:
-        """Remove the site."""
+        """End its processes."""
         self._namespace.kill()
         self._namespace.wait()
-        self._unmount()
-        with opened_dir(str(self._top.parent)) as parent:
-            remove_tree(parent, self._top.name, after(60))
 
 
 @contextmanager
 def a_hook_site() -> Iterator[HookSite]:
-    """Give a site. Its path is short: TMPDIR has to leave room for sockets."""
+    """Give a site, in memory if overlays work there. Its path is short: TMPDIR has to leave room for sockets."""
     top = Path(tempfile.mkdtemp(prefix="ws-", dir="/var/tmp"))
-    top.chmod(0o755)
-    site = HookSite(top)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "warmstart-tests", str(top)], check=True)
     try:
-        yield site
+        os.setxattr(top, "user.overlay.probe", b"1")
+    except OSError:  # before Linux 6.6
+        subprocess.run(["umount", str(top)], check=True)
+        top.chmod(0o755)
+    try:
+        site = HookSite(top)
+        try:
+            yield site
+        finally:
+            site.close()
     finally:
-        site.close()
+        if os.path.ismount(top):
+            subprocess.run(["umount", "-l", str(top)], check=True)
+        with opened_dir(str(top.parent)) as parent:
+            remove_tree(parent, top.name, after(60))

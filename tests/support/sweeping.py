@@ -43,7 +43,10 @@ class Killed(NamedTuple):
     """What a kill before one call left, for the report."""
 
     hook: str
-    call: int  # its number among those that change something
+    number: int  # of the call, among those that change something
+    call: str
+    where: str
+    domain: str
     left: list[str]  # when the hook had run again
     repaired: str  # by what
 
@@ -111,6 +114,8 @@ def recover(site: HookSite, hook: str) -> tuple[list[str], str, list[str]]:
 
     Return what was left before maintenance, what repaired it, and what is left then.
     """
+    if hook == "epilog":
+        site.hook("epilog-slurmctld")  # the job is over
     if not site.problems(settled=True):
         return [], "", []
     site.hook(hook)

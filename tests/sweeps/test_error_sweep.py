@@ -7,22 +7,11 @@ the job all of its preparation or none. What is left when the hook has run again
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.faults import Fault
-from tests.support.hook_site import HOOKS, HookSite, a_hook_site
+from tests.support.hook_site import HOOKS, HookSite
 from tests.support.sweeping import Outcome, chosen, recover, report, what_happened, wrong_after
-
-pytestmark = pytest.mark.usefixtures("capable_host")
-
-
-@pytest.fixture(scope="module")
-def hook_site(capable_host: None) -> Iterator[HookSite]:
-    """Return the module's site."""
-    with a_hook_site() as site:
-        yield site
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
