@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from warmstart.errors import ResourceError
 from warmstart.lean import Callable, dumps, sha256
 from warmstart.profiles.contract import Fact, Profile
 
@@ -14,15 +15,22 @@ _MODEL = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part", "CP
 _FLAGS = ("flags", "Features")
 _PIECE = 4096
 _NVIDIA = "/proc/driver/nvidia"
-_SMALL = 64 << 10  # no file there is larger
 NONE = "none"  # NVIDIA's driver lists no GPU
+
+
+class FactUnreadable(ResourceError):
+    """A file of the kernel or of a driver could not be read, usually because no descriptor was left for it."""
+
+    code = "fact-unreadable"
+    template = "cannot tell what this node is: {path}: {problem}"
+    hint = "read the reason; mostly a job with many open files"
 
 
 def derive(profiles: list[Profile], image: str, declared: str = "") -> dict[str, str]:
     """Return the facts that the profiles name, and always `image` and `cpu`, as root sees them on this node.
 
     Only `declared`, the name of the job's declared files, comes from the job. `/proc/driver/nvidia` belongs to the
-    driver.
+    driver. Raises `FactUnreadable`: a wrong fact would mix the entries of different nodes.
     """
     known: dict[Fact, Callable[[], str]] = {
         "image": lambda: image,
@@ -50,10 +58,12 @@ def gpu(directory: str = _NVIDIA) -> str:
     models = set()
     try:
         addresses = os.listdir(f"{directory}/gpus")
-    except OSError:
+    except FileNotFoundError:
         return NONE
+    except OSError as error:
+        raise FactUnreadable(path=f"{directory}/gpus", problem=error.strerror) from error
     for address in addresses:
-        for line in _text(f"{directory}/gpus/{address}/information").splitlines():
+        for line in _first_block(f"{directory}/gpus/{address}/information").splitlines():
             key, _, value = line.partition(":")
             if key.strip() == "Model":
                 models.add(_word(value))
@@ -62,7 +72,7 @@ def gpu(directory: str = _NVIDIA) -> str:
 
 def driver(directory: str = _NVIDIA) -> str:
     """Return the version of this node's NVIDIA kernel driver, e.g. `535.104.05`; `none` if there is none."""
-    for line in _text(f"{directory}/version").splitlines():
+    for line in _first_block(f"{directory}/version").splitlines():
         if line.startswith("NVRM version:"):
             for word in line.split():
                 if "." in word and word.replace(".", "").isdigit():
@@ -74,30 +84,19 @@ def _word(value: str) -> str:
     return "-".join(value.split())[:100]
 
 
-def _text(path: str) -> str:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(fd, _SMALL).decode("ascii", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
-
-
 def cpu(path: str = _CPUINFO) -> str:
     """Return this node's CPU as `<machine>-<16 hex>`, equal on nodes that run the same native code.
 
     This is a fact because Inductor compiles with `-march=native`, and neither its names nor its checks show that
     (docs/cache-formats.md, Inductor). A library built here may crash elsewhere with illegal instructions. The hash has
     vendor, family and model, for which the compiler tunes, and the flags, because a hypervisor may hide some. Stepping,
-    microcode, clock and core count change no instruction and are left out. Only the first CPU is read. Raises `OSError`
-    if /proc is missing.
+    microcode, clock and core count change no instruction and are left out. Only the first CPU is read.
     """
+    text = _first_block(path)
+    if not text:
+        raise FactUnreadable(path=path, problem="it is empty, or there is none")
     fields = {}
-    for line in _first_block(path).splitlines():
+    for line in text.splitlines():
         key, _, value = line.partition(":")
         fields[key.strip()] = value.strip()
     model = [f"{key}={fields[key]}" for key in _MODEL if key in fields]
@@ -107,14 +106,22 @@ def cpu(path: str = _CPUINFO) -> str:
 
 
 def _first_block(path: str) -> str:
-    # Read only as much as needed: for every core's lines the kernel queries that core's clock.
+    """Return a file of the kernel or a driver up to its first empty line; "" if there is no such file.
+
+    Reads only as much as needed: for every core's lines the kernel queries that core's clock.
+    """
     text = b""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while b"\n\n" not in text and (piece := os.read(fd, _PIECE)):
-            text += piece
-    finally:
-        os.close(fd)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while b"\n\n" not in text and (piece := os.read(fd, _PIECE)):
+                text += piece
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise FactUnreadable(path=path, problem=error.strerror) from error
     return text.partition(b"\n\n")[0].decode("ascii", "replace")
 
 

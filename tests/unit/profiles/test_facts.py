@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from warmstart.profiles import registry
-from warmstart.profiles.facts import cpu, derive, driver, gpu, namespace
+from warmstart.profiles.facts import FactUnreadable, cpu, derive, driver, gpu, namespace
 
 CPUINFO = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -159,3 +160,24 @@ def test_a_namespace_without_a_fact_is_refused() -> None:
     """Entries that must not mix never share a namespace for want of a fact."""
     with pytest.raises(KeyError):
         namespace(registry.get("numba"), {"image": "sha256:1"})
+
+
+@pytest.mark.parametrize(("fact", "file"), [(cpu, ""), (driver, "version"), (gpu, "gpus/0/information")])
+def test_what_cannot_be_read_is_no_fact(tmp_path: Path, fact: Callable[[str], str], file: str) -> None:
+    """Descriptors may have run out, say. Another fact in its place would mix the entries of different nodes."""
+    (tmp_path / file).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(FactUnreadable, match=f"{tmp_path / file}: Is a directory"):
+        fact(str(tmp_path))
+
+
+def test_gpus_that_cannot_be_listed_are_not_none(tmp_path: Path) -> None:
+    """Only a node without the driver's directory has no GPU."""
+    (tmp_path / "gpus").touch()
+    with pytest.raises(FactUnreadable, match="gpus: Not a directory"):
+        gpu(str(tmp_path))
+
+
+def test_a_node_without_proc_is_like_no_other(tmp_path: Path) -> None:
+    """Else all such nodes were of one kind."""
+    with pytest.raises(FactUnreadable, match="there is none"):
+        cpu(str(tmp_path / "cpuinfo"))
