@@ -242,6 +242,12 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, published.check_bytes, self.path, name, owner, again)
 
+    def unrecorded(self, deadline: Deadline) -> list[str]:
+        """Return the names of images whose producers died before they wrote the metadata."""
+        from warmstart.images import published
+
+        return self._run(deadline, published.unrecorded, self.path)
+
     def quarantine(self, name: str, reason: str, deadline: Deadline, *, inode: int = 0) -> bool:
         """Quarantine a damaged image; False if it is gone, or another inode than `inode` has its name."""
         from warmstart.images import published

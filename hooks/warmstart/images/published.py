@@ -269,6 +269,15 @@ def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteC
     return answer
 
 
+def unrecorded(store: str) -> list[str]:
+    """Return the names of images whose producers died before they wrote the metadata; `check_bytes` writes it."""
+    with opened_folder(store) as images:
+        names = frozenset(os.listdir(images))
+        found = [name for name in sorted(names) if name.endswith(IMAGE) and not name.startswith(".")]
+        stems = [name.removesuffix(IMAGE) for name in found]
+        return [stem for stem in stems if stem + META not in names and _age(images, stem + IMAGE) > ABANDONED_S]
+
+
 def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
     with opened_folder(store, CHECKED) as folder:
         try:

@@ -333,6 +333,18 @@ def test_a_hash_that_its_producer_did_not_write_down_is_written_late(one_image: 
     assert (known["sha256"], known["size"], known["recorded_late"]) == (IMAGE_SHA256, len(image()), True)
 
 
+def test_images_that_nothing_is_known_of_are_found(one_image: Path) -> None:
+    """Their producers died after the link; one that has just linked its image may still be at work."""
+    images = one_image / "images"
+    (images / ".evicted-i.sqsh").touch()
+    assert published.unrecorded(str(one_image)) == []
+    (images / "i.json").unlink()
+    assert published.unrecorded(str(one_image)) == []
+    for path in images.iterdir():
+        os.utime(path, (0, 0))
+    assert published.unrecorded(str(one_image)) == ["i"]
+
+
 def test_damaged_results_of_a_check_are_none(one_image: Path) -> None:
     """What is no note of ours is read again, not believed."""
     published.check_bytes(str(one_image), "i", "t")

@@ -146,6 +146,7 @@ class StoreMaintenance:
         self.remove_empty()
         self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
         self.evict_images()
+        self.record_images()
         self.empty_quarantines()
         self.forget_requeued()
         self._session.store.identify(self._session.store_deadline())
@@ -163,6 +164,16 @@ class StoreMaintenance:
             for name in gone:
                 self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
             self._count(evicted=len(gone))
+
+    def record_images(self) -> None:
+        """Write down the hashes of images whose producers died before they did."""
+        for store in self._image_stores():
+            try:
+                for name in store.unrecorded(self._session.store_deadline()):
+                    # A damaged one is found, and replaced, by the next job that wants it.
+                    store.check_bytes(name, "maintenance", self._session.bundle_deadline())
+            except WarmstartError as error:
+                self._failed(error)
 
     def forget_requeued(self) -> None:
         """Forget jobs that were requeued for an image long ago."""

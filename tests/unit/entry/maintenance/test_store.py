@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 from tests.support import packed
 from tests.support.entry_site import SCOPE, EntrySite
+from tests.support.superblocks import image
 from warmstart.entry.maintenance.session import MaintenanceBusy, MaintenanceSession, maintenance_session
 from warmstart.entry.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.host.deadline import Deadline
@@ -213,6 +217,21 @@ def test_quotas_are_exact_here(entry_site: EntrySite, session: MaintenanceSessio
     assert work.report.removed == 1
     assert len(entry_site.offered()) == 1
     assert len(entry_site.offered("site")) == 2
+
+
+def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySite, session: MaintenanceSession) -> None:
+    """The image is whole, and has its hash from then on; one that cannot be read is an error, and keeps no other."""
+    shared, private = (entry_site.store / path for path in ("images", "private/team/images"))
+    for images in (shared, private):
+        images.mkdir(parents=True)
+    (shared / "a.sqsh").mkdir()
+    (private / "b.sqsh").write_bytes(image())
+    for path in (shared / "a.sqsh", private / "b.sqsh"):
+        os.utime(path, (0, 0))
+    work = StoreMaintenance(session)
+    work.record_images()
+    assert json.loads((private / "b.json").read_text())["sha256"] == hashlib.sha256(image()).hexdigest()
+    assert work.report.failed == 1
 
 
 @pytest.mark.parametrize("fails", [False, True])
