@@ -43,17 +43,17 @@ demo: setup ## a real four-node cluster here, the same jobs without warmstart an
 test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
-test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability,slurm-releases}.md
+test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability*,slurm-releases}.md
 	$(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
 	$(BIN)/python -m tests.results build/tests.xml >build/test-results.md && \
 	mv build/test-results.md docs/test-results.md; \
-	$(BIN)/python -m tests.reliability >build/reliability.md && mv build/reliability.md docs/reliability.md; \
+	$(BIN)/python -m tests.reliability; \
 	$(BIN)/python -m tests.matrix >build/slurm-releases.md && mv build/slurm-releases.md docs/slurm-releases.md; \
 	exit $$status
 
 fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/fuzz/corpus
 	$(BIN)/python -m tests.fuzz $(or $(SECONDS),600)
-	$(BIN)/python -m tests.reliability >build/reliability.md && mv build/reliability.md docs/reliability.md
+	$(BIN)/python -m tests.reliability
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
 	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)

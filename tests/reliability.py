@@ -1,22 +1,23 @@
-"""Write what warmstart promises when things fail, and what the last sweeps showed: docs/reliability.md.
+"""Write what warmstart promises when things fail, and what the last sweeps showed.
 
-    python -m tests.reliability [DIRECTORY] >docs/reliability.md
+    python -m tests.reliability
 
-The figures are what the sweeps left in build/reliability: a JSON file of each sweep of hooks and of `make fuzz`, and
-Markdown fragments of other suites, which are taken as they are. `PROMISES` is the rest; a unit test holds that each of
-its tests exists.
+writes docs/reliability.md, and docs/reliability-calls.md with a row for each call site. The figures are what the sweeps
+left in build/reliability: a JSON file of each sweep of hooks and of `make fuzz`, and Markdown fragments of other
+suites, which are taken as they are. `PROMISES` is the rest; a unit test holds that each of its tests exists.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.documents import ROOT
 from tests.support.hook_site import HOOKS
 from tests.support.sweeping import REPORTS
 
@@ -25,13 +26,40 @@ INTRO = """\
 
 What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it. `make test-all`
 writes this page (`python -m tests.reliability`) from what its sweeps leave in `build/reliability`; `make fuzz` adds the
-figures of the parsers. The tests' paths are below [tests](../tests).
+figures of the parsers. The tests' paths are below [tests](../tests). What each error and each kill did, call by call:
+[reliability-calls.md](reliability-calls.md).
 """
 ERRORS_INTRO = """\
 One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
 work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed with a
 reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the hook had run
 again; maintenance removed all of it.
+"""
+KILLS_INTRO = """\
+SIGKILL before each call that changes something, then the same hook, then maintenance. The task prolog is not among the
+hooks: it prints, and changes nothing but the link at the constant path (`constant_path: link`). If that fails, or is
+killed, the job has its cache at its own path.
+"""
+CALLS_INTRO = """\
+# Reliability, call by call
+
+What the last sweeps did to each call of each hook, and what came of it. `make test-all` writes this page; a summary and
+the promises are in [reliability.md](reliability.md).
+
+The *part* of the installation is where the call's file is; *kernel* is what is about no file, or one in `/proc` or
+`/dev`. *In* is the function that calls, after `<` who called it. Calls are in the order in which the hook makes them.
+"""
+CALLS_ERRORS = """\
+A column for each error that a call may have by its man page, or on a network file system. *None*: the hook did its
+work; *told*: an event or a message names the error, and the job ran, cold or without the part; *verdict*: the job
+failed with a reason; *drained*: the node was drained; blank: the call has no such error there. The last column has the
+[codes](reference/errors.md) of the events. `+`: something of the job was left when the hook had run again, and
+maintenance removed it.
+"""
+CALLS_KILLS = """\
+SIGKILL on the way into the call, so that its change did not happen; then the same hook again. *Left* is what was there
+then; *removed by* is what removed it. Blank: nothing was left. A call that a hook makes several times was killed each
+time.
 """
 
 # What other suites write: title of the section, names of their files.
@@ -60,6 +88,7 @@ PROMISES = (
         "the store see whole bundles and images only.",
         (
             "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
+            "crash/test_task_prolog_sweep.py::test_no_link_costs_the_constant_path_only",
             "crash/test_image_kill_sweep.py::test_killed_at_every_step",
             "crash/test_store_kill_sweep.py::test_a_compaction_killed_at_any_step",
             "crash/test_supersede_kill_sweep.py::test_a_replacement_killed_at_any_step",
@@ -114,7 +143,7 @@ def page(reports: Path) -> str:
         ERRORS_INTRO,
         *_errors(_read(reports, "errors")),
         "\n## Killed before every change\n",
-        "SIGKILL before each call that changes something, then the same hook, then maintenance.\n",
+        KILLS_INTRO,
         *_kills(_read(reports, "kills")),
         "\n## Foreign bytes\n",
         *_fuzz(reports / "fuzz.json"),
@@ -123,6 +152,61 @@ def page(reports: Path) -> str:
         found = [_wrapped(fragment.read_text()) for fragment in sorted(reports.glob(names))]
         parts += [f"\n## {title}\n", "\n\n".join(found) or "Not run."]
     return "\n".join(parts) + "\n"
+
+
+def calls_page(reports: Path) -> str:
+    """Return the page with a row for each call site, for the reports in a directory."""
+    parts = [CALLS_INTRO, "## Errors\n", CALLS_ERRORS]
+    for hook, report in _read(reports, "errors").items():
+        parts += [f"### Errors: {hook}\n", *_errors_by_call(report["outcomes"]), ""]
+    parts += ["## Kills\n", CALLS_KILLS]
+    for hook, report in _read(reports, "kills").items():
+        parts += [f"### Kills: {hook}\n", *_kills_by_call(report["outcomes"]), ""]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+Row = tuple[str, str, str]
+
+
+def _by_call(outcomes: Iterable[Any]) -> dict[Row, list[Any]]:
+    """Group outcomes by part, call and function, without the numbers of lines: these change with every release."""
+    rows: dict[Row, list[Any]] = {}
+    for one in outcomes:
+        where = re.sub(r":\d+\b", "", one["where"])
+        rows.setdefault((one["domain"], f"`{one['call']}`", f"`{where}`"), []).append(one)
+    return rows
+
+
+def _errors_by_call(outcomes: Iterable[Any]) -> Iterable[str]:
+    rows = _by_call(outcomes)
+    errors = sorted({one["error"] for found in rows.values() for one in found})
+    yield f"| part | call | in | {' | '.join(errors)} | codes |"
+    yield "|---" * (len(errors) + 4) + "|"
+    for row, found in rows.items():
+        cells = [
+            _unique(_kind(one["outcome"]) + "+" * bool(one["left"]) for one in found if one["error"] == error)
+            for error in errors
+        ]
+        codes = _unique(code for one in found for code in re.findall(r"([a-z-]+) \([a-z]+\)", one["outcome"]))
+        yield f"| {' | '.join((*row, *cells, codes))} |"
+
+
+def _kills_by_call(outcomes: Iterable[Any]) -> Iterable[str]:
+    yield "| part | call | in | kills | left | removed by |"
+    yield "|---|---|---|---|---|---|"
+    for row, found in _by_call(outcomes).items():
+        left = _unique(_nameless(text) for one in found for text in one["left"])
+        removed_by = _unique(one["repaired"] for one in found if one["repaired"])
+        yield f"| {' | '.join((*row, str(len(found)), left, removed_by))} |"
+
+
+def _nameless(problem: str) -> str:
+    """Return what was left without what differs from run to run: hashes, numbers, times."""
+    return re.sub(r"(?:(?:[0-9a-f]{8,}|\d[\dTZ]{2,})[-.]?)+", "…", problem)
+
+
+def _unique(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(texts))
 
 
 def _wrapped(fragment: str) -> str:
@@ -204,4 +288,5 @@ def _fuzz(path: Path) -> Iterable[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(Path(sys.argv[1]) if len(sys.argv) > 1 else REPORTS))
+    (ROOT / "docs/reliability.md").write_text(page(REPORTS))
+    (ROOT / "docs/reliability-calls.md").write_text(calls_page(REPORTS))

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tests import reliability
+from tests.support.hook_site import HOOKS
 from tests.support.sweeping import Killed, Outcome
 
 TESTS = Path(reliability.__file__).parent
@@ -26,11 +27,14 @@ def test_each_named_test_exists() -> None:
 def test_the_page_counts_what_the_sweeps_found(tmp_path: Path) -> None:
     """By hook, by part and errno; fragments of other suites stand as they are."""
     outcomes = [
-        Outcome("prolog", "open", "a.py:f", "store", "EIO", "store-failed (store), job-refused (user)", [], ""),
-        Outcome("prolog", "open", "a.py:f", "store", "ESTALE", "none", ["x"], "maintain"),
-        Outcome("prolog", "mkdir", "a.py:f", "state", "EROFS", "state-unusable (node); drains", [], ""),
+        Outcome("prolog", "open", "a.py:f:3", "store", "EIO", "store-failed (store), job-refused (user)", [], ""),
+        Outcome("prolog", "open", "a.py:f:3", "store", "ESTALE", "none", ["x"], "maintain"),
+        Outcome("prolog", "mkdir", "b.py:g:1 < a.py:f:3", "state", "EROFS", "state-unusable (node); drains", [], ""),
     ]
-    kills = [Killed("epilog", 1, [], ""), Killed("epilog", 2, ["x"], "maintain")]
+    kills = [
+        Killed("epilog", 1, "mkdir", "a.py:f:3", "state", [], ""),
+        Killed("epilog", 2, "mkdir", "a.py:f:9", "state", [".tmp-n1-0a1b2c3d-77123: was left"], "maintain"),
+    ]
     for name, found in (("errors-prolog", outcomes), ("kills-epilog", kills)):
         text = {"cases": 10, "outcomes": [one._asdict() for one in found]}
         (tmp_path / f"{name}.json").write_text(json.dumps(text))
@@ -41,3 +45,14 @@ def test_the_page_counts_what_the_sweeps_found(tmp_path: Path) -> None:
     assert "| epilog | 10 | 2 | 1 |" in page
     assert "Not run." in page  # make fuzz
     assert page.endswith("\n## Load\n\n2,000 jobs\n")
+    calls = reliability.calls_page(tmp_path)
+    assert "| part | call | in | EIO | EROFS | ESTALE | codes |" in calls
+    assert "| store | `open` | `a.py:f` | verdict |  | none+ | store-failed, job-refused |" in calls
+    assert "| state | `mkdir` | `b.py:g < a.py:f` |  | drained |  | state-unusable |" in calls
+    assert "| state | `mkdir` | `a.py:f` | 2 | .tmp-n1-…: was left | maintain |" in calls
+
+
+def test_each_program_that_slurm_or_systemd_starts_as_root_is_swept() -> None:
+    """`maintain` is a command; what runs as the job's user makes no change, or is the user's own."""
+    programs = set(re.findall(r"\$3/([a-z-]+)\"", (TESTS.parent / "packaging/functions.sh").read_text()))
+    assert programs - {"task-prolog", "pyxis-importer"} == set(HOOKS) - {"maintain", "maintain-store"}
