@@ -141,9 +141,13 @@ class Site:
         return subprocess.run(argv, capture_output=True, text=True, check=False, env=env or {})
 
     def compile_job(self, tool: str, user: str, node: str, *arguments: str) -> int:
-        """Submit the tool's sample job (tests/jobs/TOOL_job.py) on one node; returns its id. `arguments`: sbatch's."""
-        script = f"#!/bin/sh\nexec {self.cluster.python} {self.jobs}/{tool}_job.py\n"
-        options = (f"--nodelist={node}", f"--job-name={tool}", "--cpus-per-task=2")
+        """Submit a sample job on one node; returns its id.
+
+        `tool`: the TOOL of its file, tests/jobs/TOOL_job.py, and after a blank its argument. `arguments`: sbatch's.
+        """
+        name, _, argument = tool.partition(" ")
+        script = f"#!/bin/sh\nexec {self.cluster.python} {self.jobs}/{name}_job.py {argument}\n"
+        options = (f"--nodelist={node}", f"--job-name={name}", "--cpus-per-task=2")
         return self.cluster.submit(script, user, *options, *arguments)
 
     def variables(self, job_id: int, user: str = ALICE, node: str = "n1", **more: str) -> dict[str, str]:

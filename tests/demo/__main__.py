@@ -27,7 +27,7 @@ WIDTH = 80
 USERS = (ALICE, BOB, ALICE, BOB)
 FILES, FILE_BYTES = 300, 100_000  # of the image, besides a shell
 MOTD = "hello from the image"
-JOBS = {"numba": "numba_array", "inductor": "inductor"}  # tests/jobs/NAME_job.py
+JOBS = {"numba": "numba array", "inductor": "inductor"}  # as Site.compile_job takes it
 
 CAPTION = """\
 Seconds of an image job: from its submission to the first word from inside the

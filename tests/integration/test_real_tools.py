@@ -31,7 +31,7 @@ rules:
     publish: {{users: [{publisher}]}}
 """
 MODULES = {"numba": "numba", "inductor": "torch", "jax": "jax", "torch-extensions": "torch"}
-JOBS = {"numba": "numba_array", "inductor": "inductor", "jax": "jax", "torch-extensions": "extension"}
+JOBS = {"numba": "numba array", "inductor": "inductor", "jax": "jax", "torch-extensions": "extension"}
 
 
 @pytest.fixture(scope="module")
