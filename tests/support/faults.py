@@ -245,15 +245,15 @@ class Faults:
                 time.sleep(60)
 
     def _site(self, name: str, kind: str, args: tuple[Any, ...], kw: dict[str, Any]) -> CallSite | None:
-        frames = list(_frames())
-        if not frames:
+        frames = _frames()
+        where = next(frames, None)
+        if where is None:
             return None
         if name == "open":
             kind = "create" if args[1] & os.O_CREAT else "open"
         elif name == "write" and args[0] in {1, 2}:
             return None
-        where = frames[0]
-        if frames[0].partition(":")[0] in HELPERS:
+        if where.partition(":")[0] in HELPERS:
             where += next((f" < {frame}" for frame in frames if frame.partition(":")[0] not in HELPERS), "")
         return CallSite(name, kind, where, ELSEWHERE if kind in _IN_MEMORY else self._domain(name, args, kw))
 
