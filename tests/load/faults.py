@@ -40,7 +40,7 @@ class Faults:
         self.off: list[tuple[float, float]] = []  # when warmstart was switched off, and on again
         self._site, self._registry = site, registry
         self._dice = random.Random(seed)
-        self._requeued: dict[str, float] = {}
+        self._requeued: dict[str, float] = {}  # since when each waits for the time that Slurm lets it begin
         self._uids = {site.cluster.account(name).uid for name in (STORE, IMPORT, VALIDATE)}
         self._kinds: dict[str, tuple[int, Callable[[list[str]], bool]]] = {
             "a job cancelled": (25, self._cancel),
@@ -76,10 +76,13 @@ class Faults:
             self.in_wave.add(name)
 
     def restart_requeued(self) -> None:
-        """Let requeued jobs start now, not two minutes later."""
-        for job, since in list(self._requeued.items()):
-            if time.monotonic() > since + RESTART_S:
-                del self._requeued[job]
+        """Let requeued jobs start soon, not two minutes after their epilogs, as Slurm does."""
+        rows = self.cluster.admin("squeue", "--noheader", "--array", "--states=PD", "--format=%i %r").split("\n")
+        now = time.monotonic()
+        waiting = [job for job, _, reason in (row.partition(" ") for row in rows) if reason == "BeginTime"]
+        self._requeued = {job: self._requeued.get(job, now) for job in waiting}
+        for job, since in self._requeued.items():
+            if now > since + RESTART_S:
                 with suppress(RuntimeError):  # it was cancelled meanwhile
                     self.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
 
@@ -89,10 +92,7 @@ class Faults:
     def _requeue(self, jobs: list[str]) -> bool:
         if not jobs or "+" in (job := self._dice.choice(jobs)):
             return False
-        if self._told("scontrol", "requeue", job):
-            self._requeued[job] = time.monotonic()
-            return True
-        return False  # it had not begun, or had ended
+        return self._told("scontrol", "requeue", job)  # False: it had not begun, or had ended
 
     def _told(self, *argv: str) -> bool:
         try:
