@@ -33,8 +33,12 @@ class Sample(NamedTuple):
 
 def sample(site: Site, jobs: int) -> Sample:
     """Return what the cluster holds after so many jobs."""
+    mounted = mounts_below(site.cluster.base)
+    cached = sum(Path(target).parent.name == "layers" for target in mounted)
     held = {
-        "mounts": len(mounts_below(site.cluster.base)),
+        "bundles in the node caches": len(list(site.var.glob("*/bundles/*.sqsh"))),
+        "of them mounted": cached,
+        "other mounts": len(mounted) - cached,
         "loops": len(loops(site)),
         "runs": len(site.leftovers()),
         "ports": len(list(site.var.glob("ports/*"))),

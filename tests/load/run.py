@@ -54,6 +54,7 @@ class Outcome(NamedTuple):
     faults: dict[str, int]
     calls: list[Call]
     samples: list[Sample]
+    end: Sample  # after maintenance, as two days later
     events: int
     findings: list[str]
 
@@ -99,6 +100,7 @@ class Load:
         findings = [*self._stuck, *self._faults.failed, *self._outputs()]
         self._maintain_to_the_end()
         findings += left(self._site)
+        end = sample(self._site, len(self._ended))
         lines = self._site.audit()
         seen = story.calls(self._log)
         findings += story.gaps(seen, lines, self._ended.values(), self._faults.off)
@@ -115,6 +117,7 @@ class Load:
             faults=dict(self._faults.injected),
             calls=seen,
             samples=samples,
+            end=end,
             events=len(lines),
             findings=findings,
         )
@@ -276,32 +279,40 @@ def figures(outcome: Outcome) -> dict[str, object]:
         "faults": outcome.faults,
         "hooks": len(outcome.calls),
         "events": outcome.events,
-        "samples": [one._asdict() for one in outcome.samples],
+        "samples": [one._asdict() for one in [*outcome.samples, outcome.end]],
         "findings": outcome.findings,
     }
 
 
 def fragment(outcome: Outcome) -> str:
     """Return the run's figures as a part of a Markdown page."""
-    quarters = [outcome.samples[len(outcome.samples) * part // 4] for part in range(1, 4)] + [outcome.samples[-1]]
-    rows = [["", *(f"after {one.jobs}" for one in quarters)], ["---", *("---" for _ in quarters)]]
+    quarters = [outcome.samples[len(outcome.samples) * part // 4] for part in range(1, 4)]
+    quarters += [outcome.samples[-1], outcome.end]
+    header = [*(f"after {one.jobs}" for one in quarters[:-1]), "two days later"]
+    rows = [["", *header], ["---", *("---" for _ in header)]]
     rows += [[what, *(str(one.held[what]) for one in quarters)] for what in quarters[0].held]
     for name in quarters[0].daemons:
         daemons = [one.daemons[name] for one in quarters]
         rows.append([name, *(f"{one.memory / 1024:.1f} MiB, {one.descriptors} files" for one in daemons)])
     for hook in story.HOOKS:
-        rows.append([f"{hook}, median", *(f"{_median_ms(outcome, hook, part)} ms" for part in range(4))])
+        rows.append([f"{hook}, median", *(f"{_median_ms(outcome, hook, part)} ms" for part in range(4)), ""])
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     counts = {"Ends": outcome.states, "Kinds": outcome.kinds, "Faults": outcome.faults}
     listed = {
         what: ", ".join(f"{count} {name}" for name, count in sorted(each.items())) for what, each in counts.items()
     }
+    kept = (
+        "A node keeps a bundle mounted while jobs use it and for an hour after the last use; the next maintenance, at "
+        "most half an hour later, unmounts it. So it has as many mounts and loop devices as its jobs of the last 90 "
+        "minutes used bundles, which here is the whole run. The last column is what maintenance leaves when the last "
+        "use is two days ago.\n"
+    )
     found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained, untold or grown.\n"
     return (
         f"{outcome.jobs} jobs of two users on four nodes (seed {outcome.seed}), {outcome.seconds / 60:.0f} minutes, "
         f"{len(outcome.calls)} hooks, {outcome.events} audit events.\n\n"
         + "".join(f"- {what}: {words}.\n" for what, words in listed.items())
-        + f"\n{table}\n{found}"
+        + f"\n{table}\n{kept}\n{found}"
     )
 
 
