@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tests.bench.clock import Command
 from tests.cluster import installation, teardown
 from tests.cluster.accounts import ALICE, STORE, Accounts
+from tests.support.shell_profiles import profiles
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import choice, layout
@@ -41,14 +42,7 @@ rules:
 """
 PROFILES = ("alpha", "beta", "gamma")
 # As a site has it: profiles, and rules for other jobs.
-USUAL = "profiles:\n"
-for _name in PROFILES:
-    USUAL += f"""\
-  {_name}:
-    variables: {{{_name.upper()}_CACHE: "{{dir}}"}}
-    entries: ["*/"]
-    relocation: relocatable
-"""
+USUAL = profiles(**dict.fromkeys(PROFILES, "*/"))
 USUAL += "rules:\n"
 for _number in range(19):
     USUAL += f"  - {{name: other{_number}, match: {{partition: p{_number}, user: 'u*'}}, profiles: [numba]}}\n"

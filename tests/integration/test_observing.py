@@ -14,24 +14,18 @@ import pytest
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
+from tests.support.shell_profiles import profiles
 from warmstart.report.prediction import Predicted, Prediction
 from warmstart.report.summary import Hits
 
 POLICY = """\
 mode: {mode}
-profiles:
-  alpha:
-    variables: {{ALPHA_CACHE: "{{dir}}"}}
-    entries: ["*.bin"]
-    relocation: relocatable
-  beta:
-    variables: {{BETA_CACHE: "{{dir}}"}}
-    entries: ["*.bin"]
-    relocation: relocatable
+{profiles}
 rules:
   - {{name: everyone, match: {{partition: main}}, profiles: [alpha], env: {{FROM_POLICY: "yes"}}}}
   - {{name: ports, match: {{partition: main}}, rendezvous: {{ports: 20000-20999, shared_nodes: true}}}}
 """
+PROFILES = profiles(alpha="*.bin", beta="*.bin")
 # What a job sees of the node, then what it does: it fills the caches that it was given.
 SCRIPT = """\
 #!/bin/sh
@@ -188,7 +182,7 @@ def test_observing_changes_nothing_and_foretells_all(site: Site, fresh_image: Ca
         waves(jobs) if number < AT_ONCE else [range(number)[at : at + AT_ONCE] for at in range(0, number, AT_ONCE)]
     )
     store = site.new_store(site.cluster.base / f"store-observe-{number}")
-    site.write_policy(POLICY.format(mode="observe"), store=str(store))
+    site.write_policy(POLICY.format(mode="observe", profiles=PROFILES), store=str(store))
     try:
         (site.etc / "off").touch()
         without = run(site, jobs, together)
@@ -203,7 +197,7 @@ def test_observing_changes_nothing_and_foretells_all(site: Site, fresh_image: Ca
         if line.get("job_id") in observed.ids:
             prediction.add(line)
     predicted = prediction.result()
-    site.write_policy(POLICY.format(mode="enforce"), store=str(store))
+    site.write_policy(POLICY.format(mode="enforce", profiles=PROFILES), store=str(store))
     enforced = run(site, jobs, together)
     done = counted(site, enforced)
     print(predicted, done, sep="\n")  # noqa: T201 - pytest shows it on failure, and with -rP

@@ -11,24 +11,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tests.cluster.accounts import ALICE, BOB
+from tests.support.shell_profiles import profiles
 
 POLICY = """\
 limits: {{workspace: 32MiB, keep: {keep}}}
 harvest: {{budget: 10s}}
-profiles:
-  alpha:
-    variables: {{ALPHA_CACHE: "{{dir}}"}}
-    entries: ["*.bin"]
-    relocation: relocatable
-  beta:
-    variables: {{BETA_CACHE: "{{dir}}"}}
-    entries: ["*/"]
-    relocation: relocatable
+{profiles}
 rules:
   - {{name: everyone, profiles: [alpha]}}
   - {{name: shared, match: {{partition: ci}}, scope: site, publish: {{users: [ws-alice]}}}}
   - {{name: ports, rendezvous: {{ports: 20000-20999, shared_nodes: true}}}}
 """
+PROFILES = profiles(alpha="*.bin", beta="*/")
 NAMES = 40  # of entries: most jobs find those that they want, some make new ones
 IMAGES = 4  # that jobs ask for at a time; with each wave a new one replaces the oldest
 DONE, WITHOUT, WRONG = "done", "without warmstart", "WRONG"

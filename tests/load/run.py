@@ -19,7 +19,7 @@ from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.load import story
 from tests.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults, maintain
-from tests.load.jobs import DONE, IMAGES, POLICY, UNEQUAL, WITHOUT, WRONG, Job, mix
+from tests.load.jobs import DONE, IMAGES, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tests.load.resources import Sample, left, sample
 from tests.load.story import Call, Ended
 from warmstart.host.deadline import after
@@ -124,7 +124,7 @@ class Load:
 
     def _policy(self, keep: str) -> None:
         """Put the policy in force. Jobs wait long for an image: on a slow machine, too, only faults cost one."""
-        self._site.write_policy(POLICY.format(keep=keep))
+        self._site.write_policy(POLICY.format(keep=keep, profiles=PROFILES))
         policy = self._site.etc / "policy.yaml"
         policy.write_text(policy.read_text().replace("wait: 60s", "wait: 4m"))
 
