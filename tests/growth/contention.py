@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from tests.bench.bench_site import BenchSite, bench_site
 from tests.cluster import installation, processes
 from tests.cluster.registry import Registry, build_image, layers
+from tests.support.worker_calls import noted_calls
 from warmstart.entry import prolog
-from warmstart.host.worker import Worker
 from warmstart.images import background, eviction, published, requests  # loaded before all fork
 
 POLICY = """\
@@ -97,18 +97,10 @@ def _child(site: BenchSite, job: int, node: str, start: int, others: int) -> tup
 
 
 def _prolog(prefix: str, job: int, node: str) -> dict[str, Any]:
-    asked = 0
-    run = Worker.run
-
-    def counted(self: Worker, *arguments: Any, **more: Any) -> Any:  # noqa: ANN401
-        nonlocal asked
-        asked += 1
-        return run(self, *arguments, **more)
-
-    Worker.run = counted  # type: ignore[method-assign]  # this process is a fork
+    asked = noted_calls()
     status = prolog.main(prefix)
     view = f"{prefix}/var/lib/warmstart/{node}/view/{job}/environment"
-    return {"calls": asked, "at": time.time(), "image": status == 0 and os.path.exists(view)}
+    return {"calls": len(asked), "at": time.time(), "image": status == 0 and os.path.exists(view)}
 
 
 def _answer(pid: int, fd: int) -> dict[str, Any]:

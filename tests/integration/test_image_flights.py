@@ -18,8 +18,8 @@ from tests.cluster import mounts, processes
 from tests.cluster.accounts import IMPORT, STORE
 from tests.support.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
 from tests.support.image_site import RULES
+from tests.support.worker_calls import noted_calls
 from warmstart.host.deadline import after
-from warmstart.host.worker import Worker
 from warmstart.images import single_flight
 from warmstart.images.client import ImageStoreClient
 from warmstart.images.query import Site
@@ -60,18 +60,10 @@ def site_of(place: Place, store: Path, number: int, **rules: object) -> Site:
 
 def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
     """Obtain the image as a hook does. Return how, when, and how often the store was queried."""
-    asked = 0
-    run = Worker.run
-
-    def counted(self: Worker, *arguments: Any, **more: Any) -> Any:  # noqa: ANN401
-        nonlocal asked
-        asked += 1
-        return run(self, *arguments, **more)
-
-    Worker.run = counted  # type: ignore[method-assign]  # this process is a fork of the test's
+    asked = noted_calls()
     with site.store:
         found = single_flight.obtain(place.image(name), site, after(90))
-    return {"how": found.how, "path": found.path, "at": time.time(), "asked": asked, "waited": found.waited_s}
+    return {"how": found.how, "path": found.path, "at": time.time(), "asked": len(asked), "waited": found.waited_s}
 
 
 def as_owner(place: Place, path: str) -> bytes:
