@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tests.growth import contention, hooks, maintenance
 from tests.growth.measure import Cost
@@ -21,6 +21,7 @@ BUILD = Path(__file__).resolve().parents[2] / "build"
 SLACK = 10  # system calls: which second it is, and what others do on the host, makes a few
 STYLE = """\
 <style>text{font:11px sans-serif;fill:#667}.grid{stroke:#8885}.a{fill:#2a6fb0}.b{fill:#d98324}</style>"""
+P = TypeVar("P")
 LAYERS = 15  # that a job's overlay has at most (docs/reference/seeding.md); each bundle is mounted for the job
 
 
@@ -30,8 +31,7 @@ class Measurement(NamedTuple):
     title: str
     promise: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    labels: list[str]
+    rows: Sequence[Sequence[str]]  # of each, the first word is its size
     series: list[Series]
     unit: str
     broken: list[str]
@@ -62,8 +62,7 @@ def of_hooks(
         Series("prolog", "a", [point.prolog.calls for point in points]),
         Series("epilog", "b", [point.epilog.calls for point in points]),
     ]
-    labels = [f"{point.size:,}{unit}" for point in points]
-    return Measurement(title, promise, header, rows, labels, series, "calls", broken, _plain(points))
+    return Measurement(title, promise, header, rows, series, "calls", broken, _plain(points))
 
 
 def _texts(cost: Cost) -> Iterator[str]:
@@ -80,23 +79,19 @@ def of_maintenance(points: Sequence[maintenance.Point]) -> Measurement:
         )
     if last.calls / last.bundles > first.calls / first.bundles * 1.2:
         broken.append(f"maintenance made {last.calls / last.bundles:.0f} calls for each of {last.bundles:,} bundles")
-    rows = [
-        (
-            f"{p.bundles:,}",
-            f"{p.users:,}",
-            f"{p.calls:,}",
-            f"{p.calls / p.bundles:.0f}",
-            f"{p.rss_mib:.0f}",
-            f"{p.seconds:.0f}",
-        )
-        for p in points
-    ]
+    columns: dict[str, Callable[[maintenance.Point], str]] = {
+        "bundles": lambda point: f"{point.bundles:,}",
+        "users": lambda point: f"{point.users:,}",
+        "system calls": lambda point: f"{point.calls:,}",
+        "for each bundle": lambda point: f"{point.calls / point.bundles:.0f}",
+        "MiB": lambda point: f"{point.rss_mib:.0f}",
+        "s": lambda point: f"{point.seconds:.0f}",
+    }
     return Measurement(
         "maintain --store",
         "memory does not grow with the store; calls and time are proportional to the bundles",
-        ("bundles", "users", "system calls", "for each bundle", "MiB", "s"),
-        rows,
-        [f"{point.bundles:,}" for point in points],
+        tuple(columns),
+        _rows(points, columns),
         [Series("MiB", "a", [point.rss_mib for point in points])],
         "MiB",
         broken,
@@ -108,29 +103,29 @@ def of_contention(points: Sequence[contention.Point]) -> Measurement:
     """Judge the flights: one import each, and nobody goes without the image."""
     broken = [f"{p.processes} prologs: {p.imports} imports" for p in points if p.imports != 1]
     broken += [f"{p.failed} of {p.processes} prologs got no image" for p in points if p.failed]
-    rows = [
-        (
-            f"{p.processes:,}",
-            str(p.imports),
-            f"{p.calls_mean:.1f}",
-            str(p.calls_most),
-            f"{p.spread_s:.1f}",
-            str(p.failed),
-        )
-        for p in points
-    ]
+    columns: dict[str, Callable[[contention.Point], str]] = {
+        "prologs": lambda point: f"{point.processes:,}",
+        "imports": lambda point: str(point.imports),
+        "questions to the store of each": lambda point: f"{point.calls_mean:.1f}",
+        "most": lambda point: str(point.calls_most),
+        "first to last released, s": lambda point: f"{point.spread_s:.1f}",
+        "without image": lambda point: str(point.failed),
+    }
     return Measurement(
         "one cold image",
         "one import however many want the image, and each of them gets it; what one waiter asks of the store does not"
         " grow with their number",
-        ("prologs", "imports", "questions to the store of each", "most", "first to last released, s", "without image"),
-        rows,
-        [f"{point.processes:,}" for point in points],
+        tuple(columns),
+        _rows(points, columns),
         [Series("questions", "a", [point.calls_mean for point in points])],
         "questions of each",
         broken,
         _plain(points),
     )
+
+
+def _rows(points: Sequence[P], columns: Mapping[str, Callable[[P], str]]) -> list[list[str]]:
+    return [[text(point) for text in columns.values()] for point in points]
 
 
 def _plain(points: Iterable[tuple[object, ...]]) -> list[dict[str, object]]:
@@ -206,7 +201,9 @@ def _write(name: str, found: Measurement, table: str) -> None:
     data = BUILD / "growth.json"
     kept = json.loads(data.read_text()) if data.exists() else {}
     data.write_text(json.dumps({**kept, name: found.points}, indent=1) + "\n")
-    chart = columns(found.labels, found.series, lambda value: f"{value:,.0f}", f"{found.title}: {found.unit}")
+    chart = columns(
+        [row[0] for row in found.rows], found.series, lambda value: f"{value:,.0f}", f"{found.title}: {found.unit}"
+    )
     chart = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{STYLE}", 1)
     (folder / f"growth-{name}.svg").write_text(chart + "\n")
     (folder / f"growth-{name}.md").write_text(table)
