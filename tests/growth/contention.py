@@ -14,6 +14,8 @@ from tests.cluster.registry import Registry, build_image, layers
 from tests.support.worker_calls import noted_calls
 from warmstart.entry import prolog
 from warmstart.images import background, eviction, published, requests  # loaded before all fork
+from warmstart.paths import Installation
+from warmstart.policy import refresh
 
 POLICY = """\
 version: 1
@@ -24,7 +26,7 @@ rules:
     images: ["docker://{registry}/{image}"]
 """
 LOADED = (background, eviction, published, requests)
-NOISE = 4 << 20  # bytes of the image: its import takes a moment
+NOISE = 16 << 20  # bytes of the image: most prologs come while it is imported
 NODES = 8
 
 
@@ -50,6 +52,7 @@ def contention(sizes: Sequence[int]) -> Iterator[Point]:
                 registry.push(built, "latest", image)
                 text = POLICY.format(base=site.base, registry=registry.url, image=image)
                 installation.write_policy(site.prefix, text)
+                refresh.current(Installation(str(site.prefix)))  # else each process would compile the policy
                 yield _flight(site, registry, image, size)
 
 
