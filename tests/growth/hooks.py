@@ -17,10 +17,12 @@ from tests.cluster.teardown import unmount_below
 from tests.growth.measure import Cost, counted, timed
 from tests.support.numba_entries import numba_entries, write_as
 from tests.support.sample_log import write as write_log
+from warmstart.audit import sink
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.images import layout
 from warmstart.images.reference import parse
+from warmstart.paths import Installation
 from warmstart.store import manifest
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -54,6 +56,8 @@ class Node:
     def __init__(self, site: BenchSite) -> None:
         self.site = site
         self.store = site.base / "store"
+        self.log = site.base / "audit" / "audit.jsonl"
+        self._journal = Installation(str(site.prefix)).node(site.job_env["SLURMD_NODENAME"]).journal
         self._job = FIRST_JOB
 
     def environment(self, job: int) -> dict[str, str]:
@@ -80,17 +84,32 @@ class Node:
             self.run("prolog", job)
             self.run("epilog", job)
 
-    def point(self, size: int, rounds: int = 3) -> Point:
-        """Return what a warm job's hooks cost: `rounds` jobs are timed, and the calls of one more are counted."""
+    def point(self, size: int, rounds: int = 3, *, flushes: bool = False) -> Point:
+        """Return what a warm job's hooks cost: `rounds` jobs are timed, and the calls of one more are counted.
+
+        With `flushes`, each epilog moves the events since the last one into the audit log; else maintenance does.
+        """
         self.warm()
         costs: dict[str, list[Cost]] = {"prolog": [], "epilog": []}
         for is_counted in (*[False] * rounds, True):
             env = self.environment(self.next_job())
+            self.flush()
             for name, found in costs.items():
+                if flushes:
+                    self.let_journals_age()
                 log = self.site.base / f"strace.{name}"
                 measure = partial(counted, store=self.store, log=log) if is_counted else timed
                 found.append(measure(self.hook(name), env))
         return Point(size, *(_together(found) for found in costs.values()))
+
+    def flush(self) -> None:
+        """Move all journals into the audit log."""
+        sink.flush(self._journal, str(self.log))
+
+    def let_journals_age(self) -> None:
+        """Make all journals so old that the next epilog moves them into the audit log."""
+        for path in Path(self._journal).iterdir():
+            os.utime(path, (0, 0))
 
     def harvested(self) -> None:
         """Let one job compile two functions, and publish them."""
@@ -178,12 +197,12 @@ def jobs(sizes: Sequence[int]) -> Iterator[Point]:
 
 
 def audit(sizes: Sequence[int]) -> Iterator[Point]:
-    """Measure with an ever larger audit log, in MiB. The epilog adds to it."""
+    """Measure with an ever larger audit log, in MiB. Each epilog adds to it."""
     with a_node() as node:
-        log = node.site.base / "audit" / "audit.jsonl"
+        node.flush()
         for size in sizes:
-            fill(log, size << 20)
-            yield node.point(size)
+            fill(node.log, size << 20)
+            yield node.point(size, flushes=True)
 
 
 def fill(log: Path, size: int) -> None:
@@ -195,6 +214,7 @@ def fill(log: Path, size: int) -> None:
     with log.open("ab") as file:
         while file.tell() < size:
             file.write(data)
+        os.fsync(file.fileno())  # else the hooks' own writes wait for these
 
 
 def _together(found: Sequence[Cost]) -> Cost:
