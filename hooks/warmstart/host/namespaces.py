@@ -10,7 +10,7 @@ import errno
 import os
 import re
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from warmstart.host import linux
 from warmstart.host.files import PATH, opened_trusted, weakness
@@ -76,19 +76,7 @@ def new_view(view: View) -> int:
     go_read, go_write = os.pipe()
     pid = os.fork()
     if not pid:
-        number = errno.EIO
-        try:
-            os.close(ready_read)
-            os.close(go_write)
-            enter_new()
-            _arrange(view)
-            number = 0
-        except OSError as error:
-            number = error.errno or errno.EIO
-        finally:
-            os.write(ready_write, number.to_bytes(2, "little"))
-            os.read(go_read, 1)
-            os._exit(0)
+        _make_view(view, ready_write, go_read, (ready_read, go_write))
     os.close(ready_write)
     os.close(go_read)
     try:
@@ -100,6 +88,24 @@ def new_view(view: View) -> int:
         os.close(ready_read)
         os.close(go_write)  # the child ends
         os.waitpid(pid, 0)
+
+
+def _make_view(view: View, ready: int, go: int, others: tuple[int, int]) -> NoReturn:
+    """Enter a new namespace, write 0 or the errno to `ready`, and exit when `go` is closed."""
+    number = errno.EIO
+    try:
+        for fd in others:
+            os.close(fd)
+        try:
+            enter_new()
+            _arrange(view)
+            number = 0
+        except OSError as error:
+            number = error.errno or errno.EIO
+        os.write(ready, number.to_bytes(2, "little"))  # EPIPE if the parent was killed
+        os.read(go, 1)
+    finally:
+        os._exit(0)
 
 
 def _arrange(view: View) -> None:

@@ -1,15 +1,18 @@
-"""A bind mount in the mount namespace of another process."""
+"""A bind mount in the mount namespace of another process, and new namespaces."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from warmstart.host import namespaces
 from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
+from warmstart.host.namespaces import View
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,27 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
         output, _ = process.communicate("\n")
     assert output == "warm1\n"
     assert os.listdir(target) == []
+
+
+def test_a_namespaces_maker_goes_no_further_than_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that makes a mount namespace for one that is killed meanwhile ends, and does none of its work."""
+
+    def parent_dies(_: View) -> None:
+        parent = os.getppid()
+        os.kill(parent, signal.SIGKILL)
+        while os.getppid() == parent:
+            pass
+
+    monkeypatch.setattr(namespaces, "_arrange", parent_dies)
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            namespaces.new_view(View("/hidden", "/shown"))
+        finally:
+            os.write(write, b"escaped")
+            os._exit(0)
+    os.close(write)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    with open(read, "rb") as said:
+        assert said.read() == b""
