@@ -23,7 +23,6 @@ from tests.load.resources import uid_of
 
 SHORT_S = 3.0
 SETTLED_S = 300.0
-RESTART_S = 2.5  # slurmd tells a requeued job's new credential from the revoked one by the second
 # After one of these a job of the same wave may lack its image, or warmstart altogether.
 COSTS_AN_IMAGE = {"an import killed", "a worker killed", "a silent registry", "a read-only store", "switched off"}
 # A node whose prolog could not read the head node's answer has no port: the rule does not require one.
@@ -40,7 +39,6 @@ class Faults:
         self.off: list[tuple[float, float]] = []  # when warmstart was switched off, and on again
         self._site, self._registry = site, registry
         self._dice = random.Random(seed)
-        self._requeued: dict[str, float] = {}  # since when each waits for the time that Slurm lets it begin
         self._uids = {site.cluster.account(name).uid for name in (STORE, IMPORT, VALIDATE)}
         self._kinds: dict[str, tuple[int, Callable[[list[str]], bool]]] = {
             "a job cancelled": (25, self._cancel),
@@ -74,17 +72,6 @@ class Faults:
         if done:
             self.injected[name] += 1
             self.in_wave.add(name)
-
-    def restart_requeued(self) -> None:
-        """Let requeued jobs start soon, not two minutes after their epilogs, as Slurm does."""
-        rows = self.cluster.admin("squeue", "--noheader", "--array", "--states=PD", "--format=%i %r").split("\n")
-        now = time.monotonic()
-        waiting = [job for job, _, reason in (row.partition(" ") for row in rows) if reason == "BeginTime"]
-        self._requeued = {job: self._requeued.get(job, now) for job in waiting}
-        for job, since in self._requeued.items():
-            if now > since + RESTART_S:
-                with suppress(RuntimeError):  # it was cancelled meanwhile
-                    self.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
 
     def _cancel(self, jobs: list[str]) -> bool:
         return bool(jobs) and self._told("scancel", self._dice.choice(jobs))

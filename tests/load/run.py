@@ -19,7 +19,7 @@ from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.load import story
 from tests.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults, maintain
-from tests.load.jobs import DONE, IMAGES, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
+from tests.load.jobs import DONE, IMAGES, KINDS, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tests.load.resources import Sample, left, sample
 from tests.load.story import Call, Ended
 from warmstart.host.deadline import after
@@ -32,12 +32,13 @@ WAVE = 80  # submissions
 CALM = 8  # the last jobs of a wave are left alone: it would not end while they are requeued
 POLL_S = 2.0
 WAVE_S = 600.0
+HELD = "BeginTime"  # why a requeued job is pending until two minutes after its epilog
 TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
 
 class Submitted(NamedTuple):
-    """A job that was submitted: what it is, which faults fell into its wave."""
+    """A job that was submitted: what it is, which faults fell into its waves."""
 
     job: Job
     faults: set[str]
@@ -70,6 +71,7 @@ class Load:
         self._log = site.cluster.base / "log" / "hooks"
         self._submitted: dict[int, Submitted] = {}  # by the id that sbatch gave
         self._ended: dict[str, Ended] = {}  # by the id that squeue shows: 7, 7_1, 7+1
+        self._held: dict[int, Submitted] = {}  # those that were requeued, and wait for a later wave
         self._images: list[str] = []
         self._stuck: list[str] = []
         self._ends_early = False
@@ -97,7 +99,8 @@ class Load:
             samples.append(sample(self._site, len(self._ended)))
             say(f"{len(self._ended)} jobs, {time.monotonic() - began:.0f} s, {samples[-1].held}")
             self._new_image()
-        findings = [*self._stuck, *self._faults.failed, *self._outputs()]
+        self._wave([])
+        findings = [*self._stuck, *self._faults.failed, *self._outputs(), *self._unheard()]
         self._maintain_to_the_end()
         findings += left(self._site)
         end = sample(self._site, len(self._ended))
@@ -109,11 +112,11 @@ class Load:
         findings += [f"{line['event']}: {line}" for line in lines if line["event"] in ("node.drained", "node.braked")]
         findings += growth(samples)
         return Outcome(
-            jobs=len(self._ended),
+            jobs=sum(KINDS[one.job.kind].tasks for one in self._submitted.values()),
             seed=self._seed,
             seconds=time.monotonic() - began,
             states=dict(Counter(end.state for end in self._ended.values())),
-            kinds=dict(Counter(self._submitted[_submission(shown)].job.kind for shown in self._ended)),
+            kinds=dict(Counter(one.job.kind for one in self._submitted.values())),
             faults=dict(self._faults.injected),
             calls=seen,
             samples=samples,
@@ -129,26 +132,32 @@ class Load:
         policy.write_text(policy.read_text().replace("wait: 60s", "wait: 4m"))
 
     def _wave(self, wave: list[Job]) -> None:
-        """Submit some jobs and see them end."""
+        """Submit some jobs and see them end, but for those that Slurm holds: they end in a later wave.
+
+        Nobody lets a requeued job start earlier: a slurmd that knows it would run no prolog (docs/adr/0020).
+        """
         faults: set[str] = set()
         self._faults.in_wave = faults
-        mine = {}
+        mine = dict(self._held)
         for job in wave:
-            mine[self._submit(job)] = Submitted(job, faults)
+            mine[self._submit(job)] = Submitted(job, set())
             if self._dice.random() < 0.2:
-                self._faults.inject(self._open(mine))
+                self._faults.inject(list(self._open(mine)))
         self._submitted |= mine
         end = time.monotonic() + WAVE_S
-        while waiting := self._open(mine):
+        may_wait = {HELD} if wave else set()
+        while not may_wait.issuperset((waiting := self._open(mine)).values()):
             if time.monotonic() > end:
                 self._stuck += [f"job {shown} ({mine[_submission(shown)].job.kind}) does not end" for shown in waiting]
                 self.cluster.admin("scancel", *waiting)
                 faults.add("a job cancelled")
                 end = float("inf")
             if len(waiting) > CALM and self._dice.random() < 0.5:
-                self._faults.inject(waiting)
-            self._faults.restart_requeued()
+                self._faults.inject(list(waiting))
             time.sleep(POLL_S)
+        self._held = {number: mine[number] for number in map(_submission, waiting)}
+        for submitted in mine.values():
+            submitted.faults.update(faults)
         self.cluster.wait_idle(300)
         self._site.wait_imports(120)
 
@@ -160,19 +169,19 @@ class Load:
                 if not re.search("Unable to contact|Socket timed out", str(error)):
                     raise
 
-    def _open(self, mine: dict[int, Submitted]) -> list[str]:
-        """Ask slurmctld for all jobs. Note those that have ended; return the ids of this wave's others."""
-        rows = self.cluster.admin("squeue", "--noheader", "--states=all", "--array", "--format=%i|%A|%T|%N")
-        waiting = []
+    def _open(self, mine: dict[int, Submitted]) -> dict[str, str]:
+        """Ask slurmctld for all jobs. Note those that have ended; return why each of these others is pending, by id."""
+        rows = self.cluster.admin("squeue", "--noheader", "--states=all", "--array", "--format=%i|%A|%T|%N|%r")
+        waiting = {}
         for row in rows.splitlines():
-            shown, job, state, nodes = row.split("|")
+            shown, job, state, nodes, reason = row.split("|")
             if _submission(shown) not in mine:
                 continue
             if state in _ENDED:
                 self._ended[shown] = Ended(int(job), state, _hosts(nodes))
             else:
                 self._ended.pop(shown, None)
-                waiting.append(shown)
+                waiting[shown] = reason
         return waiting
 
     def _new_image(self) -> None:
@@ -194,6 +203,16 @@ class Load:
                 output = f"{DONE}\n"  # the leader's script speaks for all components
             if problem := wrong_end(submitted, end.state, output):
                 found.append(f"job {shown} ({submitted.job.kind}, {end.state}): {problem}")
+        return found
+
+    def _unheard(self) -> list[str]:
+        """Return the jobs whose end slurmctld did not tell. It keeps no record of a task cancelled before it began."""
+        ended = Counter(map(_submission, self._ended))
+        found = []
+        for number, (job, faults) in self._submitted.items():
+            lost = KINDS[job.kind].tasks - ended[number]
+            if lost and not (job.kind == "array" and "a job cancelled" in faults):
+                found.append(f"job {number} ({job.kind}): no end of {lost}")
         return found
 
     def _maintain_to_the_end(self) -> None:
@@ -297,7 +316,7 @@ def fragment(outcome: Outcome) -> str:
     for hook in story.HOOKS:
         rows.append([f"{hook}, median", *(f"{_median_ms(outcome, hook, part)} ms" for part in range(4)), ""])
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    counts = {"Ends": outcome.states, "Kinds": outcome.kinds, "Faults": outcome.faults}
+    counts = {"Ends": outcome.states, "Submissions": outcome.kinds, "Faults": outcome.faults}
     listed = {
         what: ", ".join(f"{count} {name}" for name, count in sorted(each.items())) for what, each in counts.items()
     }

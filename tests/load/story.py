@@ -100,17 +100,17 @@ def _may_be_off(call: Call, off: Sequence[tuple[float, float]]) -> bool:
 
 
 def _ends(seen: Sequence[Call], ended: Iterable[Ended]) -> list[str]:
-    """Each job that began has a prolog on each of its nodes, and an epilog after the last one."""
-    last: dict[tuple[str, int, str], float] = {}
+    """Each job's last run has an epilog on each of its nodes, and a prolog before it."""
+    started: dict[tuple[int, str], list[str]] = {}
     for call in seen:
-        last[call.hook, call.job, call.node] = call.at
+        started.setdefault((call.job, call.node), []).append(call.hook)
     found = []
     for end in ended:
         for node in end.nodes:
-            prolog, epilog = (last.get((hook, end.job, node), 0.0) for hook in HOOKS)
-            if not prolog and end.state in ("COMPLETED", "FAILED"):
+            last = started.get((end.job, node), [])[-2:]
+            if "prolog" not in last and end.state in ("COMPLETED", "FAILED"):
                 found.append(f"job {end.job} {end.state} on {node} without a prolog")
-            if epilog < prolog or not epilog:
+            if last[-1:] != ["epilog"]:
                 found.append(f"job {end.job} {end.state} on {node} without an epilog")
     return found
 

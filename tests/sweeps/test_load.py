@@ -69,6 +69,7 @@ BOTH = ("prolog", "epilog")
         (calls(*BOTH), told(*BOTH, last="hook.crashed"), ["prolog of job 7 on n1: crashed in the audit"]),
         (calls("prolog"), told("prolog"), ["job 7 COMPLETED on n1 without an epilog"]),
         (calls("epilog"), told("epilog"), ["job 7 COMPLETED on n1 without a prolog"]),
+        (calls(*BOTH, "epilog"), told(*BOTH, "epilog"), ["job 7 COMPLETED on n1 without a prolog"]),
     ],
 )
 def test_what_the_audit_lacks_is_found(seen: Sequence[Call], lines: Sequence[Line], found: list[str]) -> None:
