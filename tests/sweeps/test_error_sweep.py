@@ -38,6 +38,6 @@ def test_an_error_at_every_call_site(hook_site: HookSite, hook: str, whole: bool
         wrong += [
             f"{fault.site.call} in {fault.site.where} ({fault.site.domain}), {fault.error}: {text}" for text in found
         ]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
     if whole:
         report(f"errors-{hook}", outcomes, len(faults))
