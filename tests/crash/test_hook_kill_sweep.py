@@ -37,6 +37,6 @@ def test_a_hook_killed_before_every_change(hook_site: HookSite, hook: str, whole
         name, _, where, domain = done.stopped_at
         outcomes.append(Killed(hook, call, name, where, domain, left, repaired))
         wrong += [f"before call {call} of {calls}, {name} in {where} ({domain}): {text}" for text in found]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
     if whole:
         report(f"kills-{hook}", outcomes, calls)

@@ -156,6 +156,7 @@ class Faults:
                 try:
                     os.setsid()
                     os.dup2(stderr.fileno(), 2)
+                    sys.stderr = os.fdopen(2, "w", closefd=False)  # pytest has replaced it by a file of its own
                     null = os.open("/dev/null", os.O_RDWR)
                     os.dup2(null, 0)
                     os.dup2(null, 1)

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,14 @@ HOOKS = (
     "prolog-slurmctld",
     "epilog-slurmctld",
 )
+
+
+EventKey = tuple[str, str, str]
+
+
+def _key(event: dict[str, Any]) -> EventKey:
+    """Return what an event has in a journal and in the log alike: the log has its time as text."""
+    return event["event"], event.get("run_id", ""), event.get("step", "")
 
 
 class HookSite:
@@ -293,14 +302,25 @@ class HookSite:
         """Return the files that the job's task prolog reads."""
         return {path.name: path.read_text() for path in Path(self.paths.view, str(job)).glob("*")}
 
-    def events(self) -> list[dict[str, Any]]:
-        """Return all events of the node and the controller, in a log or still in a journal."""
+    def events(self, known: Counter[EventKey] | None = None) -> list[dict[str, Any]]:
+        """Return the events of the node and the controller, in a log or still in a journal; without those `known`."""
         found = [
             self.base / "audit/audit.jsonl",
             *sorted(Path(self.paths.journal).glob("*")),
             *sorted(self.base.glob("var/lib/warmstart-slurmctld/journal/*")),
         ]
-        return [json.loads(line) for path in found if path.exists() for line in path.read_text().splitlines()]
+        events = [json.loads(line) for path in found if path.exists() for line in path.read_text().splitlines()]
+        left, new = Counter(known or {}), []
+        for event in events:
+            if left[_key(event)]:
+                left[_key(event)] -= 1
+            else:
+                new.append(event)
+        return new
+
+    def known_events(self) -> Counter[EventKey]:
+        """Return what `events` takes. Hooks move events from journals to the log, so their order tells nothing."""
+        return Counter(map(_key, self.events()))
 
     def neighbours(self) -> dict[str, tuple[object, ...]]:
         """Return every file that belongs to others than the job: kind, mode, owner, content."""

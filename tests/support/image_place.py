@@ -23,7 +23,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.client import ImageStoreClient
-from warmstart.images.importers.base import Progress, Report, unreported
+from warmstart.images.importers.base import ImportFailed, Progress, Report, unreported
 from warmstart.images.importers.oci import Oci
 from warmstart.images.layers import LAYERS, LayerPlace
 from warmstart.images.query import Requester, Site
@@ -205,7 +205,7 @@ class Ready(NamedTuple):
 
     def import_image(
         self,
-        reference: Reference,  # noqa: ARG002
+        reference: Reference,
         digest: str,  # noqa: ARG002
         work: Scratch,
         deadline: Deadline,
@@ -220,7 +220,8 @@ class Ready(NamedTuple):
             ["/bin/sh", "-c", script],
             deadline=deadline, identity=self.identity, env={"PATH": "/usr/bin:/bin"}, cwd=work.path,
         )  # fmt: skip
-        assert ended.status == 0, ended.complaint()
+        if ended.status != 0:
+            raise ImportFailed(image=reference.canonical(), program="/bin/sh", problem=ended.complaint())
         return "image.sqsh"
 
 

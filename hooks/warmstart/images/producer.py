@@ -264,7 +264,7 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
             return None, adopted
         digest = ADOPTED + adopted.sha256
         try:
-            evicted = _publish(flight, fd, digest, f"adopted from {adopted.path}")
+            evicted = _publish(flight, work, fd, digest, f"adopted from {adopted.path}")
         except ImageInvalid as error:  # a launcher's incomplete image: import as if there were none
             return None, f"{adopted.path}: {error}"
     finally:
@@ -332,15 +332,16 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     with work.errors():
         fd = claim(work.fd, result, importer.identity.uid)
     try:
-        return [*evicted, *_publish(flight, fd, digest, importer.name)]
+        return [*evicted, *_publish(flight, work, fd, digest, importer.name)]
     finally:
         os.close(fd)
 
 
-def _publish(flight: Flight, fd: int, digest: str, importer: str) -> list[str]:
+def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str) -> list[str]:
     """Check a claimed inode, and have the store's owner copy it; return the names of evicted images."""
     query, site, deadline = flight[:3]
-    size = os.fstat(fd).st_size
+    with work.errors():
+        size = os.fstat(fd).st_size
     flight.tell("checking it", total=size)
     verify.check_listing(fd, site.validator, deadline)
     evicted = site.store.make_room(size, site.rules, site.charged, deadline)
