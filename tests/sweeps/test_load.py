@@ -117,6 +117,7 @@ def test_an_end_that_was_not_to_be_is_found(of: Submitted, state: str, output: s
 def test_growth_is_found() -> None:
     """Of memory beyond a quarter and a few MiB, of descriptors beyond two."""
     flat = [Sample(jobs, {}, {"slurmctld": Daemon(50_000, 10)}) for jobs in range(8)]
+    flat[2] = Sample(2, {}, {"slurmctld": Daemon(15_000, 6)})  # restarted
     assert growth(flat) == []
     grown = Sample(8, {}, {"slurmctld": Daemon(80_000, 14)})
     assert [line.partition(":")[0] for line in growth([*flat, grown])] == ["slurmctld", "slurmctld"]
