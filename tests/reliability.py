@@ -31,9 +31,9 @@ figures of the parsers. The tests' paths are below [tests](../tests). What each 
 """
 ERRORS_INTRO = """\
 One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
-work; *told*: an event names the error, and the job ran, cold or without the part; *verdict*: the job failed with a
-reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the hook had run
-again; maintenance removed all of it.
+work; *told*: an event or a message names the error, and the job ran, cold or without the part; *verdict*: the job
+failed with a reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the
+hook had run again; maintenance removed all of it.
 """
 KILLS_INTRO = """\
 SIGKILL before each call that changes something, then the same hook, then maintenance. The task prolog is not among the
