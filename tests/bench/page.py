@@ -57,13 +57,13 @@ GROUPS = {
     "view": Group(
         "Work in the seeded cache",
         "A job's view of its cache is an overlay above a squashfs. All files are in memory, and what counts is CPU "
-        "time. Reading small files costs more than the goal, and that is the overlay's own price: an overlay of a "
-        "plain directory, without anything of warmstart's, costs as much, and a squashfs alone costs little. A profile "
-        "(perf, Linux 6.18, 10,000 files) shows where the difference goes: two fifths into opening, because the kernel "
-        "opens two files and checks permissions on two inodes; an eighth each into reading and into listing; the rest "
-        "is spread. The mount options `noatime`, `xino=off` and `volatile` and the mapping of ids change nothing that "
-        "can be measured. It is the price of seeding in constant time; a tool that reads a kernel once per process "
-        "pays some 3 µs for it.",
+        "time. Opening or listing small files can cost more than the goal. That is the overlay's own price: an "
+        "overlay of a plain directory, without anything of warmstart's, costs as much, and a squashfs alone costs "
+        "little. A profile (perf, Linux 6.18, 10,000 files) shows where the difference goes: two fifths into opening, "
+        "because the kernel opens two files and checks permissions on two inodes; an eighth each into reading and "
+        "into listing; the rest is spread. The mount options `noatime`, `xino=off` and `volatile` and the mapping of "
+        "ids change nothing that can be measured. It is the price of seeding in constant time; a tool that reads a "
+        "kernel once per process pays some 3 µs for it.",
     ),
     "jobs": Group(
         "A job's own clock",

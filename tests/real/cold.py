@@ -38,11 +38,11 @@ SAME = "-no-xattrs -exit-on-error -comp zstd -Xcompression-level 3"
 
 
 class Import(NamedTuple):
-    """One import: seconds, and bytes on disk at its largest and at its end."""
+    """One import: seconds, and bytes: the most that each place had, and the result."""
 
     wall: float
     cpu: float
-    peak: int
+    peaks: dict[str, int]
     result: int
 
 
@@ -64,20 +64,23 @@ def push(base: Path, name: str) -> int:
     return size
 
 
-def on_disk(places: list[Path]) -> int:
-    """Return the bytes that some directories take, whatever goes meanwhile."""
-    found = subprocess.run(["du", "-sc", "-B1", *places], check=False, capture_output=True, text=True).stdout
-    return int(found.splitlines()[-1].split()[0])
+def on_disk(place: Path) -> int:
+    """Return the bytes that a directory takes on its disk, whatever goes meanwhile.
+
+    An import's scratch is a file system in a file there: -x, so that its content does not count twice.
+    """
+    found = subprocess.run(["du", "-sx", "-B1", place], check=False, capture_output=True, text=True).stdout
+    return int(found.split()[0]) if found else 0
 
 
 def measured(act: Callable[[], None], places: list[Path], result: Callable[[], Path]) -> Import:
     """Run an import and watch the disk."""
-    peak, over = 0, threading.Event()
+    peaks, over = dict.fromkeys((place.name for place in places), 0), threading.Event()
 
     def watch() -> None:
-        nonlocal peak
         while not over.wait(0.5):
-            peak = max(peak, on_disk(places))
+            for place in places:
+                peaks[place.name] = max(peaks[place.name], on_disk(place))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -89,7 +92,7 @@ def measured(act: Callable[[], None], places: list[Path], result: Callable[[], P
         over.set()
         watcher.join()
     used = (int((GROUP / "cpuacct.usage").read_text()) - cpu) / 1e9
-    return Import(wall, used, peak, result().stat().st_size)
+    return Import(wall, used, peaks, result().stat().st_size)
 
 
 def counted(argv: list[str], account: Account | None = None, **environment: str) -> None:
@@ -161,9 +164,10 @@ def main() -> int:
                     say(f"{name:20} {one.wall:6.1f} s, {one.cpu:6.1f} s CPU, {one.result / 1e6:.0f} MB")
             for name, rounds in found.items():
                 wall, cpu = median(one.wall for one in rounds), median(one.cpu for one in rounds)
-                peak = max(one.peak for one in rounds)
                 bound = layers + rounds[0].result
-                say(f"{name:20} {wall:6.1f} s, {cpu:6.1f} s CPU, on disk {peak / bound:.2f} of layers and result")
+                most = {place: max(one.peaks[place] for one in rounds) / bound for place in rounds[0].peaks}
+                shown = ", ".join(f"{place} {share:.2f}" for place, share in most.items())
+                say(f"{name:20} {wall:6.1f} s, {cpu:6.1f} s CPU; most on disk, in (layers + result): {shown}")
     finally:
         accounts.close()
         shutil.rmtree(top, ignore_errors=True)
