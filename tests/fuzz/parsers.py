@@ -278,7 +278,10 @@ PARSERS: dict[str, Parser] = {
         ),
     ),
     "cpu": Parser(
-        _file(facts.cpu), (), ("profiles/facts.py:cpu",), (b"vendor_id\t: x\nmodel name\t: y\nflags\t: avx2\n",)
+        _file(facts.cpu),
+        (facts.FactUnreadable,),
+        ("profiles/facts.py:cpu",),
+        (b"vendor_id\t: x\nmodel name\t: y\nflags\t: avx2\n",),
     ),
     "cubin": _format(
         elf.check_cubin,
