@@ -169,11 +169,16 @@ class StoreMaintenance:
         """Write down the hashes of images whose producers died before they did."""
         for store in self._image_stores():
             try:
-                for name in store.unrecorded(self._session.store_deadline()):
-                    # A damaged one is found, and replaced, by the next job that wants it.
-                    store.check_bytes(name, "maintenance", self._session.bundle_deadline())
+                names = store.unrecorded(self._session.store_deadline())
             except WarmstartError as error:
                 self._failed(error)
+                continue
+            for name in names:
+                try:
+                    # A damaged one is found, and replaced, by the next job that wants it.
+                    store.check_bytes(name, "maintenance", self._session.bundle_deadline())
+                except WarmstartError as error:
+                    self._failed(error)
 
     def forget_requeued(self) -> None:
         """Forget jobs that were requeued for an image long ago."""

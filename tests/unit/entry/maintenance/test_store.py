@@ -220,17 +220,19 @@ def test_quotas_are_exact_here(entry_site: EntrySite, session: MaintenanceSessio
 
 
 def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySite, session: MaintenanceSession) -> None:
-    """The image is whole, and has its hash from then on; one that cannot be read is an error, and keeps no other."""
+    """The image is whole, and has its hash from then on; one that cannot be read is an error, and stops no other."""
     shared, private = (entry_site.store / path for path in ("images", "private/team/images"))
     for images in (shared, private):
         images.mkdir(parents=True)
     (shared / "a.sqsh").mkdir()
-    (private / "b.sqsh").write_bytes(image())
-    for path in (shared / "a.sqsh", private / "b.sqsh"):
+    for path in (shared / "b.sqsh", private / "c.sqsh"):
+        path.write_bytes(image())
+    for path in (shared / "a.sqsh", shared / "b.sqsh", private / "c.sqsh"):
         os.utime(path, (0, 0))
     work = StoreMaintenance(session)
     work.record_images()
-    assert json.loads((private / "b.json").read_text())["sha256"] == hashlib.sha256(image()).hexdigest()
+    for path in (shared / "b.json", private / "c.json"):
+        assert json.loads(path.read_text())["sha256"] == hashlib.sha256(image()).hexdigest()
     assert work.report.failed == 1
 
 
