@@ -147,7 +147,7 @@ class _Hot:
         exec(marshal.loads(self._codes[start:end]), module.__dict__)  # noqa: S102, S302 - this is how modules are loaded
 
     def _load(self, name: str) -> None:
-        """Import a module of the file; a short way to do what the import system does with `find_spec`."""
+        """Import a module of the file without the import system, which would take longer than the module itself."""
         parent, _, last = name.rpartition(".")
         if parent not in sys.modules:
             self._load(parent)

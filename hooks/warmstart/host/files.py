@@ -127,7 +127,7 @@ def mount_id(fd: int) -> str:
     """Return the mount ID of a descriptor (proc(5), fdinfo). Unlike `st_dev` it distinguishes bind mounts."""
     info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fields = os.read(info, 4096).split()  # a line each, "name:\tvalue"; locks and marks come after those
+        fields = os.read(info, 4096).split()  # lines of "name:\tvalue"; mnt_id is among the first
     finally:
         os.close(info)
     if b"mnt_id:" in fields:

@@ -93,7 +93,7 @@ def unmount(name: str, dir_fd: int) -> bool:
 
 
 def unmount_here(name: str) -> bool:
-    """Do what `unmount` does, in the working directory."""
+    """Unmount `name` in the working directory, as `unmount` does in another one."""
     try:
         libc("umount2", name.encode(), _UMOUNT_NOFOLLOW)
     except OSError:

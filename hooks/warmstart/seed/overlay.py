@@ -108,9 +108,9 @@ class View(NamedTuple):
 
 
 class JobIds:
-    """A job's ids for its views; the user namespace that maps root's files to them is made once, when it is needed.
+    """A job's uid and gid, and the user namespace that maps root's files to them in all views of the job.
 
-    A context manager, which closes that.
+    The namespace is made at its first use. On exit from the `with` statement its descriptor is closed.
     """
 
     def __init__(self, job: Identity) -> None:
@@ -125,7 +125,7 @@ class JobIds:
             os.close(self._namespace)
 
     def namespace(self) -> int:
-        """Return a descriptor of the user namespace, which stays this object's. Raises `OSError`."""
+        """Return a descriptor of the user namespace; the caller must not close it. Raises `OSError`."""
         if self._namespace < 0:
             self._namespace = linux.user_namespace(self.uid, self.gid)
         return self._namespace
