@@ -176,6 +176,15 @@ class Cluster:
         """Wait until no job runs or completes and no slurmd runs a hook. Pending jobs do not count."""
         self._wait_until("an idle cluster", self._idle, deadline_s)
 
+    def wait_empty(self, deadline_s: float = 60) -> None:
+        """Wait until no job is left, pending ones included, and no slurmd runs a hook."""
+
+        def is_empty() -> bool:
+            time.sleep(_ASK_S)  # the jobs need the processors that asking takes
+            return not self.admin("squeue", "--noheader").strip() and self._idle()
+
+        processes.wait_until("an empty queue", is_empty, deadline_s)
+
     # --- nodes
 
     def node_states(self) -> dict[str, NodeState]:

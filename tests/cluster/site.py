@@ -15,6 +15,7 @@ from tests.cluster import installation, mounts, processes
 from tests.cluster.accounts import ALICE, STORE
 from tests.cluster.cluster import Cluster, JobResult
 from tests.support import command_line
+from tests.support.numba_entries import numba_entries
 from warmstart.paths import Installation
 
 _JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -64,6 +65,10 @@ class Site:
         self.enter: dict[str, Sequence[str]] = {}  # by node: words before what runs there by hand (nsenter(1))
         if not self.jobs.is_dir():
             shutil.copytree(_JOBS, self.jobs, ignore=shutil.ignore_patterns("__pycache__"))
+            for name, content in (file for entry in numba_entries(901, 902).values() for file in entry.items()):
+                target = self.jobs / "entries" / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
             self.new_store(self.store)
             self.metrics.mkdir()
             install(cluster.prefix)

@@ -111,13 +111,13 @@ def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: 
 def test_only_a_publisher_reaches_others(site: Site, own_store: Path) -> None:
     """In scope site ws-bob gets only what ws-alice compiled in the rule's partition."""
     site.write_policy(SITE_SCOPE, store=str(own_store))
-    private, _ = compiled(site, "numba", ALICE, "n1")
+    private, _ = compiled(site, "copy", ALICE, "n1")
     assert {event["scope"] for event in site.events(private, "cache.harvested")} != {"site"}
-    published, cold = compiled(site, "numba", ALICE, "n2", "--partition=ci")
+    published, cold = compiled(site, "copy", ALICE, "n2", "--partition=ci")
     # Her own private entries do not reach a job that publishes: it would pass them on.
     assert (seeded(site, published), cold["cache_hits"]) == (0, 0)
     assert {event["scope"] for event in site.events(published, "cache.harvested")} == {"site"}
-    other, warm = compiled(site, "numba", BOB, "n3")
+    other, warm = compiled(site, "copy", BOB, "n3")
     assert warm["cache_misses"] == 0
     assert [event["scopes"] for event in site.events(other, "cache.seeded")] == [["site"]]
 
@@ -170,8 +170,8 @@ def test_the_directories_are_the_jobs_alone(site: Site) -> None:
 
 def test_both_nodes_of_a_job_are_prepared_and_the_head_harvests(site: Site, own_store: Path) -> None:
     """A job of two nodes has its cache on both; only the head node harvests."""
-    numba = f"{site.cluster.python} {site.jobs}/numba_job.py"
-    script = f"#!/bin/sh\nexec srun --ntasks-per-node=1 sh -c 'test -d $NUMBA_CACHE_DIR && {numba}'\n"
+    copy = f"{site.cluster.python} {site.jobs}/copy_job.py"
+    script = f"#!/bin/sh\nexec srun --ntasks-per-node=1 sh -c 'test -d $NUMBA_CACHE_DIR && {copy}'\n"
     job_id = site.cluster.submit(script, ALICE, "--nodelist=n1,n2", "--nodes=2")
     ended = completed(site, job_id)
     assert ended.nodes == ("n1", "n2")

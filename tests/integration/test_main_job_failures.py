@@ -150,7 +150,7 @@ def test_a_disk_that_another_user_filled(site: Site, frail: Path, fill: str, ful
 
     Without those it runs cold and is told.
     """
-    site.finish(site.compile_job("numba", ALICE, "n1"))  # there is something to seed
+    site.finish(site.compile_job("copy", ALICE, "n1"))  # there is something to seed
     home = site.cluster.account(BOB).home
     go = home / f"go-{time.time_ns()}"
     script = f"#!/bin/sh\n{fill}\necho filled\nwhile [ ! -e {go} ]; do sleep 0.1; done\n"

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
 from tests.support.shell_profiles import profiles
 from warmstart.report.prediction import Predicted, Prediction
@@ -107,8 +106,7 @@ def run(site: Site, jobs: Sequence[Kind], together: Sequence[Sequence[int]]) -> 
     for numbers in together:
         for number in numbers:
             ids[number] = site.cluster.submit(script, jobs[number].user, *jobs[number].options)
-        wait_until("the jobs", lambda: not site.cluster.admin("squeue", "--noheader").strip(), 900)
-        site.cluster.wait_idle()
+        site.cluster.wait_empty(900)
     outputs = []
     for kind, job in zip(jobs, ids.values(), strict=True):
         path = site.cluster.account(kind.user).home / f"slurm-{job}.out"

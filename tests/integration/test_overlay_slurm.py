@@ -54,9 +54,9 @@ def layers(site: Site) -> set[str]:
 
 @pytest.fixture(scope="module")
 def compiled(installed: Site) -> None:
-    """Run a job that compiles, and wait for its harvest."""
+    """Run a job that fills a cache, and wait for its harvest."""
     installed.write_policy()
-    installed.finish(installed.compile_job("numba", ALICE, "n1"))
+    installed.finish(installed.compile_job("copy", ALICE, "n1"))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def running(site: Site, user: str, node: str, body: str = "exec sleep 600\n") ->
 def test_a_warm_job_sees_an_overlay_and_leaves_no_mount(warm: Site) -> None:
     """All hits and nothing new to harvest. Afterwards only the nodes' layers are mounted."""
     site = warm
-    job_id = site.compile_job("numba", ALICE, "n2")
+    job_id = site.compile_job("copy", ALICE, "n2")
     ended = site.finish(job_id)
     assert result(ended.output)["cache_misses"] == 0
     (seeded,) = site.events(job_id, "cache.seeded")
@@ -92,8 +92,7 @@ def test_a_warm_job_sees_an_overlay_and_leaves_no_mount(warm: Site) -> None:
 def test_what_a_seeded_job_adds_comes_back(warm: Site) -> None:
     """A warm job compiles another program: only that is harvested, and the next job gets both."""
     site = warm
-    both = f"cp {site.jobs}/numba_job.py other.py; for job in {site.jobs}/numba_job.py other.py; do"
-    script = f"#!/bin/sh\n{both} {site.cluster.python} $job; done\n"
+    script = f"#!/bin/sh\nfor job in copy numba; do {site.cluster.python} {site.jobs}/${{job}}_job.py; done\n"
     counts = []
     for node in ("n2", "n3"):
         job_id = site.cluster.submit(script, ALICE, f"--nodelist={node}", "--cpus-per-task=2")
@@ -177,7 +176,7 @@ def test_after_a_reboot_nothing_is_mounted(warm: Site) -> None:
         subprocess.run(["/usr/bin/umount", str(layer)], check=True)
     assert site.run_hook("epilog", variables).returncode == 0
     assert site.events(910200, "step.failed") == []
-    job_id = site.compile_job("numba", ALICE, "n2")
+    job_id = site.compile_job("copy", ALICE, "n2")
     assert result(site.finish(job_id).output)["cache_misses"] == 0
 
 
@@ -188,7 +187,7 @@ def test_at_the_constant_path_it_is_the_same_overlay(warm: Site) -> None:
     site.write_policy(constant="spank")
     with spank.loaded(site):
         show = 'stat -f -c "%T $NUMBA_CACHE_DIR" "$NUMBA_CACHE_DIR"'
-        script = f"#!/bin/sh\n{show}\n{site.cluster.python} {site.jobs}/numba_job.py\n"
+        script = f"#!/bin/sh\n{show}\n{site.cluster.python} {site.jobs}/copy_job.py\n"
         job_id = site.cluster.submit(script, ALICE, "--nodelist=n4", "--cpus-per-task=2")
         output = site.finish(job_id).output
     assert f"overlayfs {site.constant}/numba" in output
@@ -199,7 +198,7 @@ def test_at_the_constant_path_it_is_the_same_overlay(warm: Site) -> None:
 def test_another_jobs_namespace_holds_no_mount_of_a_job_that_ended(contained: Site) -> None:
     """Under job_container jobs start with copies of all mounts; an ended job's go there, too."""
     site = contained
-    site.finish(site.compile_job("numba", ALICE, "n1"))
+    site.finish(site.compile_job("copy", ALICE, "n1"))
     first, directory, pid = running(site, ALICE, "n1")
     assert "overlay" in Path(f"/proc/{pid}/mountinfo").read_text()
     second, _, other = running(site, BOB, "n1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import time
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -108,7 +107,7 @@ def test_components_of_a_heterogeneous_job_meet_at_the_leader(meeting: Site) -> 
     components = "#SBATCH --nodelist=n1\n#SBATCH hetjob\n#SBATCH --nodelist=n3,n4\n"
     script = f"#!/bin/sh\n{components}srun --het-group=0,1 sh -c '{SHOW}'\n"
     job_id = meeting.cluster.submit(script, ALICE)
-    wait_until("the job's end", lambda: not meeting.cluster.admin("squeue", "--noheader").strip(), 60)
+    meeting.cluster.wait_empty()
     output = (meeting.cluster.account(ALICE).home / f"slurm-{job_id}.out").read_text()
     (event,) = meeting.events(job_id, "rendezvous.reserved")
     assert lines(output) == [f"n1:{event['ports'][0]} "] * 3
@@ -146,16 +145,10 @@ def overlap(site: Site, count: int) -> tuple[list[dict[str, Any]], int]:
     """Run that many overlapping 2-node jobs. Return their events and the number of failures."""
     options = ("--nodes=2", "--ntasks=2", f"--array=1-{count}", "--time=5")
     array = site.cluster.submit(BIND, ALICE, *options)
-    wait_until("the jobs' end", lambda: _over(site), 5.0 * count)
-    site.cluster.wait_idle()
+    site.cluster.wait_empty(5.0 * count)
     states = site.cluster.admin("scontrol", "show", "job", str(array))
     events = [event for event in site.audit("--since", "1h") if event["event"].startswith("rendezvous.")]
     return events, count - states.count("JobState=COMPLETED")
-
-
-def _over(site: Site) -> bool:
-    time.sleep(1)  # the jobs need the processors that asking takes
-    return not site.cluster.admin("squeue", "--noheader").strip()
 
 
 def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:

@@ -76,7 +76,7 @@ def test_each_kind_of_job(quick: Site, registry: Registry, fresh_image: Callable
         failed = cluster.wait(stubborn)
         wait_until("requeued jobs", lambda: len(site.audit("--event", "job.requeued")) >= 6, 60)
         requeued = site.audit("--event", "job.requeued")
-        wait_until("an idle cluster", lambda: not cluster.admin("squeue", "--noheader", "--states=R,CG").strip(), 60)
+        cluster.wait_idle()
         for job_id in (one, two, array, leader, leader + 1, held):
             job = cluster.job(job_id)
             assert (job.state, job.restarts, job.reason) == ("PENDING", 1, "BeginTime"), job

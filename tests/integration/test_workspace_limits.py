@@ -36,8 +36,8 @@ def test_a_job_that_fills_what_it_has(site: Site) -> None:
 def test_caches_are_harvested_and_seeded_as_without(site: Site) -> None:
     """What one job compiled, the next one on another node finds."""
     site.write_policy(LIMITED, store=str(site.new_store(site.cluster.base / "store-limits")))
-    cold = site.finish(site.compile_job("numba", ALICE, "n1"))
+    cold = site.finish(site.compile_job("copy", ALICE, "n1"))
     assert len(site.events(cold.job_id, "bundle.published")) == 1
-    warm = site.finish(site.compile_job("numba", ALICE, "n2"))
+    warm = site.finish(site.compile_job("copy", ALICE, "n2"))
     assert [event["way"] for event in site.events(warm.job_id, "cache.seeded")] == ["overlay"]
     assert site.events(warm.job_id, "bundle.published") == []
