@@ -4,8 +4,8 @@ DESTDIR ?=
 PYTHON  ?= /usr/bin/python3
 # Where packages go that are built here.
 PACKAGES ?= build/packages
-# Tests at work at the same time: most of them wait for Slurm half of their time.
-JOBS    ?= $(shell expr $$(nproc) + 1)
+# Test processes: on two cores three leave a tenth of the time unused, as many tests wait for Slurm.
+JOBS    ?= $(shell expr $$(nproc) + 2)
 VENV    := .venv
 BIN     := $(VENV)/bin
 

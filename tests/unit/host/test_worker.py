@@ -96,9 +96,10 @@ def blame_the_node() -> None:
 
 def babble() -> list[str]:
     """Write what is no JSON where the answer goes."""
-    for fd in range(3, 256):
+    for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
-            os.write(fd, b"\0\0\0\2{]")
+            if int(name) > 2:
+                os.write(int(name), b"\0\0\0\2{]")
     return []
 
 
@@ -156,13 +157,13 @@ def test_a_node_without_processes_or_descriptors_is_no_bug(
     def fails() -> NoReturn:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(function, fails)
         with pytest.raises(WorkerNotStarted, match="Too many open files"):
             worker.run(after(5), ids)
     worker.close()
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # garbage of other tests may be closed meanwhile
     assert worker.run(after(5), ids) == ids()
 
 
