@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.support.numba_runs import JOB, Published, Run, entries, run, verdicts
+from tests.support.numba_runs import JOB, Published, Run, Runner, entries, numba_loaded, verdicts
 from tests.support.requirements import need_module
 
 GUFUNC = "kernel_and_wrapper"
@@ -31,9 +32,16 @@ class TwoJobs(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> TwoJobs:
-    """Run a job with Numba's counter as it is, and one with another; the first leaves a copy after each file."""
+def run() -> Iterator[Runner]:
+    """Return a function that runs a job."""
     need_module("numba")
+    with numba_loaded() as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def jobs(run: Runner, tmp_path_factory: pytest.TempPathFactory) -> TwoJobs:
+    """Run a job with Numba's counter as it is, and one with another; the first leaves a copy after each file."""
     top = tmp_path_factory.mktemp("jobs")
     (top / "snapshots").mkdir()
     cold = run(top / "one", GUFUNC, WARMSTART_SNAPSHOTS=str(top / "snapshots"))
@@ -51,7 +59,9 @@ def test_kernel_and_wrapper_are_one_entry(jobs: TwoJobs) -> None:
         assert set(verdicts(cache).values()) == {None}
 
 
-def test_a_job_that_was_killed_between_kernel_and_wrapper_harms_nobody(jobs: TwoJobs, tmp_path: Path) -> None:
+def test_a_job_that_was_killed_between_kernel_and_wrapper_harms_nobody(
+    run: Runner, jobs: TwoJobs, tmp_path: Path
+) -> None:
     """Its kernel is published; another job compiled both meanwhile; the next one is seeded and runs."""
     published = Published()
     published.harvest(jobs.kernel_only)
@@ -59,7 +69,7 @@ def test_a_job_that_was_killed_between_kernel_and_wrapper_harms_nobody(jobs: Two
     assert run(published.seed(tmp_path / "cache"), GUFUNC) == jobs.cold
 
 
-def test_another_process_wrapper_is_refused(jobs: TwoJobs, tmp_path: Path) -> None:
+def test_another_process_wrapper_is_refused(run: Runner, jobs: TwoJobs, tmp_path: Path) -> None:
     """Every mixture of two processes' files: refused where Numba would die of it, valid where it is of one process."""
     names = sorted(name for name in entries(jobs.one).popitem()[1])
     kernel, wrapper = (next(n for n in names if n.endswith(".1.nbc") and ("guf-" in n) is guf) for guf in (False, True))
@@ -86,9 +96,8 @@ def test_a_wrapper_without_its_kernel_is_refused(jobs: TwoJobs, tmp_path: Path) 
     assert set(verdicts(tmp_path / "cache").values()) == {"incomplete"}
 
 
-def test_data_of_other_types_than_the_index_says_is_refused(tmp_path: Path) -> None:
+def test_data_of_other_types_than_the_index_says_is_refused(run: Runner, tmp_path: Path) -> None:
     """Two processes that compile a function for different types at once both take the number 1."""
-    need_module("numba")
     first = run(tmp_path / "one", "two_types")
     assert run(tmp_path / "other", "two_types", WARMSTART_SHIFT="1").report["results"] == first.report["results"]
     ((_, names),) = entries(tmp_path / "one").items()
@@ -97,9 +106,8 @@ def test_data_of_other_types_than_the_index_says_is_refused(tmp_path: Path) -> N
     assert set(verdicts(tmp_path / "one").values()) == {"two-writers"}
 
 
-def test_what_numba_can_not_load_is_refused(tmp_path: Path) -> None:
+def test_what_numba_can_not_load_is_refused(run: Runner, tmp_path: Path) -> None:
     """Cached mutual recursion ends every process that loads it; here it is compiled by each job."""
-    need_module("numba")
     published = Published()
     cold = run(tmp_path / "cold", "mutual_recursion", "calls")
     assert cold.status == 0, cold.complaint
@@ -120,9 +128,8 @@ def test_what_numba_can_not_load_is_refused(tmp_path: Path) -> None:
     assert warm.report["cache_hits"] == 2, "choose, and factorial, which is called on its own"
 
 
-def test_a_function_is_harvested_whatever_it_and_its_directory_are_called(tmp_path: Path) -> None:
+def test_a_function_is_harvested_whatever_it_and_its_directory_are_called(run: Runner, tmp_path: Path) -> None:
     """Nothing that Numba wrote is left out, and it is hit from the copy."""
-    need_module("numba")
     script = tmp_path / "my project x=1,seed=2 proj@v1 [exp] Ünï -#\\'\"$*?" / "größen.py"
     script.parent.mkdir()
     shutil.copyfile(JOB, script)

@@ -36,7 +36,7 @@ class Node(NamedTuple):
     """The plugin's surroundings on a node: state, workspace and constant path; and the program that calls it."""
 
     base: Path
-    command: tuple[str, ...]
+    harness: spank.Harness
 
     @property
     def constant(self) -> Path:
@@ -71,28 +71,26 @@ class Node(NamedTuple):
         """Start a task of job 7."""
         paths = {"state": self.base / "state", "workspace": self.base / "workspace", "cache": self.constant}
         arguments = [f"{key}={value}" for key, value in paths.items()]
-        slurm = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "ASAN_OPTIONS": "detect_leaks=1"}
-        return subprocess.run(
-            [*self.command, "task", str(JOB), "7", *arguments],
-            env={**slurm, **environment}, capture_output=True, text=True, check=False, cwd="/",
-        )  # fmt: skip
+        slurm = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7"}
+        return self.harness.run("task", str(JOB), "7", *arguments, **{**slurm, **environment})
 
 
 @pytest.fixture(scope="module")
-def harnesses(capable_host: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...]]:
-    """Build the plugin for each checker. Skip, or fail in CI, if that fails."""
+def harnesses(capable_host: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, spank.Harness]]:
+    """Build the plugin for each checker and start it. Skip, or fail in CI, if that fails."""
     spank.need()
     if not shutil.which("valgrind"):
         unavailable("no valgrind")
     directory = tmp_path_factory.mktemp("spank")
-    return {
-        "sanitizers": (str(spank.build(directory, sanitize=True)),),
-        "valgrind": (*VALGRIND, str(spank.build(directory, sanitize=False))),
-    }
+    with (
+        spank.served(spank.build(directory, sanitize=True)) as sanitizers,
+        spank.served(spank.build(directory, sanitize=False), *VALGRIND) as valgrind,
+    ):
+        yield {"sanitizers": sanitizers, "valgrind": valgrind}
 
 
 @pytest.fixture(params=["sanitizers", "valgrind"])
-def node(request: pytest.FixtureRequest, harnesses: dict[str, tuple[str, ...]]) -> Iterator[Node]:
+def node(request: pytest.FixtureRequest, harnesses: dict[str, spank.Harness]) -> Iterator[Node]:
     """Yield a node whose directories belong to root and can be entered by the job's uid."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-spank-", dir="/var/tmp"))
     base.chmod(0o755)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+import socket
+import struct
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from tests.support.requirements import unavailable
 
@@ -14,6 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster.site import Site
+
+
+class Harness(NamedTuple):
+    """A harness that forks for each run: a checker of memory, which may be slow to start, is started once."""
+
+    calls: socket.socket
+    stdout: TextIO
+    stderr: TextIO
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run it once, with these arguments and this environment. Its checker's words are on its stderr."""
+        strings = (*arguments, "", *(f"{name}={value}" for name, value in environment.items()))
+        for file in (self.stdout, self.stderr):
+            file.seek(0)
+            file.truncate()
+        self.calls.send(b"".join(os.fsencode(string) + b"\0" for string in strings))
+        (status,) = struct.unpack("i", self.calls.recv(4))
+        for file in (self.stdout, self.stderr):
+            file.seek(0)
+        returncode = os.waitstatus_to_exitcode(status)
+        return subprocess.CompletedProcess(arguments, returncode, self.stdout.read(), self.stderr.read())
+
 
 _HERE = Path(__file__).resolve().parent
 _PLUGIN = _HERE.parents[1] / "packaging" / "spank"
@@ -44,16 +71,31 @@ def build(directory: Path, *, sanitize: bool) -> Path:
 
 
 @contextmanager
+def served(program: Path, *checker: str) -> Iterator[Harness]:
+    """Start a built harness below a checker's command. It must end with nothing to complain of itself."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        with its:
+            argv = [*checker, str(program), "serve"]
+            environment = {"ASAN_OPTIONS": "detect_leaks=1"}
+            server = subprocess.Popen(argv, stdin=its.fileno(), stdout=stdout, stderr=stderr, env=environment, cwd="/")
+        with server, ours:  # which ends it
+            yield Harness(ours, stdout, stderr)
+    assert server.returncode == 0
+
+
+@contextmanager
 def loaded(site: Site) -> Iterator[None]:
-    """Build the plugin as an admin does and load it: commands and steps read plugstack.conf each time."""
+    """Load the plugin, built once per cluster as an admin does: commands and steps read plugstack.conf each time."""
     library = site.cluster.base / "warmstart.so"
     plugstack = site.cluster.base / "etc" / "plugstack.conf"
     root = _HERE.parents[1]
-    argv = ["/usr/bin/make", "-s", "-C", str(root), "spank", f"PREFIX={site.cluster.prefix}"]
-    subprocess.run(argv, check=True, capture_output=True)
-    # A step may have the one before mapped: never written in place.
-    shutil.copy(root / "build" / "spank" / "warmstart.so", f"{library}.new")
-    Path(f"{library}.new").rename(library)
+    if not library.exists():
+        argv = ["/usr/bin/make", "-s", "-C", str(root), "spank", f"PREFIX={site.cluster.prefix}"]
+        with (root / "Makefile").open() as lock:  # each process of tests has a prefix of its own
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            subprocess.run(argv, check=True, capture_output=True)
+            shutil.copy(root / "build" / "spank" / "warmstart.so", library)
     plugstack.write_text(f"optional {library} workspace={site.workspace} cache={site.constant}\n")
     try:
         yield

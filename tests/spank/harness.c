@@ -5,6 +5,9 @@
  *                                          environment is this process's own; prints what it then is, the
  *                                          mounts at cache= and below, and what the file `marker` in WARMSTART_CACHE holds.
  *                                          In between it enters the container at CONTAINER, as pyxis would
+ *   harness serve                          does one of these in a child of its own for each message from the socket at
+ *                                          its stdin, which holds strings: the arguments, an empty one, and the child's
+ *                                          environment. It answers with the child's status, as wait(2) has it
  */
 #define _GNU_SOURCE
 #include <slurm/spank.h>
@@ -13,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct spank_option *registered[8];
@@ -167,11 +172,47 @@ static int task(int argc, char **argv)
 	return 0;
 }
 
+static int run(int argc, char **argv)
+{
+	if (argc > 0 && strcmp(argv[0], "submit") == 0)
+		return submit(argc - 1, argv + 1);
+	if (argc > 2 && strcmp(argv[0], "task") == 0)
+		return task(argc - 1, argv + 1);
+	return 2;
+}
+
+static int run_message(char *message, char *end)
+{
+	static char *strings[1 << 16];
+	int argc = 0;
+	char **string = strings;
+
+	for (; message < end; message += strlen(message) + 1)
+		*string++ = message;
+	while (strings[argc][0] != '\0')
+		argc++;
+	environ = strings + argc + 1;
+	return run(argc, strings);
+}
+
+static int serve(void)
+{
+	static char message[1 << 16];
+	ssize_t size;
+	pid_t child;
+	int status;
+
+	while ((size = recv(STDIN_FILENO, message, sizeof(message), 0)) > 0) {
+		child = fork();
+		if (child == 0)
+			return run_message(message, message + size);
+		if (child < 0 || waitpid(child, &status, 0) != child || send(STDIN_FILENO, &status, sizeof(status), 0) < 0)
+			return 2;
+	}
+	return size < 0 ? 2 : 0;
+}
+
 int main(int argc, char **argv)
 {
-	if (argc > 1 && strcmp(argv[1], "submit") == 0)
-		return submit(argc - 2, argv + 2);
-	if (argc > 3 && strcmp(argv[1], "task") == 0)
-		return task(argc - 2, argv + 2);
-	return 2;
+	return argc == 2 && strcmp(argv[1], "serve") == 0 ? serve() : run(argc - 1, argv + 1);
 }

@@ -11,13 +11,19 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from warmstart.host.files import opened_dir
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOADED = Path(__file__).with_name("numba_loaded.py")
 JOB = Path(__file__).parents[1] / "jobs" / "numba_kinds_job.py"
 
 
@@ -29,29 +35,65 @@ class Run(NamedTuple):
     complaint: str  # the end of its stderr
 
 
-def start(cache: Path, *kinds: str, script: Path = JOB, **variables: str) -> subprocess.Popen[str]:
-    """Start the job with its cache at `cache`."""
-    environment = {
+class Runner(Protocol):
+    """Runs the job to its end."""
+
+    def __call__(self, cache: Path, *kinds: str, script: Path = JOB, **variables: str) -> Run:
+        """Run it with its cache at `cache`."""
+
+
+def environment_of(cache: Path, variables: dict[str, str]) -> dict[str, str]:
+    """Return a job's environment: these variables and what it needs."""
+    return {
         "PATH": os.defpath,
         "HOME": str(cache.parent),
         "NUMBA_CACHE_DIR": str(cache),
         "NUMBA_NUM_THREADS": "2",
+        **variables,
     }
+
+
+def start(cache: Path, *kinds: str, script: Path = JOB, **variables: str) -> subprocess.Popen[str]:
+    """Start the job with its cache at `cache`."""
     command = [sys.executable, str(script), *kinds]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment | variables, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, env=environment_of(cache, variables), stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> Run:
     """Wait for a job."""
     output, complaint = process.communicate(timeout=300)
-    report = json.loads(output.splitlines()[-1]) if process.returncode == 0 else {}
-    return Run(process.returncode, report, complaint[-2000:])
+    return ended(process.returncode, output, complaint)
+
+
+def ended(status: int, output: str, complaint: str) -> Run:
+    """Return how a job ended."""
+    return Run(status, json.loads(output.splitlines()[-1]) if status == 0 else {}, complaint[-2000:])
 
 
 def run(cache: Path, *kinds: str, script: Path = JOB, **variables: str) -> Run:
     """Run the job to its end."""
     return finish(start(cache, *kinds, script=script, **variables))
+
+
+@contextmanager
+def numba_loaded() -> Iterator[Runner]:
+    """Load Numba once; yield a `run` whose processes are forks of that one."""
+    argv, pipe = [sys.executable, str(LOADED)], subprocess.PIPE
+    with TemporaryDirectory() as top, subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as server:
+        assert server.stdin
+        assert server.stdout
+        calls, statuses = server.stdin, server.stdout
+        stdout, stderr = Path(top, "stdout"), Path(top, "stderr")
+
+        def run(cache: Path, *kinds: str, script: Path = JOB, **variables: str) -> Run:
+            call = [[str(script), *kinds], environment_of(cache, variables), str(stdout), str(stderr)]
+            calls.write(json.dumps(call) + "\n")
+            calls.flush()
+            status = os.waitstatus_to_exitcode(int(statuses.readline()))
+            return ended(status, stdout.read_text(), stderr.read_text())
+
+        yield run
 
 
 def entries(cache: Path) -> dict[str, list[str]]:

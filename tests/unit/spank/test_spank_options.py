@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,24 +13,25 @@ from tests.support.runs import a_job
 from warmstart import request
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
-@pytest.fixture(scope="session")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[spank.Harness]:
     """Build the plugin with sanitizers; skip, or fail in CI, where that can't be."""
     spank.need()
-    return spank.build(tmp_path_factory.mktemp("spank"), sanitize=True)
+    with spank.served(spank.build(tmp_path_factory.mktemp("spank"), sanitize=True)) as harness:
+        yield harness
 
 
-def submitted(harness: Path, *options: str) -> tuple[int, list[str]]:
+def submitted(harness: spank.Harness, *options: str) -> tuple[int, list[str]]:
     """Submit with these options; return the status and what Slurm was told."""
-    done = subprocess.run([harness, "submit", *options], capture_output=True, text=True, check=False)
+    done = harness.run("submit", *options)
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
 
 
-def test_options_reach_the_prolog(harness: Path) -> None:
+def test_options_reach_the_prolog(harness: spank.Harness) -> None:
     """Each in a variable of its own; of one that is given twice, the last."""
     options = ("warm-image=reg.example.com:5000/a:1", "warm-profile=triton", "no-warm", "warm-profile=numba,inductor")
     assert submitted(harness, *options, "warm-keep", "warm-fresh") == (
@@ -66,7 +66,7 @@ def test_options_reach_the_prolog(harness: Path) -> None:
         ("warm-profile=a,,b", "contains an empty name"),
     ],
 )
-def test_a_wrong_value_is_refused_with_a_sentence(harness: Path, option: str, problem: str) -> None:
+def test_a_wrong_value_is_refused_with_a_sentence(harness: spank.Harness, option: str, problem: str) -> None:
     """The command ends, nothing is handed to the job, and the user reads why; his text is not repeated."""
     status, lines = submitted(harness, option, "warm-profile=numba")
     name = option.partition("=")[0]
@@ -81,7 +81,7 @@ LIKELY = st.text("az09._:/@#+-,_", min_size=1, max_size=40)
 
 @given(image=WORDS | LIKELY, profiles=WORDS | LIKELY)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_what_passes_here_passes_in_the_prolog(harness: Path, image: str, profiles: str) -> None:
+def test_what_passes_here_passes_in_the_prolog(harness: spank.Harness, image: str, profiles: str) -> None:
     """No job is queued for a value that its prolog would not understand."""
     if submitted(harness, f"warm-image={image}")[0] == 0:
         assert request.of(a_job(warm_image=image)).images == (image,)
