@@ -35,7 +35,7 @@ def test_every_event_is_one_that_something_emits() -> None:
     """A name that nothing emits is no event."""
     package = Path(events.__file__).parents[1]
     code = "".join(path.read_text() for path in package.rglob("*.py") if path.name != "events.py")
-    assert [name for name in catalogue() if not re.search(rf"\b{name}\b", code)] == []
+    assert catalogue().keys() - re.findall(r"\w+", code) == set()
 
 
 def test_each_event_has_an_example_line_as_the_log_has_it() -> None:
