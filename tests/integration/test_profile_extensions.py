@@ -9,14 +9,13 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.loaded import loaded
 from tests.support.requirements import need_module
 from warmstart.host.files import opened_dir
 from warmstart.profiles import registry
@@ -25,26 +24,37 @@ from warmstart.profiles.judge import judge
 JOB = Path(__file__).parents[1] / "jobs" / "extension_job.py"
 PROFILE = registry.get("torch-extensions")
 SECOND = 1_000_000_000
+RunScript = Callable[[Path, Path], str]
+RunJob = Callable[[Path], dict[str, Any]]
 Files = dict[str, tuple[bytes, int]]  # content and mtime by name
 
 
-def run_job(cache: Path) -> dict[str, Any]:
-    """Run the job with its cache at `cache`. Return the line that it prints."""
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(cache.parent), **PROFILE.environment(str(cache))}
-    done = subprocess.run(
-        [sys.executable, str(JOB)], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return report
-
-
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the cache of a job that built the extension. Tests put their files there."""
+def run_script() -> Iterator[RunScript]:
+    """Return a function that runs a script with its cache at a path and returns what it printed."""
     need_module("torch")
     if not shutil.which("ninja"):
         pytest.skip("ninja is not installed")
+    with loaded("import torch.utils.cpp_extension") as run:
+
+        def run_script(script: Path, cache: Path) -> str:
+            environment = {"PATH": "/usr/bin:/bin", "HOME": str(cache.parent), **PROFILE.environment(str(cache))}
+            done = run([str(script)], environment)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        yield run_script
+
+
+@pytest.fixture(scope="module")
+def run_job(run_script: RunScript) -> RunJob:
+    """Return a function that runs the job with its cache at a path and returns the line that it prints."""
+    return lambda cache: json.loads(run_script(JOB, cache).splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def cache(run_job: RunJob, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the cache of a job that built the extension. Tests put their files there."""
     cache = tmp_path_factory.mktemp("extension") / "cache"
     assert run_job(cache)["cache_misses"] == 1
     (cache / PROFILE.subdir / "answer" / "lock").touch()  # as a job that was killed leaves it
@@ -81,25 +91,19 @@ def verdict(cache: Path, files: Files) -> str | None:
 
 
 RUNS = {"here": "constant", "elsewhere": "17.0a1b2c3d"}
-# Each build in a process of its own, and one import of torch for all.
 INLINE = """
-import os, sys
 from torch.utils.cpp_extension import load_inline
-for directory in sys.argv[1:]:
-    if not os.fork():
-        os.environ["TORCH_EXTENSIONS_DIR"] = directory
-        load_inline("inline", "int answer() { return 42; }", no_implicit_headers=True, is_python_module=False)
-        os._exit(0)
-    assert os.wait()[1] == 0
+load_inline("inline", "int answer() { return 42; }", no_implicit_headers=True, is_python_module=False)
 """
 
 
-def test_a_source_that_was_built_at_a_runs_own_path_is_refused(cache: Path, tmp_path: Path) -> None:
+def test_a_source_that_was_built_at_a_runs_own_path_is_refused(run_script: RunScript, tmp_path: Path) -> None:
     """PyTorch writes inline sources into the cache, and ninja's files name the run's own path."""
-    places = {name: tmp_path / run / "cache" / PROFILE.subdir for name, run in RUNS.items()}
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    argv = [sys.executable, "-c", INLINE, *map(str, places.values())]
-    subprocess.run(argv, env=environment, capture_output=True, timeout=120, check=True)
+    (tmp_path / "inline.py").write_text(INLINE)
+    places = {}
+    for name, run in RUNS.items():
+        run_script(tmp_path / "inline.py", tmp_path / run / "cache")
+        places[name] = tmp_path / run / "cache" / PROFILE.subdir
     shown = {}
     for name, directory in places.items():
         assert str(directory / "inline" / "main.cpp") in (directory / "inline" / "build.ninja").read_text()
@@ -111,14 +115,14 @@ def test_a_source_that_was_built_at_a_runs_own_path_is_refused(cache: Path, tmp_
 
 @pytest.mark.parametrize("mtime", [int, lambda ns: ns // SECOND * SECOND], ids=["exact", "whole seconds"])
 def test_what_is_harvested_is_found_built_at_the_same_path(
-    cache: Path, built: Files, mtime: Callable[[int], int]
+    run_job: RunJob, cache: Path, built: Files, mtime: Callable[[int], int]
 ) -> None:
     """With harvested mtimes, exact or in whole seconds as in a bundle, ninja has nothing to do."""
     restore(cache, built, mtime)
     assert run_job(cache)["cache_hits"] == 1
 
 
-def test_without_its_mtimes_it_is_built_again(cache: Path, built: Files) -> None:
+def test_without_its_mtimes_it_is_built_again(run_job: RunJob, cache: Path, built: Files) -> None:
     """Hence such a profile is not seeded by a plain copy."""
     restore(cache, built, lambda _: 0)
     assert run_job(cache)["cache_misses"] == 1

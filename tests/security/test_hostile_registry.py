@@ -36,9 +36,9 @@ from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Caps, ImageTooLarge
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
-SMALL = Caps(48 << 20, 1000)
-ZEROS = 100 << 20
-FILES = 3000
+SMALL = Caps(24 << 20, 300)
+ZEROS = 50 << 20
+FILES = 1000
 METADATA = "http://169.254.169.254/latest/meta-data/"
 IMPORTERS = ("oci", "enroot")
 NOWHERE = Reach()
@@ -157,11 +157,11 @@ def slow(place: Place, wanted: bool) -> Iterator[None]:
 def _meets_its_caps(place: Place, site: Site, reference: Reference, kind: str) -> None:
     made = importer(place, kind, place.identity(IMPORT), place.registry.url)
     hostile = site._replace(importer=lambda: made, recipe=f"{kind}1")
-    with pytest.raises(ImageTooLarge, match="1000 files"):
+    with pytest.raises(ImageTooLarge, match="300 files"):
         single_flight.obtain(reference, hostile, after(60))
     nothing_left(place, site)
     asked = place.registry.requests("GET", "/v2/bomb/")
-    with pytest.raises(ImageTooLarge, match="1000 files"):
+    with pytest.raises(ImageTooLarge, match="300 files"):
         single_flight.obtain(reference, hostile, after(60))
     assert place.registry.requests("GET", "/v2/bomb/") == asked
 
@@ -205,7 +205,7 @@ def test_a_full_disk_below_the_scratch_is_not_the_images_fault(
     monkeypatch.setattr(flatten, "__file__", str(unsupported))  # the image is unpacked, which takes room
     small = place.base / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "none", str(small)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=30m", "none", str(small)], check=True)
     try:
         crowded = site._replace(workspace=str(small), rules=RULES)
         with pytest.raises(scratch.ScratchUnusable):

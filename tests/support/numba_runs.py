@@ -13,9 +13,9 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from tests.support.loaded import loaded
 from warmstart.host.files import opened_dir
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
@@ -23,7 +23,6 @@ from warmstart.profiles.judge import judge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LOADED = Path(__file__).with_name("numba_loaded.py")
 JOB = Path(__file__).parents[1] / "jobs" / "numba_kinds_job.py"
 
 
@@ -79,19 +78,12 @@ def run(cache: Path, *kinds: str, script: Path = JOB, **variables: str) -> Run:
 @contextmanager
 def numba_loaded() -> Iterator[Runner]:
     """Load Numba once; yield a `run` whose processes are forks of that one."""
-    argv, pipe = [sys.executable, str(LOADED)], subprocess.PIPE
-    with TemporaryDirectory() as top, subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as server:
-        assert server.stdin
-        assert server.stdout
-        calls, statuses = server.stdin, server.stdout
-        stdout, stderr = Path(top, "stdout"), Path(top, "stderr")
+    load = "import numba; numba.njit(lambda: None)()"  # with what the first function to compile needs
+    with loaded(load, "numba.core.config.reload_config()") as run_script:
 
         def run(cache: Path, *kinds: str, script: Path = JOB, **variables: str) -> Run:
-            call = [[str(script), *kinds], environment_of(cache, variables), str(stdout), str(stderr)]
-            calls.write(json.dumps(call) + "\n")
-            calls.flush()
-            status = os.waitstatus_to_exitcode(int(statuses.readline()))
-            return ended(status, stdout.read_text(), stderr.read_text())
+            done = run_script([str(script), *kinds], environment_of(cache, variables))
+            return ended(done.returncode, done.stdout, done.stderr)
 
         yield run
 
