@@ -77,17 +77,17 @@ PROMISES = (
     Promise(
         "An error at any call of a hook ends as the right kind of fault. Only errors of the node's own disks (EIO, "
         "EROFS) drain it; what users can use up never does, nor does anything in the store.",
-        ("sweeps/test_error_sweep.py::test_an_error_at_every_call_site",),
+        ("sweeps/test_hook_sweeps.py::test_an_error_at_every_call_site",),
     ),
     Promise(
         "No such error is taken for a bug, hangs a hook, or leaves a job with half of its preparation.",
-        ("sweeps/test_error_sweep.py::test_an_error_at_every_call_site",),
+        ("sweeps/test_hook_sweeps.py::test_an_error_at_every_call_site",),
     ),
     Promise(
         "A hook, a background import or maintenance may be killed before any call that changes something: readers of "
         "the store see whole bundles and images only.",
         (
-            "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
+            "sweeps/test_hook_sweeps.py::test_a_hook_killed_before_every_change",
             "crash/test_task_prolog_sweep.py::test_no_link_costs_the_constant_path_only",
             "crash/test_image_kill_sweep.py::test_killed_at_every_step",
             "crash/test_store_kill_sweep.py::test_a_compaction_killed_at_any_step",
@@ -98,8 +98,8 @@ PROMISES = (
         "What a failed or killed hook leaves, the same hook removes when it runs again, or maintenance does: mounts, "
         "loop devices, workspaces, records, ports, temporary files.",
         (
-            "sweeps/test_error_sweep.py::test_an_error_at_every_call_site",
-            "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
+            "sweeps/test_hook_sweeps.py::test_an_error_at_every_call_site",
+            "sweeps/test_hook_sweeps.py::test_a_hook_killed_before_every_change",
             "crash/test_overlay_kill_sweep.py::test_an_epilog_killed_at_any_step",
             "crash/test_maintenance_kill_sweep.py::test_finishing_killed_on_the_way",
         ),
@@ -107,8 +107,8 @@ PROMISES = (
     Promise(
         "No fault of one job's hook touches what belongs to another job, user or bundle.",
         (
-            "sweeps/test_error_sweep.py::test_an_error_at_every_call_site",
-            "crash/test_hook_kill_sweep.py::test_a_hook_killed_before_every_change",
+            "sweeps/test_hook_sweeps.py::test_an_error_at_every_call_site",
+            "sweeps/test_hook_sweeps.py::test_a_hook_killed_before_every_change",
         ),
     ),
     Promise(

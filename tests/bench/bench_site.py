@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -111,13 +111,13 @@ class BenchSite(NamedTuple):
 
 
 @contextmanager
-def bench_site(files: int) -> Iterator[BenchSite]:
+def bench_site(files: int, install: Callable[[Path], None] = installation.install) -> Iterator[BenchSite]:
     """Install warmstart and publish an image of `files` files; gone afterwards."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-bench-", dir="/var/tmp"))
     base.chmod(0o755)
     accounts = Accounts(base / "home")
     try:
-        installation.install(base / "prefix")
+        install(base / "prefix")
         owner, alice = accounts[STORE], accounts[ALICE]
         (base / "store").mkdir()
         os.chown(base / "store", owner.uid, owner.gid)

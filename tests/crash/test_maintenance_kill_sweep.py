@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("capable_host")
 
 DAEMON = "user-1-daemon"
 # Each act forks, unpacks and packs, so trying every call would take minutes: try every few, before and after in turn.
-STRIDE = 5
+STRIDE = 3
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def maintain_until_nothing_is_left(node: LateNode) -> None:
 def test_deferring_killed_on_the_way(base: Path) -> None:
     """The run is always known, by its record or as a deferred harvest."""
     node = LateNode(base)
-    for number, (call, when) in enumerate(calls(stride=6), 1):
+    for number, (call, when) in enumerate(calls(), 1):
         record = node.run_of(number)
         died = vanishes(lambda record=record: node.epilog(record), call, when)  # type: ignore[misc]
         known = os.path.exists(f"{node.paths.state}/{number}/record.json")
@@ -76,7 +76,7 @@ def test_deferring_killed_on_the_way(base: Path) -> None:
         maintain_until_nothing_is_left(node)
         if not died:
             break
-    assert number > 5
+    assert number > 4
     assert set(node.site.seen()) == set(numba_entries(*range(1, number + 1)))
 
 
@@ -89,7 +89,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
             # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
             os._exit(0 if maintenance.finish_deferred(session, BOOT) else VANISHED)
 
-    for number, (call, when) in enumerate(calls(stride=13), 1):
+    for number, (call, when) in enumerate(calls(stride=7), 1):
         record = node.run_of(number)
         node.epilog(record)
         died = vanishes(alone(finish), call, when)
@@ -99,14 +99,14 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
         assert set(numba_entries(number)) <= set(node.site.seen())
         if not died:
             break
-    assert number > 5
+    assert number > 4
     assert node.dropped() == {}
 
 
 def test_dropping_killed_on_the_way(base: Path) -> None:
     """A run that is dropped is known until it is removed."""
     node = LateNode(base)
-    for number, (call, when) in enumerate(calls(stride=3), 1):
+    for number, (call, when) in enumerate(calls(stride=2), 1):
         record = node.run_of(number)
         node.epilog(record)
 
@@ -121,7 +121,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         assert (node.left(), node.waiting()) == ([], [])
         if not died:
             break
-    assert number > 5
+    assert number > 4
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
@@ -155,7 +155,7 @@ def test_an_export_killed_on_the_way(base: Path, name: str) -> None:
         assert len(items(target, site)) == 2
         assert [path.name for path in target.parent.iterdir()] == [name] or not target.is_file()
         if not died:
-            assert turn > 5
+            assert turn > 4
             return
 
 
@@ -171,7 +171,7 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
         (base / name).mkdir()
     here, there = MaintenanceSite(base / "h"), MaintenanceSite(base / "t")
     stage = str(base / "bench")
-    for turn, (call, when) in enumerate(calls(stride=11)):
+    for turn, (call, when) in enumerate(calls(stride=7)):
         entries = numba_entries(turn)
         bundle = here.publish(entries, scope=DAEMON)
         target = base / f"{turn}"
@@ -194,5 +194,5 @@ def test_an_import_killed_on_the_way(base: Path) -> None:
         assert there.seen(DAEMON).keys() == before.keys() | entries.keys()
         assert os.listdir(stage) == []
         if not died:
-            assert turn > 5
+            assert turn > 4
             return

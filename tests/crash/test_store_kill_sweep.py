@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-import filelock  # noqa: F401 - so that a sweep does not count what its import does
+import filelock  # noqa: F401 - so that not every child imports it
 import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
@@ -177,7 +177,7 @@ def test_spooling_killed_at_any_step(tmp_path: Path, when: str) -> None:
         done |= {entry} if there else set()
         assert seen(store).keys() == done
         if not died:
-            assert call > 15
+            assert call > 5
             assert entry in done
             return
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import filelock  # noqa: F401 - so that the kill sweep does not count what its import does
+import filelock  # noqa: F401 - so that not every child imports it
 import pytest
 
 from tests.cluster import mounts
@@ -362,9 +362,6 @@ def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.M
         assert all(final.items() >= moment.items() for moment in observed)
 
 
-SWEPT = ("open", "write", "fsync", "fchmod", "link", "unlink", "rename", "mkdir", "close", "listdir", "pread")
-
-
 @WHENS
 def test_a_publisher_killed_at_any_step(local: Place, when: str) -> None:
     """Readers see its bundle whole or not at all, and the next publisher's index lists all bundles."""
@@ -381,7 +378,7 @@ def test_a_publisher_killed_at_any_step(local: Place, when: str) -> None:
         manifests = {path.name.removesuffix(".json") for path in directory.glob("*Z-*.json")}
         assert manifests == set(complete.values())
         assert decode_all(directory) == complete.keys()
-    assert call > 30
+    assert call > 15
     assert f"e{call}" in complete
 
 
@@ -400,7 +397,7 @@ def publish_and_die(place: Place, entry: str, call: int, when: str) -> bool:
             os.setresuid(OWNER.uid, OWNER.uid, OWNER.uid)
             fd = os.memfd_create("bundle")
             os.write(fd, entry.encode())
-            count_down(call, when, SWEPT)
+            count_down(call, when)
             bundles.publish_bundle(place.namespace(), fd, draft(entry), "n1-dies")
         finally:
             os._exit(0)

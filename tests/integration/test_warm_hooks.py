@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,9 @@ MODULES = 51  # of our own; packages, which are empty, are not counted
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[BenchSite]:
+def site(install: Callable[[Path], None]) -> Iterator[BenchSite]:
     """Yield a site with an image, twenty rules, and three profiles that are seeded from ten bundles."""
-    with bench_site(10) as made:
+    with bench_site(10, install) as made:
         made.write_policy(USUAL)
         made.fill_caches(BUNDLES)
         made.hook("prolog").run()  # mounts the bundles

@@ -159,11 +159,11 @@ def node_problems(workspace: Path, state: Path, job: int) -> list[str]:
             wrong.append(f"port {port.name}: is reserved")
     mounted = Path("/proc/self/mountinfo").read_text()
     wrong += [f"{line.split()[4]}: is mounted" for line in mounted.splitlines() if f"{workspace}/{job}." in line]
-    for loop in Path("/sys/block").glob("loop*/loop/backing_file"):
+    for loop in re.findall(r"loop\d+$", Path("/proc/partitions").read_text(), re.MULTILINE):  # those in use
         try:
-            file = loop.read_text().strip()
+            file = Path(f"/sys/block/{loop}/loop/backing_file").read_text().strip()
         except OSError:  # it was freed meanwhile
             continue
         if file.startswith(f"{workspace}/{job}.") or (file.endswith("(deleted)") and file.startswith(f"{workspace}/")):
-            wrong.append(f"{loop.parts[3]}: is attached to {file}")
+            wrong.append(f"{loop}: is attached to {file}")
     return wrong

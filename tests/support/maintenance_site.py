@@ -120,18 +120,18 @@ class MaintenanceSite:
     def seen(self, *scopes: str) -> dict[str, str]:
         """Return each offered entry's bundle. Checks that no entry is offered twice and every bundle is whole."""
         found: dict[str, str] = {}
-        for offer in self.offers(*scopes):
-            fd = os.memfd_create("copy")
-            try:
-                with self.client() as client:
+        with self.client() as client:
+            for offer in client.offers(list(scopes or ("user-1-a",)), "numba", "ns", after(20)).offers:
+                fd = os.memfd_create("copy")
+                try:
                     where = self.namespace(offer.scope)
                     files = client.fetch(where, offer.bundle, offer.sha256, offer.size, after(20), into=fd)
-            finally:
-                os.close(fd)
-            for entry in offer.entries:
-                assert entry in files
-                assert entry not in found
-                found[entry] = offer.bundle
+                finally:
+                    os.close(fd)
+                for entry in offer.entries:
+                    assert entry in files
+                    assert entry not in found
+                    found[entry] = offer.bundle
         return found
 
 

@@ -1,16 +1,29 @@
-"""Make a process vanish at its n-th system call of those that change or read a store."""
+"""Make a process vanish at its n-th system call that changes a file system.
+
+One that dies before a call that only reads leaves what it leaves before its next change: those are not counted.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-SWEPT = ("open", "write", "fsync", "fchmod", "link", "unlink", "rename", "mkdir", "rmdir", "listdir", "stat", "utime")
+from warmstart.host import linux
+
+# Of `os.open` only what may create a file.
+CHANGES: dict[ModuleType, tuple[str, ...]] = {
+    os: (
+        *("open", "mkdir", "mknod", "link", "symlink", "rename", "unlink", "rmdir"),
+        *("write", "ftruncate", "chmod", "fchmod", "chown", "fchown", "utime", "setxattr"),
+    ),
+    linux: ("libc",),  # mounts
+}
 VANISHED = 9
 # What is there after a call is there before the next one, but for what calls that are not swept do in between.
 WHENS = pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.sweep)])
@@ -40,8 +53,8 @@ def is_vanished(status: int) -> bool:
     return status in (VANISHED, -signal.SIGKILL)
 
 
-def count_down(calls: int, when: str, swept: Sequence[str] = SWEPT) -> None:
-    """Make this process vanish `before` or `after` its n-th call of these functions of `os`."""
+def count_down(calls: int, when: str) -> None:
+    """Make this process vanish `before` or `after` its n-th call of `CHANGES`."""
     left, counted = calls, os.getpid()
 
     def vanish() -> None:
@@ -53,6 +66,8 @@ def count_down(calls: int, when: str, swept: Sequence[str] = SWEPT) -> None:
     def vanishing(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kw: Any) -> Any:  # noqa: ANN401
             nonlocal left
+            if real is opened and not args[1] & os.O_CREAT:
+                return real(*args, **kw)
             left -= 1
             if left == 0 and when == "before":
                 vanish()
@@ -64,5 +79,7 @@ def count_down(calls: int, when: str, swept: Sequence[str] = SWEPT) -> None:
 
         return call
 
-    for name in swept:
-        setattr(os, name, vanishing(getattr(os, name)))
+    opened = os.open
+    for module, names in CHANGES.items():
+        for name in names:
+            setattr(module, name, vanishing(getattr(module, name)))

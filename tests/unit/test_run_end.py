@@ -136,7 +136,7 @@ def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str, keep: bool) -> No
             (runs.workspace / name).rmdir()
         if not died:
             break
-    assert turn > 20
+    assert turn > 10
 
 
 def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def test_deferring_that_dies_leaves_the_run_known(runs: Runs) -> None:
         assert (runs.left(), runs.recorded()) == ([], None)
         if not died:
             break
-    assert turn > 20
+    assert turn > 10
 
 
 def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
+from warmstart.host.untrusted import UNREADABLE
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
 from warmstart.store.client import StoreClient
@@ -314,6 +315,8 @@ def _collect_verified(
         stage=stage,
         limits=HarvestLimits(sum(file.size for file in _files(selection)), 1 << 31, deadline),
     )
+    if UNREADABLE in collected.rejected:  # root can read all of it, unless the node's disk or descriptors fail
+        raise UnpackFailed(path=settings.stage, problem="what was unpacked cannot be read")
     if collected.truncated:
         raise UnpackFailed(path=settings.stage, problem=collected.truncated)
     if _content(collected.entries) != _content(entries):

@@ -284,7 +284,7 @@ def test_a_hook_that_dies_at_any_point(tmp_path: Path, started: list[str], when:
         started.clear()
         if not died:
             break
-    assert turn > 20
+    assert turn > 10
 
 
 @WHENS

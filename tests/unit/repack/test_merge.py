@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import packed
+from tests.support.alone import run_alone
+from warmstart.host import process, untrusted
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.repack import merge
 from warmstart.store import maintenance
+from warmstart.store.client import StoreClient
 from warmstart.store.index import Listed
-from warmstart.store.layout import bundle_id, microseconds_of
+from warmstart.store.layout import Namespace, bundle_id, microseconds_of
 from warmstart.store.manifest import MOST_PER_BUNDLE
+
+ME = Identity("me", os.getuid(), os.getgid())
 
 
 def listed(
@@ -74,3 +87,23 @@ def read(lying: list[tuple[str, dict[str, str]]]) -> dict[str, str]:
     for _, entries in sorted(lying, key=lambda one: one[0]):
         taken = {**entries, **taken}
     return taken
+
+
+def test_a_node_that_cannot_read_what_it_unpacked_says_nothing_of_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk fails, or it has no descriptors left: the bundle is not taken for damaged."""
+
+    def fails(_: int) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(process, "run_alone", run_alone)
+    where = Namespace(str(tmp_path), "user-1", "numba", "ns")
+    bundle = packed.publish(tmp_path, where, {"e": {"e.nbi": b"x"}}).bundle
+    assert bundle
+    with StoreClient(ME, where.store, "n1-test") as store:
+        settings = merge.RepackSettings(str(tmp_path / "stage"), store, ME)
+        assert merge.verify(settings, where, bundle, after(20)) == ""
+        monkeypatch.setattr(untrusted, "mount_id", fails)
+        with pytest.raises(merge.UnpackFailed):
+            merge.verify(settings, where, bundle, after(20))
