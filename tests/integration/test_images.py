@@ -9,16 +9,18 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.cluster import config, mounts, processes
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
 from tests.cluster.registry import build_image
-from tests.support import registries
+from tests.support import image_place, registries
 from tests.support.image_place import (
     KIND,
     Place,
+    Ready,
     Store,
     files,
     in_child,
@@ -59,6 +61,29 @@ def site(place: Place, store: Store) -> Iterator[Site]:
         yield made
 
 
+class Warm(NamedTuple):
+    """A store that has `team/tool:1`, and how a node finds it. What tests add to it does no harm to others."""
+
+    store: Store
+    site: Site
+    found: Obtained
+
+
+@pytest.fixture(scope="module")
+def warm(place: Place) -> Iterator[Warm]:
+    """Return such a store, for the tests that leave it as it is."""
+    with place.squashed("warm", coherent=True) as store:
+        site = place.site(store.path)
+        with site.store:
+            yield Warm(store, site, single_flight.obtain(place.image(), site, after(60)))
+
+
+@pytest.fixture(scope="module")
+def ready(place: Place) -> partial[Ready]:
+    """Return an importer that has its image already, for the tests of what comes before and after an import."""
+    return partial(Ready, place.identity(IMPORT), str(image_place.squashfs(place.base / "ready.sqsh", 1_000_000)))
+
+
 def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -> None:
     """The first job imports, the second finds the image. It is whole and read-only."""
     first = single_flight.obtain(place.image(), site, after(60))
@@ -74,20 +99,20 @@ def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -
     assert place.left_in_scratch() == []
 
 
-def test_the_image_holds_what_the_layers_hold(place: Place, site: Site, store: Store) -> None:
+def test_the_image_holds_what_the_layers_hold(warm: Warm) -> None:
     """Root owns every file, and files that their owner may not read are not empty."""
-    path = store.file(single_flight.obtain(place.image(), site, after(60)).path)
+    path = warm.store.file(warm.found.path)
     listed = subprocess.run(["unsquashfs", "-lln", str(path)], check=True, capture_output=True, text=True).stdout
     rows = {line.split("squashfs-root", 1)[1]: line.split() for line in listed.splitlines() if "squashfs-root" in line}
     assert rows["/bin/sudo"][:3] == ["-r-s--x--x", "0/0", "10"]
     assert rows["/etc/hello"][1:3] == ["0/0", "6"]
 
 
-def test_a_digest_needs_no_registry_once_it_is_there(place: Place, site: Site) -> None:
+def test_a_digest_needs_no_registry_once_it_is_there(place: Place, warm: Warm) -> None:
     """A reference by digest is found without a request to a registry."""
-    digest = single_flight.obtain(place.image(), site, after(60)).digest
+    digest = warm.found.digest
     asked = place.registry.requests("GET", "manifests")
-    found = single_flight.obtain(place.image(f"team/tool@{digest}"), site, after(60))
+    found = single_flight.obtain(place.image(f"team/tool@{digest}"), warm.site, after(60))
     assert (found.how, found.digest) == ("reused", digest)
     assert place.registry.requests("GET", "manifests") == asked
 
@@ -169,7 +194,7 @@ class Sleeper(Oci):
         return RESULT
 
 
-def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
+def test_a_killed_producer_is_replaced(place: Place, store: Store, ready: partial[Ready]) -> None:
     """SIGKILL midway: its programs die, too, the next process imports, and nothing partial remains."""
     uid = place.accounts[IMPORT].uid
 
@@ -183,7 +208,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
     processes.wait_until("the importer's programs", lambda: len(processes_of(uid, place.base)) >= 3, 20)
     os.kill(child[0], signal.SIGKILL)
     assert result(child) is None
-    site = place.site(store.path, run_id="r2")
+    site = place.site(store.path, run_id="r2", importer=ready)
     with site.store:
         assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
     assert place.left_in_scratch() == []
@@ -191,7 +216,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store) -> None:
     assert not [name for name in files(store.source) if ".tmp-" in name or name.endswith(".producer")]
 
 
-class Leftover(Oci):
+class Leftover(Ready):
     """An importer that leaves a process behind, which would write into the image later."""
 
     def import_image(
@@ -214,15 +239,15 @@ class Leftover(Oci):
         return name
 
 
-def test_nothing_of_the_importer_survives(place: Place, store: Store) -> None:
+def test_nothing_of_the_importer_survives(place: Place, store: Store, ready: partial[Ready]) -> None:
     """A process in a session of its own, with the image open, is dead before the image is taken."""
-    site = place.site(store.path, importer=partial(Leftover, place.identity(IMPORT), (place.registry.url,)))
+    site = place.site(store.path, importer=partial(Leftover, *ready.args))
     with site.store:
         assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
     assert processes_of(place.accounts[IMPORT].uid, place.base) == []
 
 
-class Accomplice(Oci):
+class Accomplice(Ready):
     """An importer with an outside process that has the result open for writing."""
 
     def import_image(
@@ -241,14 +266,14 @@ class Accomplice(Oci):
         return name
 
 
-def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Store) -> None:
+def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Store, ready: partial[Ready]) -> None:
     """An image with an open writable descriptor does not reach the store.
 
     See docs/threats.md, row 11.
     """
 
     def attempt() -> str:
-        site = place.site(store.path, importer=partial(Accomplice, place.identity(IMPORT), (place.registry.url,)))
+        site = place.site(store.path, importer=partial(Accomplice, *ready.args))
         with site.store, pytest.raises(ImageNotOurs) as raised:
             single_flight.obtain(place.image(), site, after(60))
         return str(raised.value.fields["problem"])
@@ -257,17 +282,17 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
     assert published_files(store.source) == []
 
 
-def test_a_full_store_is_said_and_left_clean(place: Place) -> None:
+def test_a_full_store_is_said_and_left_clean(place: Place, ready: partial[Ready]) -> None:
     """No space for the image: a store error, and nothing partial in it."""
     with mounts.tmpfs(place.base / "full", size="512k") as store:
-        site = place.site(place.own(store))
+        site = place.site(place.own(store), importer=ready)
         with site.store, pytest.raises(StoreFull):
             single_flight.obtain(place.image(), site, after(60))
         assert published_files(store) == []
     assert place.left_in_scratch() == []
 
 
-def test_a_store_above_its_mark_lets_the_unused_go(place: Place) -> None:
+def test_a_store_above_its_mark_lets_the_unused_go(place: Place, ready: partial[Ready]) -> None:
     """On a small file system the least recently used image is evicted; the other one stays."""
     with (
         mounts.tmpfs(place.base / "small", size="8m") as small,
@@ -277,12 +302,10 @@ def test_a_store_above_its_mark_lets_the_unused_go(place: Place) -> None:
         ) as path,
     ):  # fmt: skip
         store = Store(path, source)
-        site = place.site(path)
+        site = place.site(path, importer=ready)
         with site.store:
-            paths = []
-            for name in ("idle", "used"):
-                place.registry.push(build_image(place.base / name, {"/etc/name": name}), "latest", f"team/{name}:1")
-                paths.append(store.file(single_flight.obtain(place.image(f"team/{name}:1"), site, after(60)).path))
+            names = ("team/idle:1", "team/used:1")
+            paths = [store.file(single_flight.obtain(place.image(name), site, after(60)).path) for name in names]
             for image in paths:
                 os.utime(image, (0, 0))
             os.utime(source / "images" / "used" / paths[0].stem / "n1", (0, 0))
@@ -302,22 +325,25 @@ def test_a_store_without_inodes_is_full(place: Place) -> None:
             single_flight.obtain(place.image(), site, after(60))
 
 
-def test_a_read_only_store_serves_what_it_has(place: Place) -> None:
+def test_a_read_only_store_serves_what_it_has(place: Place, ready: partial[Ready]) -> None:
     """Present images are found; missing ones are a store error."""
     store = place.new_store("read-only")
-    site = place.site(store)
+    site = place.site(store, importer=ready)
     with site.store:
         single_flight.obtain(place.image(), site, after(60))
     with mounts.read_only(store):
-        fresh = place.site(store)
+        fresh = place.site(store, importer=ready)
         with fresh.store:
             assert single_flight.obtain(place.image(), fresh, after(60)).how == "reused"
             with pytest.raises(StoreFailed):
                 single_flight.obtain(place.image("team/other:1"), fresh, after(60))
 
 
-def test_a_damaged_image_is_quarantined_and_imported_again(place: Place, site: Site, store: Store) -> None:
+def test_a_damaged_image_is_quarantined_and_imported_again(
+    place: Place, site: Site, store: Store, ready: partial[Ready]
+) -> None:
     """A truncated image is detected at use. Open descriptors stay valid."""
+    site = site._replace(importer=ready)
     first = single_flight.obtain(place.image(), site, after(60))
     os.truncate(store.file(first.path), 4096)
     again = single_flight.obtain(place.image(), site, after(60))
@@ -350,9 +376,9 @@ def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path)
         assert squashfs.parse(data[:96], len(data)).magic == squashfs.MAGIC, options
 
 
-def test_listing_finds_what_the_superblock_does_not(place: Place, site: Site, store: Store) -> None:
+def test_listing_finds_what_the_superblock_does_not(place: Place, warm: Warm) -> None:
     """Zeroed inodes under a good superblock pass the cheap depth and fail the next. The good image passes both."""
-    good = store.file(single_flight.obtain(place.image(), site, after(60)).path).read_bytes()
+    good = warm.store.file(warm.found.path).read_bytes()
     block = squashfs.parse(good[:96], len(good))
     zeroed = bytearray(good)
     zeroed[block.inode_table : block.directory_table] = bytes(block.directory_table - block.inode_table)
@@ -401,15 +427,14 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
     processes.wait_until("the programs' end", lambda: not processes_of(uid, place.base), 10)
 
 
-def test_a_warm_look_up_is_a_few_system_calls(place: Place, site: Site, store: Store) -> None:
+def test_a_warm_look_up_is_a_few_system_calls(place: Place, warm: Warm) -> None:
     """Eight on the store for a tag, four for a digest; none lists a directory, however many images there are."""
-    found = single_flight.obtain(place.image(), site, after(60))
     for number in range(500):
-        (store.source / "images" / f"{number:064x}.{KIND}.sqsh").touch()
+        (warm.store.source / "images" / f"{number:064x}.{KIND}.sqsh").touch()
     trace = place.base / "trace"
     counts = {}
-    for name in ("team/tool:1", f"team/tool@{found.digest}"):
-        traced = _traced(place, store.path, name, trace)
+    for name in ("team/tool:1", f"team/tool@{warm.found.digest}"):
+        traced = _traced(place, warm.store.path, name, trace)
         assert not [line for line in traced if "getdents" in line]
         counts[name] = len(traced)
     assert list(counts.values()) == [8, 4]
