@@ -221,12 +221,12 @@ def test_a_file_of_one_tebibyte(attack: Attack) -> None:
     assert found.rejected == {collect.TOO_LARGE: 1}
 
 
-def test_twenty_thousand_tiny_files(attack: Attack) -> None:
+def test_two_thousand_tiny_files(attack: Attack) -> None:
     """The scan stops at its limit; directories scanned completely are harvested."""
 
     def plant() -> None:
         os.mkdir("zz")
-        for number in range(20_000):
+        for number in range(2_000):
             os.close(os.open(f"zz/{number}", os.O_CREAT | os.O_WRONLY))
 
     with as_job(attack.tree, plant):
@@ -307,11 +307,10 @@ def test_a_file_that_is_swapped_for_links_and_fifos(attack: Attack) -> None:
     assert outcomes
 
 
-def harvest_again_and_again(attack: Attack, name: str, content: bytes, seconds: float = 1.5) -> set[str]:
-    """Harvest repeatedly during an attack. Return the outcomes for `name`."""
+def harvest_again_and_again(attack: Attack, name: str, content: bytes) -> set[str]:
+    """Harvest fifty times during an attack. Return the outcomes for `name`."""
     outcomes = set()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    for _ in range(50):
         found = attack.collect()
         attack.check(found)
         if name in found.entries:
