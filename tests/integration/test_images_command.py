@@ -13,7 +13,8 @@ import pytest
 
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
 from tests.support.command_line import answer, installed, run
-from tests.support.image_place import Place, Store, squashfs
+from tests.support.image_place import Place, Ready, Store, squashfs
+from warmstart.images import choice
 from warmstart.paths import Installation
 
 POLICY = """\
@@ -48,6 +49,14 @@ def site(place: Place, store: Store) -> Iterator[Installation]:
     prefix = place.base / "prefix"
     yield installed(prefix, policy)
     shutil.rmtree(prefix)
+
+
+@pytest.fixture
+def ready(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import an image that is there already, for the tests of what commands do with images."""
+    path = place.base / "packed.sqsh"
+    made = Ready(place.identity(IMPORT), str(path if path.exists() else squashfs(path, 100_000)))
+    monkeypatch.setattr(choice, "choose", lambda *_: made)
 
 
 def imported(site: Installation, place: Place) -> Any:  # noqa: ANN401 - JSON
@@ -85,6 +94,7 @@ def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None
     assert (said.exit_code, "does not exist" in said.stderr) == (1, True)
 
 
+@pytest.mark.usefixtures("ready")
 def test_verify_reads_every_byte(site: Installation, place: Place, store: Store) -> None:
     """An intact image is 0. One changed byte is 1, and the image is quarantined with the reason."""
     path = store.file(imported(site, place)["path"])
@@ -101,6 +111,7 @@ def test_verify_reads_every_byte(site: Installation, place: Place, store: Store)
     assert answer(site, "images", "list") == []
 
 
+@pytest.mark.usefixtures("ready")
 def test_pin_and_evict(site: Installation, place: Place, store: Store) -> None:
     """Images in use or pinned stay unless forced. Without names nothing is evicted while there is space."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
@@ -135,6 +146,7 @@ def test_adopt(site: Installation, place: Place, store: Store) -> None:
     assert entry["importer"] == f"adopted from {theirs}"
 
 
+@pytest.mark.usefixtures("ready")
 def test_every_change_is_audited(site: Installation, place: Place) -> None:
     """Reading writes no event; import, pin and evict do."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
@@ -147,6 +159,7 @@ def test_every_change_is_audited(site: Installation, place: Place) -> None:
     assert told[-4:] == ["image.imported", "image.pinned", "image.unpinned", "image.evicted"]
 
 
+@pytest.mark.usefixtures("ready")
 def test_maintenance_of_the_store_looks_after_images(site: Installation, place: Place, store: Store) -> None:
     """`maintain --store` evicts above the watermark, removes files of killed producers, keeps images in use."""
     imported(site, place)
@@ -159,6 +172,7 @@ def test_maintenance_of_the_store_looks_after_images(site: Installation, place: 
     assert len(answer(site, "images", "list")) == 1
 
 
+@pytest.mark.usefixtures("ready")
 def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, store: Store) -> None:
     """A quarantined image is listed with its reason; maintenance removes it when it is old, and audits that."""
     path = store.file(imported(site, place)["path"])
@@ -182,6 +196,7 @@ def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, s
     assert told["name"] == old
 
 
+@pytest.mark.usefixtures("ready")
 def test_root_sees_and_keeps_private_images(site: Installation, place: Place, store: Store) -> None:
     """They are listed with their owner; if two have one name, the path selects one."""
     public = imported(site, place)
