@@ -41,17 +41,19 @@ def test_a_real_site(site: Site) -> None:
 
 
 PLANTED = {
-    "slurm.prolog": ("warmstart.conf", "\nProlog=.*", "\nProlog=/bin/true"),
-    "slurm.prolog-flags": ("warmstart.conf", "PrologFlags=.*", "PrologFlags=Alloc"),
-    "slurm.prolog-timeout": ("warmstart.conf", "PrologEpilogTimeout=.*", "PrologEpilogTimeout=5"),
-    "slurm.task-prolog": ("warmstart.conf", "TaskProlog=.*", "TaskProlog=/bin/true"),
-    "slurm.spank": ("plugstack.conf", "$", "optional {other} workspace={workspace} cache={cache}\n"),
-    "slurm.constant-path": ("job_container.conf", "$", "BasePath=/srv/containers\nCloneNSScript={hook}\n"),
+    "warmstart.conf": {
+        "slurm.prolog": ("\nProlog=.*", "\nProlog=/bin/true"),
+        "slurm.prolog-flags": ("PrologFlags=.*", "PrologFlags=Alloc"),
+        "slurm.prolog-timeout": ("PrologEpilogTimeout=.*", "PrologEpilogTimeout=5"),
+        "slurm.task-prolog": ("TaskProlog=.*", "TaskProlog=/bin/true"),
+    },
+    "plugstack.conf": {"slurm.spank": ("$", "optional {other} workspace={workspace} cache={cache}\n")},
+    "job_container.conf": {"slurm.constant-path": ("$", "BasePath=/srv/containers\nCloneNSScript={hook}\n")},
 }
 
 
 def test_planted_mistakes(site: Site, tmp_path: Path) -> None:
-    """With the plugin of this release nothing is wrong; each mistake in a copy of Slurm's files is told."""
+    """With the plugin of this release nothing is wrong; each mistake in copies of Slurm's files is told."""
     spank.need()
     (tmp_path / "plugin.c").write_text("const unsigned int plugin_version = 21 << 16 | 8 << 8;\n")
     other = tmp_path / "warmstart.so"
@@ -66,16 +68,17 @@ def test_planted_mistakes(site: Site, tmp_path: Path) -> None:
         files = {name: (base / name).read_text() for name in ("slurm.conf", "warmstart.conf")}
     site.write_policy(constant="namespace")
     run_a_job(site)
-    for check, (name, old, new) in PLANTED.items():
-        copy = tmp_path / check
+    for name, mistakes in PLANTED.items():
+        copy = tmp_path / name.partition(".")[0]
         copy.mkdir()
         texts = {**files, "plugstack.conf": "", "job_container.conf": ""}
-        texts[name] = re.sub(old, new.format(**names), texts[name], count=1)
+        for old, new in mistakes.values():
+            texts[name] = re.sub(old, new.format(**names), texts[name], count=1)
         texts["slurm.conf"] = re.sub("PlugStackConfig=.*", "JobContainerType=job_container/tmpfs", texts["slurm.conf"])
         for file, text in texts.items():
             (copy / file).write_text(text)
         status, found = examined(site, copy / "slurm.conf")
-        assert (status, found[check]["status"]) == (1, "wrong"), (check, found[check])
+        assert (status, *(found[check]["status"] for check in mistakes)) == (1, *(["wrong"] * len(mistakes))), found
 
 
 def test_a_store_that_everybody_can_write_and_a_broken_edit(site: Site) -> None:

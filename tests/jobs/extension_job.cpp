@@ -1,4 +1,4 @@
-// What extension_job.py builds: with headers and a library of torch, though few of them, so that it compiles in a second.
-#include <c10/core/Device.h>
+// What extension_job.py builds: with a header and a library of torch, though one that compiles in half a second.
+#include <c10/util/thread_name.h>
 
-extern "C" int answer() { return c10::Device("cpu").index() + 43; }
+extern "C" int answer() { return c10::getThreadName().empty() ? 0 : 42; }

@@ -1,6 +1,6 @@
 """A job that builds a C++ extension with torch and prints one JSON line: a build is a miss, none a hit.
 
-The source needs few headers of torch, so that a cold build takes a second. ninja decides; its log says what it did.
+The source needs one small header of torch, so that a build is quick. ninja decides; its log says what it did.
 """
 
 from __future__ import annotations
