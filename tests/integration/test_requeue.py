@@ -6,17 +6,20 @@ The table: one and two nodes, a task of an array, a heterogeneous job; --no-requ
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.cluster import processes
 from tests.cluster.accounts import ALICE, BOB, STORE
-from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import RULES, Site
 from warmstart.entry.waiting_jobs import WaitingJobs
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
+from warmstart.images import requests
 from warmstart.images.client import ImageStoreClient
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import Slurmctld
@@ -41,6 +44,21 @@ def hold_and_let_go(site: Site, job_id: int, image: str) -> None:
         assert shown().admin_comment == f"warmstart: image {image}: 1.0 GiB of 4.0 GiB"
         waiting.let_go("it is there")
         assert abs(shown().eligible - slurms) <= 2
+
+
+def import_of(site: Site, node: str, image: str) -> int:
+    """Wait until a node imports an image; return the pid."""
+    directory = str(site.var / node / "imports")
+
+    def keys() -> set[bytes]:
+        found = {key: requests.read(directory, key) for key in requests.keys(directory)}
+        return {key.encode() for key, request in found.items() if request and request.reference == image}
+
+    def pids() -> list[int]:
+        return [pid for pid in site.imports() if keys() & {*processes.arguments(pid)}]
+
+    processes.wait_until("the import", lambda: bool(pids()), 60)
+    return pids()[0]
 
 
 @pytest.fixture
@@ -71,19 +89,25 @@ def test_each_kind_of_job(quick: Site, registry: Registry, fresh_image: Callable
         array = cluster.submit(SHOW, ALICE, wanting, "--array=0-1", "--nodelist=n3")
         leader = cluster.submit(SHOW, BOB, wanting, "--nodelist=n1", ":", wanting, "--nodelist=n2")
         held = cluster.submit(SHOW, BOB, f"--comment=warmstart: image={other}", "--nodelist=n4")
+        its_import = import_of(site, "n4", other)
+        os.kill(its_import, signal.SIGSTOP)  # the test does in its place what it would tell the job
         stubborn = cluster.submit(SHOW, ALICE, wanting, "--no-requeue", "--nodelist=n3")
         interactive = cluster.run(["srun", wanting, "--nodelist=n4", "true"], BOB)
         failed = cluster.wait(stubborn)
-        wait_until("requeued jobs", lambda: len(site.audit("--event", "job.requeued")) >= 6, 60)
-        requeued = site.audit("--event", "job.requeued")
+        names = {str(job_id) for job_id in (one, two, leader, held)} | {f"{array}_{task}" for task in range(2)}
+
+        def requeued() -> set[str]:
+            return {event["name"] for event in site.audit("--event", "job.requeued")}
+
+        processes.wait_until("requeued jobs", lambda: names <= requeued(), 60)
         cluster.wait_idle()
         for job_id in (one, two, array, leader, leader + 1, held):
             job = cluster.job(job_id)
             assert (job.state, job.restarts, job.reason) == ("PENDING", 1, "BeginTime"), job
         assert len(site.imports()) == 2
         hold_and_let_go(site, held, other)
-    names = {str(job_id) for job_id in (one, two, leader, held)} | {f"{array}_{task}" for task in range(2)}
-    assert {event["name"] for event in requeued} == names
+        os.kill(its_import, signal.SIGCONT)
+    assert requeued() == names
     for output, reason in ((failed.output, "disabled"), (interactive.stdout + interactive.stderr, "Only batch jobs")):
         assert f"image {image} is still missing after" in output
         assert "imported by pid" in output

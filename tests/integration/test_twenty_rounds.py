@@ -52,7 +52,7 @@ def harvest_at_once(nodes: list[LateNode], number: int) -> None:
     assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * len(nodes)
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(20, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("rounds", [8, pytest.param(20, marks=pytest.mark.sweep)])
 def test_every_reader_sees_each_entry_once_and_whole(nodes: list[LateNode], rounds: int) -> None:
     """The first publisher has the whole entry, and readers see it unchanged from then on."""
     site = nodes[0].site

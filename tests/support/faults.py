@@ -21,7 +21,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,22 +111,37 @@ class Done(NamedTuple):
 
 
 class _Shared:
-    """Memory that all processes of a hook share. They take turns, so it needs no lock."""
+    """Memory that all processes of a hook share."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 1 << 22)
+        self._lock = get_context("fork").Lock()  # it needs no descriptor, which a child might close
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        held = self._lock.acquire(timeout=1)  # a process that was killed may have had it
+        try:
+            yield
+        finally:
+            if held:
+                self._lock.release()
 
     def counter(self, slot: int) -> int:
         return int.from_bytes(self._memory[slot * 8 : slot * 8 + 8], "little")
 
     def count(self, slot: int, number: int = 1) -> int:
+        with self._turn():
+            return self._add(slot, number)
+
+    def _add(self, slot: int, number: int) -> int:
         value = self.counter(slot) + number
         self._memory[slot * 8 : slot * 8 + 8] = value.to_bytes(8, "little")
         return value
 
     def append(self, line: bytes) -> None:
-        end = self.count(0, len(line) + 1)
-        self._memory[64 + end - len(line) - 1 : 64 + end] = line + b"\n"
+        with self._turn():
+            end = self._add(0, len(line) + 1)
+            self._memory[64 + end - len(line) - 1 : 64 + end] = line + b"\n"
 
     def lines(self) -> list[bytes]:
         return self._memory[64 : 64 + self.counter(0)].splitlines()
