@@ -236,8 +236,7 @@ def test_a_link_in_a_shared_tmp_is_never_made_nor_followed(site: Site, trap: str
 
 def test_a_cache_made_at_the_constant_path_is_warm_elsewhere(site: Site) -> None:
     """Compiled below the constant path, harvested and seeded in the workspace, warm on the next node."""
-    if spank.missing():
-        pytest.skip(spank.missing())
+    spank.need()
     with spank.loaded(site):
         site.write_policy(constant="spank", store=str(site.new_store(site.cluster.base / "store.constant")))
         counters = []
@@ -276,8 +275,7 @@ def test_without_the_plugin_a_cache_is_warm_elsewhere(contained: Callable[[str],
 
 def test_a_profile_that_needs_the_path_is_left_out_without_it(site: Site) -> None:
     """The audit reports it, and its variable is unset. With the plugin it is set."""
-    if spank.missing():
-        pytest.skip(spank.missing())
+    spank.need()
     script = '#!/bin/sh\necho "$NUMBA_CACHE_DIR $TORCH_EXTENSIONS_DIR"\n'
     site.write_policy(TORCH)
     job_id = site.cluster.submit(script, ALICE)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import layers
 from tests.cluster.site import Site, result
+from tests.support.requirements import need_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,8 +89,7 @@ def test_four_jobs_of_two_users_share_one_import(
 @pytest.mark.parametrize("tool", ["numba", pytest.param("inductor", marks=pytest.mark.sweep)])
 def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: Path, tool: str) -> None:
     """By the tool's counters: all misses on n1, all hits on n2; ws-bob on n3 gets nothing of it."""
-    if tool == "inductor" and os.environ.get("CI") != "true" and importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    need_module("torch" if tool == "inductor" else tool)
     first, cold = compiled(site, tool, ALICE, "n1")
     assert (cold["cache_hits"], cold["cache_misses"] > 0) == (0, True)
     assert (seeded(site, first), harvested(site, first) > 0) == (0, True)

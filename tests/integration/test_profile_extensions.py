@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.loaded import loaded
-from tests.support.requirements import need_module
+from tests.support.requirements import need_module, unavailable
 from warmstart.host.files import opened_dir
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
@@ -34,7 +34,7 @@ def run_script() -> Iterator[RunScript]:
     """Return a function that runs a script with its cache at a path and returns what it printed."""
     need_module("torch")
     if not shutil.which("ninja"):
-        pytest.skip("ninja is not installed")
+        unavailable("ninja is not installed")
     with loaded("import torch.utils.cpp_extension") as run:
 
         def run_script(script: Path, cache: Path) -> str:

@@ -1,13 +1,12 @@
 """Real tools: their entries are harvested, judged, and hit by another process at another path.
 
 Also the mutation table of docs/reference/profiles.md, on these entries. The tests need no cluster and no GPU: Triton
-cross-compiles. Without Numba or torch they fail in CI (CI=true) and are skipped elsewhere; other tools (`pip install
-warmstart[tools]`) are tested if installed.
+cross-compiles. Without a tool (`pip install warmstart[torch,tools]`) its tests fail in CI (CI=true) and are skipped
+elsewhere.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.support.mutations import MUTATIONS
+from tests.support.requirements import need_module
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.profiles import registry
@@ -33,7 +33,6 @@ from warmstart.profiles.relocation import relocate
 JOBS = Path(__file__).parents[1] / "jobs"
 NEEDED_MODULE = {"numba": "numba", "inductor": "torch", "triton": "triton", "jax": "jax"}
 TOOLS = list(NEEDED_MODULE)
-REQUIRED = {"numba", "inductor"}
 MOST_FILES = 4  # of a kind, in the mutation table
 Entries = dict[str, list[str]]
 
@@ -53,11 +52,7 @@ def run_job(tool: str, cache: Path) -> dict[str, Any]:
 def tool(request: pytest.FixtureRequest) -> str:
     """Return an installed tool."""
     name: str = request.param
-    if importlib.util.find_spec(NEEDED_MODULE[name]) is None:
-        reason = f"{NEEDED_MODULE[name]} is not installed"
-        if os.environ.get("CI") == "true" and name in REQUIRED:
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need_module(NEEDED_MODULE[name])
     return name
 
 

@@ -15,18 +15,19 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_pyslurm import API, VERSION
+from tests.support.requirements import unavailable
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the files of the source archive by path. Skips if no package index can be reached."""
+    """Return the files of the source archive by path. A package index must be within reach."""
     directory = tmp_path_factory.mktemp("pyslurm")
     options = ["--no-deps", "--no-binary=:all:", "--no-build-isolation", "--quiet", f"--dest={directory}"]
     argv = [sys.executable, "-m", "pip", "download", *options, f"pyslurm=={VERSION}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     archives = list(Path(directory).glob("*.tar.gz"))
     if not archives:
-        pytest.skip(f"pip can't fetch pyslurm's source: {done.stderr.strip()[-200:]}")
+        unavailable(f"pip can't fetch pyslurm's source: {done.stderr.strip()[-200:]}")
     with tarfile.open(archives[0]) as archive:
         members = [member for member in archive.getmembers() if member.isfile()]
         return {
