@@ -181,7 +181,7 @@ class Cluster:
 
         def is_empty() -> bool:
             time.sleep(_ASK_S)  # the jobs need the processors that asking takes
-            return not self.admin("squeue", "--noheader").strip() and self._idle()
+            return not self.admin("squeue", "--noheader").strip() and not self._daemons.running_hooks()
 
         processes.wait_until("an empty queue", is_empty, deadline_s)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import filelock  # noqa: F401 - so that not every child imports it
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace, publish
+from tests.support.bundles import OWNER, add_offered, draft, namespace, publish
 from tests.support.policy_site import defaults
 from tests.support.vanish import VANISHED, WHENS, vanishes
 from warmstart.harvest import spool
@@ -45,10 +45,7 @@ def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:
             continue
         finally:
             os.close(fd)
-        for entry in offer.entries:
-            assert entry in files
-            assert entry not in found
-            found[entry] = offer.bundle
+        add_offered(found, offer, files)
     return found
 
 

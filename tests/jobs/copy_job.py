@@ -1,7 +1,7 @@
 """A job that stands in for one that compiles with Numba, in tests of what becomes of a cache.
 
-It copies entries in Numba's format, which lie beside it, to where they are not yet, and reports as Numba's jobs do.
-It starts in a hundredth of the time.
+It copies those entries in Numba's format that its cache lacks from the directory `entries` beside it, and reports as
+Numba's jobs do. Importing Numba takes longer than most such tests.
 """
 
 from __future__ import annotations

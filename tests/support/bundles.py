@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from warmstart.store import bundles
-from warmstart.store.bundles import Published
+from warmstart.store.bundles import Offer, Published
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Draft, File, Producer
+from warmstart.store.manifest import Draft, Entries, File, Producer
 
 OWNER = "n1-test"
 PRODUCER = Producer(job=7, user="a", uid=1000, node="n1", cluster="c")
@@ -31,3 +31,11 @@ def publish(store: Path, *entries: str, scope: str = "user-1", content: bytes = 
         return bundles.publish_bundle(namespace(store, scope), fd, draft(*entries), OWNER)
     finally:
         os.close(fd)
+
+
+def add_offered(found: dict[str, str], offer: Offer, files: Entries) -> None:
+    """Add an offered bundle's entries to `found`. Its files hold each of them, and no other bundle offers one."""
+    for entry in offer.entries:
+        assert entry in files
+        assert entry not in found
+        found[entry] = offer.bundle

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.support.bundles import add_offered
 from tests.support.command_line import answer, installed, run
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
@@ -128,10 +129,7 @@ class MaintenanceSite:
                     files = client.fetch(where, offer.bundle, offer.sha256, offer.size, after(20), into=fd)
                 finally:
                     os.close(fd)
-                for entry in offer.entries:
-                    assert entry in files
-                    assert entry not in found
-                    found[entry] = offer.bundle
+                add_offered(found, offer, files)
         return found
 
 

@@ -55,7 +55,7 @@ def is_vanished(status: int) -> bool:
 
 def count_down(calls: int, when: str) -> None:
     """Make this process vanish `before` or `after` its n-th call of `CHANGES`."""
-    left, counted = calls, os.getpid()
+    left, counted, opened = calls, os.getpid(), os.open
 
     def vanish() -> None:
         if os.getpid() != counted:  # in a child that does part of the work: the others go with it, if it is root's
@@ -79,7 +79,6 @@ def count_down(calls: int, when: str) -> None:
 
         return call
 
-    opened = os.open
     for module, names in CHANGES.items():
         for name in names:
             setattr(module, name, vanishing(getattr(module, name)))
