@@ -4,6 +4,8 @@
        ▲                                                    │ yes                                     │
        └──────────────────── pause ◀────────────────────────┴─────────────────────────────────────────┘
 
+A hook whose time is over ends before the pause, never before it has asked.
+
 Whether somebody is at work is found out before the look-up, and used after it: an import that has ended by then has
 left its image or its failure where the look-up finds it.
 
@@ -47,7 +49,7 @@ class Wait:
     def until(self, last_look: Deadline, deadline: Deadline) -> Obtained | str:
         """Return the image; after the last look, a clause that says who imports it and how far that is.
 
-        Raises what the import failed with, and `StateFull` or `StateUnusable` if no request can be written.
+        Raises what the import failed with, and `StateFull` or `StateUnusable` if requests cannot be read or written.
         """
         pauses = producer.pauses(last_look)
         while True:
@@ -55,10 +57,10 @@ class Wait:
             if image := self._site.look_up(self._query, "waited", deadline):
                 return image
             self._raise_new_failure(deadline)
+            if is_idle:  # even a hook that has no time to wait asks: its image is there for the next job
+                self._ask()
             if last_look.expired():
                 return self._describe()
-            if is_idle:
-                self._ask()
             next(pauses)
 
     def _is_time_to_probe(self) -> bool:
@@ -70,8 +72,9 @@ class Wait:
         return True
 
     def _is_at_work(self, deadline: Deadline) -> bool:
-        if requests.is_live(self._queue.directory, self._request.key):
-            return True
+        with using_state(self._queue.directory):
+            if requests.is_live(self._queue.directory, self._request.key):
+                return True
         return self._site.store.is_at_work(self._query, deadline)
 
     def _ask(self) -> None:
@@ -106,5 +109,9 @@ class Wait:
             return known
         if self._problem:
             return self._problem
-        text = STARTS if requests.is_live(self._queue.directory, self._request.key) else WAITS
+        directory, key = self._queue.directory, self._request.key
+        with using_state(directory):
+            request = requests.read(directory, key)
+            is_started = requests.is_live(directory, key) or (request is not None and request.is_starting())
+        text = STARTS if is_started else WAITS
         return text.format(node=self._request.node, parallel=self._queue.parallel)

@@ -115,6 +115,16 @@ def test_a_warm_image_asks_for_nothing(site: Site) -> None:
     assert not Path(directory(site)).exists()
 
 
+def test_a_hook_with_no_time_left_asks_nevertheless(site: Site, started: list[Callable[[], object]]) -> None:
+    """Its job fails or comes back; the import that it asked for is the next one's image."""
+    started.append(lambda: put_image(site))
+    assert "its import on node n1 is starting" in str(
+        expired(site, seconds=0.9)
+    )  # the last look is due before the first
+    assert [request.attempts for request in asked(site)] == [1]
+    assert single_flight.obtain(WANTED, site, after(0.9)).how == "reused"
+
+
 @pytest.mark.usefixtures("at_work")
 def test_nothing_is_asked_for_where_somebody_is_at_work(site: Site, started: list[Callable[[], object]]) -> None:
     """On another node, too; the error at the deadline says who, and how far it is."""
@@ -231,10 +241,10 @@ def test_a_user_with_too_many_requests_is_told(
     assert "0 imports of the policy wait on node n1 already" in str(expired(site))
 
 
-def expired(site: Site) -> ImageWaitExpired:
+def expired(site: Site, seconds: float = 1.2) -> ImageWaitExpired:
     """Wait for the image in vain."""
     with pytest.raises(ImageWaitExpired) as raised:
-        single_flight.obtain(WANTED, site, after(1.2))
+        single_flight.obtain(WANTED, site, after(seconds))
     return raised.value
 
 
@@ -243,14 +253,30 @@ def test_a_request_that_cannot_be_written_is_said(
     site: Site, monkeypatch: pytest.MonkeyPatch, number: int, error: type[WarmstartError]
 ) -> None:
     """A broken file system of the node's state is the node's fault, a full one is not, as for the record."""
+    monkeypatch.setattr(requests, "replace_file", refusing(number))
+    with pytest.raises(error, match=os.strerror(number)):
+        single_flight.obtain(WANTED, site, after(5))
+    assert asked(site) == []
+
+
+@pytest.mark.parametrize("function", ["is_live", "read"])
+@pytest.mark.usefixtures("started")
+def test_requests_that_cannot_be_read_are_the_nodes_fault(
+    site: Site, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """At the first look as in the message at the end."""
+    monkeypatch.setattr(requests, function, refusing(errno.EIO))
+    with pytest.raises(StateUnusable, match=os.strerror(errno.EIO)):
+        single_flight.obtain(WANTED, site, after(0.9))
+
+
+def refusing(number: int) -> Callable[..., NoReturn]:
+    """Return a function that fails with an error of the operating system."""
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(requests, "replace_file", refuse)
-    with pytest.raises(error, match=os.strerror(number)):
-        single_flight.obtain(WANTED, site, after(5))
-    assert asked(site) == []
+    return refuse
 
 
 def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
