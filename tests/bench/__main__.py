@@ -6,6 +6,8 @@ Without groups all are measured; otherwise the figures of the others, and the ma
 build/bench.json. `page` measures nothing and writes the page of that file. Needs root. Under five minutes with --quick
 on an idle machine of two CPUs, which should do nothing else.
 
+`network` is measured where GlusterFS is installed (glusterfs-server, glusterfs-client).
+
 `enroot import` is a peer where enroot is installed, such as in a root file system of tests/newer (CONTRIBUTING.md, Real
 pyxis and enroot). What is written into the checkout is lost there, so `import` takes another file along:
 
@@ -28,8 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import figures, hooks, importing, jobs, page, plots, seeding, view, waiting
-from tests.bench.bench_site import BenchSite, bench_site
+from tests.bench.bench_site import BenchSite, bench_site, network_store
 from tests.bench.figures import Figure, Results
+from tests.cluster import gluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = 200_000  # in the image
@@ -91,6 +94,9 @@ def measured(rounds: Rounds, groups: set[str]) -> Iterator[Figure]:
     if not groups.isdisjoint(OF_SITE):
         with bench_site(FILES) as site:
             yield from _of_site(site, rounds, groups)
+    if "network" in groups and all(os.path.exists(program) for program in gluster.PROGRAMS):
+        with bench_site(FILES, make_store=network_store) as site:
+            yield from hooks.on_network(site, rounds.hooks)
     if "seeding" in groups:
         yield from seeding.measured(rounds.seeded, rounds.seeding)
     if "view" in groups:

@@ -9,13 +9,14 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench.clock import Command
 from tests.cluster import installation, teardown
-from tests.cluster.accounts import ALICE, STORE, Accounts
+from tests.cluster.accounts import ALICE, STORE, Account, Accounts
+from tests.cluster.gluster import Gluster
 from tests.support.shell_profiles import profiles
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -67,6 +68,11 @@ class BenchSite(NamedTuple):
         """Return the command that runs warmstart's command line."""
         return Command([str(self.prefix / "bin" / "warmstart"), *arguments])
 
+    def as_owner(self, *argv: str) -> Command:
+        """Return a command that runs as the store's owner."""
+        become = ("/usr/bin/setpriv", f"--reuid={self.owner.uid}", f"--regid={self.owner.gid}", "--clear-groups")
+        return Command([*become, *argv], {"PATH": "/usr/bin:/bin"})
+
     def write_policy(self, rest: str, registry: str = REGISTRY) -> None:
         """Write a policy that allows one registry; `rest` is its end."""
         installation.write_policy(self.prefix, POLICY.format(base=self.base, registry=registry) + rest)
@@ -84,9 +90,10 @@ class BenchSite(NamedTuple):
                 for path in (entry, entry / "kernel.bin"):
                     os.chown(path, int(self.job_env["SLURM_JOB_UID"]), int(self.job_env["SLURM_JOB_GID"]))
             self.hook("epilog", job_id).run()
-        found = list(self.base.glob("store/artifacts/*/*/*/*.sqsh"))
-        if len(found) != bundles:
-            raise RuntimeError(f"{len(found)} bundles were published instead of {bundles}")
+        find = self.as_owner("/usr/bin/find", str(self.base / "store" / "artifacts"), "-name", "*.sqsh")
+        found = subprocess.run(find.argv, env=dict(find.env), check=True, stdout=subprocess.PIPE).stdout.count(b"\n")
+        if found != bundles:
+            raise RuntimeError(f"{found} bundles were published instead of {bundles}")
 
     def publish(self, digest: str) -> None:
         """Put the image into the store under a digest."""
@@ -110,17 +117,41 @@ class BenchSite(NamedTuple):
         return ImageStoreClient.of(self.owner, str(self.base / "store"))
 
 
+MakeStore = Callable[[Path, Account], AbstractContextManager[object]]
+
+
 @contextmanager
-def bench_site(files: int, install: Callable[[Path], None] = installation.install) -> Iterator[BenchSite]:
+def local_store(base: Path, owner: Account) -> Iterator[None]:
+    """Give the store's directory to its owner."""
+    os.chown(base / "store", owner.uid, owner.gid)
+    yield
+
+
+@contextmanager
+def network_store(base: Path, owner: Account) -> Iterator[None]:
+    """Mount a volume of GlusterFS on the store's directory."""
+    (base / "log").mkdir()
+    with Gluster(base, owner) as servers:
+        servers.client("bench", base / "store", alone=False)
+        yield
+
+
+@contextmanager
+def bench_site(
+    files: int, install: Callable[[Path], None] = installation.install, make_store: MakeStore = local_store
+) -> Iterator[BenchSite]:
     """Install warmstart and publish an image of `files` files; gone afterwards."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-bench-", dir="/var/tmp"))
     base.chmod(0o755)
     accounts = Accounts(base / "home")
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, base)
+        stack.callback(teardown.unmount_below, base)
+        stack.callback(accounts.close)
         install(base / "prefix")
         owner, alice = accounts[STORE], accounts[ALICE]
         (base / "store").mkdir()
-        os.chown(base / "store", owner.uid, owner.gid)
+        stack.enter_context(make_store(base, owner))
         env = {
             "SLURM_JOB_ID": "7",
             "SLURM_JOB_UID": str(alice.uid),
@@ -135,10 +166,6 @@ def bench_site(files: int, install: Callable[[Path], None] = installation.instal
         site.publish(DIGEST)
         site.point()
         yield site
-    finally:
-        accounts.close()
-        teardown.unmount_below(base)
-        shutil.rmtree(base)
 
 
 def _image(base: Path, files: int) -> Path:

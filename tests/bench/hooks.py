@@ -6,6 +6,8 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
+from pathlib import Path
 
 from tests.bench.bench_site import USUAL, BenchSite
 from tests.bench.clock import LAUNCHER, Command, cpu_of_children, in_turns, timed, times
@@ -18,14 +20,30 @@ def measured(site: BenchSite, rounds: int) -> Iterator[Figure]:
     """Time prolog, epilog and task prolog; count the prolog's system calls."""
     site.write_policy(USUAL)
     site.fill_caches(BUNDLES)
-    yield from _prolog_and_epilog(site, rounds)
+    yield from _prolog_and_epilog(site, rounds, "hooks", _launcher(site.image))
     yield _task_prolog(site, rounds * 5)
     yield _system_calls(site)
 
 
-def _prolog_and_epilog(site: BenchSite, rounds: int) -> Iterator[Figure]:
+def on_network(site: BenchSite, rounds: int) -> Iterator[Figure]:
+    """Time prolog and epilog of a site whose store is on a network file system, as is the launchers' image.
+
+    The CPU time of its client and servers belongs to nobody, so no CPU time is told.
+    """
+    site.write_policy(USUAL)
+    site.fill_caches(BUNDLES)
+    shared = f"{site.base}/store/launchers.sqsh"
+    site.as_owner("/bin/cp", str(site.image), shared).run()
+    launcher = site.as_owner(*_launcher(shared).argv)
+    yield from islice(_prolog_and_epilog(site, rounds, "network", launcher), 2)
+
+
+def _launcher(image: Path | str) -> Command:
+    return Command(["/bin/bash", "-c", LAUNCHER, "-", str(image)], {"PATH": "/usr/bin:/bin"})
+
+
+def _prolog_and_epilog(site: BenchSite, rounds: int, group: str, launcher: Command) -> Iterator[Figure]:
     python = Command(["/usr/bin/python3", "-I", "-c", "pass"])
-    launcher = Command(["/bin/bash", "-c", LAUNCHER, "-", str(site.image)], {"PATH": "/usr/bin:/bin"})
     commands = {"prolog": site.hook("prolog"), "epilog": site.hook("epilog"), "launcher": launcher, "python": python}
     cpu: dict[str, list[float]] = {name: [] for name in commands}
 
@@ -42,9 +60,9 @@ def _prolog_and_epilog(site: BenchSite, rounds: int) -> Iterator[Figure]:
     for found, kind in ((in_turns(measures, rounds), ""), (cpu, ", CPU time")):
         launchers = Series("flock + unsquashfs -l", found["launcher"], goal=0.5)
         bare = Series("python3 -I -c pass", found["python"], goal=3.0)
-        yield Figure("hooks", f"warm prolog{kind}", Series("warmstart", found["prolog"]), (launchers, bare))
+        yield Figure(group, f"warm prolog{kind}", Series("warmstart", found["prolog"]), (launchers, bare))
         prolog = Series("its prolog", found["prolog"], goal=1.3)
-        yield Figure("hooks", f"epilog, nothing to bring back{kind}", Series("warmstart", found["epilog"]), (prolog,))
+        yield Figure(group, f"epilog, nothing to bring back{kind}", Series("warmstart", found["epilog"]), (prolog,))
 
 
 def _task_prolog(site: BenchSite, rounds: int) -> Figure:

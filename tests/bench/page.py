@@ -37,6 +37,12 @@ GROUPS = {
         "`flock` and `unsquashfs -l` are what launchers do that share images without warmstart: they list an image of "
         "200,000 files under a lock.",
     ),
+    "network": Group(
+        "A warm job's hooks on a network file system",
+        "The same with a store on GlusterFS 10.3: three bricks in memory and a client, all on this machine, so that an "
+        "operation costs its way through three processes, but no wire. The launchers' image is on the volume, too. "
+        "What each of them asks the bricks for: [reliability](reliability.md#on-glusterfs).",
+    ),
     "calls": Group(
         "System calls on the store",
         "Of a warm prolog, counted with strace. They do not depend on how much is in the store.",
