@@ -146,7 +146,9 @@ def observed(site: Site) -> dict[str, set[str]]:
     inside = step("a step of salloc", "srun")
     salloc = site.cluster.run(["salloc", "--quiet", "sh", "-c", f"srun sh -c '{MARK}'; {inside}"], ALICE)
     site.cluster.admin("scontrol", "update", f"jobid={again}", "starttime=now")
-    outputs = [site.cluster.wait(job_id).output for job_id in (*jobs, again)] + [salloc.stdout]
+    ended = [site.cluster.wait(job_id) for job_id in (*jobs, again)]
+    assert [job for job in ended if job.state != "COMPLETED"] == []
+    outputs = [*(job.output for job in ended), salloc.stdout]
     site.cluster.wait_idle()
     seen: dict[str, set[str]] = {}
     for line in "".join(outputs).splitlines():

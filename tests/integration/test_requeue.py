@@ -82,7 +82,7 @@ def test_each_kind_of_job(quick: Site, registry: Registry, fresh_image: Callable
     wanting = f"--comment=warmstart: image={image}"
     site.write_policy(f"on_error: {{image: requeue}}\n{RULES}")
     policy = site.etc / "policy.yaml"
-    policy.write_text(policy.read_text().replace("wait: 60s", "wait: 3s"))
+    policy.write_text(policy.read_text().replace("wait: 60s", "wait: 5s"))
     with registry.silent():
         one = cluster.submit(SHOW, ALICE, wanting, "--nodelist=n1")
         two = cluster.submit(SHOW, BOB, wanting, "--nodelist=n1,n2")

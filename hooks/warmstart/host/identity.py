@@ -33,11 +33,11 @@ ROOT = Identity("root", 0, 0)
 
 
 class WorkerSilent(StoreError):
-    """The worker did not answer before the deadline, or died. Usually a shared file system hangs."""
+    """The worker did not answer before the deadline, or died, or had no time. Usually a shared file system hangs."""
 
     code = "store-unresponsive"
     template = "{function} as {identity}: {problem}"
-    hint = "check that the shared file system answers on this node (ls, df)"
+    hint = "check that the shared file system answers on this node (ls, df), and that the node is not overloaded"
 
 
 class WorkerNotStarted(ResourceError):

@@ -100,6 +100,9 @@ class Worker:
         return result
 
     def _ask(self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json], deadline: Deadline) -> Json:
+        if deadline.expired():
+            problem = "no time was left to ask; what came before took all of it"
+            raise WorkerSilent(function=name, identity=self.identity.name, problem=problem)
         if not self._pid:
             self._start()
         try:

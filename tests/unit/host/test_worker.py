@@ -141,6 +141,19 @@ def test_a_call_ends_at_its_deadline_and_the_child_with_it(worker: Worker) -> No
     assert worker.run(after(5), ids)[0] == ME.uid
 
 
+def test_a_call_without_time_is_not_made(worker: Worker) -> None:
+    """The error blames what came before it, not the file system; the child and what it holds stay."""
+    child = worker.run(after(5), own_pid)
+    with pytest.raises(WorkerSilent, match="no time was left to ask"):
+        worker.run(after(0), fail, "death")
+    assert worker.run(after(5), own_pid) == child
+
+
+def own_pid() -> int:
+    """Return the pid of the process that this runs in."""
+    return os.getpid()
+
+
 def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:
     """A child that dies in a call is an error of the store's kind, not a hang."""
     with pytest.raises(WorkerSilent, match="died"):

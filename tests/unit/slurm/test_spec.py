@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -188,8 +189,15 @@ def test_a_cluster_s_name_can_not_lead_elsewhere(specs: Path, cluster: str) -> N
 def test_a_dead_file_system_costs_the_deadline_and_no_more(specs: Path) -> None:
     """What never answers is a StoreError, which a prolog takes as `no spec`."""
     path = spec.path_of(str(specs), JOB.cluster, JOB.id)
-    with StoreClient(ME, str(specs), "n1-test") as store, pytest.raises(StoreError, match="deadline"):
-        store.read_job_spec(path, os.geteuid(), after(0))
+    with StoreClient(ME, str(specs), "n1-test") as store:
+        os.kill(store.worker.run(after(5), own_pid), signal.SIGSTOP)
+        with pytest.raises(StoreError, match="no answer before the deadline"):
+            store.read_job_spec(path, os.geteuid(), after(0.05))
+
+
+def own_pid() -> int:
+    """Return the pid of the process that this runs in."""
+    return os.getpid()
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
