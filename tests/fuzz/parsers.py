@@ -454,7 +454,7 @@ PARSERS: dict[str, Parser] = {
     ),
     "slurm-conf": Parser(
         _file(lambda path: (slurm_conf.read(path), slurm_conf.plugins(path), slurm_conf.pairs(path))),
-        (),
+        (OSError,),
         ("entry/doctor/slurm_conf.py:_joined",),
         (b"ClusterName=c\nNodeName=n[1-4] \\\n CPUs=2 # two\nInclude more.conf\n", b"required x.so a=b\n"),
     ),

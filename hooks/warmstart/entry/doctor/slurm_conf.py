@@ -82,7 +82,10 @@ def read(path: str) -> SlurmConf:
 
 
 def plugins(path: str) -> list[Plugin]:
-    """Return plugstack.conf's plugins in order, [] if there is no such file."""
+    """Return plugstack.conf's plugins in order, [] if there is no such file.
+
+    Raises `OSError` if it cannot be read, or what it includes.
+    """
     return list(_plugins(path, 0)) if os.path.exists(path) else []
 
 
@@ -125,9 +128,9 @@ def _lines(path: str, base: str, depth: int, missing: list[str]) -> Iterator[str
 
 
 def _joined(path: str) -> Iterator[str]:
-    """Yield non-empty lines without comments, with continued lines joined."""
+    """Yield non-empty lines without comments, with continued lines joined. A line ends at a NUL, as in C."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read(LARGEST)
+        text = re.sub(r"\0[^\n]*", "", file.read(LARGEST))
     for line in text.replace("\\\n", "").splitlines():
         bare = re.sub(r"(?<!\\)#.*", "", line).strip().replace("\t", " ")
         if bare:

@@ -409,6 +409,15 @@ def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None
         assert check("", tmpfs)["slurm.namespace"] == ["wrong"], text
 
 
+def test_a_line_ends_at_a_nul(tmp_path: Path) -> None:
+    """As for Slurm, whose lines are C strings: a file cannot be named by what comes after it, nor with it."""
+    (tmp_path / "slurm.conf").write_bytes(b"Prolog=/a\0b Epilog=/c\nInclude \0more.conf\nInclude x\0y/*\n")
+    (tmp_path / "plugstack.conf").write_bytes(b"include \0x/*.conf\nrequired a.so\0 b\n")
+    found = slurm_conf.read(str(tmp_path / "slurm.conf"))
+    assert (found.values, found.missing) == ({"prolog": ["/a"]}, (f"{tmp_path}/x (No such file or directory)",))
+    assert slurm_conf.plugins(str(tmp_path / "plugstack.conf")) == [slurm_conf.Plugin("a.so", ())]
+
+
 def test_where_slurm_conf_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller's path, then the environment's, then Slurm's default."""
     monkeypatch.setenv("SLURM_CONF", "/a/slurm.conf")
