@@ -1,4 +1,4 @@
-"""Run the bench: build/bench.json, docs/performance.md with its plots, and a table. Figures are for people, no test.
+r"""Run the bench: build/bench.json, docs/performance.md with its plots, and a table. Figures are for people, no test.
 
     python -m tests.bench [--quick] [--results FILE] [GROUP… | page]
 
@@ -9,10 +9,12 @@ on an idle machine of two CPUs, which should do nothing else.
 `network` is measured where GlusterFS is installed (glusterfs-server, glusterfs-client).
 
 `enroot import` is a peer where enroot is installed, such as in a root file system of tests/newer (CONTRIBUTING.md, Real
-pyxis and enroot). What is written into the checkout is lost there, so `import` takes another file along:
+pyxis and enroot). What is written into the checkout is lost there, so `import` takes another file along; and it needs
+all CPUs, where tests of clusters have one:
 
     cp build/bench.json "$root/var/tmp/"
-    tests/newer/enter "$root" .venv/bin/python -m tests.bench --results /var/tmp/bench.json import
+    tests/newer/enter "$root" env PYTHONPATH=hooks taskset --cpu-list "0-$(($(nproc) - 1))" \
+        .venv/bin/python -m tests.bench --results /var/tmp/bench.json import
     cp "$root/var/tmp/bench.json" build/ && .venv/bin/python -m tests.bench page
 """
 

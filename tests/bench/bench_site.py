@@ -34,7 +34,7 @@ KIND = f"{os.uname().machine}.{choice.recipe('auto')}"  # what the store tells i
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl}}
-images: {{registries: ["{registry}"], insecure: ["{registry}"]}}
+images: {{registries: ["{registry}"], insecure: ["{registry}"], importer: {importer}}}
 """
 PLAIN = f"""\
 rules:
@@ -73,9 +73,10 @@ class BenchSite(NamedTuple):
         become = ("/usr/bin/setpriv", f"--reuid={self.owner.uid}", f"--regid={self.owner.gid}", "--clear-groups")
         return Command([*become, *argv], {"PATH": "/usr/bin:/bin"})
 
-    def write_policy(self, rest: str, registry: str = REGISTRY) -> None:
+    def write_policy(self, rest: str, registry: str = REGISTRY, importer: str = "auto") -> None:
         """Write a policy that allows one registry; `rest` is its end."""
-        installation.write_policy(self.prefix, POLICY.format(base=self.base, registry=registry) + rest)
+        start = POLICY.format(base=self.base, registry=registry, importer=importer)
+        installation.write_policy(self.prefix, start + rest)
 
     def fill_caches(self, bundles: int) -> None:
         """Let jobs leave entries, so that as many bundles are published for the profiles in turn."""

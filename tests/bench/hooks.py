@@ -35,7 +35,8 @@ def on_network(site: BenchSite, rounds: int) -> Iterator[Figure]:
     shared = f"{site.base}/store/launchers.sqsh"
     site.as_owner("/bin/cp", str(site.image), shared).run()
     launcher = site.as_owner(*_launcher(shared).argv)
-    yield from islice(_prolog_and_epilog(site, rounds, "network", launcher), 2)
+    for figure in islice(_prolog_and_epilog(site, rounds, "network", launcher), 2):
+        yield figure._replace(peers=[peer._replace(goal=None) for peer in figure.peers])  # goals are for a local store
 
 
 def _launcher(image: Path | str) -> Command:

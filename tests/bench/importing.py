@@ -1,7 +1,7 @@
 """Cold import of an image: from a registry on this machine to a squashfs that a container can start from.
 
 The image has three layers of this machine's own programs and libraries. Each round imports from a repository of its
-own, so nobody has kept a layer.
+own, so nobody has kept a layer, and an image with a label of its own, so the store does not have it under its digest.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def measured(site: BenchSite, layers: Sequence[str], rounds: int) -> Iterator[Fi
     """Import an image whose layers are these directories."""
     (site.base / "log").mkdir()
     with Registry(site.base) as registry:
-        size = _push(site.base / "pushed", registry, layers, 3 * rounds)
-        site.write_policy(RULES, registry.url)
-        names = iter(f"{registry.url}/bench/r{number}:1" for number in range(3 * rounds))
+        size = _push(site.base / "pushed", registry, layers, 4 * rounds)
+        names = iter(f"{registry.url}/bench/r{number}:1" for number in range(4 * rounds))
         measures: dict[str, Callable[[], float]] = {
-            "warmstart": lambda: timed(site.command("images", "import", next(names)).run),
+            "warmstart": lambda: _by_warmstart(site, registry.url, "oci", next(names)),
             "skopeo, umoci, mksquashfs": lambda: _in_scratch(site, ["/bin/sh", "-c", BY_HAND, "-", next(names)]),
         }
         if os.path.exists(ENROOT):
             measures["enroot import"] = lambda: _by_enroot(site, next(names))
+            measures["warmstart, by enroot"] = lambda: _by_warmstart(site, registry.url, "enroot", next(names))
         found = in_turns(measures, rounds)
     ours = Series("warmstart", found.pop("warmstart"))
     peers = [Series(name, values, 0.5 if name == "enroot import" else None) for name, values in found.items()]
@@ -51,7 +51,7 @@ def measured(site: BenchSite, layers: Sequence[str], rounds: int) -> Iterator[Fi
 
 
 def _push(scratch: Path, registry: Registry, layers: Sequence[str], copies: int) -> int:
-    """Push an image into so many repositories. Return the size of its content."""
+    """Push an image into so many repositories, each time with another label. Return the size of its content."""
     scratch.mkdir()
     layout, size = scratch / "layout", 0
     for argv in (["init", "--layout", layout], ["new", "--image", f"{layout}:1"]):
@@ -65,10 +65,22 @@ def _push(scratch: Path, registry: Registry, layers: Sequence[str], copies: int)
     # enroot takes no manifest but Docker's.
     options = ["--quiet", "--insecure-policy", "--format=v2s2", "--dest-tls-verify=false"]
     for number in range(copies):
+        label = ["--tag", "1", "--config.label", f"round={number}"]
+        subprocess.run(["/usr/bin/umoci", "config", "--image", f"{layout}:1", *label], check=True)
         name = f"docker://{registry.url}/bench/r{number}:1"
         subprocess.run(["/usr/bin/skopeo", "copy", *options, f"oci:{layout}:1", name], check=True)
     shutil.rmtree(scratch)
     return size
+
+
+def _by_warmstart(site: BenchSite, registry: str, importer: str, name: str) -> float:
+    site.write_policy(RULES, registry, importer)
+    images = site.base / "store" / "images"
+    before = len(list(images.glob("*.sqsh")))
+    taken = timed(site.command("images", "import", name).run)
+    if len(list(images.glob("*.sqsh"))) != before + 1:
+        raise RuntimeError(f"{name} was not imported: the store had it")
+    return taken
 
 
 def _in_scratch(site: BenchSite, argv: Sequence[str], env: dict[str, str] | None = None) -> float:

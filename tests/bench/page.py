@@ -53,10 +53,10 @@ GROUPS = {
     ),
     "import": Group(
         "Import of an image",
-        "From a registry on this machine to a squashfs that a container can start from; nothing is cached. By hand are "
-        "the commands of [images](reference/images.md#import-by-hand), which unpack the layers. Beside `enroot import`"
-        ", and whole container jobs beside pyxis: [what containers "
-        "cost](reference/enroot-and-pyxis.md#what-containers-cost).",
+        "From a registry on this machine to a squashfs that a container can start from; nothing is cached. warmstart "
+        "imports by its importer `oci`, and also by `enroot` where that is installed. By hand are the commands of "
+        "[images](reference/images.md#import-by-hand), which unpack the layers. Other images, and whole container "
+        "jobs beside pyxis: [what containers cost](reference/enroot-and-pyxis.md#what-containers-cost).",
     ),
     "seeding": Group(
         "Seeding and harvest",
