@@ -6,6 +6,13 @@ Without groups all are measured; otherwise the figures of the others, and the ma
 build/bench.json. `page` measures nothing and writes the page of that file. Needs root. Under five minutes with --quick
 on an idle machine of two CPUs, which should do nothing else.
 
+/var/tmp should be on a file system like a node's. On ext4 without a journal, as some virtual machines have, a new file
+skips each inode that was deleted in the last minute (`recently_deleted` in Linux's fs/ext4/ialloc.c), and rounds that
+follow each other delete thousands. There, give the bench a file system of its own:
+
+    truncate --size=12G FILE; mkfs.ext4 -q FILE
+    unshare --mount sh -c 'mount -o loop FILE /var/tmp; chmod 1777 /var/tmp; make bench'
+
 `network` is measured where GlusterFS is installed (glusterfs-server, glusterfs-client).
 
 `enroot import` is a peer where enroot is installed, such as in a root file system of tests/newer (CONTRIBUTING.md, Real
