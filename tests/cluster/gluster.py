@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +32,7 @@ PING_S = 3  # after which a client gives up a brick that does not answer (networ
 _ADDRESS = "10.64.0.1"  # in the servers' network namespace; glusterd takes no loopback address for a brick
 _START_S = 60
 _BRICK_SIZE = "384m"
+_ROOM_S = 5  # so often a brick looks whether it has room (posix_disk_space_check_thread_proc of storage/posix)
 # glusterd has its paths compiled in: each place is covered by a directory of ours. sh reaps the daemons' orphans.
 _INIT = """\
 mount --bind "$1/lib" /var/lib/glusterd
@@ -151,6 +153,7 @@ class Gluster:
         finally:
             for filler in fillers:
                 filler.unlink(missing_ok=True)
+            time.sleep(_ROOM_S + 1)
 
     # --- operations at the servers
 

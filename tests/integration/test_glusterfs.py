@@ -386,8 +386,9 @@ def test_one_full_brick_and_then_all(site: Site, store: Path, whole: Gluster) ->
         with whole.full_brick(1, 2):
             every = site.finish(submit(site, script, "n1", "files=every"))
             assert len(site.events(every.job_id, "bundle.spooled")) == 1
+            # A client may show what the brick without room has of a file, which is nothing: then the job runs cold.
             read = site.finish(submit(site, 'wc -c <"$WARMSTART_FILES/f"', "n2", "files=one"))
-            assert read.output.strip() == str(BIG)
+            assert (read.output.strip() == str(BIG)) != bool(site.events(read.job_id, "bundle.refused"))
     whole.start_bricks()
     maintain(site)
     read = site.finish(submit(site, 'wc -c <"$WARMSTART_FILES/f"', "n2", "files=every"))
