@@ -32,7 +32,7 @@ PING_S = 3  # after which a client gives up a brick that does not answer (networ
 _ADDRESS = "10.64.0.1"  # in the servers' network namespace; glusterd takes no loopback address for a brick
 _START_S = 60
 _BRICK_SIZE = "384m"
-_ROOM_S = 5  # so often a brick looks whether it has room (posix_disk_space_check_thread_proc of storage/posix)
+_ROOM_S = 5  # for so long a brick was seen to refuse writes after it had room again
 # glusterd has its paths compiled in: each place is covered by a directory of ours. sh reaps the daemons' orphans.
 _INIT = """\
 mount --bind "$1/lib" /var/lib/glusterd
