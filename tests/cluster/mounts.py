@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -77,13 +78,21 @@ def read_only(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def slow(target: Path, rate: int) -> Iterator[None]:
-    """Let at most `rate` bytes a second be written below a directory of root's, on any machine."""
-    subprocess.run(["/usr/bin/bindfs", f"--write-rate={rate}", str(target), str(target)], check=True, timeout=30)
-    try:
-        yield
-    finally:
-        unmount(str(target))
+def slow(base: Path, target: Path, rate: int) -> Iterator[None]:
+    """Let at most `rate` bytes a second be written below a directory of root's, on any machine.
+
+    bindfs 1.18 waits for itself where it is mounted on its own source.
+    """
+    with tempfile.TemporaryDirectory(dir=base) as source:
+        _mount("--bind", str(target), source)
+        try:
+            subprocess.run(["/usr/bin/bindfs", f"--write-rate={rate}", source, str(target)], check=True, timeout=30)
+            try:
+                yield
+            finally:
+                unmount(str(target))
+        finally:
+            unmount(source)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def late_job(site: Site, job_id: int) -> Path:
     entries = numba_entries(*range(MANY))
     write_as(alice.uid, alice.gid, run / "cache" / "numba", entries)
     size = sum(len(data) for files in entries.values() for data in files.values())
-    with mounts.slow(site.var / "n1" / "stage", size // COPIED_S):
+    with mounts.slow(site.cluster.base, site.var / "n1" / "stage", size // COPIED_S):
         done = site.run_hook("epilog", variables)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (event,) = site.events(job_id, "harvest.deferred")
