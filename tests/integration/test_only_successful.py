@@ -66,9 +66,9 @@ def test_only_what_ended_well_is_harvested(choosy: Site) -> None:
         reasons[name] = event["reason"]
         assert choosy.events(ended_as.job_id, "cache.harvested") == []
     assert reasons == {
-        "FAILED": "it ended with status 768, reason NonZeroExitCode",
-        "KILLED": "it ended with status 9, reason JobLaunchFailure",
-        "CANCELLED": "it ended with status 15, reason None",
+        "FAILED": "it ended with exit code 3:0, reason NonZeroExitCode",
+        "KILLED": "it ended with exit code 0:9, reason JobLaunchFailure",
+        "CANCELLED": "it ended with exit code 0:15, reason None",
     }
     assert choosy.events(harvested.job_id, "harvest.left-out") == []
     listed = json.loads(choosy.command("cache", "list", "--json", "--profile", "numba").stdout)

@@ -35,6 +35,7 @@ _DRAIN_S = 5.0
 _MOST_PENDING = 64 << 20  # bytes of squeue's JSON: about 3.3 KB for each job, running ones included
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d")
 _LONGEST_REASON = 200
+_LONGEST_STATUS = 10  # digits
 _UNSET = ("", "N/A", "(null)")
 _DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
@@ -170,9 +171,17 @@ def parse_outcome(answer: str, job_id: int) -> str:
     _, state, reason, status, until = found[0]
     if state not in _ENDED:
         return f"it is {state}"
-    if (reason, status) != ("None", "0"):
-        return f"it ended with status {status}, reason {reason}"
+    code = _exit_code(status)
+    if (reason, code) != ("None", "0:0"):
+        return f"it ended with exit code {code}, reason {reason}"
     return "" if until[:1].isdigit() else "it was requeued"
+
+
+def _exit_code(status: str) -> str:
+    """Return CODE:SIGNAL, as squeue prints it since 23.02. 22.05 prints a status as of wait(2)."""
+    if status.isdecimal() and len(status) <= _LONGEST_STATUS:
+        return f"{int(status) >> 8}:{int(status) & 0x7F}"
+    return status
 
 
 def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:

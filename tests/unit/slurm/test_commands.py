@@ -138,7 +138,7 @@ def changing(tmp_path: Path, script: str) -> Access:
     return Access(str(path), "/etc/s.conf")
 
 
-# How a job ended, as squeue of Slurm 22.05 tells it while the epilog runs.
+# How a job ended, as squeue tells it while the epilog runs: a wait status on 22.05, CODE:SIGNAL since 23.02.
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,22 @@ def changing(tmp_path: Path, script: str) -> Access:
         ("7|COMPLETED|None|0|2026-11-21T19:28:52|", ""),
         ("7|COMPLETING|None|0|2026-11-21T19:28:52|", ""),
         ("6|COMPLETING|NonZeroExitCode|512|2026-11-21T19:29:04|\n7|COMPLETING|None|0|2026-11-21T19:29:04|\n", ""),
-        ("7|COMPLETING|TimeLimit|15|2026-11-21T19:28:52|", "it ended with status 15, reason TimeLimit"),
-        ("7|COMPLETING|TimeLimit|0|2026-11-21T19:28:52|", "it ended with status 0, reason TimeLimit"),
+        ("7|COMPLETED|None|0:0|2026-11-21T19:28:52|", ""),
+        (
+            "7|COMPLETING|NonZeroExitCode|768|2026-11-21T19:28:52|",
+            "it ended with exit code 3:0, reason NonZeroExitCode",
+        ),
+        (
+            "7|COMPLETING|NonZeroExitCode|3:0|2026-11-21T19:28:52|",
+            "it ended with exit code 3:0, reason NonZeroExitCode",
+        ),
+        ("7|COMPLETING|TimeLimit|15|2026-11-21T19:28:52|", "it ended with exit code 0:15, reason TimeLimit"),
+        ("7|COMPLETING|TimeLimit|0:15|2026-11-21T19:28:52|", "it ended with exit code 0:15, reason TimeLimit"),
+        ("7|COMPLETING|TimeLimit|0|2026-11-21T19:28:52|", "it ended with exit code 0:0, reason TimeLimit"),
+        ("7|COMPLETING|None|0:0:0|2026-11-21T19:28:52|", "it ended with exit code 0:0:0, reason None"),
+        ("7|COMPLETING|None||2026-11-21T19:28:52|", "it ended with exit code , reason None"),
         ("7|TIMEOUT|TimeLimit|0|2026-11-21T19:28:52|", "it is TIMEOUT"),
-        ("7|COMPLETING|OutOfMemory|125|2026-11-21T19:28:52|", "it ended with status 125, reason OutOfMemory"),
+        ("7|COMPLETING|OutOfMemory|125|2026-11-21T19:28:52|", "it ended with exit code 0:125, reason OutOfMemory"),
         ("7|COMPLETING|None|0|NONE|", "it was requeued"),
         ("7|COMPLETING|None", "not known: squeue gives no clear answer"),
         ("", "not known: squeue gives no clear answer"),
