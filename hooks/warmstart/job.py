@@ -57,7 +57,8 @@ class Job(NamedTuple):
     no_warm: bool = False  # claimed: --no-warm
     restarts: int = 0  # the same on all nodes of one run
     cpus_per_node: str = ""  # as Slurm writes it: 4(x2),2
-    oversubscribe: str = ""  # since 23.02; "NO": the job has its nodes exclusively
+    oversubscribe: str = ""  # since 23.02; "NO": the job has its nodes exclusively, if `exclusive` is ""
+    exclusive: str = ""  # since 26.05: NODE, TOPO, USER, MCS or NO
 
     @property
     def constraint(self) -> str:
@@ -109,6 +110,7 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         restarts=_number(environ, "SLURM_JOB_RESTART_COUNT") if environ.get("SLURM_JOB_RESTART_COUNT") else 0,
         cpus_per_node=environ.get("SLURM_JOB_CPUS_PER_NODE", ""),
         oversubscribe=environ.get("SLURM_JOB_OVERSUBSCRIBE", ""),
+        exclusive=environ.get("SLURM_JOB_EXCLUSIVE", ""),
     )
 
 

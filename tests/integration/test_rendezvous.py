@@ -289,6 +289,9 @@ def test_a_shared_head_node_has_no_port(meeting: Site, required: str) -> None:
     allow(meeting, shared="false", required=required)
     script = f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n"
     options = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1")
+    alone = meeting.cluster.wait(meeting.cluster.submit(script, ALICE, *options, "--exclusive"))
+    assert alone.state == "COMPLETED"
+    assert lines(alone.output)[0].startswith(f"{alone.nodes[0]}:")
     job = meeting.cluster.wait(meeting.cluster.submit(script, ALICE, *options))
     assert job.state == ("FAILED" if required == "true" else "COMPLETED")
     assert "does not have its first node" in job.output

@@ -29,9 +29,10 @@ def test_tasks_of_a_heterogeneous_job_know_the_leaders_id() -> None:
 
 def test_what_tells_runs_and_shared_nodes_apart() -> None:
     """As Slurm writes them; a first run's count is 0, as is that of a hook by hand."""
-    told = {"SLURM_JOB_RESTART_COUNT": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2", "SLURM_JOB_OVERSUBSCRIBE": "NO"}
-    job = from_environment({**SLURM, **told})
-    assert (job.cpus_per_node, job.oversubscribe) == ("4(x2),2", "NO")
+    told = {"SLURM_JOB_RESTART_COUNT": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}
+    shared = {"SLURM_JOB_OVERSUBSCRIBE": "NO", "SLURM_JOB_EXCLUSIVE": "NODE"}
+    job = from_environment({**SLURM, **told, **shared})
+    assert (job.cpus_per_node, job.oversubscribe, job.exclusive) == ("4(x2),2", "NO", "NODE")
     assert [job.restarts, from_environment(SLURM).restarts] == [2, 0]
 
 

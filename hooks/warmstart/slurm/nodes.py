@@ -2,9 +2,11 @@
 
 Host lists have the grammar that `hostlist_create` in src/common/hostlist.c prints: `n[1-4,7],login1`.
 
-Since 23.02, SLURM_JOB_OVERSUBSCRIBE says whether nodes are shared (values: squeue(1), OverSubscribe). On 22.05 a hook
-knows only the number of processors that the job has on the node. If it has all of them, there is no room for a
-neighbour, unless the partition has OverSubscribe=FORCE or YES. If in doubt, the node counts as shared.
+Whether nodes are shared is in SLURM_JOB_EXCLUSIVE since 26.05, and from 23.02 to 25.11 in SLURM_JOB_OVERSUBSCRIBE.
+26.05 sets that to NO for jobs that share their nodes, too (`get_job_exclusive_display_value` and
+`get_job_oversubscribe_value` in src/common/slurm_protocol_defs.c). On 22.05 a hook knows only the number of processors
+that the job has on the node. If it has all of them, there is no room for a neighbour, unless the partition has
+OverSubscribe=FORCE or YES. If in doubt, the node counts as shared.
 """
 
 from __future__ import annotations
@@ -78,6 +80,8 @@ def has_first_node_alone(job: Job) -> bool:
 
     `job.cpus_per_node` has the form `4(x2),2`.
     """
+    if job.exclusive:
+        return job.exclusive in ("NODE", "TOPO")
     if job.oversubscribe:
         return job.oversubscribe == "NO"
     cpus = job.cpus_per_node.partition(",")[0].partition("(")[0]

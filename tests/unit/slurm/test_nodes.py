@@ -11,23 +11,30 @@ HERE = os.cpu_count() or 1
 
 
 @pytest.mark.parametrize(
-    ("cpus", "says", "alone"),
+    ("cpus", "oversubscribe", "exclusive", "alone"),
     [
-        ("", "", False),
-        (f"{HERE}", "", True),
-        (f"{HERE}(x2),1", "", True),
-        (f"{HERE},1", "", True),
-        (f"{HERE + 1}", "", True),
-        (f"{HERE - 1}(x2)", "", False),
-        (f"{HERE}", "OK", False),
-        (f"{HERE}", "YES", False),
-        ("", "NO", True),
-        ("odd", "", False),
+        ("", "", "", False),
+        (f"{HERE}", "", "", True),
+        (f"{HERE}(x2),1", "", "", True),
+        (f"{HERE},1", "", "", True),
+        (f"{HERE + 1}", "", "", True),
+        (f"{HERE - 1}(x2)", "", "", False),
+        (f"{HERE}", "OK", "", False),
+        (f"{HERE}", "YES", "", False),
+        ("", "NO", "", True),
+        ("odd", "", "", False),
+        ("", "NO", "NODE", True),
+        ("", "NO", "TOPO", True),
+        (f"{HERE}", "NO", "NO", False),
+        (f"{HERE}", "NO", "USER", False),
+        (f"{HERE}", "NO", "MCS", False),
+        (f"{HERE}", "NO", "SOMETHING-NEW", False),
     ],
 )
-def test_what_slurm_says_counts_first(cpus: str, says: str, alone: bool) -> None:
-    """Slurm's own word, else the processors; what is not known is shared."""
-    assert has_first_node_alone(a_job(cpus_per_node=cpus, oversubscribe=says)) is alone
+def test_what_slurm_says_counts_first(cpus: str, oversubscribe: str, exclusive: str, alone: bool) -> None:
+    """Slurm's own words, of 26.05 and of 23.02, else the processors; what is not known is shared."""
+    job = a_job(cpus_per_node=cpus, oversubscribe=oversubscribe, exclusive=exclusive)
+    assert has_first_node_alone(job) is alone
 
 
 @pytest.mark.parametrize(
