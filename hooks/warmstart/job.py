@@ -21,6 +21,10 @@ PYXIS_IMAGE = "SPANK__SLURM_SPANK_OPTION_pyxis_container_image"
 WARM_IMAGE, WARM_PROFILE = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE"
 WARM_KEEP, WARM_FRESH, NO_WARM = "SPANK_WARM_KEEP", "SPANK_WARM_FRESH", "SPANK_NO_WARM"
 
+# The first id that `srun --no-allocate` makes (MIN_NOALLOC_JOBID in src/common/slurm_protocol_api.h, 22.05 to 26.05).
+# slurmctld gives no such id: MaxJobId ends far below (slurm.conf(5)).
+_NOT_ALLOCATED = 0xFFFF0000
+
 
 class JobUnreadable(PolicyError):
     """A variable that Slurm sets for hooks is missing or malformed."""
@@ -69,6 +73,11 @@ class Job(NamedTuple):
     def view_id(self) -> int:
         """The job id that the job's tasks see: in a heterogeneous job the leader's."""
         return self.id if self.het_id is None else self.het_id
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether slurmctld knows the job. `srun --no-allocate`, for root and SlurmUser, makes an id of its own."""
+        return self.id < _NOT_ALLOCATED
 
     def as_audit(self) -> dict[str, object]:
         """Return the fields of every audit line of this job."""

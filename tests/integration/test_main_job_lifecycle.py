@@ -6,6 +6,8 @@ See docs/architecture.md, rule 9.
 from __future__ import annotations
 
 import fcntl
+import pwd
+import subprocess
 import time
 from itertools import count
 from pathlib import Path
@@ -15,10 +17,9 @@ import pytest
 
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
-from tests.cluster.site import Site
+from tests.cluster.site import RULES, Site
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
 
     from tests.cluster.registry import Registry
@@ -67,6 +68,30 @@ def test_an_epilog_without_a_prolog_in_slurm(site: Site) -> None:
     site.cluster.wait_idle()
     assert [event["hook"] for event in site.events(job_id, "run.unknown")] == ["epilog"]
     assert hooks_of(site, job_id) == [("epilog", "ok")]
+
+
+def test_a_job_that_never_has_an_epilog(site: Site) -> None:
+    """`srun --no-allocate` runs a prolog and no epilog: nothing is made for its job, and nothing stays."""
+    user = pwd.getpwnam("slurm")
+    site.write_policy(f"limits: {{min_uid: {min(user.pw_uid, 1000)}}}\n" + RULES)
+    known = {event["job_id"] for event in site.audit("--event", "job.planned")}
+    argv = [
+        "/usr/bin/srun",
+        "--no-allocate",
+        "--nodelist=n1",
+        "--ntasks=1",
+        "/bin/sh",
+        "-c",
+        "echo ${WARMSTART_CACHE-none}",
+    ]
+    done = subprocess.run(
+        argv, user=user.pw_uid, group=user.pw_gid, extra_groups=[], env=site.cluster.environment, cwd="/",
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "none\n"), done.stderr
+    planned = [event for event in site.audit("--event", "job.planned") if event["job_id"] not in known]
+    assert [(event["job_id"] >= 0xFFFF0000, "no epilog" in event["excluded"]) for event in planned] == [(True, True)]
+    assert site.leftovers() == []
 
 
 def test_a_prolog_that_runs_twice(site: Site) -> None:

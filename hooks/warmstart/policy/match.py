@@ -124,6 +124,8 @@ def scope_key(scope: str, job: Job) -> str:
 def _exclusion(policy: Policy, job: Job) -> str:
     if job.no_warm:
         return "it was submitted with --no-warm"
+    if not job.is_allocated:
+        return "srun --no-allocate started it, and Slurm runs no epilog for such a job"
     if job.uid < policy.limits.min_uid:
         return f"uid {job.uid} is below limits.min_uid ({policy.limits.min_uid})"
     for own in (policy.store_user, policy.import_user, policy.validate_user):

@@ -314,6 +314,13 @@ def test_a_job_that_no_rule_matches_is_left_alone(policy_of: Make, rules: str) -
     assert granted(policy_of(rules), JOB) == Grant([], [], {}, "user", [], "", NO_RULE)
 
 
+@pytest.mark.parametrize(("job_id", "allocated"), [(0x03FFFFFF, True), (0xFFFEFFFF, True), (0xFFFF0000, False)])
+def test_a_job_without_an_allocation_is_left_alone(policy_of: Make, job_id: int, *, allocated: bool) -> None:
+    """What is made for `srun --no-allocate` would stay, because no epilog removes it."""
+    grant = granted(policy_of(ALL), JOB._replace(id=job_id))
+    assert (grant.profiles == ["numba"], "--no-allocate" in grant.reason) == (allocated, not allocated)
+
+
 @pytest.mark.parametrize(
     ("uid", "reason"),
     [
