@@ -35,6 +35,13 @@ settings.register_profile("warmstart", deadline=None, suppress_health_check=[Hea
 settings.load_profile("warmstart")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what talks to Slurm: tests of the session's cluster, and those of files that start clusters of their own."""
+    for item in items:
+        if isinstance(item, pytest.Function) and ("cluster" in item.fixturenames or hasattr(item.module, "Cluster")):
+            item.add_marker(pytest.mark.slurm)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run in CI that skipped a test: what a missing tool covers was not tested."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -1,6 +1,6 @@
 """What each kind of step sees of its cache, for each way to the constant path, with and without job_container/tmpfs.
 
-Run with the Slurm that the host has; `test_newer_slurm.py` runs it with a newer one, which has further ways.
+Run with the Slurm that the host has; `tests/matrix` runs it with newer ones, which has further ways.
 """
 
 from __future__ import annotations

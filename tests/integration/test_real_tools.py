@@ -65,7 +65,12 @@ def entries(site: Site, job_id: int, event: str) -> int:
 
 @pytest.mark.parametrize(
     ("tool", "publisher", "reader"),
-    [("numba", ALICE, BOB), ("inductor", BOB, ALICE), ("jax", ALICE, BOB), ("torch-extensions", BOB, ALICE)],
+    [
+        ("numba", ALICE, BOB),
+        pytest.param("inductor", BOB, ALICE, marks=pytest.mark.tool),
+        pytest.param("jax", ALICE, BOB, marks=pytest.mark.tool),
+        pytest.param("torch-extensions", BOB, ALICE, marks=pytest.mark.tool),
+    ],
 )
 def test_cold_on_one_node_warm_on_another(plugged: Site, tool: str, publisher: str, reader: str) -> None:
     """All misses for the publisher on n1; all hits for another user on n2, with nothing new to harvest."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site, result
 from tests.support.requirements import need_module
-
-if TYPE_CHECKING:
-    pass
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 RULES = "rules:\n  - {{name: all, profiles: [{tool}]}}\n"
@@ -69,6 +68,7 @@ def test_after_an_edit_of_a_helper_one_clean_run_is_enough(plugged: Site) -> Non
     assert project.run(job) == {"value": 800, "hits": 1, "misses": 0}
 
 
+@pytest.mark.tool
 def test_an_edited_extension_is_built_once(plugged: Site) -> None:
     """Ninja sees the edit. The job that builds the new version publishes it; the next one builds nothing."""
     need_module("torch")

@@ -1,0 +1,93 @@
+"""Run tests with another release of Slurm, in the root file system of a Debian suite, and tell what became of each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
+
+NEWER = Path(__file__).resolve().parents[1] / "newer"
+RESULTS = Path(__file__).resolve().parents[2] / "build" / "releases"
+SUITES = ("bookworm", "trixie", "sid")  # of Debian; tests/newer/build has their releases
+# Tests of tools alone run once, with the host's Slurm, as do those that only add size.
+WHOLE = ("-m", "slurm and not tool and not sweep", "tests/integration", "tests/security")
+_REPORTS = Path("/run/warmstart-tests")  # the same directory inside and outside (tests/newer/enter)
+_VERSIONS = "slurmd -V; .venv/bin/python -V; mksquashfs -version | head -n 1"
+_PROCESSES = 3  # of one CPU: most tests wait for Slurm
+_SECONDS = 3000
+
+# What a release cannot do, and why. These must not pass there, or they are no exceptions.
+_UMOCI_0_6 = "umoci 0.6 writes whole archives, so this image is packed without being unpacked first"
+EXCEPTIONS: dict[str, dict[str, str]] = {
+    "bookworm": {},
+    "trixie": {},
+    "sid": {
+        f"tests/integration/test_main_job_lifecycle.py::{test}[layers are unpacked]": _UMOCI_0_6
+        for test in ("test_the_prolog_after_a_killed_one", "test_the_epilog_after_a_killed_prolog")
+    },
+}
+
+
+class Run(NamedTuple):
+    """One run of pytest in a root file system."""
+
+    outcomes: dict[str, str]  # FILE::NAME[PARAMETERS]: passed, failed or skipped
+    seconds: float
+    output: str  # the end of pytest's
+
+    def of(self, outcome: str) -> list[str]:
+        """Return the tests with an outcome."""
+        return sorted(test for test, seen in self.outcomes.items() if seen == outcome)
+
+
+class RootFailed(Exception):
+    """A root file system cannot be made; its text says why."""
+
+
+def build(suite: str) -> str:
+    """Return the path of the suite's root file system, which is made if it is not there. Raises `RootFailed`."""
+    done = subprocess.run([NEWER / "build", sys.prefix, suite], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RootFailed(f"no root file system of {suite}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+    return done.stdout.strip()
+
+
+def versions(root: str) -> dict[str, str]:
+    """Return the versions of what the suite brings."""
+    done = subprocess.run(
+        [str(NEWER / "enter"), root, "sh", "-c", _VERSIONS], capture_output=True, text=True, check=True
+    )
+    slurm, python, squashfs = done.stdout.splitlines()
+    return {"Slurm": slurm.split()[-1], "Python": python.split()[-1], "squashfs-tools": squashfs.split()[2]}
+
+
+def run(root: str, suite: str, tests: Sequence[str]) -> Run:
+    """Run pytest with the arguments `tests`."""
+    report = _REPORTS / f"release-{suite}.xml"
+    argv = [".venv/bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(_PROCESSES)]
+    started = time.monotonic()
+    done = subprocess.run(
+        [str(NEWER / "enter"), root, *argv, f"--junitxml={report}", *tests],
+        capture_output=True, text=True, check=False, timeout=_SECONDS,
+    )  # fmt: skip
+    try:
+        seen = outcomes(report.read_text())
+    finally:
+        report.unlink(missing_ok=True)
+    return Run(seen, time.monotonic() - started, done.stdout[-8000:] + done.stderr[-2000:])
+
+
+def outcomes(report: str) -> dict[str, str]:
+    """Return what became of each test, from pytest's JUnit file."""
+    seen = {}
+    for case in ET.fromstring(report).iter("testcase"):
+        bad = {child.tag for child in case} & {"failure", "error", "skipped"}
+        test = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '')}"
+        outcome = "skipped" if bad == {"skipped"} else "failed" if bad else "passed"
+        # A test whose teardown fails has two entries.
+        seen[test] = "failed" if "failed" in (outcome, seen.get(test)) else outcome
+    return seen
