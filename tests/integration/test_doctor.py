@@ -40,6 +40,22 @@ def test_a_real_site(site: Site) -> None:
     assert not [name for name in os.listdir(site.workspace) if name.startswith(".doctor")]
 
 
+def test_slurm_in_another_place(site: Site) -> None:
+    """Doctor finds slurm.conf and the release as slurmctld and the commands tell them: here scontrol is a wrapper."""
+    run_a_job(site)
+    conf, scontrol = site.cluster.base / "etc/slurm.conf", site.cluster.base / "opt/bin/scontrol"
+    scontrol.parent.mkdir(parents=True)
+    scontrol.write_text(f'#!/bin/sh\nexport SLURM_CONF={conf}\nexec /usr/bin/scontrol "$@"\n')
+    scontrol.chmod(0o755)
+    (told,) = re.findall(r"\d+\.\d+", site.cluster.admin("scontrol", "-V"))
+    policy = site.etc / "policy.yaml"
+    policy.write_text(policy.read_text().replace("\npaths:\n", f"\npaths:\n  scontrol: {scontrol}\n", 1))
+    findings = json.loads(site.command("doctor", "--json").stdout)["findings"]
+    found = {row["check"]: (row["status"], row["found"]) for row in findings}
+    assert found["slurm.conf"] == ("ok", f"read {conf} of Slurm {told}")
+    assert (found["slurm.running"][0], found["slurm.prolog"][0]) == ("ok", "ok")
+
+
 PLANTED = {
     "warmstart.conf": {
         "slurm.prolog": ("\nProlog=.*", "\nProlog=/bin/true"),

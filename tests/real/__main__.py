@@ -22,7 +22,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.support import registries
-from warmstart.entry.doctor import plugins
+from warmstart.entry.doctor import installed
 from warmstart.entry.doctor.containers import needs_slurmstepd
 
 PYXIS = "/usr/lib/slurm/spank_pyxis.so"
@@ -35,7 +35,7 @@ FSTAB = "{0} {0} none x-create=dir,{1},ro,nosuid,nodev,nofail,silent\n"
 CONF = "".join(
     f"ENROOT_{name}_PATH {{base}}/enroot/$(id -u)/{name.lower()}\n" for name in ("RUNTIME", "CACHE", "DATA", "TEMP")
 )
-HAS_TASK_PROLOG = not needs_slurmstepd(plugins.installed_release(""))
+HAS_TASK_PROLOG = not needs_slurmstepd(installed.release("/usr/bin/scontrol", ""))
 SHOW = 'echo "cache=$WARMSTART_CACHE numba=$NUMBA_CACHE_DIR tmp=$TMPDIR"; ls -d $NUMBA_CACHE_DIR $TMPDIR'
 
 

@@ -191,7 +191,7 @@ class Paths(Section):
         default="/usr/bin/scontrol",
         description="Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs "
         "with. `squeue`, in the same directory, tells how a job ended, whether it is over, and on the controller its "
-        "QOS.",
+        "QOS. Of several Slurms on a node `warmstart doctor` judges the one that it belongs to.",
     )
 
 

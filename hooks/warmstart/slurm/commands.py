@@ -33,13 +33,14 @@ from warmstart.slurm.pending import PendingJob
 
 _DRAIN_S = 5.0
 _MOST_PENDING = 64 << 20  # bytes of squeue's JSON: about 3.3 KB for each job, running ones included
-_RELEASE = re.compile(r"(\d+\.\d+)\.\d")
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _LONGEST_REASON = 200
 _LONGEST_STATUS = 10  # digits
 _UNSET = ("", "N/A", "(null)")
 _DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
 _ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*([\w,]+)$", re.MULTILINE)
+_CONF = re.compile(r"^SLURM_CONF\s*=\s*(/.*\S)$", re.MULTILINE)
 _SCRIPT = re.compile(rf"^({'|'.join(SCRIPTS)})(?:\[\d+\])?\s*=\s*(.*\S)$", re.MULTILINE)
 _ALREADY_PENDING = "Job is pending execution"
 _UNKNOWN_JOB = b"Invalid job id specified"
@@ -98,11 +99,7 @@ def pending(access: Access, deadline: Deadline) -> list[PendingJob]:
 
 def configuration(access: Access, deadline: Deadline) -> Configuration:
     """Return slurmctld's settings. `ValueError` if scontrol fails, or its answer is not clear."""
-    argv, env = [access.scontrol, "show", "config"], _environment(access.slurm_conf)
-    process = run(argv, deadline=deadline, identity=access.identity, env=env)
-    if process.status != 0:
-        raise ValueError(f"scontrol: {process.complaint()}")
-    text = process.stdout.decode("utf-8", "replace")
+    text = _show_config(access, deadline)
     enforced = _ENFORCED.findall(text)
     if len(enforced) != 1:
         raise ValueError("scontrol's output does not have exactly one AccountingStorageEnforce")
@@ -112,13 +109,27 @@ def configuration(access: Access, deadline: Deadline) -> Configuration:
     return Configuration([word for word in enforced[0].lower().split(",") if word != "none"], scripts)
 
 
+def slurm_conf(access: Access, deadline: Deadline) -> str:
+    """Return slurmctld's path of slurm.conf, "" if scontrol does not tell it. `ValueError` if scontrol fails."""
+    found = _CONF.search(_show_config(access, deadline))
+    return found[1] if found else ""
+
+
+def _show_config(access: Access, deadline: Deadline) -> str:
+    argv, env = [access.scontrol, "show", "config"], _environment(access.slurm_conf)
+    process = run(argv, deadline=deadline, identity=access.identity, env=env)
+    if process.status != 0:
+        raise ValueError(f"scontrol: {process.complaint()}")
+    return process.stdout.decode("utf-8", "replace")
+
+
 def release(access: Access, deadline: Deadline) -> str:
-    """Return the release of Slurm's commands (`25.11`), "" if scontrol tells none. Since 25.11 it needs slurm.conf."""
+    """Return the release of Slurm's commands (`25.11.2`), "" if scontrol, which needs slurm.conf, tells none."""
     process = run(
         [access.scontrol, "-V"], deadline=deadline, identity=access.identity, env=_environment(access.slurm_conf)
     )
     found = _RELEASE.search(process.stdout.decode("ascii", "replace"))
-    return found[1] if found else ""
+    return found[0] if found else ""
 
 
 def with_daemons(proc: str = "/proc") -> frozenset[int]:

@@ -105,7 +105,7 @@ class Slurmctld:
         installed = pyslurm_lookup.release(self._access.libraries) if os.path.isdir(self._access.libraries) else ""
         if not installed:
             return False
-        return commands.release(self._access, deadline) == installed
+        return commands.release(self._access, deadline).startswith(f"{installed}.")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from warmstart.entry.cli.output import json_option, say, show_json, show_table, warn, working
-from warmstart.entry.doctor import constant_path, containers, kernel, meet, node, plugins, slurm, slurm_conf, store
+from warmstart.entry.doctor import constant_path, containers, installed, kernel, meet, node, slurm, slurm_conf, store
 from warmstart.entry.doctor import policy as site_policy
 from warmstart.entry.doctor.finding import (
     ADVICE,
@@ -61,7 +61,7 @@ def _key(_context: click.Context, _param: click.Parameter, value: str | None) ->
     "--slurm-conf",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="Check this slurm.conf instead of $SLURM_CONF or /etc/slurm/slurm.conf.",
+    help="Check this slurm.conf instead of $SLURM_CONF or that of the policy's Slurm.",
 )
 @click.option("-a", "--all", "everything", is_flag=True, help="Print also what is ok.")
 @click.option(
@@ -152,14 +152,16 @@ def _node_and_store(installation: Installation, policy: Policy | None) -> list[R
 
 
 def _slurm(installation: Installation, policy: Policy | None, conf_path: str | None) -> list[Result]:
-    path = slurm_conf.find(conf_path)
+    scontrol = policy.paths.scontrol if policy else ""  # "": nothing tells which Slurm counts
+    path = slurm_conf.find(conf_path, installed.prefix(scontrol) if scontrol else "")
+    path = path or (scontrol and installed.slurm_conf(scontrol)) or slurm_conf.PLACES[0]
     checks = {**slurm.CHECKS, **TASKS}
     try:
         conf = slurm_conf.read(path)
     except OSError as error:
         why = f"{error.filename}: {error.strerror}"
         return [left_out("slurm", checks, why, "run it on a node, or give the file's path: --slurm-conf FILE")]
-    version = plugins.installed_release(conf.last("PluginDir"))
+    version = installed.release(scontrol, path) if scontrol else None
     subject = Slurm(conf, installation, policy, version)
     try:
         tasks = containers.tasks(subject)

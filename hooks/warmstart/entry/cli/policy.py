@@ -85,7 +85,7 @@ def check(
     except PolicyError as error:
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
-    known = Known() if offline else _known(slurm_conf)
+    known = Known() if offline else _known(policy, slurm_conf)
     found = [load.problem_at(document, fault) for fault in warnings(model, known)]
     ignored = source.ignored(path) if path != "-" else []
     found += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
@@ -164,16 +164,16 @@ def _timeouts(installation: Installation, policy: Policy, path: str) -> list[Res
     return [result for result in results if result.status in finding.BAD]
 
 
-def _known(path: str | None) -> Known:
+def _known(policy: Policy, path: str | None) -> Known:
     """Return the names that this host knows: accounts, and partitions and nodes of a slurm.conf, if there is one."""
     import grp
     import pwd
 
-    from warmstart.entry.doctor import slurm_conf
+    from warmstart.entry.doctor import installed, slurm_conf
     from warmstart.policy.warnings import Known
 
     try:
-        conf = slurm_conf.read(slurm_conf.find(path))
+        conf = slurm_conf.read(slurm_conf.find(path, installed.prefix(policy.paths.scontrol)))
     except OSError:
         return Known(None, None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
     partitions = frozenset(conf.values.get("partitionname", [])) - {"DEFAULT"}

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.entry.doctor import namespaces, plugins, slurm_conf
+from warmstart.entry.doctor import installed, namespaces, plugins, slurm_conf
 from warmstart.entry.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.entry.doctor.slurm import HIDDEN, Slurm, is_ours
+from warmstart.entry.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_ours
 from warmstart.entry.doctor.slurm_conf import Plugin
 
 ENROOT = "/etc/enroot"
@@ -101,6 +101,8 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
     elif not seen.enroot_hook:
         found = f"{seen.enroot}/hooks.d/{HOOK} is missing: containers cannot see the job's cache"
         yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/enroot-hook.md)")
+    elif seen.slurm.conf.last("TaskProlog") and seen.slurm.version is None:
+        yield NO_RELEASE
     else:
         yield Finding(OK, "containers get the job's environment and cache")
 
@@ -111,26 +113,38 @@ def spank(seen: Tasks) -> Iterator[Finding]:
     if plugin is None:
         yield Finding(OK, "the SPANK plugin is not loaded (it is optional)")
         return
-    bad = []
-    path = next(iter(plugins.find(plugin.path, seen.slurm.conf.last("PluginDir"))), "")
-    built, installed = plugins.built_for(path) if path else None, seen.slurm.version
-    if not path:
-        bad.append(f"{plugin.path} is not on this node")
-    elif built is None:
-        bad.append(f"{path} is not a plugin for this machine")
-    elif installed is not None and built[:2] != installed[:2]:
-        bad.append(f"it was built for Slurm {_text(built)}, so Slurm {_text(installed)} does not load it")
+    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
+    if not places and not os.path.isabs(plugin.path):
+        found = f"where Slurm looks for {plugin.path} is unknown"
+        yield Finding(UNKNOWN, found, "correct paths.scontrol in the policy, or write the whole path")
+        return
+    unfit = _unfit(plugin.path, plugins.find(plugin.path, places), seen.slurm.version)
+    bad = [unfit] if unfit else []
     for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
         has = plugin.argument(key) or default
         if policy is not None and has != getattr(policy.paths, key):
             bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
     if bad:
         yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/spank-plugin.md")
+    elif seen.slurm.version is None:
+        yield NO_RELEASE
     elif seen.pyxis and seen.plugins.index(plugin) < seen.plugins.index(seen.pyxis):
         found = f"{PLUGIN} is listed before pyxis, so it does not notice when a user's mount hides the cache"
         yield Finding(ADVICE, found, "list it after pyxis")
     else:
         yield Finding(OK, f"{plugin.path} is loaded")
+
+
+def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:
+    """Return why Slurm does not load a plugin, "" if it does."""
+    if not path:
+        return f"{name} is not on this node"
+    built = plugins.built_for(path)
+    if built is None:
+        return f"{path} is not a plugin for this machine"
+    if release is not None and built[:2] != release[:2]:
+        return f"it was built for Slurm {_text(built)}, so Slurm {_text(release)} does not load it"
+    return ""
 
 
 def namespace(seen: Tasks) -> Iterator[Finding]:

@@ -1,40 +1,28 @@
-"""Slurm's plugins as files: where they are, and which release they were built for.
+"""Slurm's plugins as files: which release of Slurm they were built for.
 
 Slurm loads a plugin only if its symbol `plugin_version` is its own SLURM_VERSION_NUMBER, of SPANK plugins without the
-last number (src/common/plugin.c). The files are read and not loaded: what they need is in slurmstepd. `scontrol -V`
-would tell the installed release, too, but reads slurm.conf first, and fails where that is wrong (seen on 22.05, 26.05).
+last number (src/common/plugin.c). The files are read and not loaded: what they need is in slurmstepd.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import struct
+from collections.abc import Iterable
 
 from warmstart.host.files import read_small
 
-# Directories of Slurm's packages; an installation elsewhere sets PluginDir.
-PLACES = ("/usr/lib64/slurm", "/usr/lib/slurm", "/usr/lib/*/slurm-wlm", "/usr/lib/*/slurm", "/usr/local/lib/slurm")
 LARGEST = 64 << 20  # bytes
-_SLURMS_OWN = "select_*.so"  # in every installation
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # elf(5), 64 bits, little-endian
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _DYNAMIC_SYMBOLS = 11  # sh_type
 
 
-def find(pattern: str, plugin_dir: str) -> list[str]:
-    """Return the files with an absolute path, or with a name in the directories of PluginDir ("" for the defaults)."""
-    if pattern.startswith("/"):
-        return [pattern] if os.path.isfile(pattern) else []
-    places = plugin_dir.split(":") if plugin_dir else PLACES
-    return [path for place in places for path in sorted(glob.glob(f"{place}/{pattern}")) if os.path.isfile(path)]
-
-
-def installed_release(plugin_dir: str) -> tuple[int, ...] | None:
-    """Return the release of the installed Slurm, (24, 11, 5) for example; None if its plugins are not found."""
-    found = (built_for(path) for path in find(_SLURMS_OWN, plugin_dir))
-    return next((release for release in found if release), None)
+def find(name: str, places: Iterable[str]) -> str:
+    """Return the path of a plugin with an absolute path, or with a name in one of the directories; "" without one."""
+    paths = [name] if os.path.isabs(name) else [f"{place}/{name}" for place in places]
+    return next(filter(os.path.isfile, paths), "")
 
 
 def built_for(path: str) -> tuple[int, ...] | None:

@@ -30,6 +30,11 @@ SEVERAL_LINES = (24, 5)  # since this release each Prolog= and Epilog= line coun
 HIDDEN = ("/tmp", "/dev/shm")
 IMPLY_ALLOC = {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"}
 ALLOC_BY_DEFER_BATCH = (26, 5)  # the first release in which DeferBatch implies Alloc
+NO_RELEASE = Finding(
+    UNKNOWN,
+    "this depends on the release of Slurm, which is unknown",
+    "correct paths.scontrol in the policy: its slurmd (-V), or it, tells the release",
+)
 NO_POLICY = Finding(UNKNOWN, "the hooks' budgets are unknown without a policy", "fix the policy first")
 
 
@@ -39,14 +44,14 @@ class Slurm(NamedTuple):
     conf: SlurmConf
     installation: Installation
     policy: Policy | None
-    version: tuple[int, ...] | None = None  # of Slurm on this node: (22, 5, 8); None: unknown
+    version: tuple[int, ...] | None = None  # of the policy's Slurm: (22, 5, 8); None: unknown
 
     def hook(self, name: str) -> str:
         """Return the path of one of this installation's hooks."""
         return f"{self.installation.prefix}/libexec/warmstart/{name}"
 
     def counting(self, key: str) -> list[str]:
-        """Return the lines of a hook that Slurm runs: before 24.05, and if the release is unknown, the last one."""
+        """Return the lines of a hook that Slurm runs: before 24.05 the last one."""
         values = self.conf.all(key)
         return values if self.version is not None and self.version >= SEVERAL_LINES else values[-1:]
 
@@ -57,11 +62,15 @@ def conf_file(slurm: Slurm) -> Iterator[Finding]:
         found = f"{slurm.conf.path} includes {', '.join(slurm.conf.missing)}: no daemon of Slurm can start with it"
         yield Finding(CRITICAL, found, "correct the line, or put the file there")
     else:
-        yield Finding(OK, f"read {slurm.conf.path}")
+        release = " of Slurm {}.{:02}".format(*slurm.version) if slurm.version else ""
+        yield Finding(OK, f"read {slurm.conf.path}{release}")
 
 
 def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]]:
     def check(slurm: Slurm) -> Iterator[Finding]:
+        if slurm.version is None and len(slurm.conf.all(key)) > 1:
+            yield NO_RELEASE
+            return
         ours, values = slurm.hook(name), slurm.counting(key)
         scripts = [found for value in values for found in (glob.glob(value) if _is_glob(value) else [value])]
         globs = [value for value in values if _is_glob(value)]
@@ -102,7 +111,9 @@ def flags(slurm: Slurm) -> Iterator[Finding]:
     words = slurm.conf.words("PrologFlags")
     missing = [] if words & IMPLY_ALLOC or _defers_and_allocates(slurm, words) else ["Alloc"]
     missing += [] if "deferbatch" in words else ["DeferBatch"]
-    if missing:
+    if missing == ["Alloc"] and slurm.version is None:
+        yield NO_RELEASE
+    elif missing:
         found = (
             f"PrologFlags lacks {' and '.join(missing)}: steps that reach a node still in its prolog fail after 20 s"
         )

@@ -65,10 +65,14 @@ class Plugin(NamedTuple):
         return found[-1] if found else ""
 
 
-def find(path: str | None) -> str:
-    """Return the path of slurm.conf: `path`, else $SLURM_CONF, else one of Slurm's default paths."""
+def find(path: str | None, prefix: str = "") -> str:
+    """Return the path of slurm.conf: `path`, else $SLURM_CONF, else a default of Slurm under `prefix`; "" if none is.
+
+    Built without --sysconfdir, Slurm has its own at PREFIX/etc (configure --help).
+    """
     given = path or os.environ.get("SLURM_CONF")
-    return given or next((known for known in PLACES if os.path.exists(known)), PLACES[0])
+    places = (f"{prefix}/etc/slurm.conf", *PLACES) if prefix else PLACES
+    return given or next(filter(os.path.exists, places), "")
 
 
 def read(path: str) -> SlurmConf:

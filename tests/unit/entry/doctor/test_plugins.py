@@ -41,13 +41,10 @@ def test_what_is_no_plugin(tmp_path: Path) -> None:
         assert plugins.built_for(str(tmp_path / "x.so")) is None
 
 
-def test_the_installed_release(tmp_path: Path) -> None:
-    """That of Slurm's own plugins; another's, built for an older one, may lie beside them."""
+def test_where_a_plugin_is(tmp_path: Path) -> None:
+    """By its path, or by its name in the first of Slurm's directories that has it."""
     place = str(tmp_path)
-    assert plugins.installed_release(place) is None
-    (tmp_path / "another.so").write_bytes(plugin((22, 5)))
-    (tmp_path / "select_broken.so").write_bytes(b"")
-    (tmp_path / "select_cons_tres.so").write_bytes(plugin((26, 5)))
-    assert plugins.installed_release(f"/nowhere:{place}") == (26, 5, 5)
-    assert plugins.find("another.so", place) == plugins.find(f"{place}/another.so", "") == [f"{place}/another.so"]
-    assert plugins.find("missing.so", place) == plugins.find(f"{place}/missing.so", "") == []
+    (tmp_path / "another.so").touch()
+    assert plugins.find("another.so", ["/nowhere", place]) == f"{place}/another.so"
+    assert plugins.find(f"{place}/another.so", []) == f"{place}/another.so"
+    assert plugins.find("missing.so", [place]) == plugins.find(f"{place}/missing.so", []) == ""

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import POLICY, installed
+from warmstart.entry.cli import doctor
 from warmstart.entry.doctor import constant_path, containers, plugins, slurm, slurm_conf
+from warmstart.entry.doctor import installed as slurm_installed
 from warmstart.entry.doctor.finding import run
 from warmstart.entry.doctor.slurm import Slurm
 from warmstart.host.deadline import Deadline
@@ -147,11 +149,12 @@ def test_each_bad_setting_is_told(check: Check, old: str, new: str, name: str, s
     assert status in check(old, new)[name]
 
 
-@pytest.mark.parametrize(("version", "status"), [((22, 5), "wrong"), (None, "wrong"), ((24, 5), "ok")])
+@pytest.mark.parametrize(("version", "status"), [((22, 5), "wrong"), (None, "unknown"), ((24, 5), "ok")])
 def test_the_line_that_counts(
     check: Check, site: Installation, tmp_path: Path, version: tuple[int, int] | None, status: str
 ) -> None:
-    """A later Prolog= line wins before Slurm 24.05; since then all of them run."""
+    """A later Prolog= line wins before Slurm 24.05; since then all of them run. One line needs no release."""
+    assert check(version=version)["slurm.prolog"] == ["ok"]
     check("", "Prolog=/etc/slurm/other\n")
     conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
     (found,) = run({"x": slurm.CHECKS["slurm.prolog"]}, Slurm(conf, site, None, version))
@@ -161,10 +164,11 @@ def test_the_line_that_counts(
 
 
 def test_defer_batch_implies_alloc_from_26_05_on(check: Check) -> None:
-    """Before, and where the release is unknown, it does nothing alone."""
-    expected = {(25, 11): "wrong", (26, 5): "ok", (27, 0): "ok", None: "wrong"}
+    """Before, it does nothing alone."""
+    expected = {(25, 11): "wrong", (26, 5): "ok", (27, 0): "ok", None: "unknown"}
     for release, status in expected.items():
         assert check("Alloc,\\\n", "", version=release)["slurm.prolog-flags"] == [status], release
+    assert check("DeferBatch", "", version=None)["slurm.prolog-flags"] == ["wrong"]
 
 
 def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:
@@ -206,9 +210,11 @@ def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: 
     places = (f"{site.prefix}/libexec/warmstart", site.var)
     (mounts / "50.fstab").write_text("".join(f"{place} {place} none x-create=dir,bind,ro\n" for place in places))
     assert check(plugins=pyxis)["slurm.pyxis"] == ["ok"]
-    for release, status in (((24, 11, 5), "critical"), ((24, 11, 7), "ok"), ((25, 5, 1), "critical"), (None, "ok")):
+    expected = {(24, 11, 5): "critical", (24, 11, 7): "ok", (25, 5, 1): "critical", None: "unknown"}
+    for release, status in expected.items():
         assert check(plugins=pyxis, version=release)["slurm.pyxis"] == [status]
-    assert check("TaskProlog=@/task-prolog", "", plugins=pyxis, version=(24, 11, 5))["slurm.pyxis"] == ["ok"]
+    for version in ((24, 11, 5), None):
+        assert check("TaskProlog=@/task-prolog", "", plugins=pyxis, version=version)["slurm.pyxis"] == ["ok"]
     (hooks / "40-warmstart.sh").unlink()
     assert check(plugins=pyxis)["slurm.pyxis"] == ["wrong"]
     assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.pyxis"] == ["wrong"]
@@ -237,7 +243,7 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
     [
         ((24, 11, 0), (24, 11, 5), "ok"),
         ((24, 11, 5), (26, 5, 5), "wrong"),
-        ((24, 11, 5), None, "ok"),
+        ((24, 11, 5), None, "unknown"),
         (None, (24, 11, 5), "wrong"),
     ],
 )
@@ -255,6 +261,18 @@ def test_a_plugin_of_another_release(
     monkeypatch.setattr(plugins, "built_for", lambda _: built)
     line = f"optional {tmp_path}/warmstart.so workspace=/var/tmp/w\n"
     assert check(plugins=line, version=installed)["slurm.spank"] == [status]
+
+
+def test_a_plugin_by_its_name_alone(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for where the policy's Slurm has its plugins; where that is not known, nor is the plugin."""
+    path, line = tmp_path / "slurm/lib/slurm/warmstart.so", "optional warmstart.so workspace=/var/tmp/w\n"
+    monkeypatch.setattr(slurm_installed, "prefix", lambda _: f"{tmp_path}/slurm")
+    assert check(plugins=line)["slurm.spank"] == ["unknown"]
+    path.parent.mkdir(parents=True)
+    assert check(plugins=line)["slurm.spank"] == ["wrong"]
+    path.touch()
+    assert check(plugins=line)["slurm.spank"] == ["ok"]
+    assert check(plugins=line, policy=False)["slurm.spank"] == ["unknown"]
 
 
 def way(site: Installation, constant_path: str, cache: str = "/var/cache/warmstart") -> None:
@@ -409,6 +427,35 @@ def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None
         assert check("", tmpfs)["slurm.namespace"] == ["wrong"], text
 
 
+def test_the_slurm_of_the_policy(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its release counts, and its slurm.conf is found: under its prefix, or where slurmctld says; else nothing is."""
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setattr(slurm_conf, "PLACES", ("/none",))
+    ours, elsewhere = tmp_path / "slurm/etc/slurm.conf", tmp_path / "elsewhere.conf"
+    for path in ("bin/scontrol", "sbin/slurmd", "etc/slurm.conf"):
+        (tmp_path / "slurm" / path).parent.mkdir(parents=True)
+    ours.write_text(f"Prolog={site.prefix}/libexec/warmstart/prolog\nProlog=/etc/other\nPrologFlags=DeferBatch\n")
+    policy = current_policy(site).policy
+    policy = policy._replace(paths=policy.paths._replace(scontrol=f"{tmp_path}/slurm/bin/scontrol"))
+
+    def findings(release: str, scontrol: str = "") -> dict[str, tuple[str, str]]:
+        for path, text in (("sbin/slurmd", f"echo slurm {release}"), ("bin/scontrol", scontrol)):
+            (tmp_path / "slurm" / path).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / "slurm" / path).chmod(0o755)
+        return {found.check: (found.status, found.found) for found in doctor._slurm(site, policy, None)}
+
+    expected = {"26.05.5": ["ok", "ok"], "24.11.5": ["ok", "wrong"], "22.05.8": ["wrong", "wrong"]}
+    for release, statuses in expected.items():
+        found = findings(release)
+        assert found["slurm.conf"] == ("ok", f"read {ours} of Slurm {release[:5]}")
+        assert [found[check][0] for check in ("slurm.prolog", "slurm.prolog-flags")] == statuses, release
+    found = findings("")
+    assert [found[check][0] for check in ("slurm.prolog", "slurm.prolog-flags")] == ["unknown"] * 2
+    ours.rename(elsewhere)
+    assert findings("26.05.5", f"echo SLURM_CONF = {elsewhere}")["slurm.conf"][1].startswith(f"read {elsewhere}")
+    assert findings("26.05.5", "exit 1").keys() == {"slurm"}
+
+
 def test_a_line_ends_at_a_nul(tmp_path: Path) -> None:
     """As for Slurm, whose lines are C strings: a file cannot be named by what comes after it, nor with it."""
     (tmp_path / "slurm.conf").write_bytes(b"Prolog=/a\0b Epilog=/c\nInclude \0more.conf\nInclude x\0y/*\n")
@@ -418,11 +465,17 @@ def test_a_line_ends_at_a_nul(tmp_path: Path) -> None:
     assert slurm_conf.plugins(str(tmp_path / "plugstack.conf")) == [slurm_conf.Plugin("a.so", ())]
 
 
-def test_where_slurm_conf_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller's path, then the environment's, then Slurm's default."""
+def test_where_slurm_conf_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's path, then the environment's, then where a Slurm under that prefix has it, then the packages'."""
+    ours = tmp_path / "etc/slurm.conf"
+    ours.parent.mkdir()
     monkeypatch.setenv("SLURM_CONF", "/a/slurm.conf")
-    assert slurm_conf.find("/b/slurm.conf") == "/b/slurm.conf"
-    assert slurm_conf.find(None) == "/a/slurm.conf"
+    assert slurm_conf.find("/b/slurm.conf", str(tmp_path)) == "/b/slurm.conf"
+    assert slurm_conf.find(None, str(tmp_path)) == "/a/slurm.conf"
     monkeypatch.delenv("SLURM_CONF")
     monkeypatch.setattr(slurm_conf, "PLACES", ("/none", "/etc/passwd"))
-    assert slurm_conf.find(None) == "/etc/passwd"
+    assert slurm_conf.find(None, str(tmp_path)) == slurm_conf.find(None) == "/etc/passwd"
+    ours.touch()
+    assert slurm_conf.find(None, str(tmp_path)) == str(ours)
+    monkeypatch.setattr(slurm_conf, "PLACES", ("/none",))
+    assert slurm_conf.find(None) == ""
