@@ -83,7 +83,7 @@ def run(root: str, suite: str, tests: Sequence[str]) -> Run:
 
 def outcomes(report: str) -> dict[str, str]:
     """Return what became of each test, from pytest's JUnit file."""
-    seen = {}
+    seen: dict[str, str] = {}
     for case in ET.fromstring(report).iter("testcase"):
         bad = {child.tag for child in case} & {"failure", "error", "skipped"}
         test = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '')}"
