@@ -1,6 +1,6 @@
 """What the sweeps of hooks share: which cases a run takes, what is wrong after one, and the report of all.
 
-The reports are fragments of docs/reliability.md (`tests.reliability`).
+The reports are fragments of docs/reliability.md (`tools.reliability`).
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ import json
 import re
 from pathlib import Path
 
-from tests import reliability
 from tests.support.hook_site import HOOKS
 from tests.support.sweeping import Killed, Outcome
+from tools import reliability
 
-TESTS = Path(reliability.__file__).parent
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def test_each_named_test_exists() -> None:
