@@ -61,8 +61,8 @@ unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m warmstart.policy.reference --check
 	$(BIN)/python -m tools.documents --check
-	$(BIN)/ruff format --check hooks tests
-	$(BIN)/ruff check hooks tests
+	$(BIN)/ruff format --check hooks tests tools
+	$(BIN)/ruff check hooks tests tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) -s shellcheck

@@ -38,8 +38,8 @@ class Shown(NamedTuple):
 
 
 def documents() -> list[Path]:
-    """Return every document: what is in docs/, and those of the root."""
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return every document: what is in docs/, those of the root, and what says which tools there are."""
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tools" / "README.md"]
 
 
 def lines(text: str) -> Iterator[tuple[int, str, bool]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
 import sys
 import time
 import traceback
@@ -16,11 +15,10 @@ from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.fuzz.inputs import inputs
-from tests.fuzz.parsers import PARSERS, Parser
+from tests.fuzz.inputs import CORPUS, inputs
+from tests.fuzz.parsers import PARSERS, Parser, check
 from tests.support.sweeping import REPORTS, report
 
-LONGEST_S = 5  # for one input
 ROUND = 100  # examples between two looks at the clock
 
 
@@ -65,22 +63,6 @@ def fuzz(name: str, parser: Parser, seconds: float) -> Fuzzed:
     return Fuzzed(name, round(time.monotonic() - started), count, found)
 
 
-def check(parser: Parser, data: bytes) -> None:
-    """Parse the input, within a time. Raises what the parser raises but must not."""
-
-    def too_slow(*_: object) -> None:
-        raise TimeoutError(f"longer than {LONGEST_S} s")
-
-    signal.signal(signal.SIGALRM, too_slow)
-    signal.alarm(LONGEST_S)
-    try:
-        parser.parse(data)
-    except parser.refusals:
-        pass
-    finally:
-        signal.alarm(0)
-
-
 def _reported() -> dict[str, Fuzzed]:
     """Return the figures of earlier runs, which stay for the parsers that are not given anything now."""
     path = REPORTS / "fuzz.json"
@@ -89,8 +71,6 @@ def _reported() -> dict[str, Fuzzed]:
 
 
 def _keep(name: str, data: bytes) -> None:
-    from tests.fuzz.inputs import CORPUS
-
     path = CORPUS / name / hashlib.sha256(data).hexdigest()[:16]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,6 @@ from tests.cluster import installation, teardown
 from tests.cluster.accounts import ALICE, STORE, Account, Accounts
 from tests.cluster.gluster import Gluster
 from tests.support.shell_profiles import profiles
-from tools.bench.clock import Command
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import choice, layout
@@ -48,6 +47,17 @@ USUAL += "rules:\n"
 for _number in range(19):
     USUAL += f"  - {{name: other{_number}, match: {{partition: p{_number}, user: 'u*'}}, profiles: [numba]}}\n"
 USUAL += f"  - {{name: everyone, images: ['{IMAGE}'], profiles: [{', '.join(PROFILES)}]}}\n"
+
+
+class Command(NamedTuple):
+    """A command line and all of its environment."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = {}
+
+    def run(self) -> None:
+        """Run it to its end, which must be a good one."""
+        subprocess.run(self.argv, env=dict(self.env), check=True, stdout=subprocess.DEVNULL)
 
 
 class BenchSite(NamedTuple):

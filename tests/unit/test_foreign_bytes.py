@@ -10,8 +10,7 @@ import pytest
 
 import warmstart
 from tests.fuzz.inputs import CORPUS
-from tests.fuzz.parsers import PARSERS
-from tools.fuzz import check
+from tests.fuzz.parsers import PARSERS, check
 
 HOOKS = Path(warmstart.__file__).parent
 # Calls that take bytes or text apart.

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 # What launchers do today: a lock beside the image, and a full listing under it.
 LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
 Act = Callable[[], object]
-
-
-class Command(NamedTuple):
-    """A command line and all of its environment."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str] = {}
-
-    def run(self) -> None:
-        """Run it to its end, which must be a good one."""
-        subprocess.run(self.argv, env=dict(self.env), check=True, stdout=subprocess.DEVNULL)
 
 
 def timed(act: Act) -> float:

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from tests.support.bench_site import USUAL, BenchSite
-from tools.bench.clock import LAUNCHER, Command, cpu_of_children, in_turns, timed, times
+from tests.support.bench_site import USUAL, BenchSite, Command
+from tools.bench.clock import LAUNCHER, cpu_of_children, in_turns, timed, times
 from tools.bench.figures import Figure, Series
 
 BUNDLES = 10

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from tests.support.bench_site import DIGEST, IMAGE, KIND, PLAIN, BenchSite
-from tools.bench.clock import LAUNCHER, Command, in_turns
+from tests.support.bench_site import DIGEST, IMAGE, KIND, PLAIN, BenchSite, Command
+from tools.bench.clock import LAUNCHER, in_turns
 from tools.bench.figures import Figure, Series
 from warmstart.images import layout
 from warmstart.images.reference import parse
