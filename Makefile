@@ -43,7 +43,7 @@ demo: setup ## a real four-node cluster here, the same jobs without warmstart an
 test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
-test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability*,slurm-releases}.md
+test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability,slurm-releases}.md
 	$(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
 	$(BIN)/python -m tools.results build/tests.xml >build/test-results.md && \
 	mv build/test-results.md docs/test-results.md; \

@@ -2,8 +2,8 @@
 
     python -m tools.reliability
 
-writes docs/reliability.md, and docs/reliability-calls.md with a row for each call site. The figures are what the sweeps
-left in build/reliability: a JSON file of each sweep of hooks and of `make fuzz`, and Markdown fragments of other
+writes docs/reliability.md, and build/reliability-calls.md with a row for each call site. The figures are what the
+sweeps left in build/reliability: a JSON file of each sweep of hooks and of `make fuzz`, and Markdown fragments of other
 suites, which are taken as they are. `PROMISES` is the rest; a unit test holds that each of its tests exists.
 """
 
@@ -27,7 +27,7 @@ INTRO = """\
 What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it. `make test-all`
 writes this page (`python -m tools.reliability`) from what its sweeps leave in `build/reliability`; `make fuzz` adds the
 figures of the parsers. The tests' paths are below [tests](../tests). What each error and each kill did, call by call:
-[reliability-calls.md](reliability-calls.md).
+`build/reliability-calls.md`, after a sweep.
 """
 ERRORS_INTRO = """\
 One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
@@ -44,7 +44,7 @@ CALLS_INTRO = """\
 # Reliability, call by call
 
 What the last sweeps did to each call of each hook, and what came of it. `make test-all` writes this page; a summary and
-the promises are in [reliability.md](reliability.md).
+the promises are in docs/reliability.md.
 
 The *part* of the installation is where the call's file is; *kernel* is what is about no file, or one in `/proc` or
 `/dev`. *In* is the function that calls, after `<` who called it. Calls are in the order in which the hook makes them.
@@ -53,7 +53,7 @@ CALLS_ERRORS = """\
 A column for each error that a call may have by its man page, or on a network file system. *None*: the hook did its
 work; *told*: an event or a message names the error, and the job ran, cold or without the part; *verdict*: the job
 failed with a reason; *drained*: the node was drained; blank: the call has no such error there. The last column has the
-[codes](reference/errors.md) of the events. `+`: something of the job was left when the hook had run again, and
+codes (docs/reference/errors.md) of the events. `+`: something of the job was left when the hook had run again, and
 maintenance removed it.
 """
 CALLS_KILLS = """\
@@ -289,4 +289,4 @@ def _fuzz(path: Path) -> Iterable[str]:
 
 if __name__ == "__main__":
     (ROOT / "docs/reliability.md").write_text(page(REPORTS))
-    (ROOT / "docs/reliability-calls.md").write_text(calls_page(REPORTS))
+    (REPORTS.parent / "reliability-calls.md").write_text(calls_page(REPORTS))
