@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.fuzz.inputs import CORPUS, inputs
 from tests.fuzz.parsers import PARSERS, Parser, check
-from tests.support.sweeping import REPORTS, report
+from tests.support.reports import REPORTS
+from tests.support.sweeping import report
 
 ROUND = 100  # examples between two looks at the clock
 

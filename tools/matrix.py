@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
-import time
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.matrix.releases import RESULTS, SUITES
+from tests.support.reports import ROOT, made
 
-ROOT = Path(__file__).resolve().parents[1]
 HEAD = """\
 # Releases of Slurm
 
-Made by `make test-all` on {date}, at commit {commit}: every test that talks to Slurm, on each release, with the
-daemons, Python and tools of a Debian suite (`tests/matrix`). Tests that compile with torch or JAX run once, with the
-host's Slurm. What differs between the releases is in [Slurm's settings](operations/slurm-settings.md), and for the
-constant path in [inside-the-job.md](start/inside-the-job.md).
+Made by `make test-all` on {made}: every test that talks to Slurm, on each release, with the daemons, Python and tools
+of a Debian suite (`tests/matrix`). Tests that compile with torch or JAX run once, with the host's Slurm. What differs
+between the releases is in [Slurm's settings](operations/slurm-settings.md), and for the constant path in
+[inside-the-job.md](start/inside-the-job.md).
 
 """
 
@@ -78,10 +75,7 @@ def main() -> None:
     releases = [Release(suite, **json.loads(path.read_text())) for suite, path in files.items() if path.exists()]
     if not releases:
         sys.exit("tools.matrix: no release was tried")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    sys.stdout.write(HEAD.format(date=time.strftime("%Y-%m-%d"), commit=commit.stdout.strip()) + page(releases))
+    sys.stdout.write(HEAD.format(made=made()) + page(releases))
 
 
 if __name__ == "__main__":

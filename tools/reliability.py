@@ -4,30 +4,31 @@
 
 writes docs/reliability.md, and build/reliability-calls.md with a row for each call site. The figures are what the
 sweeps left in build/reliability: a JSON file of each sweep of hooks and of `make fuzz`, and Markdown fragments of other
-suites, which are taken as they are. `PROMISES` is the rest; a unit test holds that each of its tests exists.
+suites, which are taken as they are. Figures of which nothing is there stay as they are on the page, with their date.
+`PROMISES` is the rest; a unit test holds that each of its tests exists.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support.hook_site import HOOKS
-from tests.support.sweeping import REPORTS
-from tools.documents import ROOT
+from tests.support.reports import REPORTS, ROOT
 
 INTRO = """\
 # Reliability
 
 What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it. `make test-all`
 writes this page (`python -m tools.reliability`) from what its sweeps leave in `build/reliability`; `make fuzz` adds the
-figures of the parsers. The tests' paths are below [tests](../tests). What each error and each kill did, call by call:
-`build/reliability-calls.md`, after a sweep.
+figures of the parsers. Each section says when, and at which commit, it was made. The tests' paths are below
+[tests](../tests). What each error and each kill did, call by call: `build/reliability-calls.md`, after a sweep.
 """
 ERRORS_INTRO = """\
 One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
@@ -62,6 +63,7 @@ then; *removed by* is what removed it. Blank: nothing was left. A call that a ho
 time.
 """
 
+MADE = "Made on "  # begins the figures of a section
 # What other suites write: title of the section, names of their files.
 OTHERS = {"On GlusterFS": "glusterfs.md", "Growth": "growth-*.md", "Load": "load.md"}
 
@@ -133,25 +135,40 @@ PROMISES = (
 )
 
 
-def page(reports: Path) -> str:
-    """Return the page for the reports in a directory."""
-    parts = [
-        INTRO,
-        "## Promises\n",
-        *_promises(),
-        "\n## Errors at every call site\n",
-        ERRORS_INTRO,
-        *_errors(_read(reports, "errors")),
-        "\n## Killed before every change\n",
-        KILLS_INTRO,
-        *_kills(_read(reports, "kills")),
-        "\n## Foreign bytes\n",
-        *_fuzz(reports / "fuzz.json"),
-    ]
-    for title, names in OTHERS.items():
-        found = [_wrapped(fragment.read_text()) for fragment in sorted(reports.glob(names))]
-        parts += [f"\n## {title}\n", "\n\n".join(found) or "Not run."]
+def page(reports: Path, before: str = "") -> str:
+    """Return the page for the reports in a directory; `before` is the page that was, for figures that they lack."""
+    sections = {
+        "Errors at every call site": (ERRORS_INTRO, _tables(_read(reports, "errors"), _errors)),
+        "Killed before every change": (KILLS_INTRO, _tables(_read(reports, "kills"), _kills)),
+        "Foreign bytes": ("", _tables(_fuzzed(reports), _fuzz)),
+        **{title: ("", _fragments(sorted(reports.glob(names)))) for title, names in OTHERS.items()},
+    }
+    parts = [INTRO, "## Promises\n", *_promises()]
+    for title, (intro, figures) in sections.items():
+        parts += [f"\n## {title}\n", *([intro] if intro else []), figures or _figures_of(before, title) or "Not run."]
     return "\n".join(parts) + "\n"
+
+
+def _figures_of(page: str, title: str) -> str:
+    """Return the figures of a section of the page, "" if it has none."""
+    section = page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return "".join(section.partition(MADE)[1:]).rstrip("\n")
+
+
+def _tables(found: Mapping[str, Any], tables: Callable[[Mapping[str, Any]], Iterable[str]]) -> str:
+    """Return what sweeps have found, "" if none was run."""
+    return "\n".join([_made(report["made"] for report in found.values()), *tables(found)]) if found else ""
+
+
+def _fragments(paths: Iterable[Path]) -> str:
+    """Return what other suites report, "" if none was run. Their first lines say when they were made."""
+    fragments = [path.read_text().split("\n", 1) for path in paths]
+    texts = [_wrapped(text) for _, text in fragments]
+    return "\n\n".join([_made(made for made, _ in fragments).rstrip("\n"), *texts]) if texts else ""
+
+
+def _made(stamps: Iterable[str]) -> str:
+    return f"{MADE}{'; '.join(dict.fromkeys(stamps))}.\n"
 
 
 def calls_page(reports: Path) -> str:
@@ -233,9 +250,6 @@ def _read(reports: Path, kind: str) -> dict[str, Any]:
 
 
 def _errors(found: Mapping[str, Any]) -> Iterable[str]:
-    if not found:
-        yield "Not run."
-        return
     yield "| hook | call sites | errors | of | none | told | verdict | drained | left |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for hook, report in found.items():
@@ -265,9 +279,6 @@ def _kind(outcome: str) -> str:
 
 
 def _kills(found: Mapping[str, Any]) -> Iterable[str]:
-    if not found:
-        yield "Not run."
-        return
     yield "| hook | calls that change something | kills | left, then removed by maintenance |"
     yield "|---|---|---|---|"
     for hook, report in found.items():
@@ -275,11 +286,13 @@ def _kills(found: Mapping[str, Any]) -> Iterable[str]:
         yield f"| {hook} | {report['cases']} | {len(report['outcomes'])} | {left} |"
 
 
-def _fuzz(path: Path) -> Iterable[str]:
-    if not path.exists():
-        yield "Not run."
-        return
-    done = json.loads(path.read_text())["outcomes"]
+def _fuzzed(reports: Path) -> dict[str, Any]:
+    path = reports / "fuzz.json"
+    return {"fuzz": json.loads(path.read_text())} if path.exists() else {}
+
+
+def _fuzz(found: Mapping[str, Any]) -> Iterable[str]:
+    done = found["fuzz"]["outcomes"]
     inputs, seconds = (sum(one[key] for one in done) for key in ("inputs", "seconds"))
     yield f"{len(done)} parsers, {inputs:,} inputs in {seconds} s.\n"
     yield "| parser | seconds | inputs | failed |"
@@ -287,6 +300,15 @@ def _fuzz(path: Path) -> Iterable[str]:
     yield from (f"| {one['parser']} | {one['seconds']} | {one['inputs']:,} | {one['found']} |" for one in done)
 
 
-if __name__ == "__main__":
-    (ROOT / "docs/reliability.md").write_text(page(REPORTS))
+def main() -> None:
+    """Write both pages, and take the charts of growth along."""
+    path = ROOT / "docs" / "reliability.md"
+    path.write_text(page(REPORTS, path.read_text()))
+    REPORTS.mkdir(parents=True, exist_ok=True)
     (REPORTS.parent / "reliability-calls.md").write_text(calls_page(REPORTS))
+    for chart in REPORTS.glob("growth-*.svg"):
+        shutil.copy(chart, ROOT / "docs" / "images")
+
+
+if __name__ == "__main__":
+    main()

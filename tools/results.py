@@ -8,9 +8,10 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-import time
 from collections import Counter
 from xml.etree import ElementTree as ET
+
+from tests.support.reports import made
 
 PROGRAMS = {  # program and the option that makes it print its version
     "Slurm": ("/usr/sbin/slurmd", "-V"),
@@ -40,7 +41,7 @@ def page(junit: str) -> str:
         [
             "# Test results",
             "",
-            f"The last `make test-all`, {time.strftime('%Y-%m-%d')}. Seconds are sums over tests that ran at once.",
+            f"The last `make test-all`, {made()}. Seconds are sums over tests that ran at once.",
             "",
             *lines,
             "",

@@ -40,6 +40,7 @@ from rich.table import Table
 
 from tests.cluster import gluster
 from tests.support.bench_site import BenchSite, bench_site, network_store
+from tests.support.reports import made
 from tools.bench import figures, hooks, importing, jobs, page, plots, seeding, view, waiting
 from tools.bench.figures import Figure, Results
 
@@ -82,7 +83,7 @@ def main() -> int:
         parser.error("this needs root: it makes accounts, mounts and a cluster")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is removed
     rounds = "quick" if options.quick else "all"
-    run = Results(figures.now(), rounds, os.getloadavg()[0], figures.this_machine(), [])
+    run = Results(made(), rounds, os.getloadavg()[0], figures.this_machine(), [])
     if options.groups and options.results.exists():
         run = figures.read(options.results)
     found = [figure for figure in run.figures if figure.group not in options.groups]

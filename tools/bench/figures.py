@@ -7,7 +7,6 @@ import os
 import platform
 import statistics
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +63,7 @@ class Machine(NamedTuple):
 class Results(NamedTuple):
     """One run of the bench."""
 
-    date: str
+    made: str  # when, and of which commit
     rounds: str  # "all" | "quick"
     load: float  # of the machine over the minute before the run; more than its CPUs: figures are too high
     machine: Machine
@@ -93,11 +92,6 @@ def _file_system(path: str) -> str:
     device, kind = _first_line("/usr/bin/findmnt", "-no", "SOURCE,FSTYPE", "--target", path).split()
     is_slow = kind == "ext4" and not list(Path("/proc/fs/jbd2").glob(f"{os.path.basename(device)}-*"))
     return f"{kind} without a journal" if is_slow else kind
-
-
-def now() -> str:
-    """Return the date in UTC."""
-    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def write(results: Results, path: Path) -> None:

@@ -93,7 +93,7 @@ def write(results: Results, page: Path, images: Path) -> None:
 def _page(results: Results, images: Path) -> Iterator[str]:
     machine = results.machine
     yield INTRODUCTION
-    yield f"| run of | {results.date}{', with few rounds (`QUICK=1`)' if results.rounds == 'quick' else ''} |"
+    yield f"| run of | {results.made}{', with few rounds (`QUICK=1`)' if results.rounds == 'quick' else ''} |"
     yield "|---|---|"
     yield f"| machine | {machine.cpu}, {machine.cpus} CPUs, {machine.memory_gib} GiB; {machine.file_system} |"
     yield f"| software | Linux {machine.kernel}, Python {machine.python}, {machine.slurm}, {machine.squashfs_tools} |"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from tests.support.reports import REPORTS, write_fragment
 from tools.growth import contention, hooks, maintenance
 from tools.growth.measure import Cost
 from warmstart.report.charts import Series, columns
@@ -196,8 +197,6 @@ def _table(name: str, found: Measurement) -> str:
 
 def _write(name: str, found: Measurement, table: str) -> None:
     """Keep a measurement's points in the JSON, and write its table and its chart."""
-    folder = BUILD / "reliability"
-    folder.mkdir(parents=True, exist_ok=True)
     data = BUILD / "growth.json"
     kept = json.loads(data.read_text()) if data.exists() else {}
     data.write_text(json.dumps({**kept, name: found.points}, indent=1) + "\n")
@@ -205,8 +204,8 @@ def _write(name: str, found: Measurement, table: str) -> None:
         [row[0] for row in found.rows], found.series, lambda value: f"{value:,.0f}", f"{found.title}: {found.unit}"
     )
     chart = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{STYLE}", 1)
-    (folder / f"growth-{name}.svg").write_text(chart + "\n")
-    (folder / f"growth-{name}.md").write_text(table)
+    write_fragment(f"growth-{name}.md", table)
+    (REPORTS / f"growth-{name}.svg").write_text(chart + "\n")
 
 
 if __name__ == "__main__":

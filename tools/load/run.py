@@ -9,7 +9,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from tests.cluster.accounts import STORE
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
+from tests.support.reports import REPORTS, write_fragment
 from tools.load import story
 from tools.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults, maintain
 from tools.load.jobs import DONE, IMAGES, KINDS, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
@@ -27,7 +27,6 @@ from warmstart.host.identity import Identity
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 
-RESULTS = Path(__file__).resolve().parents[2] / "build" / "reliability"
 WAVE = 80  # submissions
 CALM = 8  # the last jobs of a wave are left alone: it would not end while they are requeued
 POLL_S = 2.0
@@ -286,9 +285,9 @@ def _hosts(nodes: str) -> tuple[str, ...]:
 
 def record(outcome: Outcome) -> None:
     """Write the figures below build/reliability."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "load.json").write_text(json.dumps(figures(outcome), indent=1) + "\n")
-    (RESULTS / "load.md").write_text(fragment(outcome))
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    (REPORTS / "load.json").write_text(json.dumps(figures(outcome), indent=1) + "\n")
+    write_fragment("load.md", fragment(outcome))
 
 
 def figures(outcome: Outcome) -> dict[str, object]:
