@@ -6,10 +6,17 @@ import resource
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
-# What launchers do today: a lock beside the image, and a full listing under it.
-LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
+from tests.support.bench_site import Command
+
+_LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
 Act = Callable[[], object]
+
+
+def launcher(image: Path | str) -> Command:
+    """Return what launchers do today: a lock beside the image, and a full listing under it."""
+    return Command(["/bin/bash", "-c", _LAUNCHER, "-", str(image)], {"PATH": "/usr/bin:/bin"})
 
 
 def timed(act: Act) -> float:

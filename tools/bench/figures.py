@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SCHEMA = 1
-
 
 class Series(NamedTuple):
     """The values of one contestant; milliseconds, or a count."""
@@ -102,14 +100,13 @@ def write(results: Results, path: Path) -> None:
         for figure in results.figures
     ]
     machine = results.machine._asdict()
-    found = {"schema": SCHEMA, **results._asdict(), "machine": machine, "figures": figures}
+    found = {**results._asdict(), "machine": machine, "figures": figures}
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> Results:
     """Return the results in a file that `write` made."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    found.pop("schema")
     figures = [
         Figure(**figure | {"ours": Series(**figure["ours"]), "peers": [Series(**peer) for peer in figure["peers"]]})
         for figure in found["figures"]

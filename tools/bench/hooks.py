@@ -7,10 +7,9 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 from tests.support.bench_site import USUAL, BenchSite, Command
-from tools.bench.clock import LAUNCHER, cpu_of_children, in_turns, timed, times
+from tools.bench.clock import cpu_of_children, in_turns, launcher, timed, times
 from tools.bench.figures import Figure, Series
 
 BUNDLES = 10
@@ -20,7 +19,7 @@ def measured(site: BenchSite, rounds: int) -> Iterator[Figure]:
     """Time prolog, epilog and task prolog; count the prolog's system calls."""
     site.write_policy(USUAL)
     site.fill_caches(BUNDLES)
-    yield from _prolog_and_epilog(site, rounds, "hooks", _launcher(site.image))
+    yield from _prolog_and_epilog(site, rounds, "hooks", launcher(site.image))
     yield _task_prolog(site, rounds * 5)
     yield _system_calls(site)
 
@@ -34,18 +33,14 @@ def on_network(site: BenchSite, rounds: int) -> Iterator[Figure]:
     site.fill_caches(BUNDLES)
     shared = f"{site.base}/store/launchers.sqsh"
     site.as_owner("/bin/cp", str(site.image), shared).run()
-    launcher = site.as_owner(*_launcher(shared).argv)
-    for figure in islice(_prolog_and_epilog(site, rounds, "network", launcher), 2):
+    on_store = site.as_owner(*launcher(shared).argv)
+    for figure in islice(_prolog_and_epilog(site, rounds, "network", on_store), 2):
         yield figure._replace(peers=[peer._replace(goal=None) for peer in figure.peers])  # goals are for a local store
 
 
-def _launcher(image: Path | str) -> Command:
-    return Command(["/bin/bash", "-c", LAUNCHER, "-", str(image)], {"PATH": "/usr/bin:/bin"})
-
-
-def _prolog_and_epilog(site: BenchSite, rounds: int, group: str, launcher: Command) -> Iterator[Figure]:
+def _prolog_and_epilog(site: BenchSite, rounds: int, group: str, peer: Command) -> Iterator[Figure]:
     python = Command(["/usr/bin/python3", "-I", "-c", "pass"])
-    commands = {"prolog": site.hook("prolog"), "epilog": site.hook("epilog"), "launcher": launcher, "python": python}
+    commands = {"prolog": site.hook("prolog"), "epilog": site.hook("epilog"), "launcher": peer, "python": python}
     cpu: dict[str, list[float]] = {name: [] for name in commands}
 
     def measure(name: str) -> float:

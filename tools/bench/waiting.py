@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.support.bench_site import DIGEST, IMAGE, KIND, PLAIN, BenchSite, Command
-from tools.bench.clock import LAUNCHER, in_turns
+from tools.bench.clock import in_turns, launcher
 from tools.bench.figures import Figure, Series
 from warmstart.images import layout
 from warmstart.images.reference import parse
@@ -35,8 +35,7 @@ def launchers(site: BenchSite, count: int) -> float:
     """Return the milliseconds that launchers take which list the image one after another under its lock."""
     with open(f"{site.image}.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        launcher = Command(["/bin/bash", "-c", LAUNCHER, "-", str(site.image)], {"PATH": "/usr/bin:/bin"})
-        with _running([launcher] * count) as waiters:
+        with _running([launcher(site.image)] * count) as waiters:
             time.sleep(SETTLED_S)
             started = time.perf_counter()
             fcntl.flock(lock, fcntl.LOCK_UN)

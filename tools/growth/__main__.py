@@ -1,4 +1,4 @@
-"""Measure how costs grow, and write build/growth.json and pieces of the page on reliability, build/reliability/growth*.
+"""Measure how costs grow, and write a section of the page on reliability, build/reliability/growth*.
 
 `--only NAME` measures one thing. `--quick` takes smaller sizes and writes nothing. Exit status 1: something grew that
 should be flat. Needs root, and an hour on two cores.
@@ -7,10 +7,8 @@ should be flat. Needs root, and an hour on two cores.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tests.support.reports import REPORTS, write_fragment
@@ -18,7 +16,6 @@ from tools.growth import contention, hooks, maintenance
 from tools.growth.measure import Cost
 from warmstart.report.charts import Series, columns
 
-BUILD = Path(__file__).resolve().parents[2] / "build"
 SLACK = 10  # system calls: which second it is, and what others do on the host, makes a few
 STYLE = """\
 <style>text{font:11px sans-serif;fill:#667}.grid{stroke:#8885}.a{fill:#2a6fb0}.b{fill:#d98324}</style>"""
@@ -36,7 +33,6 @@ class Measurement(NamedTuple):
     series: list[Series]
     unit: str
     broken: list[str]
-    points: list[dict[str, object]]
 
 
 def of_hooks(
@@ -63,7 +59,7 @@ def of_hooks(
         Series("prolog", "a", [point.prolog.calls for point in points]),
         Series("epilog", "b", [point.epilog.calls for point in points]),
     ]
-    return Measurement(title, promise, header, rows, series, "calls", broken, _plain(points))
+    return Measurement(title, promise, header, rows, series, "calls", broken)
 
 
 def _texts(cost: Cost) -> Iterator[str]:
@@ -96,7 +92,6 @@ def of_maintenance(points: Sequence[maintenance.Point]) -> Measurement:
         [Series("MiB", "a", [point.rss_mib for point in points])],
         "MiB",
         broken,
-        _plain(points),
     )
 
 
@@ -121,21 +116,11 @@ def of_contention(points: Sequence[contention.Point]) -> Measurement:
         [Series("questions", "a", [point.calls_mean for point in points])],
         "questions of each",
         broken,
-        _plain(points),
     )
 
 
 def _rows(points: Sequence[P], columns: Mapping[str, Callable[[P], str]]) -> list[list[str]]:
     return [[text(point) for text in columns.values()] for point in points]
-
-
-def _plain(points: Iterable[tuple[object, ...]]) -> list[dict[str, object]]:
-    return [_as_dict(point) for point in points]
-
-
-def _as_dict(point: tuple[object, ...]) -> dict[str, object]:
-    fields: dict[str, object] = point._asdict()  # type: ignore[attr-defined]
-    return {name: _as_dict(value) if isinstance(value, Cost) else value for name, value in fields.items()}
 
 
 MEASUREMENTS: dict[str, Callable[[bool], Measurement]] = {
@@ -196,10 +181,7 @@ def _table(name: str, found: Measurement) -> str:
 
 
 def _write(name: str, found: Measurement, table: str) -> None:
-    """Keep a measurement's points in the JSON, and write its table and its chart."""
-    data = BUILD / "growth.json"
-    kept = json.loads(data.read_text()) if data.exists() else {}
-    data.write_text(json.dumps({**kept, name: found.points}, indent=1) + "\n")
+    """Write a measurement's table and its chart."""
     chart = columns(
         [row[0] for row in found.rows], found.series, lambda value: f"{value:,.0f}", f"{found.title}: {found.unit}"
     )

@@ -2,7 +2,7 @@
 
 Ctrl-C ends it after the wave of jobs that runs.
 
-The figures go to build/reliability/load.json and, as a part of a page, to load.md beside it.
+The figures are a section of docs/reliability.md.
 """
 
 from __future__ import annotations

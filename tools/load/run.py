@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -16,7 +15,7 @@ from tests.cluster.accounts import STORE
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
-from tests.support.reports import REPORTS, write_fragment
+from tests.support.reports import write_fragment
 from tools.load import story
 from tools.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults, maintain
 from tools.load.jobs import DONE, IMAGES, KINDS, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
@@ -284,26 +283,8 @@ def _hosts(nodes: str) -> tuple[str, ...]:
 
 
 def record(outcome: Outcome) -> None:
-    """Write the figures below build/reliability."""
-    REPORTS.mkdir(parents=True, exist_ok=True)
-    (REPORTS / "load.json").write_text(json.dumps(figures(outcome), indent=1) + "\n")
+    """Write the figures for the page on reliability."""
     write_fragment("load.md", fragment(outcome))
-
-
-def figures(outcome: Outcome) -> dict[str, object]:
-    """Return the run's figures as JSON has them."""
-    return {
-        "jobs": outcome.jobs,
-        "seed": outcome.seed,
-        "seconds": round(outcome.seconds),
-        "states": outcome.states,
-        "kinds": outcome.kinds,
-        "faults": outcome.faults,
-        "hooks": len(outcome.calls),
-        "events": outcome.events,
-        "samples": [one._asdict() for one in [*outcome.samples, outcome.end]],
-        "findings": outcome.findings,
-    }
 
 
 def fragment(outcome: Outcome) -> str:
