@@ -33,36 +33,36 @@ setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
 
 screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md, docs/start/first-job.md: what people see
-	@$(BIN)/python -m tests.screenshots
-	@$(BIN)/python -m tests.terminal
-	@$(BIN)/python -m tests.packages.transcript
+	@$(BIN)/python -m tools.screenshots
+	@$(BIN)/python -m tools.terminal
+	@$(BIN)/python -m tools.transcript
 
 demo: setup ## a real four-node cluster here, the same jobs without warmstart and with it; KEEP=1 leaves it up
-	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
+	@$(BIN)/python -m tools.demo $(if $(KEEP),--keep)
 
 test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
-test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability*,slurm-releases}.md
+test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability,slurm-releases}.md
 	$(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
-	$(BIN)/python -m tests.results build/tests.xml >build/test-results.md && \
+	$(BIN)/python -m tools.results build/tests.xml >build/test-results.md && \
 	mv build/test-results.md docs/test-results.md; \
-	$(BIN)/python -m tests.reliability; \
-	$(BIN)/python -m tests.matrix >build/slurm-releases.md && mv build/slurm-releases.md docs/slurm-releases.md; \
+	$(BIN)/python -m tools.reliability; \
+	$(BIN)/python -m tools.matrix >build/slurm-releases.md && mv build/slurm-releases.md docs/slurm-releases.md; \
 	exit $$status
 
 fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/fuzz/corpus
-	$(BIN)/python -m tests.fuzz $(or $(SECONDS),600)
-	$(BIN)/python -m tests.reliability
+	$(BIN)/python -m tools.fuzz $(or $(SECONDS),600)
+	$(BIN)/python -m tools.reliability
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
 	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m warmstart.policy.reference --check
-	$(BIN)/python -m tests.documents --check
-	$(BIN)/ruff format --check hooks tests
-	$(BIN)/ruff check hooks tests
+	$(BIN)/python -m tools.documents --check
+	$(BIN)/ruff format --check hooks tests tools
+	$(BIN)/ruff check hooks tests tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) -s shellcheck
@@ -78,12 +78,12 @@ shellcheck:
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
 	$(BIN)/python -m warmstart.policy.reference
-	$(BIN)/python -m tests.documents
+	$(BIN)/python -m tools.documents
 	@packaging/setup $(VENV) $(PYTHON) docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: setup ## figures beside their peers, as root: build/bench.json, docs/performance.md and its plots; QUICK=1: five minutes
-	$(BIN)/python -m tests.bench $(if $(QUICK),--quick)
+	$(BIN)/python -m tools.bench $(if $(QUICK),--quick)
 
 install: ## install below PREFIX (and DESTDIR); a policy that is there stays
 	@packaging/install "$(VENV)" "$(PYTHON)" "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"

@@ -34,7 +34,7 @@ def on_page_markdown(markdown: str, config: MkDocsConfig, **_: object) -> str:
     """
     names = "|".join(map(re.escape, _OF_THE_ROOT))
     markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({names})", r"](\1\2", markdown)
-    markdown = re.sub(r"\[([^]]+)\]\((?:\.\./)*(?:hooks|packaging|policies|tests)\b[^)]*\)", r"\1", markdown)
+    markdown = re.sub(r"\[([^]]+)\]\((?:\.\./)*(?:hooks|packaging|policies|tests|tools)\b[^)]*\)", r"\1", markdown)
     markdown = markdown.replace("](adr/)", f"]({config.nav[-1]['Internals'][-1]['Decisions'][0]})")
     return "\n".join(_indented_by_four(markdown.split("\n")))
 

@@ -1,1 +1,1 @@
-"""Foreign bytes for every parser of such: python -m tests.fuzz."""
+"""Every parser of foreign bytes, and such bytes: for the unit tests, and for `python -m tools.fuzz`."""

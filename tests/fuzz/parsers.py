@@ -14,6 +14,7 @@ import io
 import json
 import os
 import pickle
+import signal
 import socket
 import tarfile
 import tempfile
@@ -59,6 +60,7 @@ SHA256 = "ab" * 32
 BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
 _TOP = tempfile.TemporaryDirectory(prefix="warmstart-fuzz-")
 STAGE = Path(_TOP.name)
+LONGEST_S = 5  # for one input
 
 
 class Parser(NamedTuple):
@@ -68,6 +70,22 @@ class Parser(NamedTuple):
     refusals: tuple[type[Exception], ...]  # what it may raise for what it does not take
     covers: tuple[str, ...]  # the functions that it consists of: module:function
     samples: tuple[bytes, ...]  # what it takes, and is changed at random
+
+
+def check(parser: Parser, data: bytes) -> None:
+    """Parse the input, within a time. Raises what the parser raises but must not."""
+
+    def too_slow(*_: object) -> None:
+        raise TimeoutError(f"longer than {LONGEST_S} s")
+
+    signal.signal(signal.SIGALRM, too_slow)
+    signal.alarm(LONGEST_S)
+    try:
+        parser.parse(data)
+    except parser.refusals:
+        pass
+    finally:
+        signal.alarm(0)
 
 
 def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:

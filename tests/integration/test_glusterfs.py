@@ -24,6 +24,7 @@ from tests.cluster.cluster import JobResult
 from tests.cluster.gluster import BRICKS, Client, Gluster
 from tests.cluster.registry import Registry, build_image, layers
 from tests.cluster.site import Site, result
+from tests.support.reports import write_fragment
 from tests.support.requirements import unavailable
 
 pytestmark = pytest.mark.sweep
@@ -191,7 +192,6 @@ def test_doctor(site: Site, volume: Volume, store: Path) -> None:
 
 LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
 COPIED = 200  # files of the cache that a launcher copies
-REPORT = Path(__file__).resolve().parents[2] / "build" / "reliability" / "glusterfs.md"
 ROUNDS = 4
 
 
@@ -221,8 +221,7 @@ def report(rows: list[Operations]) -> None:
     for row in rows:
         most = sorted(row.counts.items(), key=lambda item: -item[1])[:5]
         lines.append(f"| {row.what} | {row.total:.0f} | {', '.join(f'{n:.0f} {kind}' for kind, n in most)} |")
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text("\n".join(lines) + "\n")
+    write_fragment("glusterfs.md", "\n".join(lines) + "\n")
 
 
 def test_file_operations_at_the_servers(

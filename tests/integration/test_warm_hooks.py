@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.bench_site import USUAL, BenchSite, bench_site
+from tests.support.bench_site import USUAL, BenchSite, bench_site
 
 BUNDLES = 10
 # A little more than with Linux 6.18 and Python 3.11, where the start of the interpreter makes 350 of them.

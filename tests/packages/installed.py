@@ -18,8 +18,8 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
-from tests.demo.__main__ import Demo
 from tests.support.command_line import answer
+from tools.demo.__main__ import Demo
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 

@@ -1,6 +1,6 @@
 """What the sweeps of hooks share: which cases a run takes, what is wrong after one, and the report of all.
 
-The reports are fragments of docs/reliability.md (`tests.reliability`).
+The reports are fragments of docs/reliability.md (`tools.reliability`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from tests.support.faults import STORE, Done, Fault
 from tests.support.hook_site import JOB, LATER_S, HookSite
+from tests.support.reports import REPORTS, made
 
-REPORTS = Path(__file__).parents[2] / "build" / "reliability"
 # What drains a node: errors of its own disks that no user can cause.
 NODE_FAULTS = ("EIO", "EROFS")
 OF_THE_NODE = ("state", "workspace", "constant path")
@@ -136,5 +136,5 @@ def recover(site: HookSite, hook: str) -> tuple[list[str], str, list[str]]:
 def report(name: str, outcomes: Sequence[NamedTuple], cases: int) -> None:
     """Write the outcomes of a sweep with so many cases for docs/reliability.md."""
     REPORTS.mkdir(parents=True, exist_ok=True)
-    text = {"cases": cases, "outcomes": [outcome._asdict() for outcome in outcomes]}
+    text = {"made": made(), "cases": cases, "outcomes": [outcome._asdict() for outcome in outcomes]}
     (REPORTS / f"{name}.json").write_text(json.dumps(text, indent=1))

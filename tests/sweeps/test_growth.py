@@ -1,10 +1,10 @@
-"""What should be flat is flat, at small sizes; `python -m tests.growth` takes large ones and draws the curves."""
+"""What should be flat is flat, at small sizes; `python -m tools.growth` takes large ones and draws the curves."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.growth.__main__ import MEASUREMENTS, main
+from tools.growth.__main__ import MEASUREMENTS, main
 
 pytestmark = pytest.mark.sweep
 

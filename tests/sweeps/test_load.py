@@ -1,4 +1,4 @@
-"""A load run (tests/load), shorter than `python -m tests.load`; and that its checks see what they are to see."""
+"""A load run (tools/load), shorter than `python -m tools.load`; and that its checks see what they are to see."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
-from tests.load.jobs import DONE, KINDS, UNEQUAL, WITHOUT, WRONG, Job, mix
-from tests.load.resources import Daemon, Sample
-from tests.load.run import Load, Submitted, growth, record, wrong_end
-from tests.load.story import Call, Ended, gaps
+from tools.load.jobs import DONE, KINDS, UNEQUAL, WITHOUT, WRONG, Job, mix
+from tools.load.resources import Daemon, Sample
+from tools.load.run import Load, Submitted, growth, record, wrong_end
+from tools.load.story import Call, Ended, gaps
 from warmstart.audit.line import Line
 
 ONE = Ended(7, "COMPLETED", ("n1",))

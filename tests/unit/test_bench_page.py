@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import figures, page, plots
-from tests.bench.figures import Figure, Machine, Results, Series
+from tools.bench import figures, page, plots
+from tools.bench.figures import Figure, Machine, Results, Series
 
 MACHINE = Machine("A CPU", 2, 8, "6.1", "3.11.2", "slurm-wlm 22.05.8", "mksquashfs version 4.5.1", "ext2/ext3")
 OURS = Series("warmstart", [30.0, 10.0, 20.0])

@@ -11,6 +11,7 @@ NUMBERS = rf"\d+(?:(?:,|{GAP}and|,{GAP}and){GAP}\d+)*"
 PLACES = (
     "hooks",
     "tests",
+    "tools",
     "packaging",
     "policies",
     "docs",

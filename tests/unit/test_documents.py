@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import documents
-from tests.documents import ROOT
+from tools import documents
+from tools.documents import ROOT
 
 LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]*))?[)\"]")
 LONGEST = 120

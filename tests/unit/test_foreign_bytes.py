@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import warmstart
-from tests.fuzz.__main__ import check
 from tests.fuzz.inputs import CORPUS
-from tests.fuzz.parsers import PARSERS
+from tests.fuzz.parsers import PARSERS, check
 
 HOOKS = Path(warmstart.__file__).parent
 # Calls that take bytes or text apart.

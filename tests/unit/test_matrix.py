@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.matrix.__main__ import Release, page
 from tests.matrix.releases import outcomes
+from tools.matrix import Release, page
 
 FILE = "tests/integration/test_keep.py"
 REPORT = """\

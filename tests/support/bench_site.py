@@ -1,0 +1,193 @@
+"""A warmstart without a Slurm for the bench: accounts, a store with a big image, hooks by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.cluster import installation, teardown
+from tests.cluster.accounts import ALICE, STORE, Account, Accounts
+from tests.cluster.gluster import Gluster
+from tests.support.shell_profiles import profiles
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.images import choice, layout
+from warmstart.images.client import ImageStoreClient
+from warmstart.images.layout import NOBODY, ImageQuery, TagTimes
+from warmstart.images.published import Draft
+from warmstart.images.reference import parse
+
+REGISTRY = "reg.example.com"
+IMAGE = f"docker://{REGISTRY}/team/app:1"
+DIGEST = f"sha256:{'ab' * 32}"
+KIND = f"{os.uname().machine}.{choice.recipe('auto')}"  # what the store tells images of one digest apart by
+
+POLICY = """\
+version: 1
+paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl}}
+images: {{registries: ["{registry}"], insecure: ["{registry}"], importer: {importer}}}
+"""
+PLAIN = f"""\
+rules:
+  - name: everyone
+    images: ["{IMAGE}"]
+"""
+PROFILES = ("alpha", "beta", "gamma")
+# As a site has it: profiles, and rules for other jobs.
+USUAL = profiles(**dict.fromkeys(PROFILES, "*/"))
+USUAL += "rules:\n"
+for _number in range(19):
+    USUAL += f"  - {{name: other{_number}, match: {{partition: p{_number}, user: 'u*'}}, profiles: [numba]}}\n"
+USUAL += f"  - {{name: everyone, images: ['{IMAGE}'], profiles: [{', '.join(PROFILES)}]}}\n"
+
+
+class Command(NamedTuple):
+    """A command line and all of its environment."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = {}
+
+    def run(self) -> None:
+        """Run it to its end, which must be a good one."""
+        subprocess.run(self.argv, env=dict(self.env), check=True, stdout=subprocess.DEVNULL)
+
+
+class BenchSite(NamedTuple):
+    """Where everything is, and who owns it."""
+
+    base: Path
+    prefix: Path
+    image: Path
+    job_env: dict[str, str]
+    owner: Identity
+
+    def hook(self, name: str, job_id: int = 7) -> Command:
+        """Return the command that runs a hook as slurmd would."""
+        environment = {**self.job_env, "SLURM_JOB_ID": str(job_id)}
+        return Command([str(self.prefix / "libexec" / "warmstart" / name)], environment)
+
+    def command(self, *arguments: str) -> Command:
+        """Return the command that runs warmstart's command line."""
+        return Command([str(self.prefix / "bin" / "warmstart"), *arguments])
+
+    def as_owner(self, *argv: str) -> Command:
+        """Return a command that runs as the store's owner."""
+        become = ("/usr/bin/setpriv", f"--reuid={self.owner.uid}", f"--regid={self.owner.gid}", "--clear-groups")
+        return Command([*become, *argv], {"PATH": "/usr/bin:/bin"})
+
+    def write_policy(self, rest: str, registry: str = REGISTRY, importer: str = "auto") -> None:
+        """Write a policy that allows one registry; `rest` is its end."""
+        start = POLICY.format(base=self.base, registry=registry, importer=importer)
+        installation.write_policy(self.prefix, start + rest)
+
+    def fill_caches(self, bundles: int) -> None:
+        """Let jobs leave entries, so that as many bundles are published for the profiles in turn."""
+        for first in range(0, bundles, len(PROFILES)):
+            job_id = 100 + first
+            self.hook("prolog", job_id).run()
+            (cache,) = self.base.glob(f"workspace/n1/{job_id}.*/cache")
+            for profile in PROFILES[: bundles - first]:
+                entry = cache / profile / f"entry{first}"
+                entry.mkdir()
+                (entry / "kernel.bin").write_bytes(os.urandom(10_000))
+                for path in (entry, entry / "kernel.bin"):
+                    os.chown(path, int(self.job_env["SLURM_JOB_UID"]), int(self.job_env["SLURM_JOB_GID"]))
+            self.hook("epilog", job_id).run()
+        find = self.as_owner("/usr/bin/find", str(self.base / "store" / "artifacts"), "-name", "*.sqsh")
+        found = subprocess.run(find.argv, env=dict(find.env), check=True, stdout=subprocess.PIPE).stdout.count(b"\n")
+        if found != bundles:
+            raise RuntimeError(f"{found} bundles were published instead of {bundles}")
+
+    def publish(self, digest: str) -> None:
+        """Put the image into the store under a digest."""
+        fd = os.open(self.image, os.O_RDONLY)
+        name = layout.image_name(digest, KIND)
+        draft = Draft(digest, parse(IMAGE).canonical(), KIND, "bench", time.time(), "n1", 0, NOBODY)
+        try:
+            with self._store() as store:
+                store.publish_image(fd, name, draft, "bench", after(60))
+        finally:
+            os.close(fd)
+
+    def point(self) -> None:
+        """Let the policy's tag name the image."""
+        reference = parse(IMAGE)
+        want = ImageQuery(reference, KIND, layout.key_of(reference.canonical()), "", TagTimes(0.0, 0.0))
+        with self._store() as store:
+            store.point(want, DIGEST, time.time(), "bench", after(60))
+
+    def _store(self) -> ImageStoreClient:
+        return ImageStoreClient.of(self.owner, str(self.base / "store"))
+
+
+MakeStore = Callable[[Path, Account], AbstractContextManager[object]]
+
+
+@contextmanager
+def local_store(base: Path, owner: Account) -> Iterator[None]:
+    """Give the store's directory to its owner."""
+    os.chown(base / "store", owner.uid, owner.gid)
+    yield
+
+
+@contextmanager
+def network_store(base: Path, owner: Account) -> Iterator[None]:
+    """Mount a volume of GlusterFS on the store's directory."""
+    (base / "log").mkdir()
+    with Gluster(base, owner) as servers:
+        servers.client("bench", base / "store", alone=False)
+        yield
+
+
+@contextmanager
+def bench_site(
+    files: int, install: Callable[[Path], None] = installation.install, make_store: MakeStore = local_store
+) -> Iterator[BenchSite]:
+    """Install warmstart and publish an image of `files` files; gone afterwards."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-bench-", dir="/var/tmp"))
+    base.chmod(0o755)
+    accounts = Accounts(base / "home")
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, base)
+        stack.callback(teardown.unmount_below, base)
+        stack.callback(accounts.close)
+        install(base / "prefix")
+        owner, alice = accounts[STORE], accounts[ALICE]
+        (base / "store").mkdir()
+        stack.enter_context(make_store(base, owner))
+        env = {
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_UID": str(alice.uid),
+            "SLURM_JOB_GID": str(alice.gid),
+            "SLURM_JOB_USER": alice.name,
+            "SLURMD_NODENAME": "n1",
+            "SLURM_JOB_PARTITION": "main",
+        }
+        image = _image(base, files)
+        site = BenchSite(base, base / "prefix", image, env, Identity(owner.name, owner.uid, owner.gid))
+        site.write_policy(PLAIN)
+        site.publish(DIGEST)
+        site.point()
+        yield site
+
+
+def _image(base: Path, files: int) -> Path:
+    """Pack an image of empty files from a tar archive: making them on the disk takes much longer."""
+    image = base / "image.sqsh"
+    options = ["-tar", "-noappend", "-quiet", "-no-progress", "-all-root"]
+    with subprocess.Popen(["/usr/bin/mksquashfs", "-", image, *options], stdin=subprocess.PIPE) as packer:
+        assert packer.stdin is not None
+        with tarfile.open(fileobj=packer.stdin, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
+            for number in range(files):
+                archive.addfile(tarfile.TarInfo(f"{number // 1000}/{number}"))
+    if packer.returncode != 0:
+        raise RuntimeError("mksquashfs failed")
+    return image

@@ -1,0 +1,138 @@
+"""docs/performance.md and its plots, from the results of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.bench import plots
+from tools.bench.figures import Figure, Results, Series
+
+INTRODUCTION = """\
+# Performance
+
+Written by `make bench` ([CONTRIBUTING](../CONTRIBUTING.md)); not edited by hand. Everything is timed from outside, as
+whole processes or jobs, and contestants take turns. A figure is the median of all rounds; behind it are the 5th and the
+95th percentile. The ratio is ours to the peer's, so less than 1 is faster than the peer; a goal is the most that it may
+be. In the plots the box has the middle half of all values, the line goes from the 5th to the 95th percentile, and the
+scale is logarithmic.
+
+Times depend on the machine and on what else it does; compare ratios. No test asserts a time. Tests assert counts:
+system calls on the store, and the modules that a hook loads (`tests/unit/test_import_budget.py`).
+"""
+
+
+class Group(NamedTuple):
+    """A section of the page."""
+
+    title: str
+    text: str
+
+
+GROUPS = {
+    "hooks": Group(
+        "A warm job's hooks",
+        "The image is in the store, three profiles are seeded from ten bundles, and the policy has twenty rules. "
+        "`flock` and `unsquashfs -l` are what launchers do that share images without warmstart: they list an image of "
+        "200,000 files under a lock.",
+    ),
+    "network": Group(
+        "A warm job's hooks on a network file system",
+        "The same with a store on GlusterFS 10.3: three bricks in memory and a client, all on this machine, so that an "
+        "operation costs its way through three processes, but no wire. The launchers' image is on the volume, too. "
+        "What each of them asks the bricks for: [reliability](reliability.md#on-glusterfs).",
+    ),
+    "calls": Group(
+        "System calls on the store",
+        "Of a warm prolog, counted with strace. They do not depend on how much is in the store.",
+    ),
+    "waiting": Group(
+        "Jobs that wait for one image",
+        "From the image's publication to the release of the last job.",
+    ),
+    "import": Group(
+        "Import of an image",
+        "From a registry on this machine to a squashfs that a container can start from; nothing is cached. warmstart "
+        "imports by its importer `oci`, and also by `enroot` where that is installed. By hand are the commands of "
+        "[images](reference/images.md#import-by-hand), which unpack the layers. This image has few "
+        "and large files: of the importer's time, three quarters go into packing, with all CPUs at work, a third of "
+        "that into decompressing the layers, which everybody has to do. An image of many files, and whole container "
+        "jobs beside pyxis: [what containers cost](reference/enroot-and-pyxis.md#what-containers-cost).",
+    ),
+    "seeding": Group(
+        "Seeding and harvest",
+        "A bundle of small files, which lies on the node, becomes a job's cache; and what a job added is collected.",
+    ),
+    "view": Group(
+        "Work in the seeded cache",
+        "A job's view of its cache is an overlay above a squashfs. All files are in memory, and what counts is CPU "
+        "time. Opening, listing or writing small files can cost more than the goal. That is the overlay's own price: "
+        "an overlay of a plain directory, without anything of warmstart's, costs as much, and a squashfs alone costs "
+        "little. A profile (perf, Linux 6.18, 10,000 files) shows where the difference goes: two fifths into opening, "
+        "because the kernel opens two files and checks permissions on two inodes; an eighth each into reading and "
+        "into listing; the rest is spread. The mount options `noatime`, `xino=off` and `volatile` and the mapping of "
+        "ids change nothing that can be measured. It is the price of seeding in constant time; a tool that reads a "
+        "kernel once per process pays some 3 µs for it.",
+    ),
+    "jobs": Group(
+        "A job's own clock",
+        "From slurmctld's allocation to the first line of a batch script, on a real cluster of four nodes on this "
+        "machine. With warmstart, the job has an image and two profiles, one of them seeded. Without hooks it has "
+        "nothing, and Slurm starts it on its own.",
+    ),
+}
+
+
+def write(results: Results, page: Path, images: Path) -> None:
+    """Write the page, and a plot for each group of times into `images`, which lies beside it."""
+    images.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join(_page(results, images)), encoding="utf-8")
+
+
+def _page(results: Results, images: Path) -> Iterator[str]:
+    machine = results.machine
+    yield INTRODUCTION
+    yield f"| run of | {results.made}{', with few rounds (`QUICK=1`)' if results.rounds == 'quick' else ''} |"
+    yield "|---|---|"
+    yield f"| machine | {machine.cpu}, {machine.cpus} CPUs, {machine.memory_gib} GiB; {machine.file_system} |"
+    yield f"| software | Linux {machine.kernel}, Python {machine.python}, {machine.slurm}, {machine.squashfs_tools} |"
+    yield f"| load before the run | {results.load:.1f} |"
+    for group, (title, text) in GROUPS.items():
+        figures = [figure for figure in results.figures if figure.group == group]
+        if not figures:
+            continue
+        yield f"\n## {title}\n"
+        yield from _wrapped(text)
+        if figures[0].unit == "ms":
+            name = f"performance-{group}.svg"
+            (images / name).write_text(plots.svg(figures, title), encoding="utf-8")
+            yield f"\n![{title}]({images.name}/{name})"
+        yield "\n| | | median | 5 % | 95 % | rounds | ratio | goal |"
+        yield "|---|---|---|---|---|---|---|---|"
+        for figure in figures:
+            yield _row(figure, figure.ours)
+            for peer in figure.peers:
+                yield _row(figure, peer)
+    yield ""
+
+
+def _row(figure: Figure, series: Series) -> str:
+    is_ours = series is figure.ours
+    values = (series.median, series.quantile(0.05), series.quantile(0.95))
+    shown = " | ".join(plots.show(value, figure.unit) for value in values)
+    ratio = "" if is_ours else figure.ratio(series)
+    goal = f"{series.goal:g}" if series.goal is not None else ""
+    what = f"**{figure.what}**" if is_ours else ""
+    return f"| {what} | {series.name} | {shown} | {len(series.values)} | {ratio} | {goal} |"
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    line = ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > 120:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}".lstrip()
+    yield line

@@ -1,0 +1,170 @@
+"""Write docs/reference/options.md, every command and its options, from the code: `python -m tools.documents [--check]`.
+
+`make docs` and `make lint` run it. tests/unit/test_documents.py checks all documents with what is here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from inspect import cleandoc
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from warmstart.entry.cli import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = "docs/reference/options.md"
+HEAD = """\
+# Commands and options
+
+Every command with its arguments and options. `make docs` writes this page from the code; what the commands are for,
+and what their exit statuses mean, is in [command-line.md](command-line.md).
+"""
+_FENCE = re.compile(r"^ *```")
+_PROMPT = re.compile(r"^(?:[$#] |sudo )*(?:[\w.]+=\S* )*")
+_ENDS = frozenset({"|", "||", "&&", ";", ">", ">>", "<", "&", "…", "#"})
+
+
+class Shown(NamedTuple):
+    """A command that a document shows: where, and its words after `warmstart`."""
+
+    place: str
+    words: list[str]
+
+
+def documents() -> list[Path]:
+    """Return every document: what is in docs/, those of the root, and what says which tools there are."""
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tools" / "README.md"]
+
+
+def lines(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield each line's number and text, and whether it is code: fenced, or indented after an empty line."""
+    fenced = indented = False
+    before = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if _FENCE.match(line):
+            fenced = not fenced
+            yield number, line, True
+        else:
+            indented = line.startswith("    ") and (indented or not before.strip())
+            yield number, line, fenced or indented
+        before = line
+
+
+def shown(path: Path) -> Iterator[Shown]:
+    """Yield the `warmstart …` commands of a document: those in blocks of code, and those in `code` of prose."""
+    where = path.relative_to(ROOT)
+    block: list[tuple[int, str]] = []
+    for number, line, is_code in [*lines(path.read_text()), (0, "", False)]:
+        if is_code:
+            block.append((number, line.strip()))
+            continue
+        yield from _of_block(str(where), block)
+        block = []
+        for span in re.findall(r"`([^`]+)`", line):
+            yield from _command(f"{where}:{number}", span)
+
+
+def _of_block(where: str, block: list[tuple[int, str]]) -> Iterator[Shown]:
+    """Yield the commands of a block. Of one with prompts, only the lines that have one: the others are output."""
+    prompts = any(line.startswith("$ ") for _, line in block)
+    code = ""
+    for number, line in block:
+        code += line
+        if code.endswith("\\"):
+            code = code[:-1]
+            continue
+        if code.startswith("$ ") or not prompts:
+            for part in re.split(r"&&|\|\||;|\|(?=\s)", code):
+                yield from _command(f"{where}:{number}", _PROMPT.sub("", part.strip(), count=1))
+        code = ""
+
+
+def _command(place: str, text: str) -> Iterator[Shown]:
+    """Yield a command, if the text is one of warmstart's."""
+    words = text.split()
+    if not words or re.fullmatch(r"(?:[\w/.]*/bin/)?warmstart", words[0]) is None:
+        return
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:  # an apostrophe of prose
+        words = text.split()
+    ends = next((n for n, word in enumerate(words) if word in _ENDS or word[0] in ">|"), len(words))
+    yield Shown(place, [word.strip("[],.") for word in words[1:ends]])
+
+
+def problem(words: list[str]) -> str:
+    """Return what the command line would not understand in a command, "" if nothing."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="warmstart")
+    rest = [*words]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        name = rest.pop(0)
+        if name in {"…", "COMMAND"}:
+            return ""
+        found = command.get_command(context, name)
+        if found is None:
+            return f"no command {name}"
+        command, context = found, click.Context(found, info_name=name, parent=context)
+    options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+    flag = {name: each.is_flag for each in options for name in [*each.opts, *each.secondary_opts]}
+    value = False  # of the option before it
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if not value and re.match(r"--?[a-z]", word) and name not in flag:
+            return f"no option {name}"
+        value = not value and not flag.get(name, True) and not equals
+    return ""
+
+
+def commands(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    """Yield every command below a group, in the order of the help, with the context that knows its full name."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        below = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group) and not command.invoke_without_command:
+            yield from commands(command, below)
+        else:
+            yield command, below
+
+
+def page() -> str:
+    """Return docs/reference/options.md."""
+    root = click.Context(cli, info_name="warmstart")
+    return HEAD + "".join(_section(command, context) for command, context in commands(cli, root))
+
+
+def _section(command: click.Command, context: click.Context) -> str:
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    records = [each.get_help_record(context) for each in command.get_params(context)]
+    rows = [record for record in records if record is not None and "--help" not in record[0]]
+    table = "".join(f"| `{_cell(names)}` | {_cell(text)} |\n" for names, text in rows)
+    text = cleandoc((command.help or "").replace("\b\n", ""))
+    return f"\n## {context.command_path}\n\n    {usage}\n\n{text}\n\n| option | |\n|---|---|\n{table}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main(arguments: list[str]) -> int:
+    """Renew the page, or compare it; return the exit status."""
+    path, wanted = ROOT / PAGE, page()
+    if path.exists() and path.read_text() == wanted:
+        return 0
+    if arguments == ["--check"]:
+        sys.stderr.write(f"{PAGE} is stale: the command line has changed. Run `make docs`.\n")
+        return 1
+    path.write_text(wanted)
+    sys.stdout.write(f"{PAGE} renewed\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

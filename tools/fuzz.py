@@ -1,0 +1,85 @@
+"""Give each parser of foreign bytes random ones for so long: `python -m tools.fuzz SECONDS [NAME...]`, `make fuzz`.
+
+Bytes that a parser neither takes nor refuses are shrunk and kept in tests/fuzz/corpus; the unit tests read them from
+then on. The figures of all parsers are a section of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+import traceback
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.fuzz.inputs import CORPUS, inputs
+from tests.fuzz.parsers import PARSERS, Parser, check
+from tests.support.sweeping import report
+
+ROUND = 100  # examples between two looks at the clock
+
+
+class Fuzzed(NamedTuple):
+    """What one parser was given."""
+
+    parser: str
+    seconds: int
+    inputs: int
+    found: int  # failures
+
+
+class _Failed(Exception):
+    """An input that is neither taken nor refused."""
+
+
+def fuzz(name: str, parser: Parser, seconds: float) -> Fuzzed:
+    """Give a parser inputs for so many seconds, or until one fails; keep that one."""
+    started, count, last = time.monotonic(), 0, b""
+
+    def given_one(data: bytes) -> None:
+        nonlocal count, last
+        count, last = count + 1, data
+        try:
+            check(parser, data)
+        except Exception as error:
+            raise _Failed from error
+
+    rounds = found = 0
+    while time.monotonic() - started < seconds and not found:
+        rounds += 1
+        quiet = settings(
+            max_examples=ROUND, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck), print_blob=False, report_multiple_bugs=False,
+        )  # fmt: skip
+        try:
+            seed(rounds)(quiet(given(inputs(parser.samples))(given_one)))()
+        except _Failed as failed:
+            found = 1
+            traceback.print_exception(failed.__cause__)
+            _keep(name, last)
+    return Fuzzed(name, round(time.monotonic() - started), count, found)
+
+
+def _keep(name: str, data: bytes) -> None:
+    path = CORPUS / name / hashlib.sha256(data).hexdigest()[:16]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    print(f"{name}: {data[:200]!r} is in {path}", file=sys.stderr)  # noqa: T201 - a program's message
+
+
+def main(arguments: list[str]) -> int:
+    """Fuzz the named parsers, all without names. Return 1 if one failed."""
+    names = arguments[1:] or [*PARSERS]
+    done = []
+    for name in names:
+        done.append(fuzz(name, PARSERS[name], float(arguments[0])))
+        print(*done[-1], flush=True)  # noqa: T201 - a program's output
+    if names == [*PARSERS]:
+        report("fuzz", done, len(done))
+    return int(any(one.found for one in done))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""Faults that a load run injects, drawn from a seed.
+
+They are of users, store, registry, policy or controller. None is a node's own, so no node may drain.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from tests.cluster import mounts, processes
+from tests.cluster.accounts import IMPORT, STORE, VALIDATE
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+from tools.load.resources import uid_of
+
+SHORT_S = 3.0
+SETTLED_S = 300.0
+# After one of these a job of the same wave may lack its image, or warmstart altogether.
+COSTS_AN_IMAGE = {"an import killed", "a worker killed", "a silent registry", "a read-only store", "switched off"}
+# A node whose prolog could not read the head node's answer has no port: the rule does not require one.
+COSTS_A_PORT = {"a worker killed", "a read-only store", "switched off"}
+
+
+class Faults:
+    """What may go wrong, and how often it did."""
+
+    def __init__(self, site: Site, registry: Registry, seed: int) -> None:
+        self.injected: Counter[str] = Counter()
+        self.in_wave: set[str] = set()
+        self.failed: list[str] = []  # those that could not be injected or undone, and why
+        self.off: list[tuple[float, float]] = []  # when warmstart was switched off, and on again
+        self._site, self._registry = site, registry
+        self._dice = random.Random(seed)
+        self._uids = {site.cluster.account(name).uid for name in (STORE, IMPORT, VALIDATE)}
+        self._kinds: dict[str, tuple[int, Callable[[list[str]], bool]]] = {
+            "a job cancelled": (25, self._cancel),
+            "a job requeued": (20, self._requeue),
+            "a worker killed": (20, self._kill_worker),
+            "an import killed": (6, self._kill_import),
+            "a silent registry": (6, self._silent_registry),
+            "a read-only store": (6, self._read_only_store),
+            "a damaged bundle": (6, self._damage),
+            "a broken policy": (5, self._broken_policy),
+            "switched off": (3, self._off),
+            "maintenance": (8, self._maintain),
+            "slurmctld restarted": (2, self._restart_slurmctld),
+            "a slurmd killed": (3, self._restart_slurmd),
+        }
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster."""
+        return self._site.cluster
+
+    def inject(self, jobs: list[str]) -> None:
+        """Inject one fault. `jobs` are the ids, as squeue writes them, of the jobs that have not ended."""
+        names, kinds = zip(*self._kinds.items(), strict=True)
+        (name,) = self._dice.choices(names, [weight for weight, _ in kinds])
+        try:
+            done = self._kinds[name][1](jobs)
+        except (RuntimeError, TimeoutError, subprocess.SubprocessError) as error:
+            self.failed.append(f"{name}: {error}")
+            return
+        if done:
+            self.injected[name] += 1
+            self.in_wave.add(name)
+
+    def _cancel(self, jobs: list[str]) -> bool:
+        return bool(jobs) and self._told("scancel", self._dice.choice(jobs))
+
+    def _requeue(self, jobs: list[str]) -> bool:
+        if not jobs or "+" in (job := self._dice.choice(jobs)):
+            return False
+        return self._told("scontrol", "requeue", job)  # False: it had not begun, or had ended
+
+    def _told(self, *argv: str) -> bool:
+        try:
+            self.cluster.admin(*argv)
+        except RuntimeError:
+            return False
+        return True
+
+    def _kill_worker(self, _jobs: list[str]) -> bool:
+        """Kill a process that works for a hook of this installation under another identity."""
+        own = str(self.cluster.prefix).encode()
+        found = [
+            pid
+            for pid in processes.parents()
+            if uid_of(pid) in self._uids and any(own in word for word in processes.arguments(pid))
+        ]
+        return bool(found) and _kill(self._dice.choice(sorted(found)))
+
+    def _kill_import(self, _jobs: list[str]) -> bool:
+        found = self._site.imports()
+        return bool(found) and _kill(self._dice.choice(sorted(found)))
+
+    def _silent_registry(self, _jobs: list[str]) -> bool:
+        with self._registry.silent():
+            time.sleep(self._dice.uniform(0.5, 2) * SHORT_S)
+        return True
+
+    def _read_only_store(self, _jobs: list[str]) -> bool:
+        try:
+            with mounts.read_only(self._site.store):
+                time.sleep(SHORT_S)
+        except subprocess.CalledProcessError:  # somebody was writing
+            return False
+        return True
+
+    def _damage(self, _jobs: list[str]) -> bool:
+        """Change a byte of a published bundle, as a bad disk does."""
+        found = sorted(self._site.store.glob("artifacts/*/*/*/*.sqsh"))
+        if not found:
+            return False
+        path = self._dice.choice(found)
+        with suppress(FileNotFoundError), path.open("r+b") as file:  # merged meanwhile
+            at = self._dice.randrange(path.stat().st_size)
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 255]))
+        return True
+
+    def _broken_policy(self, _jobs: list[str]) -> bool:
+        policy = self._site.etc / "policy.yaml"
+        text = policy.read_text()
+        policy.write_text(text + "\nrules: {nonsense\n")
+        time.sleep(SHORT_S)
+        policy.write_text(text)
+        return True
+
+    def _off(self, _jobs: list[str]) -> bool:
+        since = time.time()
+        (self._site.etc / "off").touch()
+        time.sleep(SHORT_S)
+        (self._site.etc / "off").unlink()
+        self.off.append((since, time.time()))
+        return True
+
+    def _maintain(self, _jobs: list[str]) -> bool:
+        maintain(self._site, *self._dice.choice(((), ("--store",))))
+        return True
+
+    def _restart_slurmctld(self, _jobs: list[str]) -> bool:
+        """Restart slurmctld; jobs go on."""
+        with self._nothing_starts(self.cluster.nodes):
+            self.cluster.restart_slurmctld()
+        return True
+
+    def _restart_slurmd(self, _jobs: list[str]) -> bool:
+        """Kill a node's slurmd and start it again; its jobs go on."""
+        node = self._dice.choice(self.cluster.nodes)
+        with self._nothing_starts([node]):
+            self.cluster.kill_slurmd(node)
+            self.cluster.start_slurmd(node)
+        return True
+
+    @contextmanager
+    def _nothing_starts(self, nodes: Sequence[str]) -> Iterator[None]:
+        """Start no job, and wait until none is about to start on these nodes.
+
+        What slurmctld and slurmd tell each other while one of them is down is lost, also the end of a prolog. The job
+        then has no batch script, and Slurm 22.05 notices only when BatchStartTimeout is over.
+        """
+        self._start_jobs("down")
+        try:
+            processes.wait_until("no hook and no start", lambda: all(map(self._is_settled, nodes)), SETTLED_S)
+            yield
+        finally:
+            self._start_jobs("up")
+
+    def _start_jobs(self, state: str) -> None:
+        for partition in ("main", "ci"):
+            self.cluster.admin("scontrol", "update", f"partition={partition}", f"state={state}")
+
+    def _is_settled(self, node: str) -> bool:
+        """Return whether a node runs no hook, and a step of each of its jobs."""
+        rows = self.cluster.admin("squeue", "--noheader", f"--nodelist={node}", "--states=CF,R,CG", "--format=%A")
+        spool = self.cluster.base / "spool" / node
+        has_step = all(any(spool.glob(f"{node}_{job}.*")) for job in rows.split())
+        return has_step and not processes.children(self.cluster.daemons()[f"slurmd {node}"])
+
+
+def maintain(site: Site, *arguments: str) -> None:
+    """Run `warmstart maintain` as a timer does, on a host whose slurm.conf is the cluster's."""
+    program = site.cluster.prefix / "bin" / "warmstart"
+    subprocess.run([program, "maintain", *arguments], env=site.cluster.environment, capture_output=True, check=False)
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True

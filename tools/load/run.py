@@ -1,0 +1,326 @@
+"""One load run: submit the jobs in waves, inject faults meanwhile, and see what is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from statistics import median
+from typing import NamedTuple
+
+from tests.cluster.accounts import STORE
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry, build_image
+from tests.cluster.site import Site
+from tests.support.reports import write_fragment
+from tools.load import story
+from tools.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults, maintain
+from tools.load.jobs import DONE, IMAGES, KINDS, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
+from tools.load.resources import Sample, left, sample
+from tools.load.story import Call, Ended
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
+
+WAVE = 80  # submissions
+CALM = 8  # the last jobs of a wave are left alone: it would not end while they are requeued
+POLL_S = 2.0
+WAVE_S = 600.0
+HELD = "BeginTime"  # why a requeued job is pending until two minutes after its epilog
+TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
+_ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+
+
+class Submitted(NamedTuple):
+    """A job that was submitted: what it is, which faults fell into its waves."""
+
+    job: Job
+    faults: set[str]
+
+
+class Outcome(NamedTuple):
+    """What a load run saw."""
+
+    jobs: int
+    seed: int
+    seconds: float
+    states: dict[str, int]
+    kinds: dict[str, int]
+    faults: dict[str, int]
+    calls: list[Call]
+    samples: list[Sample]
+    end: Sample  # after maintenance, as two days later
+    events: int
+    findings: list[str]
+
+
+class Load:
+    """A run of `number` jobs on a site whose hooks are watched."""
+
+    def __init__(self, site: Site, registry: Registry, number: int, seed: int) -> None:
+        self._site, self._registry = site, registry
+        self._number, self._seed = number, seed
+        self._faults = Faults(site, registry, seed)
+        self._dice = random.Random(seed)
+        self._log = site.cluster.base / "log" / "hooks"
+        self._submitted: dict[int, Submitted] = {}  # by the id that sbatch gave
+        self._ended: dict[str, Ended] = {}  # by the id that squeue shows: 7, 7_1, 7+1
+        self._held: dict[int, Submitted] = {}  # those that were requeued, and wait for a later wave
+        self._images: list[str] = []
+        self._stuck: list[str] = []
+        self._ends_early = False
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster."""
+        return self._site.cluster
+
+    def end_early(self) -> None:
+        """Submit no further wave; the figures are of the jobs so far."""
+        self._ends_early = True
+
+    def run(self, say: Callable[[str], None]) -> Outcome:
+        """Run all jobs, then maintenance. `say` is told of each wave."""
+        began = time.monotonic()
+        story.watch(self._site, self._log)
+        self._policy(keep="1m")
+        for _ in range(IMAGES):
+            self._new_image()
+        samples = [sample(self._site, 0)]
+        jobs = mix(self._number, self._seed, self._images)
+        while not self._ends_early and (wave := [job for _, job in zip(range(WAVE), jobs, strict=False)]):
+            self._wave(wave)
+            samples.append(sample(self._site, len(self._ended)))
+            say(f"{len(self._ended)} jobs, {time.monotonic() - began:.0f} s, {samples[-1].held}")
+            self._new_image()
+        self._wave([])
+        findings = [*self._stuck, *self._faults.failed, *self._outputs(), *self._unheard()]
+        self._maintain_to_the_end()
+        findings += left(self._site)
+        end = sample(self._site, len(self._ended))
+        lines = self._site.audit()
+        seen = story.calls(self._log)
+        findings += story.gaps(seen, lines, self._ended.values(), self._faults.off)
+        drained = self.cluster.drained()
+        findings += [f"drained: {node}" for node in drained]
+        findings += [f"{line['event']}: {line}" for line in lines if line["event"] in ("node.drained", "node.braked")]
+        findings += growth(samples)
+        return Outcome(
+            jobs=sum(KINDS[one.job.kind].tasks for one in self._submitted.values()),
+            seed=self._seed,
+            seconds=time.monotonic() - began,
+            states=dict(Counter(end.state for end in self._ended.values())),
+            kinds=dict(Counter(one.job.kind for one in self._submitted.values())),
+            faults=dict(self._faults.injected),
+            calls=seen,
+            samples=samples,
+            end=end,
+            events=len(lines),
+            findings=findings,
+        )
+
+    def _policy(self, keep: str) -> None:
+        """Put the policy in force. Jobs wait long for an image: on a slow machine, too, only faults cost one."""
+        self._site.write_policy(POLICY.format(keep=keep, profiles=PROFILES))
+        policy = self._site.etc / "policy.yaml"
+        policy.write_text(policy.read_text().replace("wait: 60s", "wait: 4m"))
+
+    def _wave(self, wave: list[Job]) -> None:
+        """Submit some jobs and see them end, but for those that Slurm holds: they end in a later wave.
+
+        Nobody lets a requeued job start earlier: a slurmd that knows it would run no prolog (docs/adr/0020).
+        """
+        faults: set[str] = set()
+        self._faults.in_wave = faults
+        mine = dict(self._held)
+        for job in wave:
+            mine[self._submit(job)] = Submitted(job, set())
+            if self._dice.random() < 0.2:
+                self._faults.inject(list(self._open(mine)))
+        self._submitted |= mine
+        end = time.monotonic() + WAVE_S
+        may_wait = {HELD} if wave else set()
+        while not may_wait.issuperset((waiting := self._open(mine)).values()):
+            if time.monotonic() > end:
+                self._stuck += [f"job {shown} ({mine[_submission(shown)].job.kind}) does not end" for shown in waiting]
+                self.cluster.admin("scancel", *waiting)
+                faults.add("a job cancelled")
+                end = float("inf")
+            if len(waiting) > CALM and self._dice.random() < 0.5:
+                self._faults.inject(list(waiting))
+            time.sleep(POLL_S)
+        self._held = {number: mine[number] for number in map(_submission, waiting)}
+        for submitted in mine.values():
+            submitted.faults.update(faults)
+        self.cluster.wait_idle(300)
+        self._site.wait_imports(120)
+
+    def _submit(self, job: Job) -> int:
+        while True:
+            try:
+                return self.cluster.submit(job.script, job.user, *job.options)
+            except RuntimeError as error:  # slurmctld is starting again
+                if not re.search("Unable to contact|Socket timed out", str(error)):
+                    raise
+
+    def _open(self, mine: dict[int, Submitted]) -> dict[str, str]:
+        """Ask slurmctld for all jobs. Note those that have ended; return why each of these others is pending, by id."""
+        rows = self.cluster.admin("squeue", "--noheader", "--states=all", "--array", "--format=%i|%A|%T|%N|%r")
+        waiting = {}
+        for row in rows.splitlines():
+            shown, job, state, nodes, reason = row.split("|")
+            if _submission(shown) not in mine:
+                continue
+            if state in _ENDED:
+                self._ended[shown] = Ended(int(job), state, _hosts(nodes))
+            else:
+                self._ended.pop(shown, None)
+                waiting[shown] = reason
+        return waiting
+
+    def _new_image(self) -> None:
+        number = len(list((self.cluster.base / "images").glob("load*")))
+        directory = self.cluster.base / "images" / f"load{number}"
+        layout = build_image(directory, {"/etc/number": f"{number}\n"})
+        self._registry.push(layout, "latest", f"test/load{number}:1")
+        self._images.append(f"{self._registry.url}/test/load{number}:1")
+        del self._images[:-IMAGES]
+
+    def _outputs(self) -> list[str]:
+        """Return what differs from what each job should have said and how it should have ended."""
+        found = []
+        for shown, end in self._ended.items():
+            submitted = self._submitted[_submission(shown)]
+            path = self.cluster.account(submitted.job.user).home / f"slurm-{end.job}.out"
+            output = path.read_text(errors="replace") if path.is_file() else ""
+            if "+" in shown and not shown.endswith("+0"):
+                output = f"{DONE}\n"  # the leader's script speaks for all components
+            if problem := wrong_end(submitted, end.state, output):
+                found.append(f"job {shown} ({submitted.job.kind}, {end.state}): {problem}")
+        return found
+
+    def _unheard(self) -> list[str]:
+        """Return the jobs whose end slurmctld did not tell. It keeps no record of a task cancelled before it began."""
+        ended = Counter(map(_submission, self._ended))
+        found = []
+        for number, (job, faults) in self._submitted.items():
+            lost = KINDS[job.kind].tasks - ended[number]
+            if lost and not (job.kind == "array" and "a job cancelled" in faults):
+                found.append(f"job {number} ({job.kind}): no end of {lost}")
+        return found
+
+    def _maintain_to_the_end(self) -> None:
+        """Run maintenance as two days later: what was kept has expired, and nobody has used any copy since."""
+        self._policy(keep="null")
+        then = time.time() - TWO_DAYS
+        for path in self._site.var.glob("*/bundles/*"):
+            os.utime(path, (then, then))
+        for arguments in ((), ("--store",), ()):
+            maintain(self._site, *arguments)
+            self._site.wait_imports(120)
+        owner, store = self.cluster.account(STORE), str(self._site.store)
+        later, deadline = time.time() + TWO_DAYS, after(120)
+        with StoreClient(Identity(STORE, owner.uid, owner.gid), store, "load") as client:  # it goes by ctime
+            client.sweep_top(later, deadline)
+            for path in self._site.store.glob("artifacts/*/*/*"):
+                client.sweep(Namespace(store, *path.parts[-3:]), later, deadline)
+
+
+def wrong_end(submitted: Submitted, state: str, output: str) -> str:
+    """Return what is wrong with the way in which a job ended, "" if nothing is."""
+    job, faults = submitted
+    wrong = [line for line in output.splitlines() if line.startswith(WRONG)]
+    if wrong and not (wrong == [UNEQUAL] and faults & COSTS_A_PORT):
+        return wrong[0]
+    costly = bool(faults & COSTS_AN_IMAGE)
+    fine = (
+        state == "CANCELLED" and "a job cancelled" in faults,
+        state == "COMPLETED" and costly and output.endswith(f"{WITHOUT}\n"),
+        state == "FAILED" and costly and bool(job.image) and "image" in output,
+        state == "FAILED" and bool(job.refused) and job.refused in output,
+        state == job.ends and not job.refused and output.endswith(f"{DONE}\n"),
+    )
+    return "" if any(fine) else f"it was to end {job.ends}, and said {output!r}"
+
+
+def growth(samples: list[Sample]) -> list[str]:
+    """Return what a daemon has more of at the end than ever in the first half: a quarter of memory, descriptors.
+
+    A daemon that has just been restarted has little of both.
+    """
+    if len(samples) < 4:
+        return []
+    early, late = samples[: len(samples) // 2], samples[-1]
+    found = []
+    for name, now in late.daemons.items():
+        before = [sample.daemons[name] for sample in early if name in sample.daemons]
+        memory, descriptors = (max(values) for values in zip(*before, strict=True))
+        if now.memory > 1.25 * memory + 4096:
+            found.append(f"{name}: {memory} KiB in the first half, {now.memory} KiB at the end")
+        if now.descriptors > descriptors + 2:
+            found.append(f"{name}: {descriptors} descriptors in the first half, {now.descriptors} at the end")
+    return found
+
+
+def _submission(shown: str) -> int:
+    """Return the id that sbatch gave: of an array or a heterogeneous job, the first part."""
+    found = re.match(r"\d+", shown)
+    assert found is not None, shown
+    return int(found[0])
+
+
+def _hosts(nodes: str) -> tuple[str, ...]:
+    """Expand what squeue writes of four nodes: `n3`, `n[1-2,4]`."""
+    match = re.fullmatch(r"n\[(.+)\]", nodes)
+    if match is None:
+        return (nodes,) if nodes else ()
+    parts = (part.partition("-") for part in match[1].split(","))
+    return tuple(f"n{n}" for low, _, high in parts for n in range(int(low), int(high or low) + 1))
+
+
+def record(outcome: Outcome) -> None:
+    """Write the figures for the page on reliability."""
+    write_fragment("load.md", fragment(outcome))
+
+
+def fragment(outcome: Outcome) -> str:
+    """Return the run's figures as a part of a Markdown page."""
+    quarters = [outcome.samples[len(outcome.samples) * part // 4] for part in range(1, 4)]
+    quarters += [outcome.samples[-1], outcome.end]
+    header = [*(f"after {one.jobs}" for one in quarters[:-1]), "two days later"]
+    rows = [["", *header], ["---", *("---" for _ in header)]]
+    rows += [[what, *(str(one.held[what]) for one in quarters)] for what in quarters[0].held]
+    for name in quarters[0].daemons:
+        daemons = [one.daemons[name] for one in quarters]
+        rows.append([name, *(f"{one.memory / 1024:.1f} MiB, {one.descriptors} files" for one in daemons)])
+    for hook in story.HOOKS:
+        rows.append([f"{hook}, median", *(f"{_median_ms(outcome, hook, part)} ms" for part in range(4)), ""])
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    counts = {"Ends": outcome.states, "Submissions": outcome.kinds, "Faults": outcome.faults}
+    listed = {
+        what: ", ".join(f"{count} {name}" for name, count in sorted(each.items())) for what, each in counts.items()
+    }
+    kept = (
+        "A node keeps a bundle mounted while jobs use it and for an hour after the last use; the next maintenance, at "
+        "most half an hour later, unmounts it. So it has as many mounts and loop devices as its jobs of the last 90 "
+        "minutes used bundles, which here is the whole run. The last column is what maintenance leaves when the last "
+        "use is two days ago.\n"
+    )
+    found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained, untold or grown.\n"
+    return (
+        f"{outcome.jobs} jobs of two users on four nodes (seed {outcome.seed}), {outcome.seconds / 60:.0f} minutes, "
+        f"{len(outcome.calls)} hooks, {outcome.events} audit events.\n\n"
+        + "".join(f"- {what}: {words}.\n" for what, words in listed.items())
+        + f"\n{table}\n{kept}\n{found}"
+    )
+
+
+def _median_ms(outcome: Outcome, hook: str, quarter: int) -> int:
+    """Return a hook's median time, from Slurm's start of it to its end, in a quarter of the run."""
+    calls = [call.seconds for call in outcome.calls if call.hook == hook]
+    part = calls[len(calls) * quarter // 4 : len(calls) * (quarter + 1) // 4]
+    return round(1000 * median(part)) if part else 0

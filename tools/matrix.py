@@ -1,0 +1,82 @@
+"""Write the matrix's results as a page: `python -m tools.matrix >docs/slurm-releases.md`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter
+from typing import NamedTuple
+
+from tests.matrix.releases import RESULTS, SUITES
+from tests.support.reports import ROOT, made
+
+HEAD = """\
+# Releases of Slurm
+
+Made by `make test-all` on {made}: every test that talks to Slurm, on each release, with the daemons, Python and tools
+of a Debian suite (`tests/matrix`). Tests that compile with torch or JAX run once, with the host's Slurm. What differs
+between the releases is in [Slurm's settings](operations/slurm-settings.md), and for the constant path in
+[inside-the-job.md](start/inside-the-job.md).
+
+"""
+
+
+class Release(NamedTuple):
+    """What was seen on one release: the fields of `build/releases/SUITE.json`."""
+
+    suite: str
+    versions: dict[str, str]
+    minutes: int
+    outcomes: dict[str, str]
+    exceptions: dict[str, str]
+
+    def of(self, file: str) -> str:
+        """Return a file's cell."""
+        seen = Counter(outcome for test, outcome in self.outcomes.items() if test.partition("::")[0] == file)
+        without = sum(test.partition("::")[0] == file for test in self.exceptions)
+        bad = seen["failed"] + seen["skipped"]
+        parts = [f"{seen['passed']} passed"] if seen["passed"] else []
+        parts += [f"**{bad} not passed**"] if bad else []
+        parts += [f"[{without} left out](#exceptions)"] if without else []
+        return ", ".join(parts)
+
+
+def page(releases: list[Release]) -> str:
+    """Return the page. Suites that were not run are left out."""
+    files = sorted({test.partition("::")[0] for release in releases for test in release.outcomes})
+    rows = [
+        ["", *(f"Slurm {release.versions['Slurm']}" for release in releases)],
+        ["---", *("---" for _ in releases)],
+        ["Debian", *(release.suite for release in releases)],
+        *([name, *(each.versions[name] for each in releases)] for name in ("Python", "squashfs-tools")),
+        ["minutes", *(str(release.minutes) for release in releases)],
+        ["tests", *(str(len(release.outcomes)) for release in releases)],
+        *([f"`{file}`: {subject(file)}", *(release.of(file) for release in releases)] for file in files),
+    ]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines += ["", "## Exceptions", "", "What a release cannot do. These tests were seen to fail there.", ""]
+    lines += [
+        f"- Slurm {release.versions['Slurm']}, `{test}`: {reason}"
+        for release in releases
+        for test, reason in release.exceptions.items()
+    ] or ["None."]
+    return "\n".join(lines) + "\n"
+
+
+def subject(file: str) -> str:
+    """Return the first line of a test file's docstring."""
+    return (ast.get_docstring(ast.parse((ROOT / file).read_text())) or "").partition("\n")[0].rstrip(".")
+
+
+def main() -> None:
+    """Print the page of the results that are there."""
+    files = {suite: RESULTS / f"{suite}.json" for suite in SUITES}
+    releases = [Release(suite, **json.loads(path.read_text())) for suite, path in files.items() if path.exists()]
+    if not releases:
+        sys.exit("tools.matrix: no release was tried")
+    sys.stdout.write(HEAD.format(made=made()) + page(releases))
+
+
+if __name__ == "__main__":
+    main()

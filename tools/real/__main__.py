@@ -1,0 +1,196 @@
+"""Run containers with the real pyxis and enroot, and print what each user of them sees.
+
+    python -m tools.real
+
+Needs enroot (with its file capabilities) and pyxis 0.23 or later, and writes to /etc/enroot: run it in a root file
+system of tests/newer, as CONTRIBUTING.md says. Nothing is asserted but what a line marked `!` says; read the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests import spank
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry, build_image
+from tests.cluster.site import Site
+from tests.support import registries
+from warmstart.entry.doctor import installed
+from warmstart.entry.doctor.containers import needs_slurmstepd
+
+PYXIS = "/usr/lib/slurm/spank_pyxis.so"
+ENROOT = Path("/etc/enroot")
+RULES = """\
+rules:
+  - {name: everyone, match: {partition: main}, profiles: [numba], scope: site, publish: {users: [ws-alice]}}
+"""
+FSTAB = "{0} {0} none x-create=dir,{1},ro,nosuid,nodev,nofail,silent\n"
+CONF = "".join(
+    f"ENROOT_{name}_PATH {{base}}/enroot/$(id -u)/{name.lower()}\n" for name in ("RUNTIME", "CACHE", "DATA", "TEMP")
+)
+HAS_TASK_PROLOG = not needs_slurmstepd(installed.release("/usr/bin/scontrol", ""))
+SHOW = 'echo "cache=$WARMSTART_CACHE numba=$NUMBA_CACHE_DIR tmp=$TMPDIR"; ls -d $NUMBA_CACHE_DIR $TMPDIR'
+
+
+class Failed(Exception):
+    """What a line marked `!` claims was not seen."""
+
+
+def set_up_enroot(site: Site, private: str) -> None:
+    """Install warmstart's hook and mounts, as docs/guides/enroot-hook.md says, and alice's credentials."""
+    base = site.cluster.base
+    if not HAS_TASK_PROLOG:  # the hook and the plugin suffice
+        conf = base / "etc/warmstart.conf"
+        conf.write_text(conf.read_text().replace("\nTaskProlog=", "\n#"))
+        site.cluster.admin("scontrol", "reconfigure")
+    shutil.copy(site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh", ENROOT / "hooks.d")
+    (ENROOT / "hooks.d/40-warmstart.sh").chmod(0o755)
+    libexec = site.cluster.prefix / "libexec/warmstart"
+    (ENROOT / "mounts.d/50-warmstart.fstab").write_text(FSTAB.format(libexec, "bind") + FSTAB.format(site.var, "rbind"))
+    (ENROOT / "enroot.conf.d/tests.conf").write_text(f"{CONF.format(base=base)}ENROOT_ALLOW_HTTP yes\n")
+    for user in (ALICE, BOB):
+        account = site.cluster.account(user)
+        for name in ("", "runtime", "cache", "data", "temp"):
+            path = base / "enroot" / str(account.uid) / name
+            path.mkdir(parents=True)
+            os.chown(path, account.uid, account.gid)
+        subprocess.run(["/usr/sbin/usermod", "--home", account.home, user], check=True)
+    config = site.cluster.account(ALICE).home / ".config/enroot"
+    config.mkdir(parents=True)
+    machine = private.partition(":")[0]
+    line = f"machine {machine} login {registries.USER} password {registries.PASSWORD}\n"
+    (config / ".credentials").write_text(line)
+    for path in (config.parent, config, config / ".credentials"):
+        os.chown(path, site.cluster.account(ALICE).uid, site.cluster.account(ALICE).gid)
+
+
+@contextmanager
+def plugged(site: Site, *, first: bool = False) -> Iterator[None]:
+    """Load pyxis and, after it (or `first`), warmstart's plugin."""
+    with spank.loaded(site):
+        plugstack = site.cluster.base / "etc/plugstack.conf"
+        ours = plugstack.read_text()
+        (site.cluster.base / "pyxis").mkdir(exist_ok=True)
+        importer = site.cluster.prefix / "libexec/warmstart/pyxis-importer"
+        pyxis = f"required {PYXIS} importer={importer} runtime_path={site.cluster.base}/pyxis\n"
+        plugstack.write_text(ours + pyxis if first else pyxis + ours)
+        yield
+
+
+def push(directory: Path, name: str, fill: Callable[[Path], None] = lambda _: None) -> None:
+    """Push the image of a new directory. enroot takes no manifest but Docker's, and no layer of `umoci insert`."""
+    build_image(directory, {"/etc/motd": f"{directory.name}\n"})
+    fill(directory / "rootfs")
+    layer, layout = directory / "layer.tar", directory / "plain"
+    subprocess.run(["tar", "-C", directory / "rootfs", "-cf", layer, "."], check=True)
+    for argv in (["init", "--layout", layout], ["new", "--image", f"{layout}:latest"]):
+        subprocess.run(["umoci", *argv], check=True)
+    subprocess.run(["umoci", "raw", "add-layer", "--image", f"{layout}:latest", layer], check=True)
+    options = ["--quiet", "--insecure-policy", "--format=v2s2", "--dest-tls-verify=false"]
+    login = f"--dest-creds={registries.USER}:{registries.PASSWORD}"
+    subprocess.run(["skopeo", "copy", *options, login, f"oci:{layout}:latest", f"docker://{name}"], check=True)
+
+
+def srun(site: Site, user: str, image: str, script: str, *options: str) -> str:
+    """Run a step in a container. Print and return what the user sees."""
+    arguments = [f"--container-image={image}", "--no-container-mount-home", *options]
+    sys.stdout.write(f"\n$ srun {' '.join(arguments)} sh -c '{script}'      # {user}\n")
+    done = site.cluster.run(["srun", "--nodelist=n1", *arguments, "sh", "-c", script], user)
+    site.cluster.wait_idle(120)
+    text = f"{done.stdout}{done.stderr}[{done.returncode}]"
+    sys.stdout.write("".join(f"    {line}\n" for line in text.splitlines()))
+    return text
+
+
+def check(claim: str, *, seen: bool) -> None:
+    """Print a claim; `Failed` if it was not seen."""
+    sys.stdout.write(f"! {claim}\n")
+    sys.stdout.flush()
+    if not seen:
+        raise Failed(claim)
+
+
+def check_saved(site: Site, image: str, saved: Path) -> None:
+    """Check the file of a saved container, if this node's enroot can save any."""
+    if not saved.exists():
+        text = srun(site, ALICE, image, "true", "--no-warm", f"--container-save={saved}")
+        check("no container can be saved here, with or without warmstart", seen="failed to export" in text)
+        return
+    listed = subprocess.run(["unsquashfs", "-l", saved], check=True, capture_output=True, text=True).stdout
+    check("nor has a saved one", seen=f"{site.workspace}/n1" not in listed)
+
+
+def run(site: Site, public: str, private: str) -> None:
+    """Run every case."""
+    forbidden = "quay.example.com/a:1"
+    with plugged(site):
+        text = srun(site, ALICE, public, f"cat /etc/motd; {SHOW}")
+        check("an image by tag, imported by the prolog", seen="public" in text and "[0]" in text)
+        text = srun(site, BOB, public, f"cat /etc/motd; {SHOW}")
+        check("the same image, warm, for another user", seen="public" in text)
+        (event,) = site.audit("--event", "image.imported")
+        check(f"one import ({event['image']})", seen=True)
+
+        text = srun(site, ALICE, private, f"cat /etc/motd; {SHOW}")
+        check("the task prolog says so in the job's output", seen=("imports it as you" in text) == HAS_TASK_PROLOG)
+        check("a private image with the user's own credentials", seen="private" in text and "[0]" in text)
+        name, _, tag = private.partition("/")
+        text = srun(site, ALICE, f"{registries.USER}@{name}#{tag}", "cat /etc/motd")
+        check("USER@REGISTRY#NAME", seen="private" in text and "[0]" in text)
+        text = srun(site, BOB, private, "cat /etc/motd")
+        check("a user without credentials: the step fails, no node is drained", seen="private\n" not in text)
+        check("no noise of enroot's", seen="[INFO]" not in text and "anonymous" not in text)
+        check("no node is drained", seen=site.cluster.drained() == [])
+        events = site.audit("--event", "image.left-to-pyxis")
+        check(f"left to pyxis: {[event['reason'] for event in events]}", seen=len(events) == 3)
+        scopes = {event["scope"] for event in site.audit("--event", "bundle.published")}
+        check(f"nothing was published for the site: {scopes}", seen="site" not in scopes)
+
+        text = srun(site, ALICE, forbidden, "true")
+        check("an image that the policy forbids is refused", seen="is refused" in text)
+
+        home = site.cluster.account(ALICE).home
+        hiding = f"--container-mounts={home}:{site.constant}"
+        text = srun(site, ALICE, public, SHOW, hiding)
+        check("a mount that hides the cache: no variable points there", seen="cache= numba= " in text)
+        check("and the user is told", seen="hides the job's cache" in text)
+
+        saved = f"--container-save={home}/saved.sqsh"
+        for options in (["--container-name=kept"], ["--container-name=kept"], [saved]):
+            text = srun(site, ALICE, public, f"echo runs: $(ls {site.workspace}/n1 | wc -l)", *options)
+            check("a kept container has no directories of other jobs", seen="runs: 1" in text)
+        check_saved(site, public, Path(home, "saved.sqsh"))
+        srun(site, ALICE, public, "true", "--no-warm")
+        check("nothing is left after --no-warm", seen=not list(Path("/var/tmp").glob("warmstart-images-*")))
+    with plugged(site, first=True):
+        text = srun(site, ALICE, public, SHOW, hiding)
+        check("with the plugin before pyxis this is not noticed", seen="hides the job's cache" not in text)
+
+
+def main() -> int:
+    """Start everything, run, take everything down."""
+    with Cluster() as cluster, Registry(cluster.base) as registry, registries.private(cluster.base) as private:
+        site = Site(cluster, registry.url)
+        site.registry = f'{registry.url}", "{private}'  # two in the policy's lists
+        site.write_policy(RULES, constant="enroot")
+        for name, host in (("public", registry.url), ("private", private)):
+            push(cluster.base / name, f"{host}/team/{name}:1")
+        set_up_enroot(site, private)
+        try:
+            run(site, f"{registry.url}/team/public:1", f"{private}/team/private:1")
+        except Failed:
+            cluster.keep_logs()
+            sys.stdout.write(cluster.slurmd_log("n1")[-3000:])
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
