@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import click
 
-from warmstart.entry.cli import cli
+from warmstart.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/reference/options.md"

@@ -359,8 +359,8 @@ def _mark_images(ending: Ending) -> None:
     record = ending.record
     if not record.workspace:
         return
-    from warmstart.images import usage_notes
-    from warmstart.images.client import ImageStoreClient
+    from warmstart.images.store.client import ImageStoreClient
+    from warmstart.images.user import usage_notes
 
     store = ImageStoreClient(ending.store.worker, ending.policy.paths.store)
     with suppress(OSError, StoreError), opened_dir(record.run_directory) as run:

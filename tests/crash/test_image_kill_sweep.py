@@ -33,10 +33,11 @@ from tests.support.image_place import (
 )
 from tests.support.image_site import RULES
 from warmstart.host.deadline import after
-from warmstart.images import published, single_flight
-from warmstart.images.client import ImageStoreClient
-from warmstart.images.layout import NOBODY
+from warmstart.images import single_flight
 from warmstart.images.query import Site
+from warmstart.images.store import published
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import NOBODY
 from warmstart.policy.compiled import Adopt, Images
 
 STEPS = ("open", "link", "rename", "unlink", "mkdir", "rmdir")

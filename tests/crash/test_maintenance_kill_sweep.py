@@ -16,15 +16,15 @@ from tests.support.maintenance_site import MaintenanceSite
 from tests.support.numba_entries import numba_entries
 from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
-from warmstart.entry.cli import maintain
-from warmstart.entry.maintenance import node as maintenance
-from warmstart.entry.maintenance.session import maintenance_session
+from warmstart.cli import maintain
 from warmstart.harvest import deferred
 from warmstart.host.deadline import after
 from warmstart.host.identity import WorkerSilent
+from warmstart.maintenance import node as maintenance
 from warmstart.repack import transfer
 from warmstart.repack.merge import RepackSettings
 from warmstart.repack.transfer import ReceiveSettings
+from warmstart.session import maintenance_session
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

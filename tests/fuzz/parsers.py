@@ -33,18 +33,20 @@ from tests.support.runs import a_job, a_record
 from tests.support.superblocks import image
 from warmstart import record, request
 from warmstart.audit import line
+from warmstart.doctor import plugins, slurm_conf
 from warmstart.entry import brake
-from warmstart.entry.doctor import plugins, slurm_conf
-from warmstart.entry.maintenance import metrics
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host import ports, tar, wire, worker
 from warmstart.host.files import opened_dir
-from warmstart.images import credentials, layout, published, reference, requests, requeued, squashfs
+from warmstart.images import credentials, reference, squashfs
 from warmstart.images.importers import egress, flatten, manifest, registry
 from warmstart.images.importers.egress import Destinations
+from warmstart.images.imports import requests
+from warmstart.images.store import layout, published, requeued
 from warmstart.job import from_environment
+from warmstart.maintenance import metrics
 from warmstart.policy import compiled, source, units
 from warmstart.policy.load import parsed
 from warmstart.profiles import facts, triton
@@ -338,7 +340,7 @@ PARSERS: dict[str, Parser] = {
     "failure": Parser(
         _store_file("images/failed/key.json", lambda store: published.last_failure(store, "key")),
         (),
-        ("images/published.py:last_failure",),
+        ("images/store/published.py:last_failure",),
         (_json(_FAILURE),),
     ),
     "gpu": Parser(
@@ -354,7 +356,7 @@ PARSERS: dict[str, Parser] = {
     "image-metadata": Parser(
         _file(published.read_metadata),
         (),
-        ("images/published.py:read_metadata",),
+        ("images/store/published.py:read_metadata",),
         (_json({"sha256": SHA256, "size": 9}),),
     ),
     "image-reference": Parser(
@@ -366,13 +368,13 @@ PARSERS: dict[str, Parser] = {
     "import-failure": Parser(
         _file(lambda path: requests.last_failure(os.path.dirname(path), "0" * 32), f"imports/{'0' * 32}.failed"),
         (),
-        ("images/requests.py:last_failure",),
+        ("images/imports/requests.py:last_failure",),
         (_json(_FAILURE),),
     ),
     "import-request": Parser(
         _file(lambda path: requests.read(os.path.dirname(path), "0" * 32), f"imports/{'0' * 32}.request"),
         (),
-        ("images/requests.py:read",),
+        ("images/imports/requests.py:read",),
         (_json(_REQUEST._asdict()),),
     ),
     "index": Parser(
@@ -401,7 +403,7 @@ PARSERS: dict[str, Parser] = {
     "metrics": Parser(
         _in_directory(metrics._read, "metrics.json"),
         (),
-        ("entry/maintenance/metrics.py:_read",),
+        ("maintenance/metrics.py:_read",),
         (_json({"format": 1, "counters": {}, "read": [], "seen": []}),),
     ),
     "ninja-deps": _format(ninja._check_deps, _NINJA_DEPS, covers=("profiles/formats/ninja.py:_check_deps",)),
@@ -430,7 +432,7 @@ PARSERS: dict[str, Parser] = {
     "producer": Parser(
         _store_file("images/locks/key.producer", lambda store: published.producer_of(store, "key")),
         (),
-        ("images/published.py:producer_of",),
+        ("images/store/published.py:producer_of",),
         (_json(_PRODUCER),),
     ),
     "proxy-request": Parser(
@@ -467,16 +469,16 @@ PARSERS: dict[str, Parser] = {
     "requeued": Parser(
         _in_directory(lambda fd: requeued._read(fd, "c.7.json"), "c.7.json"),
         (),
-        ("images/requeued.py:_read",),
+        ("images/store/requeued.py:_read",),
         (_json(requeued.RequeuedJob("c", 7, "7", 1000, 0, "reg/a:1", "x86_64")._asdict()),),
     ),
     "slurm-conf": Parser(
         _file(lambda path: (slurm_conf.read(path), slurm_conf.plugins(path), slurm_conf.pairs(path))),
         (OSError,),
-        ("entry/doctor/slurm_conf.py:_joined",),
+        ("doctor/slurm_conf.py:_joined",),
         (b"ClusterName=c\nNodeName=n[1-4] \\\n CPUs=2 # two\nInclude more.conf\n", b"required x.so a=b\n"),
     ),
-    "slurm-plugin": Parser(_file(plugins.built_for), (OSError,), ("entry/doctor/plugins.py:built_for",), (_SHARED,)),
+    "slurm-plugin": Parser(_file(plugins.built_for), (OSError,), ("doctor/plugins.py:built_for",), (_SHARED,)),
     "spec": Parser(
         spec._decode,
         (OSError, ValueError, KeyError, TypeError),
@@ -499,7 +501,7 @@ PARSERS: dict[str, Parser] = {
     "tag": Parser(
         layout.parse_pointer,
         (),
-        ("images/layout.py:parse_pointer",),
+        ("images/store/layout.py:parse_pointer",),
         (_json({"digest": f"sha256:{SHA256}", "resolved": 1.5, "unanswered": 0}),),
     ),
     "tar": Parser(_file(_members), (OSError,), ("host/tar.py:members",), (_tar(),)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.image_place import Place, Store, opened_place
-from warmstart.entry.cli import maintain
+from warmstart.cli import maintain
 
 
 @pytest.fixture(scope="module")

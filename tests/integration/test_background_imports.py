@@ -23,7 +23,7 @@ from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import RULES, Site
 from tests.support.slow_relay import slowed
-from warmstart.images import requests
+from warmstart.images.imports import requests
 
 SHOW = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE" > /dev/null && echo found\n'
 BY_HAND = 7301

@@ -16,7 +16,7 @@ from tests.cluster.site import RULES, Site
 from tests.support.hand_jobs import a_job
 from tests.support.late_node import BOOT, LateNode
 from tests.support.numba_entries import numba_entries, write_as
-from warmstart.entry.cli import maintain
+from warmstart.cli import maintain
 from warmstart.harvest import deferred
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
@@ -171,7 +171,7 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
 
 def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run keeps its first age, and ends when all is done."""
-    from warmstart.entry.maintenance import node as node_maintenance
+    from warmstart.maintenance import node as node_maintenance
 
     node.epilog(node.run_of(1))
     since = deferred.deferred_harvests(node.paths.deferred)[0].since

@@ -15,10 +15,10 @@ import pytest
 
 from tests.cluster import processes
 from tests.support.command_line import installed
-from warmstart.entry.doctor import kernel
-from warmstart.entry.doctor.finding import Result
-from warmstart.entry.doctor.finding import run as run_checks
-from warmstart.entry.doctor.node import Node
+from warmstart.doctor import kernel
+from warmstart.doctor.finding import Result
+from warmstart.doctor.finding import run as run_checks
+from warmstart.doctor.node import Node
 from warmstart.host import linux, loops
 from warmstart.images import scratch
 from warmstart.policy.refresh import current

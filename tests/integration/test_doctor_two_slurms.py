@@ -15,7 +15,7 @@ import pytest
 from tests.support import command_line
 from tests.support.mistakes import Site
 from tests.support.requirements import unavailable
-from warmstart.entry.doctor import installed, slurm
+from warmstart.doctor import installed, slurm
 
 BUILD = Path(__file__).resolve().parents[1] / "newer/build"
 CONF = """\

@@ -24,13 +24,15 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
-from warmstart.images import producer, scratch, single_flight, usage_notes, user_import, verify
+from warmstart.images import scratch, single_flight
 from warmstart.images.credentials import Login
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
+from warmstart.images.imports import producer, verify
 from warmstart.images.reference import Reference, parse
+from warmstart.images.user import usage_notes, user_import
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
 VERSIONS = ("3.4.1", "4.1.2")

@@ -17,10 +17,12 @@ import pytest
 from tests.cluster.accounts import STORE, VALIDATE
 from tests.support.image_place import KIND, Place, Store, squashfs
 from warmstart.host.deadline import after
-from warmstart.images import layout, reference, verify
-from warmstart.images.client import ImageStoreClient
-from warmstart.images.layout import ImageQuery, TagTimes
+from warmstart.images import reference
+from warmstart.images.imports import verify
 from warmstart.images.squashfs import ImageInvalid, parse
+from warmstart.images.store import layout
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import ImageQuery, TagTimes
 
 PAGE = 4096
 DIGEST = f"sha256:{'ab' * 32}"

@@ -21,9 +21,9 @@ from tests.support.image_site import RULES
 from tests.support.worker_calls import noted_calls
 from warmstart.host.deadline import after
 from warmstart.images import single_flight
-from warmstart.images.client import ImageStoreClient
 from warmstart.images.query import Site
 from warmstart.images.single_flight import ImageWaitExpired
+from warmstart.images.store.client import ImageStoreClient
 from warmstart.policy.compiled import Adopt
 
 SLOW_S = 1.5

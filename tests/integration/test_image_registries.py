@@ -15,7 +15,7 @@ from tests.support.image_site import RULES
 from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import producer, published, single_flight
+from warmstart.images import single_flight
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
@@ -25,11 +25,13 @@ from warmstart.images.importers.base import (
     unreported,
 )
 from warmstart.images.importers.oci import Oci
+from warmstart.images.imports import producer
 from warmstart.images.layers import LayerPlace
-from warmstart.images.published import RememberedFailure
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
+from warmstart.images.store import published
+from warmstart.images.store.published import RememberedFailure
 
 
 @pytest.fixture

@@ -33,12 +33,13 @@ from tests.support.image_site import RULES
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
-from warmstart.images import scratch, single_flight, squashfs, verify
+from warmstart.images import scratch, single_flight, squashfs
 from warmstart.images.choice import choose
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable, Report, unreported
 from warmstart.images.importers.oci import RESULT, Oci
+from warmstart.images.imports import verify
+from warmstart.images.imports.producer import ImageNotOurs
 from warmstart.images.layers import LayerPlace
-from warmstart.images.producer import ImageNotOurs
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.store.layout import StoreFailed, StoreFull

@@ -237,8 +237,8 @@ def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkey
         raise KeyError("some job's entry")
 
     harvest(node, monkeypatch, str(node.base / "not mounted"))
-    monkeypatch.setattr("warmstart.entry.maintenance.node.Orphans.finish_runs", crash)
-    monkeypatch.setattr("warmstart.entry.maintenance.node.finish_deferred", crash)
+    monkeypatch.setattr("warmstart.maintenance.node.Orphans.finish_runs", crash)
+    monkeypatch.setattr("warmstart.maintenance.node.finish_deferred", crash)
     node.maintain(status=1)
     crashes = node.site.events("hook.crashed")
     assert ["some job's entry" in event["traceback"] for event in crashes] == [True, True]

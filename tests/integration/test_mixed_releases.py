@@ -34,7 +34,7 @@ GROWN = (
     ("store/manifest.py", "Producer"),
     ("store/manifest.py", "Manifest"),
     ("store/index.py", "Listed"),
-    ("images/requests.py", "ImportRequest"),
+    ("images/imports/requests.py", "ImportRequest"),
 )
 RENUMBERED = ("record.py", "store/manifest.py", "store/index.py")
 POLICY = """\

@@ -16,11 +16,11 @@ from tests.cluster import processes
 from tests.cluster.accounts import ALICE, BOB, STORE
 from tests.cluster.registry import Registry
 from tests.cluster.site import RULES, Site
-from warmstart.entry.waiting_jobs import WaitingJobs
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import requests
-from warmstart.images.client import ImageStoreClient
+from warmstart.images.imports import requests
+from warmstart.images.imports.waiting_jobs import WaitingJobs
+from warmstart.images.store.client import ImageStoreClient
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import Slurmctld
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support import command_line
 from tests.support.mistakes import CHECK, DOCTOR, MISTAKES, PAGE, Mistake, Site, page
-from warmstart.entry.cli import doctor
-from warmstart.entry.doctor import kernel
+from warmstart.cli import doctor
+from warmstart.doctor import kernel
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become
-from warmstart.images import scratch, single_flight, usage_notes, user_import
+from warmstart.images import scratch, single_flight
 from warmstart.images.importers import flatten
 from warmstart.images.importers.base import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
 from warmstart.images.importers.egress import Reach
@@ -34,6 +34,7 @@ from warmstart.images.layers import LAYERS
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Caps, ImageTooLarge
+from warmstart.images.user import usage_notes, user_import
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
 SMALL = Caps(24 << 20, 300)

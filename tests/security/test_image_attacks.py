@@ -21,9 +21,11 @@ from tests.cluster.accounts import ALICE, IMPORT, STORE
 from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
 from tests.support.image_site import KEEP, RULES
 from warmstart.host.deadline import after
-from warmstart.images import eviction, producer, single_flight
-from warmstart.images.layout import Charged
+from warmstart.images import single_flight
+from warmstart.images.imports import producer
 from warmstart.images.query import Obtained, Site
+from warmstart.images.store import eviction
+from warmstart.images.store.layout import Charged
 from warmstart.policy.compiled import Adopt
 
 NAME = "team/popular:1"

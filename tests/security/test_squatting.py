@@ -13,13 +13,13 @@ import pytest
 
 from tests.support.requirements import unavailable
 from tests.support.runs import a_policy
-from warmstart.entry.doctor.node import Node
-from warmstart.entry.doctor.node import workspace as workspaces
+from warmstart.doctor.node import Node
+from warmstart.doctor.node import workspace as workspaces
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.images import usage_notes, user_import
 from warmstart.images.scratch import Caps
+from warmstart.images.user import usage_notes, user_import
 from warmstart.paths import Installation
 from warmstart.policy.schema import Paths
 

@@ -19,11 +19,12 @@ from tests.cluster.gluster import Gluster
 from tests.support.shell_profiles import profiles
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import choice, layout
-from warmstart.images.client import ImageStoreClient
-from warmstart.images.layout import NOBODY, ImageQuery, TagTimes
-from warmstart.images.published import Draft
+from warmstart.images import choice
 from warmstart.images.reference import parse
+from warmstart.images.store import layout
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import NOBODY, ImageQuery, TagTimes
+from warmstart.images.store.published import Draft
 
 REGISTRY = "reg.example.com"
 IMAGE = f"docker://{REGISTRY}/team/app:1"

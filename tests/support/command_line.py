@@ -8,7 +8,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from warmstart.entry.cli import cli
+from warmstart.cli import cli
 from warmstart.paths import Installation
 
 POLICY = """\

@@ -13,7 +13,7 @@ from click.testing import Result
 from tests.support import command_line
 from tests.support.alone import run_alone
 from tests.support.runs import a_policy
-from warmstart.entry.maintenance import session as sessions
+from warmstart import session as sessions
 from warmstart.host import process
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy import compiled, match

@@ -31,16 +31,17 @@ from tests.support.faults import Done, Fault, Faults
 from tests.support.image_place import Ready, squashfs
 from tests.support.image_site import RULES
 from tests.support.numba_entries import numba_entries, write_as
+from warmstart.cli.maintain import maintain
 from warmstart.entry import epilog, epilog_slurmctld, import_image, job_container, prolog, prolog_slurmctld
-from warmstart.entry.cli.maintain import maintain
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.images import choice, requests, single_flight
-from warmstart.images.client import ImageStoreClient
+from warmstart.images import choice, single_flight
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Queue, Requester, Site
 from warmstart.images.reference import parse
-from warmstart.images.requests import ImportRequest
+from warmstart.images.store.client import ImageStoreClient
 from warmstart.paths import Installation, NodePaths
 
 NODE = "n1"

@@ -22,13 +22,13 @@ from tests.support.image_site import RULES
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.base import ImportFailed, Progress, Report, unreported
 from warmstart.images.importers.oci import Oci
 from warmstart.images.layers import LAYERS, LayerPlace
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
+from warmstart.images.store.client import ImageStoreClient
 
 KIND = f"{os.uname().machine}.oci1"
 

@@ -13,10 +13,10 @@ from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.images.client import ImageStoreClient
 from warmstart.images.importers.base import Importer
 from warmstart.images.query import Requester, Site
 from warmstart.images.scratch import Caps
+from warmstart.images.store.client import ImageStoreClient
 
 KEEP = defaults().images.keep._replace(high=99, low=98, floor=0, lease=600)
 RULES = defaults().images._replace(tag_ttl=600, wait=60, keep=KEEP)

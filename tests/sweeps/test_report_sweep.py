@@ -26,7 +26,7 @@ pytestmark = pytest.mark.sweep
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "packaging" / "monitoring" / "warmstart.rules.yml"
 MOST_MIB = 100
-REPORT = "from warmstart.entry.cli import main; main('/nowhere')"
+REPORT = "from warmstart.cli import main; main('/nowhere')"
 ALERTS = """\
 rule_files: [{rules}]
 evaluation_interval: 5m

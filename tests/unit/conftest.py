@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.entry_site import EntrySite
 from tests.support.runs import a_context
 from warmstart.steps.contract import Context
 
@@ -14,3 +17,11 @@ from warmstart.steps.contract import Context
 def context(tmp_path: Path) -> Context:
     """Give a context below the test's directory."""
     return a_context(tmp_path)
+
+
+@pytest.fixture
+def entry_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EntrySite]:
+    """Give an installation whose accounts are all ours; hooks set the umask of their process, which is this one."""
+    before = os.umask(0o022)
+    yield EntrySite(tmp_path, monkeypatch)
+    os.umask(before)

@@ -10,18 +10,31 @@ import warmstart
 
 HOOKS = Path(warmstart.__file__).parent
 UNIT = Path(__file__).parent
-FOLDERS = ("audit", "entry", "harvest", "policy", "profiles", "report", "seed", "steps", "store")
+FOLDERS = (
+    "audit",
+    "cli",
+    "doctor",
+    "entry",
+    "harvest",
+    "maintenance",
+    "policy",
+    "profiles",
+    "report",
+    "seed",
+    "steps",
+    "store",
+)
 # Tested with what they are a part of: a finding and a probe with the doctor's checks, the hooks of slurmctld as one.
 TESTED_BESIDE = {
-    "entry/cli/doctor": "entry/doctor/test_node",
-    "entry/doctor/constant_path": "entry/doctor/test_node",
-    "entry/doctor/containers": "entry/doctor/test_slurm",
-    "entry/doctor/finding": "entry/doctor/test_node",
-    "entry/doctor/kernel": "entry/doctor/test_node",
-    "entry/doctor/policy": "entry/doctor/test_node",
-    "entry/doctor/namespaces": "entry/doctor/test_slurm",
-    "entry/doctor/probe": "entry/doctor/test_store",
-    "entry/doctor/slurm_conf": "entry/doctor/test_slurm",
+    "cli/doctor": "doctor/test_node",
+    "doctor/constant_path": "doctor/test_node",
+    "doctor/containers": "doctor/test_slurm",
+    "doctor/finding": "doctor/test_node",
+    "doctor/kernel": "doctor/test_node",
+    "doctor/policy": "doctor/test_node",
+    "doctor/namespaces": "doctor/test_slurm",
+    "doctor/probe": "doctor/test_store",
+    "doctor/slurm_conf": "doctor/test_slurm",
     "entry/epilog_slurmctld": "entry/test_slurmctld",
     "entry/prolog_slurmctld": "entry/test_slurmctld",
 }

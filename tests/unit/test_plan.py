@@ -7,7 +7,7 @@ import pytest
 from tests.support.policy_site import a_rule
 from tests.support.runs import a_job, a_policy, a_record
 from warmstart import plan
-from warmstart.entry.cli.plan import preview
+from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.policy.compiled import Limits
 from warmstart.policy.match import Grant, scope_key

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.entry.maintenance.session import NODE_INTERVAL_S, STORE_INTERVAL_S
-from warmstart.images import requests
+from warmstart.images.imports import requests
 from warmstart.paths import Installation
+from warmstart.session import NODE_INTERVAL_S, STORE_INTERVAL_S
 
 UNITS = Path(__file__).resolve().parents[2] / "packaging" / "systemd"
 

@@ -15,8 +15,8 @@ from typing import IO
 from tests.support.bench_site import DIGEST, IMAGE, KIND, PLAIN, BenchSite, Command
 from tools.bench.clock import in_turns, launcher
 from tools.bench.figures import Figure, Series
-from warmstart.images import layout
 from warmstart.images.reference import parse
+from warmstart.images.store import layout
 
 SETTLED_S = 2.0  # by then all of them have started and wait
 

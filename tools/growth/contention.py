@@ -13,7 +13,8 @@ from tests.cluster.registry import Registry, build_image, layers
 from tests.support.bench_site import BenchSite, bench_site
 from tests.support.worker_calls import noted_calls
 from warmstart.entry import prolog
-from warmstart.images import background, eviction, published, requests  # loaded before all fork
+from warmstart.images.imports import background, requests
+from warmstart.images.store import eviction, published  # loaded before all fork
 from warmstart.paths import Installation
 from warmstart.policy import refresh
 

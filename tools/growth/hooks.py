@@ -20,8 +20,8 @@ from tools.growth.measure import Cost, counted, timed
 from warmstart.audit import sink
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
-from warmstart.images import layout
 from warmstart.images.reference import parse
+from warmstart.images.store import layout
 from warmstart.paths import Installation
 from warmstart.store import manifest
 from warmstart.store.client import StoreClient

@@ -13,7 +13,7 @@ from tests.cluster.accounts import ALICE, BOB, IMPORT, STORE, VALIDATE
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
 from tests.cluster.teardown import mounts_below
-from warmstart.images.requests import keys
+from warmstart.images.imports.requests import keys
 
 
 class Daemon(NamedTuple):

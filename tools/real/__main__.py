@@ -22,8 +22,8 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.support import registries
-from warmstart.entry.doctor import installed
-from warmstart.entry.doctor.containers import needs_slurmstepd
+from warmstart.doctor import installed
+from warmstart.doctor.containers import needs_slurmstepd
 
 PYXIS = "/usr/lib/slurm/spank_pyxis.so"
 ENROOT = Path("/etc/enroot")

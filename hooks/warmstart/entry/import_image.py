@@ -1,4 +1,4 @@
-"""`import KEY`: make one background import that a hook asked for (`images.requests`). Runs as root, apart from any job.
+"""`import KEY`: make one background import that a hook asked for (`images.imports.requests`). Runs as root, for no job.
 
 systemd starts it (packaging/systemd), or the hook does (`host.detached`). It holds the request's lock, so a second
 process for the same request ends at once, and one of the node's slots. In the store it is elected as the image's
@@ -21,24 +21,25 @@ from functools import partial
 from typing import NoReturn
 
 from warmstart.audit import events
-from warmstart.entry.maintenance.session import MaintenanceSession, maintenance_session
-from warmstart.entry.waiting_jobs import WaitingJobs
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import private, producer, requests
+from warmstart.images import private
 from warmstart.images.choice import choose
-from warmstart.images.client import ImageStoreClient
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers.base import Importer, ImportFailed
-from warmstart.images.layout import Charged
-from warmstart.images.producer import Stopped
-from warmstart.images.published import Producer, RememberedFailure
+from warmstart.images.imports import producer, requests
+from warmstart.images.imports.producer import Stopped
+from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportAbandoned, ImportRequest
+from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, Requester, Site, query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
-from warmstart.images.requests import MOST_ATTEMPTS, ImportAbandoned, ImportRequest
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import Charged
+from warmstart.images.store.published import Producer, RememberedFailure
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
+from warmstart.session import MaintenanceSession, maintenance_session
 from warmstart.slurm.facts import Access
 from warmstart.steps.image import tell
 

@@ -20,10 +20,10 @@ from warmstart.entry.hook import Hook
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.choice import recipe
-from warmstart.images.client import ImageStoreClient
-from warmstart.images.layout import PRIVATE_STORES, Found
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import PRIVATE_STORES, Found
 from warmstart.policy.match import Grant
 from warmstart.profiles import facts, registry
 from warmstart.request import NOTHING, Request

@@ -1,8 +1,8 @@
 """Ask for images before jobs start: those of `images.prefetch`, and what pending jobs will need. Runs as root.
 
 A prefetch is a hook that does not wait. It looks each image up, and writes a request for a background import where one
-is missing (`images.requests`), as a prolog on this host would: what the rules give a job, its user, its quota and the
-registries decide. So nothing is imported that the job's own prolog would not import.
+is missing (`images.imports.requests`), as a prolog on this host would: what the rules give a job, its user, its quota
+and the registries decide. So nothing is imported that the job's own prolog would not import.
 
 What jobs ask for is their owners' text, and there may be a thousand of them:
 
@@ -28,12 +28,14 @@ from warmstart import plan
 from warmstart.errors import PolicyError, StoreError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path
-from warmstart.images import private, requests, uses
-from warmstart.images.layout import NOBODY, Charged, ImageQuery
-from warmstart.images.published import RememberedFailure
+from warmstart.images import private
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import MOST_PER_USER, ImportRequest
 from warmstart.images.query import Obtained, Queue, Site, query_by_rules
 from warmstart.images.reference import Reference, parse, split_login
-from warmstart.images.requests import MOST_PER_USER, ImportRequest
+from warmstart.images.store import uses
+from warmstart.images.store.layout import NOBODY, Charged, ImageQuery
+from warmstart.images.store.published import RememberedFailure
 from warmstart.job import NO_WARM, PYXIS_IMAGE, WARM_IMAGE, Job, from_environment
 from warmstart.paths import Installation
 from warmstart.policy import trust

@@ -2,8 +2,8 @@
 
 Runs as the job's user, in the job's environment. It trusts root's policy and the store only: variables merely select
 which of the user's own files to use (the job's workspace, enroot credentials). Images that the store lacks are imported
-as the user (images/user_import.py). Where warmstart is off, or leaves the job alone or only observes it, the importer
-does what pyxis does without it: `enroot import`.
+as the user (images/user/user_import.py). Where warmstart is off, or leaves the job alone or only observes it, the
+importer does what pyxis does without it: `enroot import`.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
 `release` may be called twice.
@@ -20,11 +20,12 @@ from warmstart import plan
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import layout, usage_notes, user_import
 from warmstart.images.choice import choose, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
+from warmstart.images.store import layout
+from warmstart.images.user import usage_notes, user_import
 from warmstart.job import JobUnreadable, from_environment
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Images, Policy

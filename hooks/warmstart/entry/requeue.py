@@ -18,8 +18,8 @@ from typing import NamedTuple
 from warmstart.entry.hook import Hook
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.images.client import ImageStoreClient
-from warmstart.images.requeued import RequeuedJob
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.requeued import RequeuedJob
 from warmstart.runner import Refused
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir, unlink_if_there
-from warmstart.images.layout import IMAGE, key_of
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
+from warmstart.images.store.layout import IMAGE, key_of
 
 
 class ImageCopyFailed(ResourceError):

@@ -8,15 +8,15 @@ import time
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images import choice
-from warmstart.images.client import ImageStoreClient
-from warmstart.images.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
 from warmstart.images.reference import Reference
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial
 from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
-    from warmstart.images.published import Producer
+    from warmstart.images.store.published import Producer
 
 
 class Requester(NamedTuple):

@@ -15,10 +15,10 @@ import time
 
 from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
-from warmstart.images import uses
-from warmstart.images.layout import ImageQuery
 from warmstart.images.query import Obtained, Site, query_by_rules
 from warmstart.images.reference import Reference
+from warmstart.images.store import uses
+from warmstart.images.store.layout import ImageQuery
 from warmstart.lean import suppress
 
 ANSWER_S = 1.0  # reserved for the last query to the store when the waiting is over
@@ -44,7 +44,7 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     image = site.look_up(query, "reused", deadline)
     if image and site.rules.verify == "full":
-        from warmstart.images import producer
+        from warmstart.images.imports import producer
 
         image = None if producer.discard_damaged(image.name, query, site, deadline) else image
     image = image or _missing(query, site, deadline, started)
@@ -63,7 +63,7 @@ def _missing(query: ImageQuery, site: Site, deadline: Deadline, started: float) 
     last_look = Deadline(deadline.at - ANSWER_S)
     if site.queue is None:
         return _import_or_wait(query, site, last_look, deadline, started)
-    from warmstart.images import background
+    from warmstart.images.imports import background
 
     image = background.Wait(query, site, site.queue).until(last_look, deadline)
     waited_s = round(time.monotonic() - started, 3)
@@ -73,7 +73,7 @@ def _missing(query: ImageQuery, site: Site, deadline: Deadline, started: float) 
 
 
 def _import_or_wait(query: ImageQuery, site: Site, last_look: Deadline, deadline: Deadline, started: float) -> Obtained:
-    from warmstart.images import producer
+    from warmstart.images.imports import producer
 
     pauses, how, waited_s = producer.pauses(last_look), "reused", 0.0
     while True:

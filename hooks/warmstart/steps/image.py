@@ -9,10 +9,10 @@ from warmstart.audit.journal import Journal
 from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
-from warmstart.images.client import ImageStoreClient
-from warmstart.images.layout import NOBODY, Charged
 from warmstart.images.query import Obtained, Queue, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import NOBODY, Charged
 from warmstart.lean import NamedTuple
 from warmstart.policy import trust
 from warmstart.record import RecordChange

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.runs import a_context
 from warmstart.entry.pyxis_importer import parse_request
-from warmstart.images import user_import
+from warmstart.images.user import user_import
 from warmstart.steps import environment
 from warmstart.steps.environment import Options
 

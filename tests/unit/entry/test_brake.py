@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.entry_site import EntrySite
 from warmstart import record
+from warmstart.doctor import policy as doctor
+from warmstart.doctor.finding import Finding
 from warmstart.entry import brake
-from warmstart.entry.doctor import policy as doctor
-from warmstart.entry.doctor.finding import Finding
 from warmstart.entry.hook import DRAINS, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError
 from warmstart.slurm import commands

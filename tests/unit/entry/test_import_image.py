@@ -15,14 +15,16 @@ import pytest
 from tests.support.entry_site import EntrySite
 from tests.support.superblocks import image
 from warmstart.entry import import_image
-from warmstart.entry.waiting_jobs import WaitingJobs
 from warmstart.errors import WarmstartError
-from warmstart.images import choice, producer, published, requests
+from warmstart.images import choice
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
-from warmstart.images.layout import image_name
-from warmstart.images.producer import Flight
+from warmstart.images.imports import producer, requests
+from warmstart.images.imports.producer import Flight
+from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportRequest
+from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, as_obtained
-from warmstart.images.requests import MOST_ATTEMPTS, ImportRequest
+from warmstart.images.store import published
+from warmstart.images.store.layout import image_name
 from warmstart.policy import compiled
 from warmstart.policy.compiled import Credentials, PrivateRepository
 

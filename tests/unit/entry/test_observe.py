@@ -14,8 +14,8 @@ from tests.support.entry_site import NUMBA, SCOPE, EntrySite
 from warmstart import record as records
 from warmstart.entry import epilog, observe, prolog
 from warmstart.host import deadline
-from warmstart.images import layout
 from warmstart.images.choice import recipe
+from warmstart.images.store import layout
 from warmstart.policy.compiled import Condition, Pattern
 from warmstart.profiles import facts, registry
 from warmstart.record import Record

@@ -27,14 +27,16 @@ from warmstart.entry.prefetch import (
     wanted_by_jobs,
 )
 from warmstart.host.deadline import after
-from warmstart.images import choice, layout, requests
-from warmstart.images.client import ImageStoreClient
+from warmstart.images import choice
 from warmstart.images.importers.base import ImageNotFound
-from warmstart.images.layout import NOBODY, Charged, ImageQuery, TagTimes
-from warmstart.images.published import RememberedFailure
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import parse
-from warmstart.images.requests import ImportRequest
+from warmstart.images.store import layout
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import NOBODY, Charged, ImageQuery, TagTimes
+from warmstart.images.store.published import RememberedFailure
 from warmstart.job import Job, from_environment
 from warmstart.policy.compiled import Condition, Credentials, Pattern, PrivateRepository, Rule
 from warmstart.policy.trust import UNPROVEN

@@ -14,12 +14,13 @@ from tests.support.superblocks import image
 from warmstart.entry import pyxis_importer
 from warmstart.entry.pyxis_importer import parse_request
 from warmstart.errors import WarmstartError
-from warmstart.images import user_import, uses
 from warmstart.images.choice import recipe
 from warmstart.images.importers import enroot
 from warmstart.images.importers.base import Importer
 from warmstart.images.reference import Reference
-from warmstart.images.user_import import UserImportDirectory
+from warmstart.images.store import uses
+from warmstart.images.user import user_import
+from warmstart.images.user.user_import import UserImportDirectory
 from warmstart.policy.compiled import Condition, Pattern
 
 HEX = "ab" * 32

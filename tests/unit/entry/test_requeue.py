@@ -13,8 +13,8 @@ import pytest
 from tests.support.entry_site import NODE, EntrySite
 from warmstart.entry import prolog, requeue
 from warmstart.errors import WarmstartError
-from warmstart.images import requeued
 from warmstart.images.single_flight import ImageWaitExpired
+from warmstart.images.store import requeued
 from warmstart.policy.compiled import Slurmctld
 from warmstart.steps import image
 

@@ -13,10 +13,10 @@ from tests.support import image_site
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import private
-from warmstart.images.client import ImageStoreClient
 from warmstart.images.private import ImageCopyFailed, JobOwner
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import parse
+from warmstart.images.store.client import ImageStoreClient
 from warmstart.store.layout import StoreFailed
 
 IMAGE = parse("reg.io/team/a:1")

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.image_site import RULES
-from warmstart.images.layout import ImageQuery
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import parse
+from warmstart.images.store.layout import ImageQuery
 
 
 def on(machine: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> ImageQuery:

@@ -14,14 +14,16 @@ import pytest
 from tests.support import image_site
 from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import producer, published, single_flight, uses
-from warmstart.images.eviction import ImageQuotaExceeded
+from warmstart.images import single_flight
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
-from warmstart.images.layout import ImageQuery, key_of
-from warmstart.images.producer import Flight
-from warmstart.images.published import Producer, RememberedFailure
+from warmstart.images.imports import producer
+from warmstart.images.imports.producer import Flight
 from warmstart.images.query import Obtained, Site, as_obtained
 from warmstart.images.reference import parse
+from warmstart.images.store import published, uses
+from warmstart.images.store.eviction import ImageQuotaExceeded
+from warmstart.images.store.layout import ImageQuery, key_of
+from warmstart.images.store.published import Producer, RememberedFailure
 from warmstart.store.layout import StoreFailed
 from warmstart.store.locks import Held, try_lock
 

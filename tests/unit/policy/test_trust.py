@@ -13,8 +13,8 @@ import pytest
 from tests.support.command_line import POLICY, answer, installed, run
 from tests.support.policy_site import Compile, a_rule
 from tests.support.runs import a_job
-from warmstart.entry.doctor import policy as doctor
-from warmstart.entry.doctor.finding import run as run_checks
+from warmstart.doctor import policy as doctor
+from warmstart.doctor.finding import run as run_checks
 from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy import trust

@@ -12,10 +12,10 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import private, single_flight
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
-from warmstart.images.layout import NOBODY, Charged
 from warmstart.images.private import JobOwner
 from warmstart.images.query import Missing, Obtained, Queue, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference, parse
+from warmstart.images.store.layout import NOBODY, Charged
 from warmstart.policy.compiled import Credentials
 from warmstart.steps import image
 from warmstart.steps.contract import Context, Outcome

@@ -1,0 +1,113 @@
+"""`warmstart audit`: query audit logs by job, node, event, user and time, and follow them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import click
+
+from warmstart.audit.line import ORDER, Line
+from warmstart.audit.query import AuditLog, LineFilter
+from warmstart.cli.audit_source import from_option, moment, opened_log, reading
+from warmstart.cli.output import Column, Listing, duration, table_options, text, warn
+from warmstart.paths import Installation
+
+NOTHING = 1
+TAIL = 10  # lines that --follow shows first
+COLUMNS = (
+    Column("ts", width=24),
+    Column("node", width=6),
+    Column("job_id", width=6),
+    Column("event", width=18),
+    Column("detail"),
+    Column("user", listed=False),
+    Column("uid", listed=False),
+    Column("hook", listed=False),
+    Column("step", listed=False),
+    Column("outcome", listed=False),
+    Column("duration_ms", listed=False),
+    Column("run_id", listed=False),
+    Column("cluster", listed=False),
+    Column("error", listed=False),
+)
+
+
+@click.command()
+@click.option("--job", type=click.IntRange(min=1), help="Show only events of this job id.")
+@click.option("--node", help="Show only events of this node.")
+@click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*.failed'.")
+@click.option("--user", help="Show only events of this user's jobs, by name or uid.")
+@click.option("--since", metavar="AGO|DATE", callback=moment, help="Show only events since then: 2h, 7d, or a date.")
+@click.option("--until", metavar="AGO|DATE", callback=moment, help="Show only events until then.")
+@from_option
+@click.option("-n", "last", type=click.IntRange(min=1), metavar="N", help="Show only the last N events.")
+@click.option("-f", "--follow", is_flag=True, help="Show the last events (-n, default 10), then new ones; ends by ^C.")
+@table_options(COLUMNS, others=True)
+@click.pass_obj
+def audit(
+    installation: Installation,
+    /,
+    *,
+    sources: tuple[str, ...],
+    last: int | None,
+    follow: bool,
+    listing: Listing,
+    **only: int | str | None,
+) -> None:
+    """Show the audit events that match all options.
+
+    Reads the policy's audit log with its rotated files and, as root, the events of this host's nodes that are not in
+    the log yet. With --json each event is one line, as docs/reference/audit.md describes it.
+
+    Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or a log cannot be read.
+    """
+    where = LineFilter(**only)  # type: ignore[arg-type]  # click has checked the types
+    log = opened_log(installation, sources)
+    try:
+        with reading(sources):
+            found = _show(log, where, listing, last, follow=follow)
+    except KeyboardInterrupt:
+        return
+    if log.broken:
+        warn(f"skipped {log.broken} unreadable lines")
+    if not found:
+        warn("no event matches")
+        raise click.exceptions.Exit(NOTHING)
+
+
+def _show(log: AuditLog, where: LineFilter, listing: Listing, last: int | None, *, follow: bool) -> bool:
+    """Print the events and return whether there were any."""
+    if follow:
+        before = _last(log.lines(where), last or TAIL)
+        return listing.stream(_rows(chain(before, log.follow(where)), listing))
+    found = _last(log.lines(where), last) if last else log.lines(where)
+    if listing.as_json and not listing.sort:
+        return listing.stream(_rows(found, listing))
+    rows = sorted(_rows(found, listing), key=lambda line: str(line.get("ts")))
+    if listing.as_json:
+        return listing.stream(listing.sorted(rows))
+    listing.show(rows)
+    return bool(rows)
+
+
+def _last(lines: Iterable[Line], count: int) -> list[Line]:
+    """Return the lines with the latest times, in bounded memory."""
+    return heapq.nlargest(count, lines, key=lambda line: str(line.get("ts")))[::-1]
+
+
+def _rows(lines: Iterable[Line], listing: Listing) -> Iterator[Line]:
+    """Yield the lines; for people, with the field `detail`."""
+    return (line if listing.as_json else {**line, "detail": _detail(line)} for line in lines)
+
+
+def _detail(line: Line) -> str:
+    """Return step, outcome, duration, and the reason or, without one, the fields that have no column of their own."""
+    found, took = line.get("error"), line.get("duration_ms")
+    error: Line = found if isinstance(found, dict) else {}
+    words = [str(line[key]) for key in ("step", "outcome") if line.get(key)]
+    words += [duration(took / 1000)] if isinstance(took, (int, float)) else []
+    reasons = [str(error[key]) for key in ("reason", "hint") if error.get(key)]
+    rest = [f"{key}={text(value)}" for key, value in line.items() if key not in ORDER and key != "error"]
+    return " ".join([*words, " - ".join(reasons) or " ".join(rest)])

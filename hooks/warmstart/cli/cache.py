@@ -1,0 +1,418 @@
+"""`warmstart cache`: list, verify, compact, clean and promote the bundles in the store.
+
+Root only: only the store's owner can read or write the store, and root's `StoreClient` runs as that owner. Every change
+is audited.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+import click
+
+from warmstart.audit import events
+from warmstart.audit.line import visible
+from warmstart.cli.lazy import LazyGroup
+from warmstart.cli.output import (
+    UNUSABLE,
+    Column,
+    Listing,
+    fail,
+    json_option,
+    rfc3339,
+    say,
+    show_fields,
+    show_json,
+    show_table,
+    size,
+    table_options,
+    warn,
+)
+from warmstart.errors import PolicyError, WarmstartError
+from warmstart.maintenance.store import StoreMaintenance, StoreReport
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy, hint_for
+from warmstart.profiles.defined import FILES
+from warmstart.repack import merge
+from warmstart.repack.transfer import Item
+from warmstart.session import (
+    MaintenanceSession,
+    bundle_deadline,
+    labels,
+    maintenance_session,
+    require_root,
+    store_deadline,
+    survey,
+)
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Bundle
+from warmstart.store.manifest import File, Manifest
+
+NO = 1
+BLOCKS = (
+    Column("user"),
+    Column("profile"),
+    Column("namespace"),
+    Column("entry"),
+    Column("by"),
+    Column("at", rfc3339),
+    Column("reason"),
+)
+REINDEXED = (Column("scope"), Column("profile"), Column("namespace"), Column("bundles"), Column("refused"))
+SHORTEST = 6  # characters of a bundle's id or of its hash
+COLUMNS = (
+    Column("bundle"),
+    Column("profile"),
+    Column("size", size),
+    Column("user"),
+    Column("entries", listed=False),
+    Column("used", rfc3339, listed=False),
+    Column("scope", listed=False),
+    Column("namespace", listed=False),
+    Column("sha256", listed=False),
+    Column("stored", size, listed=False),
+)
+_FILTERS = (
+    click.option("--scope", help="Only bundles of this scope: user-UID-NAME, account-NAME, site."),
+    click.option("--profile", help="Only bundles of this profile."),
+    click.option("--namespace", help="Only bundles of this namespace."),
+)
+
+AnyBundle = TypeVar("AnyBundle", Bundle, Item)
+
+
+def filter_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a `NamespaceFilter` to a command."""
+    for option in reversed(_FILTERS):
+        command = option(command)
+    return command
+
+
+class NamespaceFilter(NamedTuple):
+    """Filter of bundles and namespaces by the command's options; None matches all."""
+
+    scope: str | None
+    profile: str | None
+    namespace: str | None
+
+    def matches(self, item: Bundle | Item | Namespace) -> bool:
+        """Return whether a bundle, a bundle in an export, or a namespace passes the filter."""
+        namespace = item.name if isinstance(item, Namespace) else item.namespace
+        values = (item.scope, item.profile, namespace)
+        return all(only in (None, value) for only, value in zip(self, values, strict=True))
+
+    def select(self, items: Iterable[AnyBundle], bundles: Collection[str]) -> list[AnyBundle]:
+        """Return the bundles that pass the filter; if `bundles` is not empty, only those ids."""
+        return [item for item in items if self.matches(item) and (not bundles or item.bundle in bundles)]
+
+
+class StoreReading(NamedTuple):
+    """The store's bundles for a command that changes nothing, and so writes no audit events."""
+
+    policy: Policy
+    store: StoreClient
+    failures: list[WarmstartError]  # of namespaces that could not be read
+
+    def bundles(self) -> list[Bundle]:
+        """Return the bundles that readers see."""
+        return list(survey(self.store, self.failures.append))
+
+    def namespace(self, bundle: Bundle) -> Namespace:
+        """Return a bundle's namespace."""
+        return Namespace(self.policy.paths.store, bundle.scope, bundle.profile, bundle.namespace)
+
+
+@contextmanager
+def store_reading(installation: Installation) -> Iterator[StoreReading]:
+    """Open the store for reading, which needs root. Prints an error and exits with status 2."""
+    try:
+        require_root("cache")
+        policy = current_policy(installation).policy
+        with StoreClient(policy.store_user, policy.paths.store, f"cli-{os.getpid()}") as store:
+            yield StoreReading(policy, store, [])
+    except PolicyError as error:
+        fail(error, hint_for(error))
+    except WarmstartError as error:
+        fail(error, error.hint)
+
+
+@contextmanager
+def store_maintenance(installation: Installation) -> Iterator[tuple[MaintenanceSession, StoreMaintenance]]:
+    """Open a session and lock the store for maintenance. Prints an error and exits with status 2."""
+    with admin_session(installation) as session:
+        yield session, StoreMaintenance(session)
+
+
+@contextmanager
+def admin_session(installation: Installation) -> Iterator[MaintenanceSession]:
+    """Open a session, which needs root. Prints an error and exits with status 2."""
+    try:
+        with maintenance_session(installation, "cache") as session:
+            yield session
+    except (WarmstartError, OSError) as error:
+        fail(error, getattr(error, "hint", ""))
+
+
+@click.group(
+    cls=LazyGroup,
+    modules={
+        **{name: f"warmstart.cli.block:{name}" for name in ("block", "unblock")},
+        **{name: f"warmstart.cli.transfer:{name}_command" for name in ("export", "import")},
+    },
+)
+def cache() -> None:
+    """List, verify, clean and block the caches in the store, and copy them to other clusters. For root."""
+
+
+@cache.command("list")
+@filter_options
+@click.option("--blocked", is_flag=True, help="List what `block` has withdrawn instead, with reason, author and time.")
+@table_options((*COLUMNS, *(column for column in BLOCKS if column.name not in {known.name for known in COLUMNS})))
+@click.pass_obj
+def list_bundles(installation: Installation, /, blocked: bool, listing: Listing, **options: str | None) -> None:
+    """List bundles, the most recently used last.
+
+    Exit status: 0 listed; 1 there are none; 2 not root, or no policy, or the store fails.
+    """
+    only = NamespaceFilter(**options)
+    with store_reading(installation) as reading:
+        if blocked:
+            rows = [block._asdict() for block in reading.store.blocked(store_deadline())]
+        else:
+            found = [bundle for bundle in reading.bundles() if only.matches(bundle)]
+            rows = [bundle._asdict() for bundle in sorted(found, key=lambda bundle: bundle.used)]
+        failures = reading.failures
+    listing.of(BLOCKS if blocked else COLUMNS).show(rows)
+    for failure in failures:
+        warn(str(failure))
+    if failures:
+        raise click.exceptions.Exit(UNUSABLE)
+    if not rows:
+        raise click.exceptions.Exit(NO)
+
+
+@cache.command()
+@click.argument("bundle")
+@json_option
+@click.pass_obj
+def show(installation: Installation, bundle: str, as_json: bool) -> None:
+    """Show a bundle's manifest: its producer, facts and entries, and the checksums of declared files.
+
+    BUNDLE is an id, or the first six or more characters of it or of its hash.
+
+    Exit status: 0 shown; 1 no such bundle, or more than one; 2 not root, or the store fails.
+    """
+    with store_reading(installation) as reading:
+        named = find(reading.bundles(), bundle)
+        found = reading.store.manifest(reading.namespace(named), named.bundle, bundle_deadline())
+    if as_json:
+        show_json(_as_json(found))
+        return
+    made = {f"producer.{key}": value for key, value in found.producer._asdict().items()}
+    facts = {f"facts.{key}": value for key, value in found.facts.items()}
+    about = {"bundle": named.bundle, "scope": found.scope, "profile": found.profile, "namespace": named.namespace}
+    show_fields({**about, "sha256": named.sha256, "used": rfc3339(named.used), **made, **facts}.items())
+    click.echo()
+    rows = [(size(_bytes(files)), len(files), _first_in(found, entry), entry) for entry, files in found.entries.items()]
+    show_table(("size", "files", "first published in", "entry"), rows)
+    if found.supersedes:
+        click.echo()
+        rows_below = [(mark, entry) for entry, mark in found.supersedes.items()]
+        show_table(("supersedes in bundles before", "entry"), rows_below)
+    if found.profile == FILES:  # in the format of `sha256sum --check`
+        for files in found.entries.values():
+            for path, file in files.items():
+                click.echo(visible(f"{file.sha256}  {path}"))
+
+
+@cache.command()
+@click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
+@filter_options
+@json_option
+@click.pass_obj
+def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: bool, **options: str | None) -> None:
+    """Read bundles (default: all) and compare every file with its SHA-256.
+
+    A damaged bundle is quarantined at once, and no job is seeded with it any more.
+
+    Exit status: 0 all are intact; 1 a bundle is damaged, missing or cannot be read; 2 not root, or the store is busy.
+    """
+    only = NamespaceFilter(**options)
+    with store_maintenance(installation) as (_, work):
+        chosen = _chosen(work, only, bundles)
+        damaged = work.scrub(chosen)
+    report = work.report
+    if as_json:
+        show_json({**report._asdict(), "damaged": damaged})
+    else:
+        if damaged:
+            show_table(("damaged bundle", "problem"), damaged.items())
+        say(f"{report.verified} verified, {len(damaged)} damaged, {report.failed} could not be read")
+    if damaged or report.failed:
+        raise click.exceptions.Exit(NO)
+
+
+@cache.command("rm")
+@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...")
+@json_option
+@click.pass_obj
+def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) -> None:
+    """Remove bundles from the store. Nodes that have copies seed nobody from them any more.
+
+    What jobs publish later can have the same entries again; `block` withdraws them for good.
+
+    Exit status: 0 removed; 1 no such bundle, or more than one; 2 not root, or the store fails or is busy.
+    """
+    with store_maintenance(installation) as (_, work):
+        work.remove(_chosen(work, NamespaceFilter(None, None, None), bundles), f"removed by {administrator()}")
+    _report(work, as_json)
+
+
+@cache.command()
+@filter_options
+@click.option(
+    "--fewest", type=click.IntRange(min=2), default=2, show_default=True, help="The fewest bundles worth merging."
+)
+@json_option
+@click.pass_obj
+def compact(installation: Installation, /, fewest: int, as_json: bool, **options: str | None) -> None:
+    """Merge each user's bundles in each namespace into one. The old ones stay for an hour.
+
+    Exit status: 0 done; 1 some could not be merged; 2 not root, or the store fails or is busy.
+    """
+    only = NamespaceFilter(**options)
+    with store_maintenance(installation) as (_, work):
+        for where in filter(only.matches, work.namespaces()):
+            work.sweep(where)
+            work.compact(where, fewest)
+    _report(work, as_json)
+    if work.report.failed:
+        raise click.exceptions.Exit(NO)
+
+
+@cache.command()
+@json_option
+@click.pass_obj
+def gc(installation: Installation, as_json: bool) -> None:
+    """Remove files of publishers that died, replaced bundles, bundles that the policy lets expire, empty namespaces.
+
+    Exit status: 0 done; 2 not root, or the store fails or is busy.
+    """
+    with store_maintenance(installation) as (_, work):
+        for where in work.namespaces():
+            work.sweep(where)
+        work.collect_garbage()
+        work.remove_empty()
+    _report(work, as_json)
+
+
+@cache.command()
+@filter_options
+@table_options(REINDEXED)
+@click.pass_obj
+def reindex(installation: Installation, /, listing: Listing, **options: str | None) -> None:
+    """Rebuild the indexes from the bundles' manifests alone.
+
+    Exit status: 0 done; 1 some manifests cannot be used; 2 not root, or the store fails or is busy.
+    """
+    only = NamespaceFilter(**options)
+    with store_maintenance(installation) as (session, work):
+        chosen = [where for where in work.namespaces() if only.matches(where)]
+        made = [(where, session.store.reindex(where, session.store_deadline())) for where in chosen]
+    listing.show({**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made)
+    if any(answer.refused for _, answer in made):
+        raise click.exceptions.Exit(NO)
+
+
+@cache.command("promote")
+@click.argument("bundle")
+@click.argument("entries", nargs=-1, metavar="[ENTRY]...")
+@click.option("--to", "scope", required=True, help="The more trusted scope: account-NAME or site.")
+@json_option
+@click.pass_obj
+def promote_command(
+    installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, as_json: bool
+) -> None:
+    """Copy entries of a bundle (default: all) into a more trusted scope.
+
+    Every job that reads that scope will run them, so check first who made them (`show`). They also stay in their own
+    scope, and keep the name of the user whose job made them.
+
+    Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
+    """
+    with store_maintenance(installation) as (session, work):
+        found = find(list(work.bundles()), bundle)
+        where = session.namespace(found)
+        choice = merge.Choice(where, found.bundle, entries, scope)
+        made = merge.promote(session.repack_settings, choice, session.bundle_deadline())
+        session.audit.emit(
+            events.ENTRY_PROMOTED,
+            **labels(where),
+            bundle=found.bundle,
+            into=scope,
+            published=made.bundle,
+            entries=list(entries)[:20],
+            by=administrator(),
+        )
+    if as_json:
+        show_json(made._asdict())
+    else:
+        say(f"published as {made.bundle}" if made.bundle else f"nothing to do: {scope} has all of these entries")
+    if not made.bundle:
+        raise click.exceptions.Exit(NO)
+
+
+def find(bundles: Sequence[AnyBundle], name: str) -> AnyBundle:
+    """Return the bundle with an id, or with a prefix of it or of its hash. Exits with 1 unless exactly one fits."""
+    exact = [bundle for bundle in bundles if bundle.bundle == name]
+    found = exact or [bundle for bundle in bundles if len(name) >= SHORTEST and _begins(bundle.bundle, name)]
+    if len(found) != 1:
+        warn(f"there is no bundle {name}" if not found else f"{name}: more than one bundle; give more of its id")
+        raise click.exceptions.Exit(NO)
+    return found[0]
+
+
+def _begins(bundle: str, prefix: str) -> bool:
+    return bundle.startswith(prefix) or bundle.partition("-")[2].startswith(prefix)
+
+
+def _chosen(work: StoreMaintenance, only: NamespaceFilter, names: Sequence[str]) -> list[Bundle]:
+    """Return the bundles that the options select: those with the given names, or all."""
+    found = list(work.bundles())
+    return only.select(found, {find(found, name).bundle for name in names})
+
+
+def _bytes(files: Mapping[str, File]) -> int:
+    return sum(file.size for file in files.values())
+
+
+def _first_in(found: Manifest, entry: str) -> str | None:
+    return found.origins[entry].bundle if entry in found.origins else None
+
+
+def _as_json(found: Manifest) -> dict[str, object]:
+    origins = {entry: origin._asdict() for entry, origin in found.origins.items()}
+    return {**found._asdict(), "producer": found.producer._asdict(), "origins": origins}
+
+
+def _report(work: StoreMaintenance, as_json: bool) -> None:
+    if as_json:
+        show_json(work.report._asdict())
+    else:
+        say(counts(work.report))
+
+
+def counts(report: StoreReport) -> str:
+    """Return what was done in the store as one line."""
+    done = [f"{count} {name}" for name, count in report._asdict().items() if count]
+    return ", ".join(done) or "nothing to do"
+
+
+def administrator() -> str:
+    """Return who runs the command: sudo's user, else root. Informative only, because it comes from the environment."""
+    return os.environ.get("SUDO_USER") or "root"

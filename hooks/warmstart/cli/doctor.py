@@ -1,0 +1,209 @@
+"""`warmstart doctor`: check this node, the store and Slurm's files. Users other than root get some `unknown`."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from warmstart.cli.output import json_option, say, show_json, show_table, warn, working
+from warmstart.doctor import constant_path, containers, installed, kernel, meet, node, slurm, slurm_conf, store
+from warmstart.doctor import policy as site_policy
+from warmstart.doctor.finding import (
+    ADVICE,
+    AS_ROOT,
+    BAD,
+    CRITICAL,
+    CRITICAL_CHECKS,
+    OK,
+    UNKNOWN,
+    WRONG,
+    Result,
+    left_out,
+    run,
+)
+from warmstart.doctor.node import Node
+from warmstart.doctor.slurm import Slurm
+from warmstart.errors import PolicyError, StoreError
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy, hint_for
+from warmstart.session import known_store_id
+
+GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
+NODE = {**node.CHECKS, **kernel.CHECKS}
+TASKS = {**containers.CHECKS, **constant_path.CHECKS}
+WORST_FIRST = (CRITICAL, WRONG, UNKNOWN, ADVICE, OK)
+COLORS = {CRITICAL: "red", WRONG: "yellow", UNKNOWN: "yellow"}
+
+
+class _Doctor(click.Command):
+    """A command whose wrong usage is status 3, because 2 means a critical finding."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.show()
+            raise click.exceptions.Exit(NOT_RUN) from None
+
+
+def _key(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not meet.KEY.fullmatch(value):
+        raise click.BadParameter("use letters, digits, _ and -, at most 64")
+    return value
+
+
+@click.command(cls=_Doctor)
+@click.option(
+    "--slurm-conf",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="Check this slurm.conf instead of $SLURM_CONF or that of the policy's Slurm.",
+)
+@click.option("-a", "--all", "everything", is_flag=True, help="Print also what is ok.")
+@click.option(
+    "--meet",
+    "key",
+    metavar="KEY",
+    callback=_key,
+    help="Instead, try locks, publishing, clocks and ids with other nodes that are started with the same KEY.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(2, 64),
+    help="How many nodes meet; default: those of the Slurm job, or 2.",
+)
+@json_option
+@click.pass_obj
+def doctor(
+    installation: Installation,
+    *,
+    slurm_conf: str | None,
+    everything: bool,
+    key: str | None,
+    nodes: int | None,
+    as_json: bool,
+) -> None:
+    """Check this node, the store and slurm.conf, and suggest what to change: problems, then one line.
+
+    Changes nothing. Run it as root on a node; for other users some checks are `unknown`.
+
+    Exit status: 0 nothing to do; 1 something is wrong or unknown; 2 something is critical, or a check that could find
+    it is unknown; 3 it could not run, or wrong usage.
+    """
+    try:
+        with working("waiting for the other nodes" if key else "checking"):
+            results = _meet(installation, key, nodes or _job_nodes()) if key else examine(installation, slurm_conf)
+    except Exception as error:
+        if isinstance(error, click.ClickException):
+            raise
+        traceback.print_exc()
+        raise click.exceptions.Exit(NOT_RUN) from None
+    status = status_of(results)
+    if as_json:
+        findings = [result._asdict() for result in results]
+        show_json({"ok": status == GOOD, "status": status, "findings": findings})
+    else:
+        _print(results, everything=everything or bool(key))
+    if status != GOOD:
+        raise click.exceptions.Exit(status)
+
+
+def status_of(results: Sequence[Result]) -> int:
+    """Return the exit status of some findings."""
+    if any(result.status == CRITICAL for result in results):
+        return SEVERE
+    unknown = [result.check for result in results if result.status == UNKNOWN]
+    if not CRITICAL_CHECKS.isdisjoint(unknown):
+        return SEVERE
+    return PROBLEMS if unknown or any(result.status in BAD for result in results) else GOOD
+
+
+def examine(installation: Installation, conf_path: str | None = None) -> list[Result]:
+    """Return the findings of all checks. `conf_path` is a slurm.conf to check instead of the default one."""
+    try:
+        policy = current_policy(installation).policy
+    except PolicyError:
+        policy = None
+    results = run(site_policy.CHECKS, installation)
+    results += _node_and_store(installation, policy)
+    return results + _slurm(installation, policy, conf_path)
+
+
+def _node_and_store(installation: Installation, policy: Policy | None) -> list[Result]:
+    """Run the checks that need the paths and accounts of a policy."""
+    if policy is None:
+        return [
+            left_out("node", NODE, "no policy is in force"),
+            left_out("store", store.CHECKS, "no policy is in force"),
+        ]
+    results = run(NODE, Node(installation, policy))
+    if os.geteuid() not in (0, policy.store_user.uid):
+        # Only the store's owner can read the store, and only root can become that owner.
+        return [*results, left_out("store", store.CHECKS, "only root can read the store as its owner", AS_ROOT)]
+    try:
+        with store.opened(policy, known_store_id(installation.store_id)) as opened:
+            return results + run(store.CHECKS, opened)
+    except StoreError as error:  # one row, and one deadline: the other checks would hang, too
+        return [*results, Result("store.reachable", CRITICAL, str(error), error.hint)]
+
+
+def _slurm(installation: Installation, policy: Policy | None, conf_path: str | None) -> list[Result]:
+    scontrol = policy.paths.scontrol if policy else ""  # "": nothing tells which Slurm counts
+    path = slurm_conf.find(conf_path, installed.prefix(scontrol) if scontrol else "")
+    path = path or (scontrol and installed.slurm_conf(scontrol)) or slurm_conf.PLACES[0]
+    checks = {**slurm.CHECKS, **TASKS}
+    try:
+        conf = slurm_conf.read(path)
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+        return [left_out("slurm", checks, why, "run it on a node, or give the file's path: --slurm-conf FILE")]
+    version = installed.release(scontrol, path) if scontrol else None
+    subject = Slurm(conf, installation, policy, version)
+    try:
+        tasks = containers.tasks(subject)
+    except OSError as error:
+        return [
+            *run(slurm.CHECKS, subject),
+            left_out("slurm.tasks", TASKS, f"{error.filename}: {error.strerror}", AS_ROOT),
+        ]
+    return run(slurm.CHECKS, subject) + run(TASKS, tasks)
+
+
+def _job_nodes() -> int:
+    """Return the number of nodes of the Slurm job that this process belongs to, at least 2."""
+    number = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return max(2, int(number)) if number.isdigit() else 2
+
+
+def _meet(installation: Installation, key: str, nodes: int) -> list[Result]:
+    try:
+        policy = current_policy(installation).policy
+    except PolicyError as error:
+        warn(f"{error}\n{hint_for(error)}")
+        raise click.exceptions.Exit(NOT_RUN) from None
+    if os.geteuid() not in (0, policy.store_user.uid):
+        warn("only root can use the store as its owner")
+        raise click.exceptions.Exit(NOT_RUN)
+    try:
+        results = meet.meet(policy, key, nodes)
+    except StoreError as error:
+        return [Result("store.reachable", CRITICAL, str(error), error.hint)]
+    return results
+
+
+def _print(results: list[Result], *, everything: bool) -> None:
+    ordered = sorted(results, key=lambda result: WORST_FIRST.index(result.status))
+    shown = [result for result in ordered if everything or result.status != OK]
+    if shown:
+        rows = [(r.status, r.check, f"{r.found}. To do: {r.change}" if r.change else r.found) for r in shown]
+        show_table(("status", "check", "finding"), rows)
+    counts = {status: sum(result.status == status for result in results) for status in WORST_FIRST}
+    worst = next(status for status, count in counts.items() if count)
+    words = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    say(words, bold=True, fg=COLORS.get(worst, "green"))
+    if counts[UNKNOWN] and os.geteuid() != 0:
+        warn("some checks need root")

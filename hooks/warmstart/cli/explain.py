@@ -1,0 +1,142 @@
+"""`warmstart explain`: the story of one job, from the audit log or, for the job's own user, from the job's view."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import click
+
+from warmstart.audit.journal import MOST_SHOWN
+from warmstart.audit.line import Line, shaped
+from warmstart.audit.pending import event_of
+from warmstart.audit.query import STDIN, LineFilter
+from warmstart.cli.audit_source import from_option, moment, opened_log, reading
+from warmstart.cli.output import json_option, say, show_json, show_table, warn
+from warmstart.errors import PolicyError
+from warmstart.host.files import names_in, read_small
+from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
+from warmstart.policy.units import format_duration
+from warmstart.report.runs import REFUSED, Run, runs
+from warmstart.report.story import NO_ENTRIES, History, HookStory, Story, tell
+from warmstart.report.values import as_objects
+from warmstart.view import EVENTS
+
+NOTHING = 1
+
+
+@click.command()
+@click.argument("job", type=click.IntRange(min=1), envvar="SLURM_JOB_ID", metavar="[JOBID]")
+@click.option("--since", metavar="AGO|DATE", callback=moment, help="Read logs from then on: 2h, 7d, or a date.")
+@from_option
+@json_option
+@click.pass_obj
+def explain(
+    installation: Installation, *, job: int, since: str | None, sources: tuple[str, ...], as_json: bool
+) -> None:
+    """Explain one job: what it asked and got, how long each part took, what was cold and why, and what to do.
+
+    JOBID is Slurm's numeric id, in a job by default its own. Whoever can read the audit log is told all of it. Others
+    can ask about their own jobs, on a node of the job and while it runs: they are told what the prolog did.
+
+    Exit status: 0 explained; 1 nothing is known of the job; 2 wrong usage, or a log cannot be read.
+    """
+    if sources or os.geteuid() == 0 or _may_read_log(installation):
+        with reading(sources):
+            story = _from_log(installation, job, since, sources)
+    else:
+        story = _from_views(installation, job)
+    if story is None:
+        _say_nothing(sources, job)
+        raise click.exceptions.Exit(NOTHING)
+    if as_json:
+        show_json(as_objects(story))
+    else:
+        _show(story)
+
+
+def _may_read_log(installation: Installation) -> bool:
+    try:
+        return os.access(current_policy(installation).policy.paths.audit, os.R_OK)
+    except PolicyError:
+        return False
+
+
+def _from_log(installation: Installation, job: int, since: str | None, sources: Sequence[str]) -> Story | None:
+    log = opened_log(installation, sources)
+    found = [*runs(log.lines(LineFilter(job=job, since=since)))]
+    if log.broken:
+        warn(f"skipped {log.broken} unreadable lines")
+    if not found:
+        return None
+    history = History()
+    if STDIN not in sources and any(NO_ENTRIES in run.cold.values() for run in found):
+        only = LineFilter(user=next((run.user for run in found if run.user), ""), since=since)
+        for run in runs(opened_log(installation, sources).lines(only)):
+            if run.job != job:
+                history.add(run)
+    return tell(found, history)
+
+
+def _from_views(installation: Installation, job: int) -> Story | None:
+    """Return the story as far as the job's views on this host tell it. Others' jobs have views that can't be read."""
+    found: list[Run] = []
+    for node in names_in(installation.var):
+        path = f"{installation.node(node).view}/{job}/{EVENTS}"
+        with suppress(OSError):
+            found += runs(_events(read_small(path, MOST_SHOWN)))
+    for run in found:  # the prolog's last event comes after its view
+        run.outcome = "failed" if any(failure.degree == REFUSED for failure in run.failures) else "ok"
+    return tell(found, History()) if found else None
+
+
+def _events(text: bytes) -> Iterator[Line]:
+    for raw in text.splitlines():
+        if line := event_of(raw):
+            yield shaped(line)
+
+
+def _say_nothing(sources: Sequence[str], job: int) -> None:
+    warn(f"nothing is known of job {job}")
+    if not sources and os.geteuid() != 0:
+        warn("ask on a node of the job while it runs, or ask the administrators: they can explain any job")
+
+
+def _show(story: Story) -> None:
+    labels = (("cluster", story.cluster), ("partition", story.partition), ("account", story.account))
+    say(", ".join([f"job {story.job} of {story.user or '?'}", *(f"{name} {value}" for name, value in labels if value)]))
+    for name, values in (("asked", story.asked), ("rules", story.rules), ("the rules add", story.added)):
+        if values:
+            say(f"{name}: {', '.join(values)}")
+    if story.excluded:
+        say(f"warmstart does nothing for it: {story.excluded}")
+    if story.refused:
+        say(f"refused: {story.refused}")
+    first = story.nodes[0] if story.nodes else ""
+    detailed = [hook for hook in story.hooks if hook.node == first or hook.node not in story.nodes]
+    for hook in detailed:
+        _show_hook(hook)
+    if others := [hook for hook in story.hooks if hook not in detailed]:
+        say("\nother nodes")
+        show_table(("node", "hook", "outcome", "time", "what"), [_row(hook) for hook in others])
+    if story.advice:
+        say("\nwhat to do")
+        for advice in story.advice:
+            say(f"- {advice}")
+
+
+def _show_hook(hook: HookStory) -> None:
+    took = f" in {format_duration(hook.seconds)}" if hook.seconds else ""
+    say(f"\n{hook.hook} on {hook.node} at {hook.started}: {hook.outcome}{took}")
+    if hook.parts:
+        show_table(("part", "time", "what"), hook.parts)
+
+
+def _row(hook: HookStory) -> tuple[str, ...]:
+    """Return a line for a further node, with the profiles that are cold there and its problems."""
+    bad = [part for part in hook.parts if part.what.startswith("cold") or (part.what and part.part[0] != " ")]
+    told = [f"{part.part.strip()}: {part.what}" for part in bad]
+    time = format_duration(hook.seconds) if hook.seconds else ""
+    return (hook.node, hook.hook, hook.outcome, time, "; ".join(told))

@@ -1,0 +1,150 @@
+"""The image store for the command line. Root uses it as its owner; other users read it as themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import click
+
+from warmstart.audit.events import Event
+from warmstart.audit.journal import Journal
+from warmstart.cli.output import fail, warn
+from warmstart.errors import PolicyError, UserError, WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.images.query import Requester, Site
+from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy, hint_for
+from warmstart.session import maintenance_session
+
+NOT_DONE = 1
+LISTING_S = 60.0
+SHORTEST = 6  # characters of a name's prefix
+
+
+class Store(NamedTuple):
+    """The image store of an installation."""
+
+    installation: Installation
+    policy: Policy
+    images: ImageStoreClient
+    audit: Journal | None  # None if the store is only read
+
+    def emit(self, event: Event, **fields: object) -> None:
+        """Audit a change."""
+        assert self.audit is not None, "the store was opened for reading"
+        self.audit.emit(event, **fields)
+
+    def inventory(self) -> list[ImageEntry]:
+        """Return all images, least recently used first; for root also those of private stores."""
+        lease, found = self.policy.images.keep.lease, list[ImageEntry]()
+        for name, store in self.stores():
+            tags = store.tags(after(LISTING_S))
+            for entry in store.inventory(lease, after(LISTING_S)):
+                found.append(entry._replace(private=name, tags=_tags(entry, tags)))
+        return sorted(found, key=lambda entry: entry.last_use)
+
+    def quarantined(self) -> list[QuarantinedImage]:
+        """Return all quarantined images, oldest first; for root also those of private stores."""
+        found = [
+            entry._replace(private=name)
+            for name, store in self.stores()
+            for entry in store.quarantined(after(LISTING_S))
+        ]
+        return sorted(found, key=lambda entry: entry.at)
+
+    def stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
+        """Yield (name, client) of the shared store, whose name is "", and of the stores of private images."""
+        yield "", self.images
+        # Only the owner may list the stores of private images.
+        for path in self.images.stores(after(LISTING_S)) if os.geteuid() == 0 else ():
+            if path != self.images.path:
+                yield os.path.basename(path), self.images.at(path)
+
+    def has(self, image: str) -> bool:
+        """Return whether there is an image with a reference, digest, path or name prefix."""
+        return any(_matches(entry, image) for entry in self.inventory())
+
+    def find(self, image: str) -> ImageEntry:
+        """Return the image with a reference, digest, path or name prefix. Exits with 1 unless exactly one matches.
+
+        A tag is what it means now; the reference that an image was imported as counts if no tag fits.
+        """
+        images = self.inventory()
+        found = [entry for entry in images if _matches(entry, image)]
+        found = found or [entry for entry in images if entry.reference == canonical(image)]
+        if len(found) != 1:
+            warn(f"{image}: {'no such image' if not found else 'more than one image; give a longer name, or its path'}")
+            raise click.exceptions.Exit(NOT_DONE)
+        return found[0]
+
+    def reference(self, text: str) -> Reference:
+        """Parse a reference. Exits with 2 if it is invalid, or the policy does not allow it."""
+        try:
+            reference = parse(text)
+            check_allowed(reference, self.policy.images.registries)
+        except UserError as error:
+            fail(error, error.hint)
+        return reference
+
+    def site(self) -> Site:
+        """Return the site as a prolog on this host has it, except that no user's quota is charged."""
+        requester = Requester(_node(), f"cli{os.getpid()}", 0)
+        return Site.of(self.policy, self.images, self.installation.node(requester.node).uses, requester)
+
+
+@contextmanager
+def opened(installation: Installation) -> Iterator[Store]:
+    """Open the store for reading. Prints an error and exits with status 2."""
+    try:
+        policy = current_policy(installation).policy
+    except PolicyError as error:
+        fail(error, hint_for(error))
+    me = Identity("you", os.geteuid(), os.getegid())
+    with ImageStoreClient.of(me if os.geteuid() else policy.store_user, policy.paths.store) as images:
+        try:
+            yield Store(installation, policy, images, None)
+        except WarmstartError as error:
+            fail(error, error.hint)
+
+
+@contextmanager
+def changed(installation: Installation) -> Iterator[Store]:
+    """Open the store for audited changes, which need root. Prints an error and exits with status 2."""
+    try:
+        with maintenance_session(installation, "images", _node()) as session:
+            images = ImageStoreClient(session.store.worker, session.policy.paths.store)
+            yield Store(installation, session.policy, images, session.audit)
+    except WarmstartError as error:
+        fail(error, error.hint)
+
+
+def _node() -> str:
+    return os.uname().nodename.partition(".")[0]
+
+
+def _tags(entry: ImageEntry, tags: dict[str, list[str]]) -> list[str]:
+    """Return the references that mean an image: in general, and on machines of its kind."""
+    machine = entry.name.partition(".")[2].partition(".")[0]
+    return sorted([*tags.get(entry.digest, []), *tags.get(f"{entry.digest}~{machine}", [])])
+
+
+def _matches(entry: ImageEntry, text: str) -> bool:
+    if text in (entry.path, entry.digest) or (len(text) >= SHORTEST and entry.name.startswith(text)):
+        return True
+    return canonical(text) in entry.tags
+
+
+def canonical(text: str) -> str | None:
+    """Return a reference in canonical form; None if the text is none."""
+    try:
+        return parse(text).canonical()
+    except ImageReferenceInvalid:
+        return None

@@ -1,0 +1,365 @@
+"""`warmstart images`: list, show, import, prefetch, adopt, verify, pin and evict images in the image store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import click
+
+from warmstart.audit import events
+from warmstart.cli import imports
+from warmstart.cli.image_store import LISTING_S, NOT_DONE, Store, canonical, changed, opened
+from warmstart.cli.output import (
+    Column,
+    Listing,
+    bar,
+    json_option,
+    progress,
+    rfc3339,
+    say,
+    show_fields,
+    show_json,
+    show_table,
+    size,
+    table_options,
+    text,
+    warn,
+)
+from warmstart.entry import prefetch as prefetching
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.images import single_flight
+from warmstart.images.imports import producer
+from warmstart.images.query import Obtained, Site
+from warmstart.images.reference import Reference
+from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
+from warmstart.images.store.layout import NOBODY
+from warmstart.paths import Installation
+from warmstart.steps.image import tell
+
+IMPORT_S = 6 * 3600.0
+HASHING_S = 6 * 3600.0
+OWNER = "people"  # of pins and of verifications, in place of a run
+SHORT = 12  # characters of an id in a list; enough to name the image by
+COLUMNS = (
+    Column("id"),
+    Column("bytes", size),
+    Column("last_use", rfc3339),
+    Column("protected"),
+    Column("private", listed=False),
+    Column("reference"),
+    *(
+        Column(name, listed=False)
+        for name in ("tags", "name", "path", "digest", "importer", "nodes", "user", "account", "sha256")
+    ),
+    Column("published", rfc3339, listed=False),
+)
+QUARANTINE_COLUMNS = (
+    Column("name"),
+    Column("bytes", size),
+    Column("at", rfc3339),
+    Column("private", listed=False),
+    Column("reference"),
+    Column("reason"),
+)
+ALL_COLUMNS = {column.name: column for column in (*imports.COLUMNS, *QUARANTINE_COLUMNS, *COLUMNS)}
+
+
+class Verified(NamedTuple):
+    """The result of verifying an image."""
+
+    name: str
+    problem: str  # "" if the image is intact
+    how: str
+
+
+def _common(command: Callable[..., None]) -> Callable[..., None]:
+    """Pass the installation to a command, and add the option --json."""
+    return json_option(click.pass_obj(command))
+
+
+@click.group()
+def images() -> None:
+    """List, verify, import, pin and evict the images in the store."""
+
+
+@images.command(name="list")
+@click.option("--quarantined", is_flag=True, help="List the quarantined images, which are damaged, instead. For root.")
+@click.option("--imports", "importing", is_flag=True, help="List only the imports under way. For root.")
+@table_options(tuple(ALL_COLUMNS.values()))
+@click.pass_obj
+def list_images(installation: Installation, /, quarantined: bool, importing: bool, listing: Listing) -> None:
+    """List all images, least recently used first; for root also those of private stores, and imports under way.
+
+    Exit status: 0 listed; 2 wrong usage, or the store cannot be read.
+    """
+    with opened(installation) as store:
+        coming = [] if quarantined else imports.under_way(store)
+        if importing:
+            listing.of(imports.COLUMNS).show([known._asdict() for known in coming])
+            return
+        damaged = store.quarantined() if quarantined else []
+        images = [] if quarantined else store.inventory()
+    found: list[ImageEntry | QuarantinedImage] = [*damaged, *images]
+    columns = QUARANTINE_COLUMNS if quarantined else COLUMNS
+    if any(entry.private for entry in found):
+        columns = tuple(column._replace(listed=True) if column.name == "private" else column for column in columns)
+    rows = [entry._asdict() for entry in found]
+    if not listing.as_json:
+        rows = [{**row, "id": str(row["name"])[:SHORT]} for row in rows]
+    listing.of(columns).show(rows)
+    if not listing.as_json:
+        _show_imports(coming)
+        warn(f"{len(found)} images, {size(sum(entry.bytes for entry in found))}")
+
+
+@images.command()
+@click.argument("image")
+@_common
+def show(installation: Installation, image: str, as_json: bool) -> None:
+    """Show everything known about one image, given by reference, digest, path, or the beginning of its name.
+
+    For root also its import, if that is under way.
+
+    Exit status: 0 shown; 1 there is no such image, or more than one; 2 wrong usage, or the store cannot be read.
+    """
+    with opened(installation) as store:
+        coming = [known for known in imports.under_way(store) if known.reference == canonical(image)]
+        found = dict[str, object]() if coming and not store.has(image) else store.find(image)._asdict()
+    if as_json:
+        show_json(found | {"imports": [known._asdict() for known in coming]} if coming else found)
+    else:
+        _show_imports(coming)
+        shown = {column.name: column.show for column in COLUMNS}
+        show_fields((key, shown.get(key, text)(value)) for key, value in found.items() if value not in ("", -1))
+
+
+@images.command(name="import")
+@click.argument("reference")
+@_common
+def import_image(installation: Installation, reference: str, as_json: bool) -> None:
+    """Import an image into the store, unless it is there already, as a job's prolog does. For root.
+
+    Exit status: 0 the image is in the store; 1 the import failed; 2 wrong usage.
+    """
+    _obtain(installation, reference, "importing", single_flight.obtain, as_json)
+
+
+@images.command()
+@click.option("--policy", "of_policy", is_flag=True, help="Only the images of images.prefetch.")
+@click.option("--pending", "of_jobs", is_flag=True, help="Only those that pending jobs will need.")
+@_common
+def prefetch(installation: Installation, of_policy: bool, of_jobs: bool, as_json: bool) -> None:
+    """Start background imports of the images of images.prefetch, and of those that pending jobs will need. For root.
+
+    Does not wait for them. warmstart-prefetch.timer runs it on a host with the nodes' CPU and importer.
+
+    Exit status: 0 done; 1 slurmctld could not be asked; 2 wrong usage, or the store cannot be read.
+    """
+    if installation.is_off:
+        warn(f"switched off by {installation.off_file}")
+        return
+    with changed(installation) as store:
+        chosen, refused, problem = prefetching.wanted(
+            store.policy, installation, of_policy=of_policy or not of_jobs, of_jobs=of_jobs or not of_policy
+        )
+        done = prefetching.run(store.site(), installation, chosen)
+        asked = [row.reference for row in done if row.result == prefetching.REQUESTED]
+        if asked or refused:
+            store.emit(events.IMAGE_PREFETCHED, images=asked, refused=refused)
+    if as_json:
+        show_json({"images": [row._asdict() for row in done], "refused": refused})
+    else:
+        show_table(("result", "job", "image"), [(row.result, row.job_id or "-", row.reference) for row in done])
+        if refused:
+            warn(f"{refused} pending jobs are malformed, or ask for what the policy forbids")
+    if problem is not None:
+        warn(f"{problem} ({problem.hint})")
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+@images.command()
+@click.argument("reference")
+@click.pass_obj
+def cancel(installation: Installation, reference: str) -> None:
+    """Cancel the background import of an image on this host. Jobs that wait for it fail. For root.
+
+    Exit status: 0 cancelled; 1 none is under way here; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        wanted = store.reference(reference).canonical()
+        done = [imports.cancel(known) for known in imports.requested(store, wanted)]
+        if not any(done):
+            elsewhere = {known.node for known in imports.under_way(store) if known.reference == wanted}
+            where = f"it is imported by {', '.join(sorted(elsewhere))}: cancel it there" if elsewhere else "nobody does"
+            warn(f"{wanted} is not imported in the background on this host; {where}")
+            raise click.exceptions.Exit(NOT_DONE)
+        store.emit(events.IMAGE_IMPORT_CANCELLED, image=wanted)
+    say(f"{wanted}: cancelled")
+
+
+@images.command()
+@click.argument("reference")
+@_common
+def adopt(installation: Installation, reference: str, as_json: bool) -> None:
+    """Copy the image that another launcher left for REFERENCE in one of the policy's directories. For root.
+
+    The image may be of any age, whereas jobs adopt only images no older than images.tag_ttl.
+
+    Exit status: 0 the image is in the store; 1 no image may be adopted; 2 wrong usage.
+    """
+    _obtain(installation, reference, "adopting", producer.adopt_now, as_json)
+
+
+@images.command()
+@click.argument("image", nargs=-1)
+@click.option("--again", is_flag=True, help="Also read images that have not changed since they were last read.")
+@_common
+def verify(installation: Installation, image: tuple[str, ...], again: bool, as_json: bool) -> None:
+    """Read every byte of images (default: all) and compare it with what was published. For root.
+
+    A damaged image is moved to the store's quarantine; the next job that needs it imports it again.
+
+    Exit status: 0 all are intact; 1 at least one is damaged; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        chosen = [store.find(name) for name in image] or store.inventory()
+        results = [_verify(store, entry, again) for entry in progress(chosen, "reading", quiet=as_json)]
+    if as_json:
+        show_json([row._asdict() for row in results])
+    else:
+        show_table(("image", "result"), [(row.name, row.problem or row.how) for row in results])
+    if any(row.problem for row in results):
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+@images.command()
+@click.argument("image")
+@click.pass_obj
+def pin(installation: Installation, image: str) -> None:
+    """Pin an image, so that it is never evicted. For root.
+
+    Exit status: 0 pinned; 1 there is no such image; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        entry = store.find(image)
+        store.images.at(entry.store).pin(entry.name, OWNER, after(LISTING_S))
+        store.emit(events.IMAGE_PINNED, name=entry.name)
+    say(f"{entry.name}: pinned")
+
+
+@images.command()
+@click.argument("image")
+@click.pass_obj
+def unpin(installation: Installation, image: str) -> None:
+    """Unpin an image, so that it can be evicted again. For root.
+
+    Exit status: 0 unpinned; 1 there is no such image, or it was not pinned; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        entry = store.find(image)
+        done = store.images.at(entry.store).unpin(entry.name, after(LISTING_S))
+        if done:
+            store.emit(events.IMAGE_UNPINNED, name=entry.name)
+    say(f"{entry.name}: {'unpinned' if done else 'was not pinned'}")
+    if not done:
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+@images.command("rm")
+@click.argument("image", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Also remove images that are pinned, or that a running job may use.")
+@_common
+def remove(installation: Installation, image: tuple[str, ...], force: bool, as_json: bool) -> None:
+    """Remove images from the store. For root.
+
+    Exit status: 0 removed; 1 an image is protected, or there is no such image; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        chosen = [store.find(name) for name in image]
+        done = [
+            entry
+            for entry in chosen
+            if store.images.at(entry.store).evict(entry.name, store.policy.images, after(LISTING_S), forced=force)
+        ]
+        for entry in done:
+            store.emit(events.IMAGE_EVICTED, name=entry.name, reason="warmstart images rm")
+    protected = [entry.name for entry in chosen if entry not in done]
+    if as_json:
+        show_json({"removed": [entry.name for entry in done], "kept": protected})
+    else:
+        show_table(("result", "image"), [*(("removed", e.name) for e in done), *(("protected", n) for n in protected)])
+    if protected:
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+@images.command()
+@_common
+def evict(installation: Installation, as_json: bool) -> None:
+    """Evict the least recently used images, down to the policy's watermarks. For root.
+
+    Exit status: 0 done; 2 wrong usage.
+    """
+    with changed(installation) as store:
+        gone = store.images.make_room(0, store.policy.images, NOBODY, after(LISTING_S))
+        for name in gone:
+            store.emit(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
+    if as_json:
+        show_json({"evicted": gone})
+    elif gone:
+        show_table(("result", "image"), [("evicted", name) for name in gone])
+
+
+@contextmanager
+def _errors_shown(as_json: bool) -> Iterator[None]:
+    """Print an error of an import and exit with status 1."""
+    try:
+        yield
+    except WarmstartError as error:
+        if as_json:
+            show_json({"error": error.as_audit()})
+        else:
+            warn(str(error))
+            warn(error.hint)
+        raise click.exceptions.Exit(NOT_DONE) from None
+
+
+def _obtain(
+    installation: Installation,
+    name: str,
+    doing: str,
+    function: Callable[[Reference, Site, Deadline], Obtained],
+    as_json: bool,
+) -> None:
+    with changed(installation) as store, _errors_shown(as_json):
+        reference = store.reference(name)
+        with bar(f"{doing} {reference.canonical()}", quiet=as_json) as show_bytes:
+            site = store.site()._replace(watch=lambda now: show_bytes(now.phase, now.done, now.total))
+            started = time.monotonic()
+            image = function(reference, site, after(IMPORT_S))
+            assert store.audit is not None
+            tell(store.audit, reference.canonical(), image, time.monotonic() - started)
+    if as_json:
+        show_json({"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how})
+    else:
+        say(f"{image.how}: {image.path}")
+
+
+def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
+    images, name = store.images.at(entry.store), entry.name
+    found = images.check_bytes(name, OWNER, after(HASHING_S), again=again)
+    if found.problem:
+        images.quarantine(name, found.problem, after(LISTING_S), inode=found.inode)
+        store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=found.problem)
+        return Verified(name, found.problem, "quarantined")
+    return Verified(name, "", "intact, unchanged since it was last read" if found.remembered else "intact")
+
+
+def _show_imports(coming: list[imports.Import]) -> None:
+    if coming:
+        shown = [column for column in imports.COLUMNS if column.listed]
+        rows = [known._asdict() for known in coming]
+        show_table([column.name for column in shown], [[c.show(row[c.name]) for c in shown] for row in rows])

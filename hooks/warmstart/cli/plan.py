@@ -1,0 +1,338 @@
+"""`warmstart plan`: preview what a job would get, rule by rule, and why. Runs as any user and changes nothing.
+
+Each part calls the functions that a prolog calls (`plan`, `policy.match`, `images.reference`), so a preview cannot
+differ from what a hook does for the same job. It queries neither the store nor a registry.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from functools import partial
+from typing import TypedDict
+
+import click
+
+from warmstart import plan as planning
+from warmstart.cli.output import duration, fail, json_option, say, show_json, show_table, warn
+from warmstart.cli.policy import written
+from warmstart.errors import Fields, PolicyError, UserError, WarmstartError
+from warmstart.images import reference as references
+from warmstart.job import Job
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
+from warmstart.policy.match import Grant, Matched, combine, matching
+from warmstart.profiles import registry
+from warmstart.record import Record, Seeded
+from warmstart.request import NOTHING, Request
+
+REFUSED = 1
+SHOWN = ("partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
+NO_JOB = 1  # any id will do: the preview looks up no job
+CACHE = "$WARMSTART_CACHE"  # stands for the job's cache, whose path depends on the run id
+NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
+
+
+class JobShown(TypedDict):
+    """The job as the options describe it."""
+
+    user: str
+    uid: int
+    partition: str
+    account: str
+    qos: str | None
+    job_name: str | None
+    array: str | None
+    constraint: str
+    node: str
+    comment: str
+
+
+class RuleShown(TypedDict):
+    """A rule, and whether and why it matches."""
+
+    name: str
+    place: str
+    matched: bool
+    reason: str
+
+
+# `from` is "job" or "policy".
+ImageShown = TypedDict("ImageShown", {"image": str, "from": str, "private": str, "allowed": bool, "reason": str})
+ProfileShown = TypedDict("ProfileShown", {"name": str, "from": str, "variables": dict[str, str]})
+
+
+class Scopes(TypedDict):
+    """The scopes that a job reads, most trusted first, and the one that it publishes to."""
+
+    read: list[str]
+    publish: str
+
+
+class Preview(TypedDict):
+    """What a job would get, as `warmstart plan --json` prints it."""
+
+    job: JobShown
+    nothing_because: str
+    mode: str
+    verdict: Fields | None
+    rules: list[RuleShown]
+    images: list[ImageShown]
+    profiles: list[ProfileShown]
+    left_out: list[str]
+    scopes: Scopes
+    environment: dict[str, str]
+    override: list[str]
+    rendezvous: dict[str, object] | None
+    keep: int | None
+    limits: dict[str, object]
+    steps: dict[str, list[str]]
+
+
+@click.command()
+@click.option("--user", help="The job's user; default: you.")
+@click.option("--partition", default="", help="The job's partition; without it no rule on partitions matches.")
+@click.option("--account", default="", help="The job's account.")
+@click.option("--qos", default="", help="The job's QOS.")
+@click.option("--job-name", default="", help="The job's name.")
+@click.option("--array", default="", help="JOBID_TASKID, for a task of an array.")
+@click.option("--constraint", default="", help="The job's value of --constraint.")
+@click.option("--node", help="The node that the job runs on; default: this host.")
+@click.option("--comment", default="", help='The job\'s comment, e.g. "warmstart: image=… profiles=…".')
+@click.option("--image", default="", help="The job's value of --container-image.")
+@json_option
+@click.pass_obj
+def plan(
+    installation: Installation,
+    *,
+    user: str | None,
+    partition: str,
+    account: str,
+    qos: str,
+    job_name: str,
+    array: str,
+    constraint: str,
+    node: str | None,
+    comment: str,
+    image: str,
+    as_json: bool,
+) -> None:
+    """Show what a job would get, rule by rule, and why.
+
+    The options describe the job. Its groups are those of the user on this node. Writes nothing, imports nothing, and
+    does not read the store. Works for any user who can read the policy's files.
+
+    Exit status: 0 the job would run; 1 it would be refused; 2 wrong usage, or no policy can be read.
+    """
+    job = _owned_by(user)._replace(partition=partition, account=account, comment=comment, pyxis_image=image)
+    job = job._replace(node=node or job.node, qos=qos, job_name=job_name, array=array, constraints=constraint)
+    try:
+        policy = current_policy(installation)
+    except PolicyError as error:
+        fail(error, hint_for(error))
+    off = installation.is_off
+    found = preview(policy.policy, job)
+    if as_json:
+        show_json({**found, "off": off, "policy": _origin(policy)})
+    else:
+        _print(found, policy, installation.off_file if off else "")
+    if found["verdict"]:
+        raise click.exceptions.Exit(REFUSED)
+
+
+def _owned_by(user: str | None) -> Job:
+    try:
+        found = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise click.BadParameter(f"no user {user!a} on this node", param_hint="--user") from None
+    here = os.uname().nodename.partition(".")[0]
+    return Job(
+        id=NO_JOB, uid=found.pw_uid, gid=found.pw_gid, user=found.pw_name, node=here, cluster="", partition="",
+        account="", nodelist="", het_id=None, constraints="", comment="", pyxis_image="",
+    )  # fmt: skip
+
+
+def preview(policy: Policy, job: Job) -> Preview:
+    """Return what the job would get: rules, images, profiles, scopes, environment, limits and steps."""
+    matches = matching(policy, job, partial(planning.groups, job))
+    grant = combine(policy, matches, job)
+    requested, invalid = _requested(job, grant)
+    steps, verdict = _steps(policy, job, grant, requested)
+    if invalid:
+        steps, verdict = NO_STEPS, invalid
+    return {
+        "job": {
+            "user": job.user,
+            "uid": job.uid,
+            "partition": job.partition,
+            "account": job.account,
+            "qos": job.qos,
+            "job_name": job.job_name,
+            "array": job.array,
+            "constraint": job.constraint,
+            "node": job.node,
+            "comment": job.comment,
+        },
+        "nothing_because": grant.reason,
+        "mode": "observe" if grant.observed else "enforce",
+        "verdict": verdict.as_audit() if verdict else None,
+        "rules": [_rule(match) for match in matches],
+        "images": _images(policy, job, grant, requested),
+        "profiles": _profiles(policy, grant, requested),
+        "left_out": _left_out(policy, grant, requested),
+        "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
+        "environment": grant.env,
+        "override": sorted(grant.override),
+        "rendezvous": grant.rendezvous._asdict() if grant.rendezvous else None,
+        "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
+        "limits": {
+            "images.wait": policy.images.wait,
+            **{f"seed.{key}": value for key, value in policy.seed._asdict().items()},
+            **{f"harvest.{key}": value for key, value in policy.harvest._asdict().items()},
+        },
+        "steps": steps,
+    }
+
+
+def _rule(match: Matched) -> RuleShown:
+    rule = match.rule
+    return {"name": rule.name, "place": rule.place, "matched": match.matched, "reason": match.reason}
+
+
+def _requested(job: Job, grant: Grant) -> tuple[Request, UserError | None]:
+    try:
+        return planning.request_of(job, grant), None
+    except UserError as error:
+        return NOTHING, error
+
+
+def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[dict[str, list[str]], UserError | None]:
+    """Return the names of the steps per hook, or none and the verdict if the job would be refused."""
+    try:
+        prolog = [step.name for step in planning.prolog(policy, job, grant, requested)]
+    except UserError as error:
+        return NO_STEPS, error
+    if not prolog:
+        return NO_STEPS, None
+    seeded = {name: Seeded("") for name in planning.profiles(policy, grant, requested)}
+    record = _record(job)._replace(publish_scope=grant.publish_scope, seeded=seeded, cache=CACHE)
+    epilog = [step.name for step in planning.epilog(policy, record)]
+    return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
+
+
+def _record(job: Job) -> Record:
+    return Record(
+        run_id="", boot_id="", job_id=job.id, view_id=job.view_id, uid=job.uid, gid=job.gid, user=job.user,
+        account=job.account, partition=job.partition, cluster=job.cluster, node=job.node, head=True,
+    )  # fmt: skip
+
+
+def _images(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[ImageShown]:
+    """Return every image, the job's own first, with the reason if it is refused."""
+    return [
+        *(_image(policy, job, text, requested) for text in requested.images),
+        *(_image(policy, job, text, None) for text in grant.images),
+    ]
+
+
+def _image(policy: Policy, job: Job, text: str, requested: Request | None) -> ImageShown:
+    """Return one image, of the job's request or, without one, of the policy."""
+    shown, problem, private = text, "", ""
+    try:
+        reference = planning.reference_of(requested, text) if requested else references.parse(text)
+        shown = reference.canonical()
+        if requested:
+            references.check_allowed(reference, policy.images.registries)
+        private = "".join(name for _, name in planning.private_images(policy, job, [reference]))
+    except WarmstartError as error:
+        problem = str(error)
+    return {
+        "image": shown,
+        "from": "job" if requested else "policy",
+        "private": private,
+        "allowed": not problem,
+        "reason": problem,
+    }
+
+
+def _profiles(policy: Policy, grant: Grant, requested: Request) -> list[ProfileShown]:
+    try:
+        names = planning.profiles(policy, grant, requested)
+    except UserError:
+        names = grant.profiles  # the job's own request is refused
+    return [
+        {
+            "name": name,
+            "from": "policy" if name in grant.profiles else "job",
+            "variables": registry.get(name, policy.profiles).environment(CACHE),
+        }
+        for name in names
+    ]
+
+
+def _left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
+    try:
+        return planning.left_out(policy, grant, requested)
+    except UserError:
+        return []  # the job's own request is refused
+
+
+def _origin(policy: CurrentPolicy) -> dict[str, object]:
+    problem = policy.problem.as_audit() if policy.problem else None
+    return {"file": policy.origin, "changed": policy.changed, "problem": problem}
+
+
+def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
+    if off_switch:
+        warn(f"switched off by {off_switch}: hooks do nothing until it is removed")
+    if policy.problem:
+        warn(f"{policy.problem}\nthe last good policy stays in force")
+    job = found["job"]
+    described = ", ".join(f"{key} {value}" for key, value in job.items() if key in SHOWN and value)
+    say(f"Job of {job['user']} (uid {job['uid']}): {described}\nPolicy: {policy.origin}")
+    rules = [(rule["name"], rule["matched"], rule["reason"]) for rule in found["rules"]]
+    show_table(("rule", "applies", "reason"), rules)
+    if found["mode"] == "observe":
+        say("Observed: hooks write into the audit log what is below, and touch nothing.", bold=True)
+    if found["nothing_because"]:
+        say(f"warmstart does nothing for this job: {found['nothing_because']}", bold=True)
+    elif found["verdict"]:
+        say(f"The job would be refused: {found['verdict']['reason']}\n{found['verdict']['hint']}", bold=True, fg="red")
+    elif not found["steps"]["prolog"]:
+        say("No rule gives this job anything, and it requests nothing.", bold=True)
+    _print_parts(found)
+
+
+def _print_parts(found: Preview) -> None:
+    if found["images"]:
+        rows = [(row["from"], row["private"], row["image"], row["reason"] or "allowed") for row in found["images"]]
+        show_table(("from", "private", "image", "verdict"), rows)
+    if found["profiles"]:
+        profiles = [
+            (row["name"], row["from"], " ".join(f"{key}={value}" for key, value in row["variables"].items()))
+            for row in found["profiles"]
+        ]
+        show_table(("profile", "from", "variables"), profiles)
+    if found["left_out"]:
+        say(f"Left out, because they need a constant path (policy: constant_path): {', '.join(found['left_out'])}")
+    if found["rendezvous"]:
+        rule = found["rendezvous"]
+        where = "also on shared nodes" if rule["shared_nodes"] else "if the first node is exclusive to the job"
+        say(f"Multi-node jobs get MASTER_ADDR and MASTER_PORT ({rule['low']}-{rule['high']}), {where}.")
+    if found["environment"]:
+        show_table(("variable", "value set by the policy"), list(found["environment"].items()))
+    if found["keep"]:
+        say(f"The job's TMPDIR stays on its nodes for {duration(found['keep'])} after the job.")
+    if found["override"]:
+        say(f"The user cannot override: {', '.join(found['override'])}")
+    if found["steps"]["prolog"]:
+        scopes = found["scopes"]
+        say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'no scope'}")
+        from warmstart.policy.schema import key_types
+
+        types = key_types()
+        limits = [f"{key} {written(types.get(key, ''), value)}" for key, value in found["limits"].items()]
+        say(f"Limits: {', '.join(limits)}")
+        for hook, steps in found["steps"].items():
+            say(f"{hook}: {' → '.join(steps)}")

@@ -1,0 +1,339 @@
+"""`warmstart policy`: check a policy file before it is installed, and show the policy in force."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from warmstart.cli.output import UNUSABLE, fail, json_option, rfc3339, say, show_fields, show_json, text, warn
+from warmstart.errors import PolicyError
+from warmstart.host.identity import Identity
+from warmstart.paths import Installation
+from warmstart.policy import trust
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
+from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
+from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
+from warmstart.policy.trust import TrustUnproven
+from warmstart.policy.units import BYTES, SECONDS
+from warmstart.profiles.defined import DefinedProfile
+from warmstart.slurm import nodes
+
+if TYPE_CHECKING:
+    from warmstart.doctor.finding import Result
+    from warmstart.policy.warnings import Known
+
+WRONG = 1
+Json = dict[str, object]
+_UNITS = {"duration": SECONDS, "size": BYTES, "share": {"%": 1}}  # by the schema's words for types
+
+
+@click.group()
+def policy() -> None:
+    """Check a policy file, or show the policy in force."""
+
+
+@policy.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False, allow_dash=True))
+@click.option(
+    "--offline", is_flag=True, help="Look up no accounts, names or settings: this host is not of the cluster."
+)
+@click.option(
+    "--slurm-conf",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="Also compare the policy's budgets with the timeouts in this slurm.conf, and take names from it.",
+)
+@json_option
+@click.pass_obj
+def check(
+    installation: Installation, /, file: str | None, *, offline: bool, slurm_conf: str | None, as_json: bool
+) -> None:
+    """Check a policy file (default: the installed one) with the conf.d beside it; - reads standard input.
+
+    Prints every problem as FILE:LINE:COLUMN: PROBLEM. What is probably a mistake is a warning: a rule that can never
+    match, a regular expression, a scope that revokes publishing. The files may belong to you instead of root. Users
+    and groups are looked up on this node, partitions and nodes in its slurm.conf. If the policy relies on what Slurm
+    enforces, slurmctld is asked whether it does.
+
+    Exit status: 0 the policy is good, or has warnings only; 1 it is not, or Slurm would kill a hook within its budget;
+    2 wrong usage, or it cannot be read.
+    """
+    from warmstart.policy import load, source
+    from warmstart.policy.warnings import Known, warnings
+
+    path = "-" if file == "-" else os.path.abspath(file) if file else installation.policy
+    users: Callable[[str], Identity | None] = _any_account if offline else load.node_user
+    try:
+        if path == "-":
+            texts = [source.read_draft("-", sys.stdin.buffer.read(source.LARGEST + 1))]
+        else:
+            texts = source.read(path, owners={0, os.geteuid()})
+        document = load.parsed(texts)
+        model = load.checked(document, users)
+        policy = load.resolve(model, users, str)
+    except PolicyInvalid as error:
+        _tell(path, as_json, error=error)
+        raise click.exceptions.Exit(WRONG) from None
+    except PolicyUnreadable as error:
+        fail(error, hint_for(error))
+    except PolicyError as error:
+        _tell(path, as_json, error=error)
+        raise click.exceptions.Exit(WRONG) from None
+    known = Known() if offline else _known(policy, slurm_conf)
+    found = [load.problem_at(document, fault) for fault in warnings(model, known)]
+    ignored = source.ignored(path) if path != "-" else []
+    found += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
+    critical = [] if offline else _unproven(policy, installation)
+    too_short = _timeouts(installation, policy, slurm_conf) if slurm_conf else []
+    _tell(path, as_json, rules=len(policy.rules), warned=sorted(found), critical=critical, too_short=too_short)
+    if critical or too_short:
+        raise click.exceptions.Exit(WRONG)
+
+
+def _tell(
+    path: str,
+    as_json: bool,
+    *,
+    error: PolicyError | None = None,
+    rules: int = 0,
+    warned: Sequence[Problem] = (),
+    critical: Sequence[TrustUnproven] = (),
+    too_short: Sequence[Result] = (),
+) -> None:
+    """Print the result of a check: problems and warnings with their places, then one line."""
+    problems = error.problems if isinstance(error, PolicyInvalid) else ()
+    if as_json:
+        rows = [_row(problem, "error") for problem in problems] + [_row(problem, "warning") for problem in warned]
+        if error is not None and not problems:
+            rows = [{"file": path, "line": None, "column": None, "severity": "error", "problem": str(error)}]
+        is_ok = error is None and not critical and not too_short
+        answer: Json = {"file": path, "ok": is_ok, "rules": rules, "problems": rows}
+        if error is not None:
+            answer.update(code=error.code, hint=error.hint)
+        answer["critical"] = [problem.as_audit() for problem in critical]
+        show_json({**answer, "timeouts": [result._asdict() for result in too_short]})
+        return
+    for line in [*map(str, problems)] or ([str(error)] if error else []):
+        say(line)
+    for problem in warned:
+        say(str(problem._replace(problem=f"warning: {problem.problem}")))
+    for unproven in critical:
+        warn(f"critical: {unproven} ({unproven.hint})")
+    for result in too_short:
+        warn(f"{result.check}: {result.found} ({result.change})")
+    if error is None:
+        counts = [_count(rules, "rule"), *([_count(len(warned), "warning")] if warned else [])]
+        say(f"{'the files are right' if critical or too_short else 'ok'}: {', '.join(counts)}")
+
+
+def _row(problem: Problem, severity: str) -> Json:
+    place: Json = {"file": problem.path, "line": problem.line, "column": problem.column}
+    return {**place, "severity": severity, "problem": problem.problem}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _any_account(name: str) -> Identity:
+    """Stand for an account of another host: each has ids of its own, far above limits.min_uid."""
+    number = (1 << 30) + zlib.crc32(name.encode())
+    return Identity(name, number, number)
+
+
+def _timeouts(installation: Installation, policy: Policy, path: str) -> list[Result]:
+    """Return what is wrong with the timeouts of a slurm.conf for the budgets of a policy."""
+    from warmstart.doctor import finding, slurm
+    from warmstart.doctor import slurm_conf as conf_files
+
+    hint = "give a slurm.conf that you can read, with all that it includes"
+    try:
+        conf = conf_files.read(path)
+    except OSError as error:
+        fail(error, hint)
+    if conf.missing:
+        warn(f"{path} includes {', '.join(conf.missing)}\n{hint}")
+        raise click.exceptions.Exit(UNUSABLE)
+    results = finding.run(slurm.TIMES, slurm.Slurm(conf, installation, policy))
+    return [result for result in results if result.status in finding.BAD]
+
+
+def _known(policy: Policy, path: str | None) -> Known:
+    """Return the names that this host knows: accounts, and partitions and nodes of a slurm.conf, if there is one."""
+    import grp
+    import pwd
+
+    from warmstart.doctor import installed, slurm_conf
+    from warmstart.policy.warnings import Known
+
+    try:
+        conf = slurm_conf.read(slurm_conf.find(path, installed.prefix(policy.paths.scontrol)))
+    except OSError:
+        return Known(None, None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
+    partitions = frozenset(conf.values.get("partitionname", [])) - {"DEFAULT"}
+    listed = ",".join(name for name in conf.values.get("nodename", []) if name != "DEFAULT")
+    try:
+        hosts = frozenset(nodes.expand(listed))
+    except ValueError:
+        hosts = frozenset()
+    if conf.missing:  # the names may stand in what is missing
+        partitions = hosts = frozenset()
+    return Known(partitions or None, hosts or None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
+
+
+def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:
+    def exists(name: str) -> bool:
+        try:
+            find(name)
+        except KeyError:
+            return False
+        return True
+
+    return exists
+
+
+def _unproven(policy: Policy, installation: Installation) -> list[TrustUnproven]:
+    """Ask the running slurmctld whether it enforces what the policy declares."""
+    if not trust.declared(policy):
+        return []
+    return trust.refuted(policy, trust.enforced(policy, installation, os.environ.get("SLURM_CONF", "")))
+
+
+@policy.command()
+@json_option
+@click.pass_obj
+def show(installation: Installation, as_json: bool) -> None:
+    """Show the policy in force, since when, and whether the files have changed since.
+
+    Only root can read the form that hooks compiled; for other users the files are compiled here, with the same result.
+
+    Exit status: 0 the files are in force; 1 they were changed and are rejected; 2 there is no policy.
+    """
+    try:
+        found = current_policy(installation)
+    except PolicyError as error:
+        fail(error, hint_for(error))
+    values = _values(found.policy)
+    rules = [_rule(rule) for rule in found.policy.rules]
+    since = _compiled_at(found.origin) if found.origin == installation.compiled_policy else None
+    if as_json:
+        problem = found.problem.as_audit() if found.problem else None
+        off = installation.is_off
+        state = {"file": found.origin, "compiled": since, "changed": found.changed, "problem": problem, "off": off}
+        show_json({**state, "policy": {**values, "rules": rules}})
+    else:
+        _print(installation, found, since)
+        _print_values(values, rules)
+    if found.problem:
+        raise click.exceptions.Exit(WRONG)
+
+
+def _print(installation: Installation, found: CurrentPolicy, since: str | None) -> None:
+    if installation.is_off:
+        warn(f"switched off by {installation.off_file}: hooks do nothing until it is removed")
+    say(f"{found.origin}: {_state(found, since)}")
+    if found.problem:
+        warn(str(found.problem))
+
+
+def _print_values(values: Json, rules: list[Json]) -> None:
+    from warmstart.policy.schema import key_types
+
+    types = key_types()
+    # Profiles of the site's own have the keys of `files`, as far as they have units.
+    pairs = [
+        (key, written(types.get(re.sub(r"^profiles\.[^.]+", "files", key), ""), value))
+        for key, value in _flat(values, "")
+    ]
+    for number, rule in enumerate(rules, 1):
+        pairs += [(f"rules[{number}].{key}", text(value)) for key, value in rule.items() if value]
+    show_fields(pairs)
+
+
+def _state(found: CurrentPolicy, since: str | None) -> str:
+    if found.problem:
+        return f"in force since {since}; the files were changed and are rejected"
+    if found.changed:
+        return "changed; the next hook puts it into force"
+    return f"in force since {since}" if since else "the hooks compile it when they need it"
+
+
+def _compiled_at(path: str) -> str | None:
+    try:
+        written = os.stat(path).st_mtime
+    except OSError:
+        return None
+    return rfc3339(written)
+
+
+def _values(policy: Policy) -> Json:
+    """Return everything but the rules, with the keys of the policy's YAML."""
+    accounts = {key: getattr(policy, key).name for key in ("store_user", "import_user", "validate_user")}
+    sections = ("paths", "audit", "images", "seed", "harvest", "maintenance", "limits", "trust", "on_error")
+    return {
+        **accounts,
+        "site_label": policy.site_label,
+        "constant_path": policy.constant_path,
+        "slurmctld": _slurmctld(policy),
+        **{key: _plain(getattr(policy, key)) for key in sections},
+        "profiles": {profile.name: _profile(profile) for profile in policy.profiles},
+    }
+
+
+def _profile(profile: DefinedProfile) -> Json:
+    return {key: value for key, value in profile._asdict().items() if key != "name"}
+
+
+def _plain(value: object) -> object:
+    """Convert a section's NamedTuples and tuples into dicts and lists, recursively, and patterns into their globs."""
+    if isinstance(value, Pattern):
+        return value.glob
+    if isinstance(value, tuple) and value and all(isinstance(item, Condition) for item in value):
+        return {item.attribute: [pattern.glob for pattern in item.patterns] for item in value}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: _plain(item) for key, item in value._asdict().items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _slurmctld(policy: Policy) -> Json | None:
+    keys = policy.slurmctld
+    return {**keys._asdict(), "user": keys.user.name, "attributes": list(keys.attributes)} if keys else None
+
+
+def _rule(rule: Rule) -> Json:
+    """Return a rule as the site wrote it, with globs instead of their compiled form."""
+    match = {condition.attribute: [pattern.glob for pattern in condition.patterns] for condition in rule.match}
+    publishers = [user.name for user in rule.publishers]
+    return {**rule._asdict(), "match": match, "publishers": publishers}
+
+
+def _flat(values: Json, prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield the values with their dotted keys."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for number, item in enumerate(value):
+                yield from _flat(item, f"{prefix}{key}[{number}].")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def written(kind: str, value: object) -> str:
+    """Format a value as a policy writes it: the number of a duration, a size or a share with its unit.
+
+    `kind` is the schema's word for the type of its key.
+    """
+    units = _UNITS.get(kind)
+    if units is None or not isinstance(value, int):
+        return text(value)
+    if not value:
+        return "-"  # no limit; a policy cannot write 0
+    name = max((unit for unit in units if value % units[unit] == 0), key=lambda unit: units[unit])
+    return f"{value // units[name]}{name}"

@@ -1,0 +1,204 @@
+"""`warmstart report`: what the hooks did in a time, as text, JSON or one HTML page."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import click
+
+from warmstart.audit.line import timestamp
+from warmstart.audit.query import LineFilter
+from warmstart.cli.audit_source import from_option, moment, opened_log, reading
+from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
+from warmstart.paths import Installation
+from warmstart.policy.units import SECONDS, format_duration, format_size
+from warmstart.report.prediction import Predicted, Prediction
+from warmstart.report.runs import runs
+from warmstart.report.summary import Counted, Hits, Summary, summarize
+from warmstart.report.values import as_objects
+
+NOTHING = 1
+DEFAULT_SINCE = "7d"
+HOURLY = 2 * SECONDS["d"]  # of a shorter time, the page shows hours
+
+
+@click.command()
+@click.option(
+    "--since",
+    metavar="AGO|DATE",
+    callback=moment,
+    default=DEFAULT_SINCE,
+    show_default=True,
+    help="Since then: 2h, 7d, or a date.",
+)
+@click.option("--until", metavar="AGO|DATE", callback=moment, help="Until then.")
+@from_option
+@click.option("--html", "page", type=click.Path(dir_okay=False), metavar="FILE", help="Write one HTML page instead.")
+@json_option
+@click.pass_obj
+def report(
+    installation: Installation,
+    *,
+    since: str,
+    until: str | None,
+    sources: tuple[str, ...],
+    page: str | None,
+    as_json: bool,
+) -> None:
+    """Show what warmstart did: jobs, hit rates, imports, time saved, what was cold and why, failures, slow hooks.
+
+    Reads audit logs. Each log is of one host: for the whole cluster collect them in a directory and give it with
+    --from. The page that --html writes needs nothing else, and asks for nothing.
+
+    Exit status: 0 there were runs of hooks in that time; 1 there were none; 2 wrong usage, or a log cannot be read.
+    """
+    log, prediction = opened_log(installation, sources), Prediction()
+    with reading(sources):
+        lines = prediction.watch(log.lines(LineFilter(since=since, until=until)))
+        found = summarize(runs(lines), by_hour=_is_short(since, until))
+    predicted = prediction.result()
+    if log.broken:
+        warn(f"skipped {log.broken} unreadable lines")
+    if not found.runs:
+        warn("no hook ran in that time")
+        raise click.exceptions.Exit(NOTHING)
+    if page:
+        _write(page, found, predicted)
+    elif as_json:
+        show_json(
+            {**{name: as_objects(value) for name, value in found._asdict().items()}, "observed": _plain(predicted)}
+        )
+    else:
+        _show(found)
+        if predicted.jobs:
+            _show_prediction(predicted)
+
+
+def _is_short(since: str, until: str | None) -> bool:
+    """Return whether hours tell more than days. Both moments sort as text."""
+    return since >= timestamp(time.time() - HOURLY) or (until is not None and until[:10] <= since[:10])
+
+
+def _plain(predicted: Predicted) -> object:
+    """Return what observed jobs would have had, None if there were none."""
+    return as_objects(predicted) if predicted.jobs else None
+
+
+def _write(path: str, found: Summary, predicted: Predicted) -> None:
+    from warmstart.report.page import page
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page(found, timestamp(time.time()), predicted))
+    except OSError as error:
+        fail(error)
+    say(f"wrote {path}, {format_size(os.path.getsize(path))}")
+
+
+def _show(found: Summary) -> None:
+    say(f"{found.first} to {found.last}, {found.nodes} nodes")
+    images, saved, entries = found.images, found.saved, found.entries
+    everything = Hits("", sum(hits.warm for hits in found.profiles), sum(hits.cold for hits in found.profiles))
+    _table(
+        ("what", "number", "of which"),
+        [
+            ("job starts", found.jobs, f"{found.users} users"),
+            ("caches warm", _percent(everything), f"{everything.warm} of {everything.warm + everything.cold}"),
+            (
+                "imports",
+                images.imported,
+                f"{format_size(images.imported_bytes)}; {_half(images.import_p50, images.import_p95)}",
+            ),
+            ("imports avoided", images.avoided, "uses of images on every node, less the imports"),
+            ("waits for imports", images.waits, _half(images.wait_p50, images.wait_p95)),
+            (
+                "time saved on imports",
+                format_duration(saved.seconds),
+                f"{saved.counted} images; {saved.unknown} without an estimate",
+            ),
+            ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
+            (
+                "added to the store",
+                format_size(_added(found)),
+                "images and bundles; what left it again is not subtracted",
+            ),
+            ("bundles removed", found.removed_bundles, ""),
+            ("images evicted", found.evicted_images, ""),
+        ],
+    )
+    _hits("profile", found.profiles)
+    _hits("user", found.by_user)
+    _counts("cold, although there were entries", found.cold_anyway)
+    _counts("entries rejected", entries.rejected)
+    _counts("jobs refused", found.refused)
+    _counts("nodes drained", found.drained)
+    _counts("failures (step: code)", found.failed)
+    _table(
+        ("hook", "p50", "p95", "p99", "longest", "runs", "failed"),
+        [
+            (
+                times.hook,
+                *map(format_duration, (times.p50, times.p95, times.p99, times.longest)),
+                times.runs,
+                times.failed,
+            )
+            for times in found.hooks
+        ],
+    )
+    _counts("image", found.top_images)
+
+
+def _show_prediction(predicted: Predicted) -> None:
+    images = predicted.imports + predicted.avoided
+    say("")
+    say("Observed jobs, if they were enforced:", bold=True)
+    show_table(
+        ("what", "number", "of which"),
+        [
+            ("prologs", predicted.jobs, "on each node of each job"),
+            *(
+                (f"{hits.name}: warm", _percent(hits), f"{hits.warm} of {hits.warm + hits.cold}")
+                for hits in predicted.profiles
+            ),
+            ("imports", predicted.imports, ""),
+            ("imports avoided", predicted.avoided, f"of {images} images"),
+            (
+                "time saved on imports",
+                format_duration(predicted.saved_s),
+                f"{predicted.saves_unknown} images without an estimate",
+            ),
+            ("jobs refused", predicted.refused, ""),
+            ("nodes drained", predicted.drains, ""),
+        ],
+    )
+
+
+def _added(found: Summary) -> int:
+    return sum(period.imported_bytes + period.published_bytes for period in found.periods)
+
+
+def _hits(what: str, found: Sequence[Hits]) -> None:
+    _table(
+        (what, "warm", "starts", "cold"),
+        [(hits.name, _percent(hits), hits.warm + hits.cold, hits.cold) for hits in found],
+    )
+
+
+def _counts(what: str, found: Sequence[Counted]) -> None:
+    _table(("times", what), [(one.times, one.name) for one in found])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        say("")
+        show_table(columns, rows)
+
+
+def _percent(hits: Hits) -> str:
+    return f"{100 * hits.rate:.1f}%" if hits.warm + hits.cold else "-"
+
+
+def _half(half: float, most: float) -> str:
+    return f"half within {format_duration(half)}, 95% within {format_duration(most)}" if most else ""

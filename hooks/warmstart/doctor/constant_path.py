@@ -1,0 +1,123 @@
+"""Checks of the constant path: this node provides it in the way that the policy names (docs/start/inside-the-job.md).
+
+Several tools write the cache's path into their entries, so a warm cache at another path misses silently.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from warmstart.doctor import namespaces, slurm_conf
+from warmstart.doctor.containers import HOOK, Tasks
+from warmstart.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor.slurm import is_ours
+from warmstart.policy.compiled import Policy
+
+SCRIPT = "job-container"
+
+
+def constant_path(seen: Tasks) -> Iterator[Finding]:
+    """Check that this node has what `constant_path` needs; if it is none, suggest a way that works here."""
+    policy = seen.slurm.policy
+    if policy is None:
+        yield Finding(UNKNOWN, "constant_path is unknown without a policy", "fix the policy first")
+    elif policy.constant_path == "none":
+        yield from _unused(seen, policy)
+    else:
+        problem = PROBLEMS[policy.constant_path](seen, policy)
+        if problem is None:
+            yield Finding(OK, f"constant_path is {policy.constant_path}, and this node supports it")
+        else:
+            found, change = problem
+            words = f"constant_path is {policy.constant_path}, but {found}: jobs do not find their cache there"
+            yield Finding(WRONG, words, change)
+
+
+def _unused(seen: Tasks, policy: Policy) -> Iterator[Finding]:
+    ways = [way for way in ("spank", "namespace", "link") if PROBLEMS[way](seen, policy) is None]
+    if ways:
+        found = f"constant_path is none, so profiles that need one are left out; this node supports {ways[0]}"
+        yield Finding(ADVICE, found, f"set constant_path: {ways[0]}")
+    else:
+        yield Finding(OK, "constant_path is none: each bare job has its cache at a path of its own")
+
+
+def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
+    if seen.spank is None:
+        return "the SPANK plugin is not loaded", "load it (docs/guides/spank-plugin.md), or set constant_path: none"
+    return None
+
+
+def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
+    ours, kind, found = seen.slurm.hook(SCRIPT), namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
+    key = "clone_ns_script: " if kind == namespaces.LINUX else "CloneNSScript="
+    if not found.nodes or not all(is_ours(node.script, ours) for node in found.nodes):
+        if found.ignored:
+            problem = f"Slurm ignores CloneNSScript on a line of its own in {found.path}"
+            return problem, f"write {key}{ours} at the end of the line that begins with BasePath= or NodeName="
+        problem = f"{key[:-1].rstrip(':')} in {found.path} is not warmstart's on all nodes"
+        return problem, f"set {key}{ours} (Slurm 24.11 and later)"
+    if not os.access(ours, os.X_OK):
+        return f"{ours} is missing or not executable", "run make install"
+    return None
+
+
+def _link_problem(seen: Tasks, policy: Policy) -> tuple[str, str] | None:
+    parent = os.path.dirname(policy.paths.cache)
+    found_in = namespaces.read(seen.slurm.conf)
+    if not found_in.nodes or not all(parent in (node.dirs or namespaces.DEFAULT_DIRS) for node in found_in.nodes):
+        problem = f"Slurm does not give each job a {parent} of its own"
+        return problem, f"add {parent} to Dirs in {found_in.path} (Slurm 23.02 and later)"
+    try:
+        found = os.lstat(parent)
+    except OSError as error:
+        return f"{parent}: {error.strerror}", f"install -d -m 755 {parent}"
+    if found.st_uid != 0 or not stat.S_ISDIR(found.st_mode):
+        return f"{parent} is not a directory owned by root", f"install -d -m 755 {parent}"
+    return None
+
+
+def _enroot_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
+    if not seen.enroot_hook:
+        return f"{seen.enroot}/hooks.d/{HOOK} is missing", "install it there (docs/guides/enroot-hook.md)"
+    return None
+
+
+# What prevents each value of `constant_path`, and what to change; None if nothing does.
+PROBLEMS = {
+    "spank": _spank_problem,
+    "namespace": _namespace_problem,
+    "link": _link_problem,
+    "enroot": _enroot_problem,
+}
+
+
+def base_path(seen: Tasks) -> Iterator[Finding]:
+    """Check for foreign mounts below BasePath: Slurm empties it recursively, mounted file systems included."""
+    bases = [node.base for node in namespaces.read(seen.slurm.conf).nodes if "%" not in (node.base or "%")]
+    foreign = [target for target in slurm_conf.mount_points() for base in bases if _is_foreign(target, base)]
+    if foreign:
+        found = f"{', '.join(sorted(set(foreign)))}: mounted below BasePath, where Slurm removes all files after a job"
+        yield Finding(WRONG, found, "mount it elsewhere")
+    else:
+        yield Finding(OK, "only Slurm's own mounts are below BasePath")
+
+
+def _is_foreign(target: str, base: str) -> bool:
+    """Return whether a mount point below `base` is not Slurm's.
+
+    Slurm mounts BasePath (or, with several slurmds per host, a directory per slurmd), and in it JOB and JOB/.ns;
+    namespace/linux mounts JOB/.ns/mnt, pid and user.
+    """
+    if not target.startswith(f"{base}/"):
+        return False
+    parts = target[len(base) + 1 :].split("/")
+    job = next((at for at, part in enumerate(parts) if part.isdigit()), None)
+    if job is None:
+        return len(parts) > 1
+    return job > 1 or parts[job + 1 :] not in ([], [".ns"], *([".ns", name] for name in ("mnt", "pid", "user")))
+
+
+CHECKS = {"slurm.base-path": base_path, "slurm.constant-path": constant_path}

@@ -1,0 +1,195 @@
+"""Checks of what a job's tasks see: the task prolog with pyxis, the SPANK plugin, the job's mount namespace.
+
+pyxis runs the task prolog inside the container; if the file is missing there, every task fails
+(docs/reference/enroot-and-pyxis.md, docs/guides/enroot-hook.md).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from warmstart.doctor import installed, namespaces, plugins, slurm_conf
+from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_ours
+from warmstart.doctor.slurm_conf import Plugin
+
+ENROOT = "/etc/enroot"
+HOOK = "40-warmstart.sh"
+PLUGIN = "warmstart.so"
+PYXIS = "spank_pyxis.so"
+
+
+class Tasks(NamedTuple):
+    """slurm.conf, the SPANK plugins in order, and enroot's configuration directory."""
+
+    slurm: Slurm
+    plugins: tuple[Plugin, ...]
+    enroot: str
+
+    @property
+    def spank(self) -> Plugin | None:
+        """The plugin of warmstart, None if it is not loaded."""
+        return next((plugin for plugin in self.plugins if plugin.name == PLUGIN), None)
+
+    @property
+    def pyxis(self) -> Plugin | None:
+        """The plugin of pyxis, None if it is not loaded."""
+        return next((plugin for plugin in self.plugins if plugin.name == PYXIS), None)
+
+    @property
+    def enroot_hook(self) -> bool:
+        """Whether enroot runs warmstart's hook in containers."""
+        return os.access(f"{self.enroot}/hooks.d/{HOOK}", os.X_OK)
+
+
+def tasks(slurm: Slurm, enroot: str = ENROOT) -> Tasks:
+    """Return the subject of these checks."""
+    path = slurm.conf.last("PlugStackConfig") or slurm.conf.sibling("plugstack.conf")
+    return Tasks(slurm, tuple(slurm_conf.plugins(path)), enroot)
+
+
+def task_prolog(seen: Tasks) -> Iterator[Finding]:
+    """Check TaskProlog: without it bare jobs get no environment and no verdict; a missing file fails every task."""
+    ours, value = seen.slurm.hook("task-prolog"), seen.slurm.conf.last("TaskProlog")
+    if value and not _users_can_run(value):
+        found = f"TaskProlog is {value}, which is missing, or users cannot execute it: every task of every job fails"
+        yield Finding(CRITICAL, found, "run make install" if value == ours else f"set TaskProlog={ours}")
+    elif not is_ours(value or "/", ours):
+        if not value and seen.enroot_hook and seen.pyxis:
+            found = (
+                "TaskProlog is not set: containers use the enroot hook; bare steps get an environment only from SPANK"
+            )
+            yield Finding(OK if seen.spank else ADVICE, found, "" if seen.spank else "load the SPANK plugin")
+        else:
+            found = f"TaskProlog is {value or 'not set'}: jobs get no environment"
+            yield Finding(WRONG, found, f"set TaskProlog={ours}")
+    else:
+        yield Finding(OK, f"TaskProlog runs {ours}")
+
+
+def _users_can_run(path: str) -> bool:
+    return os.path.isfile(path) and os.stat(path).st_mode & 0o005 == 0o005
+
+
+def needs_slurmstepd(release: tuple[int, ...] | None) -> bool:
+    """Return whether Slurm runs TaskProlog by way of slurmstepd (its changelog, 24.11.7 and 25.05.2)."""
+    return release is not None and ((24, 11) <= release < (24, 11, 7) or (25, 5) <= release < (25, 5, 2))
+
+
+def pyxis(seen: Tasks) -> Iterator[Finding]:
+    """Check that containers have the task prolog and warmstart's state, or that TaskProlog is unset; and the hook."""
+    libexec = os.path.dirname(seen.slurm.hook("task-prolog"))
+    missing = [path for path in (libexec, seen.slurm.installation.var) if not _is_mounted(seen.enroot, path)]
+    if seen.pyxis is None:
+        yield Finding(OK, "pyxis is not loaded")
+    elif seen.slurm.conf.last("TaskProlog") and needs_slurmstepd(seen.slurm.version):
+        found = "this release of Slurm runs TaskProlog by way of slurmstepd, which no container has: every task fails"
+        change = "unset TaskProlog; the enroot hook and the SPANK plugin do its work. Or upgrade to 24.11.7 or 25.05.2"
+        yield Finding(CRITICAL, found, change)
+    elif seen.slurm.conf.last("TaskProlog") and missing:
+        found = (
+            f"pyxis runs TaskProlog inside of containers, where {' and '.join(missing)} is missing: every task fails"
+        )
+        change = "bind them into containers, or unset TaskProlog and use the enroot hook (docs/guides/enroot-hook.md)"
+        yield Finding(CRITICAL, found, change)
+    elif not seen.slurm.conf.last("TaskProlog") and not seen.enroot_hook:
+        found = f"neither TaskProlog nor {seen.enroot}/hooks.d/{HOOK} is set up: containers get no environment or cache"
+        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/enroot-hook.md)")
+    elif not seen.enroot_hook:
+        found = f"{seen.enroot}/hooks.d/{HOOK} is missing: containers cannot see the job's cache"
+        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/enroot-hook.md)")
+    elif seen.slurm.conf.last("TaskProlog") and seen.slurm.version is None:
+        yield NO_RELEASE
+    else:
+        yield Finding(OK, "containers get the job's environment and cache")
+
+
+def spank(seen: Tasks) -> Iterator[Finding]:
+    """Check the optional plugin: if loaded, it is on the node, fits Slurm's release and agrees with the policy."""
+    plugin, policy = seen.spank, seen.slurm.policy
+    if plugin is None:
+        yield Finding(OK, "the SPANK plugin is not loaded (it is optional)")
+        return
+    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
+    if not places and not os.path.isabs(plugin.path):
+        found = f"where Slurm looks for {plugin.path} is unknown"
+        yield Finding(UNKNOWN, found, "correct paths.scontrol in the policy, or write the whole path")
+        return
+    unfit = _unfit(plugin.path, plugins.find(plugin.path, places), seen.slurm.version)
+    bad = [unfit] if unfit else []
+    for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
+        has = plugin.argument(key) or default
+        if policy is not None and has != getattr(policy.paths, key):
+            bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
+    if bad:
+        yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/spank-plugin.md")
+    elif seen.slurm.version is None:
+        yield NO_RELEASE
+    elif seen.pyxis and seen.plugins.index(plugin) < seen.plugins.index(seen.pyxis):
+        found = f"{PLUGIN} is listed before pyxis, so it does not notice when a user's mount hides the cache"
+        yield Finding(ADVICE, found, "list it after pyxis")
+    else:
+        yield Finding(OK, f"{plugin.path} is loaded")
+
+
+def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:
+    """Return why Slurm does not load a plugin, "" if it does."""
+    if not path:
+        return f"{name} is not on this node"
+    built = plugins.built_for(path)
+    if built is None:
+        return f"{path} is not a plugin for this machine"
+    if release is not None and built[:2] != release[:2]:
+        return f"it was built for Slurm {_text(built)}, so Slurm {_text(release)} does not load it"
+    return ""
+
+
+def namespace(seen: Tasks) -> Iterator[Finding]:
+    """Check what BasePath and Dirs hide from jobs. A BasePath below /tmp is a fatal error in slurmd 22.05."""
+    kind, found_in = namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
+    if not kind:
+        yield Finding(OK, "jobs have no mount namespace of their own")
+        return
+    bases = [node.base for node in found_in.nodes if node.base]
+    dirs = [path for node in found_in.nodes for path in node.dirs]
+    policy, installation = seen.slurm.policy, seen.slurm.installation
+    ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
+    if policy and policy.constant_path in ("spank", "namespace"):
+        ours.append(policy.paths.cache)
+    bad = [f"BasePath {base} is below /tmp or /dev/shm" for base in bases if _hides(HIDDEN, base)]
+    bad += [f"{path} is below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if _hides((place,), path)]
+    if not bases:
+        yield Finding(UNKNOWN, f"Slurm uses {kind}, but {found_in.path} sets no base path")
+    elif bad:
+        yield Finding(WRONG, "; ".join(bad), "move it: jobs cannot see files there")
+    else:
+        yield Finding(OK, f"{kind} hides no directory that jobs need")
+
+
+def _text(found: tuple[int, ...]) -> str:
+    return f"{found[0]}.{found[1]:02}"
+
+
+def _is_mounted(enroot: str, path: str) -> bool:
+    """Return whether enroot's mounts.d binds a directory into every container at the same path."""
+    for name in glob.glob(f"{glob.escape(enroot)}/mounts.d/*.fstab"):
+        with open(name, encoding="utf-8", errors="replace") as file:
+            rows = [line.split() for line in file if not line.lstrip().startswith("#")]
+        if any(len(row) > 1 and row[0] == row[1] and _hides((row[0],), path) for row in rows):
+            return True
+    return False
+
+
+def _hides(places: tuple[str, ...], path: str) -> bool:
+    return any(f"{path}/".startswith(f"{place.rstrip('/')}/") for place in places)
+
+
+CHECKS = {
+    "slurm.task-prolog": task_prolog,
+    "slurm.pyxis": pyxis,
+    "slurm.spank": spank,
+    "slurm.namespace": namespace,
+}

@@ -1,0 +1,170 @@
+"""Checks of kernel features and programs that decide how warmstart works on this node. They try the real operations.
+
+A process in a mount namespace of its own does what a prolog does, in a directory of the workspaces' parent. When it
+ends, the kernel removes the namespace with its mounts and loop devices. If doctor is killed, its next run removes the
+directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from warmstart.doctor.finding import ADVICE, AS_ROOT, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor.node import Node, limits
+from warmstart.errors import WarmstartError
+from warmstart.harvest.pack import pack
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir, remove_tree, weakness
+from warmstart.host.identity import ROOT, Identity
+from warmstart.host.namespaces import enter_new
+from warmstart.host.worker import Worker
+from warmstart.images import scratch
+from warmstart.images.scratch import Caps
+from warmstart.profiles import registry
+from warmstart.seed import overlay
+from warmstart.slurm import commands
+
+PREFIX = ".doctor-"
+SECONDS = 20.0
+SAMPLE = Caps(size=1 << 20, files=16)
+MAP = "seeded files appear as the job's own"
+NO_MAP = "this kernel cannot map ids there, so seeded files appear as root's, mode 0666 (docs/reference/seeding.md)"
+LOAD = "load the modules overlay, squashfs and loop (/dev/loop-control)"
+_Answer = TypeVar("_Answer")
+
+
+class _Shown(NamedTuple):
+    """Why the sample job sees no bundle ("" if it does), and whether ids are mapped."""
+
+    problem: str
+    mapped: bool
+
+
+def seeding(node: Node) -> Iterator[Finding]:
+    """Seed a sample job: mount one bundle and build one overlay on it."""
+    if obstacle := _obstacle(node):
+        yield obstacle
+        return
+    shown = _try(node, _show)
+    if shown.problem:
+        found = f"cannot show bundles through an overlay ({shown.problem}): they are extracted, so jobs start later"
+        yield Finding(ADVICE, found, LOAD)
+    else:
+        yield Finding(OK, f"jobs see bundles through an overlay; {MAP if shown.mapped else NO_MAP}")
+
+
+def workspace_limits(node: Node) -> Iterator[Finding]:
+    """Make a loop file system as prolog does for a workspace if `limits.workspace` is set."""
+    if node.policy.limits.workspace is None:
+        yield from limits(node)
+    elif obstacle := _obstacle(node):
+        yield obstacle
+    elif _try(node, _make):
+        yield Finding(OK, "limits.workspace is enforced by a file system for each workspace")
+    else:
+        found = "no file system for each workspace: limits.workspace limits nothing"
+        yield Finding(WRONG, found, f"provide {scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)")
+
+
+def image_limits(node: Node) -> Iterator[Finding]:
+    """Make a loop file system as imports do, to bound the size of an image's unpacked layers."""
+    if obstacle := _obstacle(node):
+        yield obstacle
+    elif _try(node, _make):
+        yield Finding(OK, "images.max_size and images.max_files are enforced by a file system for each import")
+    else:
+        found = "no file system for each import: images.max_size and images.max_files are only checked once a second"
+        change = f"provide {scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)"
+        yield Finding(ADVICE, found, change)
+
+
+def job_ends(node: Node) -> Iterator[Finding]:
+    """Check for squeue, from which epilogs learn how a job ended. The policy or a job's request can require success."""
+    policy = node.policy
+    squeue = commands.squeue(policy.paths.scontrol)
+    if os.access(squeue, os.X_OK):
+        yield Finding(OK, f"epilogs can query how a job ended ({squeue})")
+        return
+    given = {profile for rule in policy.rules for profile in rule.profiles}
+    careful = [name for name in registry.names(policy.profiles) if registry.get(name, policy.profiles).after_success]
+    whose = "any profile" if policy.harvest.only_successful else ", ".join(careful)
+    found = f"{squeue} is missing: no job counts as successful, so nothing of {whose} is harvested"
+    # Advice even if no rule gives such a profile: jobs may request one.
+    status = WRONG if policy.harvest.only_successful or not given.isdisjoint(careful) else ADVICE
+    yield Finding(status, found, "install Slurm's client commands, or correct paths.scontrol (same directory)")
+
+
+def _obstacle(node: Node) -> Finding | None:
+    """Return a finding if nothing can be tried in the workspaces' parent, else None."""
+    parent = node.policy.paths.workspace
+    if not os.path.isdir(parent):
+        return Finding(UNKNOWN, f"{parent} does not exist yet", "run a job first")
+    found = os.stat(parent)
+    if os.geteuid() != 0 or weakness(found):
+        return Finding(UNKNOWN, "not tried: it takes root, and a directory that only root can change", AS_ROOT)
+    return None
+
+
+def _try(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
+    """Call `trial(parent, name)` for a new directory, as root in a process of its own."""
+    parent = node.policy.paths.workspace
+    with _trial_directory(parent) as name, Worker(ROOT) as worker:
+        return worker.run(after(SECONDS), trial, parent, name)
+
+
+@contextmanager
+def _trial_directory(parent: str) -> Iterator[str]:
+    """Make a directory for a `with` block and yield its name. Removes those of doctors that were killed."""
+    with opened_dir(parent) as fd:
+        for left in os.listdir(fd):
+            if left.startswith(PREFIX) and not os.path.exists(f"/proc/{left.removeprefix(PREFIX)}"):
+                remove_tree(fd, left, after(SECONDS))
+        name = f"{PREFIX}{os.getpid()}"
+        remove_tree(fd, name, after(SECONDS))
+        os.mkdir(name, 0o700, dir_fd=fd)
+        try:
+            yield name
+        finally:
+            remove_tree(fd, name, after(SECONDS))
+
+
+def _show(parent: str, name: str) -> _Shown:
+    """Pack a bundle, mount it and show it as a job's cache."""
+    from warmstart.seed import node_cache
+    from warmstart.seed.node_cache import Copy
+
+    enter_new()
+    base = f"{parent}/{name}"
+    for folder in ("entries", "bundles", "cache", "cache/x"):
+        os.mkdir(f"{base}/{folder}", 0o700)
+    with opened_dir(base) as run:
+        try:
+            copy = Copy(f"{base}/bundles", "0" * 64, 0)
+            os.close(pack(f"{base}/entries", copy.path, after(SECONDS)))
+            layers = node_cache.mounted(f"{base}/layers", [copy], after(SECONDS))
+            with overlay.JobIds(Identity("nobody", 65534, 65534)) as nobody:
+                mapped = overlay.build(run, "x", layers, [], nobody)
+        except WarmstartError as error:
+            return _Shown(str(error), mapped=False)
+        except OSError as error:
+            return _Shown(error.strerror or str(error), mapped=False)
+    return _Shown("", mapped)
+
+
+def _make(parent: str, name: str) -> bool:
+    enter_new()
+    base = f"{parent}/{name}"
+    os.mkdir(f"{base}/work", 0o700)
+    with opened_dir(base) as fd:
+        return scratch.mount_loop_filesystem(fd, base, "work", SAMPLE)
+
+
+CHECKS = {
+    "node.limits": workspace_limits,
+    "node.seeding": seeding,
+    "node.image-limits": image_limits,
+    "node.job-ends": job_ends,
+}

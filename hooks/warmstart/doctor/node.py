@@ -1,0 +1,397 @@
+"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and pending journals and bundles."""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import os
+import pwd
+import stat
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from warmstart.audit import pending
+from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
+from warmstart.doctor.mounts import SHARED, mount_of
+from warmstart.errors import WarmstartError
+from warmstart.harvest import pack
+from warmstart.host import process
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir, weakness
+from warmstart.images import choice
+from warmstart.images.credentials import CredentialsUnusable, login_at
+from warmstart.images.importers import base
+from warmstart.images.imports import requests, verify
+from warmstart.paths import Installation, NodePaths, longest_node_name
+from warmstart.policy.compiled import Policy
+from warmstart.policy.units import format_duration, format_size
+from warmstart.session import NODE_INTERVAL_S
+
+ACCOUNTS = ("store_user", "import_user", "validate_user")
+POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
+LEAST_FREE = 5  # percent, of bytes and of inodes
+LEAST_BYTES, LEAST_INODES = 64 << 20, 1000  # of the disks with state and audit log, whose files are small
+# Debian's names; most other distributions have the same.
+PACKAGES = {
+    "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools", "prlimit": "util-linux", "unshare": "util-linux",
+    "nsenter": "util-linux", "setpriv": "util-linux", "skopeo": "skopeo", "umoci": "umoci", "enroot": "enroot",
+}  # fmt: skip
+VERSIONS = {verify.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version", choice.ENROOT: "version"}  # others: --version
+PROGRAMS = (
+    verify.UNSQUASHFS,
+    pack.MKSQUASHFS,
+    base.PRLIMIT,
+    process.UNSHARE,
+    process.NSENTER,
+    process.SETPRIV,
+)
+WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
+PROBE = ".doctor"
+
+
+class Node(NamedTuple):
+    """The installation and the policy in force."""
+
+    installation: Installation
+    policy: Policy
+
+    def nodes(self) -> list[NodePaths]:
+        """Return the directories of this host's nodes."""
+        return [self.installation.node(name) for name in self.installation.nodes()]
+
+
+def accounts(node: Node) -> Iterator[Finding]:
+    """Check the three accounts: distinct unprivileged uids, the same as when the policy was compiled."""
+    bad, seen = [], set()
+    for key in ACCOUNTS:
+        account = getattr(node.policy, key)
+        try:
+            found = pwd.getpwnam(account.name)
+        except KeyError:
+            bad.append(f"{key} {account.name} does not exist")
+            continue
+        groups = {_group(gid) for gid in os.getgrouplist(found.pw_name, found.pw_gid)}
+        if (found.pw_uid, found.pw_gid) != (account.uid, account.gid):
+            bad.append(f"{account.name} is {found.pw_uid}:{found.pw_gid}, but hooks use {account.uid}:{account.gid}")
+        if found.pw_uid == 0 or groups & POWERFUL:
+            bad.append(f"{account.name} is privileged (uid {found.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
+        if found.pw_uid in seen:
+            bad.append(f"{account.name} shares uid {found.pw_uid} with another of the three")
+        seen.add(found.pw_uid)
+    if bad:
+        yield Finding(WRONG, "; ".join(bad), "create three unprivileged system accounts, the same on every node")
+    else:
+        yield Finding(OK, "store_user, import_user and validate_user are three unprivileged accounts")
+
+
+def state(node: Node) -> Iterator[Finding]:
+    """Check that only root can change warmstart's state, because root trusts its contents."""
+    yield from _owned_by_root(node.installation.var, CRITICAL, "hooks create it")
+
+
+def workspace(node: Node) -> Iterator[Finding]:
+    """Check that only root can rename entries of the workspaces' parents, or create a parent that is missing."""
+    root = node.policy.paths.workspace
+    for path in [f"{root}/{name}" for name in node.installation.nodes()] or [root]:
+        yield from _owned_by_root(path, WRONG, "the first prolog creates it")
+
+
+def tmpdir(node: Node) -> Iterator[Finding]:
+    """Check that a path in TMPDIR fits into a Unix socket's address. If not, jobs keep their own TMPDIR."""
+    names = [os.path.basename(paths.root) for paths in node.nodes()] or [os.uname().nodename.partition(".")[0]]
+    most = longest_node_name(node.policy.paths.workspace)
+    longer = [name for name in names if len(name) > most]
+    if longer:
+        found = f"jobs on {', '.join(longer)} keep their own TMPDIR: paths in the workspace are too long for sockets"
+        change = f"make paths.workspace {max(map(len, longer)) - most} bytes shorter"
+        yield Finding(WRONG, found, change)
+    else:
+        yield Finding(OK, f"paths in TMPDIR are short enough for sockets (node names: at most {most} bytes)")
+
+
+def file_system(node: Node) -> Iterator[Finding]:
+    """Check that workspaces are on a local disk: a job that hangs on a file server would hang its epilog."""
+    kind, mount_point = mount_of(os.path.realpath(_existing(node.policy.paths.workspace)))
+    if kind in SHARED or kind.startswith("fuse"):
+        found = f"the workspace is on {kind} ({mount_point}), which is not a local file system"
+        yield Finding(WRONG, found, "put paths.workspace on a local disk")
+    elif kind in ("tmpfs", "ramfs"):
+        found = f"the workspace is on {kind} ({mount_point}), which uses memory"
+        yield Finding(ADVICE, found, "put paths.workspace on a local disk")
+    else:
+        yield Finding(OK, f"the workspace is on {kind} ({mount_point})")
+
+
+def leases(node: Node) -> Iterator[Finding]:
+    """Take a lease: with one, copying an image starts only when nobody has it open for writing (fcntl(2))."""
+    path = node.policy.paths.workspace
+    if not os.path.isdir(path):
+        yield Finding(UNKNOWN, f"{path} does not exist yet", "run a job first")
+    elif os.geteuid() != 0 or os.stat(path).st_uid != 0:
+        yield Finding(UNKNOWN, "not tried: it takes root, and a directory that root owns", AS_ROOT)
+    elif problem := _lease_problem(path):
+        found = f"leases (F_SETLEASE) do not work in {path}: {problem}"
+        yield Finding(WRONG, found, "use a local file system (ext4, xfs, btrfs)")
+    else:
+        yield Finding(OK, f"leases work in {path}")
+
+
+def space(node: Node) -> Iterator[Finding]:
+    """Check for free space and inodes: a job whose workspace cannot be made runs cold."""
+    path = _existing(node.policy.paths.workspace)
+    seen = os.statvfs(path)
+    free = 100 * seen.f_bavail / max(seen.f_blocks, 1)
+    inodes = 100 * seen.f_favail / seen.f_files if seen.f_files else 100.0  # btrfs has no such limit
+    words = f"{free:.0f}% of the bytes and {inodes:.0f}% of the inodes are free where workspaces are"
+    if min(free, inodes) < LEAST_FREE:
+        yield Finding(WRONG, words, "free space, or give paths.workspace a file system of its own")
+    else:
+        yield Finding(OK, words)
+
+
+def disks(node: Node) -> Iterator[Finding]:
+    """Check the disks of state and audit log: a read-only state drains the node, a full one lets jobs run cold."""
+    places = (
+        ("warmstart's state", node.installation.var, CRITICAL, "every prolog fails and drains the node"),
+        ("the audit log", os.path.dirname(node.policy.paths.audit), WRONG, "events wait in journals"),
+    )
+    bad = False
+    for what, path, if_read_only, cost in places:
+        seen = os.statvfs(_existing(path))
+        is_full = seen.f_bavail * seen.f_frsize < LEAST_BYTES or (seen.f_files and seen.f_favail < LEAST_INODES)
+        if seen.f_flag & os.ST_RDONLY:
+            found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
+            yield Finding(if_read_only, found, "see dmesg; repair it, or mount -o remount,rw")
+        elif is_full:
+            found = f"the disk of {what} ({path}) is full: jobs run cold, and events wait in journals"
+            yield Finding(WRONG, found, "free space and inodes there")
+        bad = bad or bool(seen.f_flag & os.ST_RDONLY or is_full)
+    if not bad:
+        yield Finding(OK, "state and audit log are on disks that take files")
+
+
+def credentials(node: Node) -> Iterator[Finding]:
+    """Check the site's credentials as an import reads them: root's alone, and a login for each registry."""
+    keys = node.policy.images.credentials
+    if keys is None:
+        yield Finding(OK, "the policy names no credentials")
+        return
+    if os.geteuid() != 0:
+        yield Finding(UNKNOWN, f"{keys.file}: not read", AS_ROOT)
+        return
+    problems = []
+    for registry in sorted({item.pattern.glob.partition("/")[0] for item in keys.repositories}):
+        try:
+            login_at(keys.file, registry)
+        except CredentialsUnusable as error:
+            problems.append(error)
+    if os.path.exists(keys.file) and weakness_of_secret(os.stat(keys.file)):
+        found = f"others than root can read {keys.file}, or change it: they have the site's logins"
+        yield Finding(
+            CRITICAL, found, f"chown root {keys.file}; chmod 600 {keys.file}; then change the passwords in it"
+        )
+    elif problems:
+        yield Finding(WRONG, "; ".join(map(str, problems)), problems[0].hint)
+    else:
+        yield Finding(OK, f"{keys.file} has a login for each registry")
+
+
+def weakness_of_secret(seen: os.stat_result) -> bool:
+    """Return whether others than root can read or change a file."""
+    return seen.st_uid != 0 or bool(seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+
+
+def limits(node: Node) -> Iterator[Finding]:
+    """Check which file system a job can fill: a workspace has no size limit."""
+    kind, mount_point = mount_of(os.path.realpath(_existing(node.policy.paths.workspace)))
+    if mount_point == "/":
+        found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
+        yield Finding(ADVICE, found, "set limits.workspace, or give paths.workspace a file system of its own")
+    else:
+        yield Finding(OK, f"workspaces have no size limit; a job can fill only {mount_point} ({kind})")
+
+
+def tools(node: Node) -> Iterator[Finding]:
+    """Check for the programs that hooks run by absolute path."""
+    importers = choice.programs(node.policy.images.importer)
+    programs = [*PROGRAMS, *importers]
+    missing = [program for program in programs if not os.access(program, os.X_OK)]
+    if missing:
+        packages = sorted({PACKAGES[os.path.basename(program)] for program in missing})
+        change = f"apt-get install {' '.join(packages)}, or your distribution's packages (docs/operations/install.md)"
+        yield Finding(WRONG, f"missing: {', '.join(missing)}", change)
+    else:
+        versions = [_version(program) for program in (verify.UNSQUASHFS, *importers)]
+        yield Finding(OK, "; ".join(versions))
+
+
+def journals(node: Node) -> Iterator[Finding]:
+    """Check for journals that no epilog or maintenance has moved into the audit log."""
+    left = []
+    for paths in node.nodes():
+        if os.path.isdir(paths.journal):
+            with opened_dir(paths.journal) as fd:
+                left += [journal for journal in pending.journals(fd) if journal.state != "running"]
+    age = time.time() - min((journal.modified for journal in left), default=time.time())
+    words = f"{len(left)} journals wait for the audit log"
+    if age > WAITING_S:
+        found = f"{words}, the oldest for {format_duration(age)}"
+        change = "enable warmstart-maintain.timer and check that paths.audit is writable; run `warmstart maintain`"
+        yield Finding(WRONG, found, change)
+    else:
+        yield Finding(OK, words)
+
+
+def maintenance(node: Node) -> Iterator[Finding]:
+    """Check when each node's maintenance last succeeded: three intervals ago is overdue."""
+    overdue, new = [], []
+    for paths in node.nodes():
+        name = os.path.basename(paths.root)
+        try:
+            since, words = os.stat(paths.maintained, follow_symlinks=False).st_mtime, ""
+        except FileNotFoundError:
+            since, words = os.stat(paths.root).st_mtime, "has never succeeded"
+        age = time.time() - since
+        if age > OVERDUE_INTERVALS * NODE_INTERVAL_S:
+            overdue.append(f"{words or f'last succeeded {format_duration(age)} ago'} on {name}")
+        elif words:
+            new.append(name)
+    if overdue:
+        change = (
+            "enable warmstart-maintain.timer and see its unit and its `step.failed` events; run `warmstart maintain`"
+        )
+        yield Finding(WRONG, f"maintenance {', '.join(overdue)}", change)
+    elif new:
+        change = "enable warmstart-maintain.timer, or run `warmstart maintain`"
+        yield Finding(ADVICE, f"maintenance has not succeeded yet on {', '.join(new)}", change)
+    else:
+        yield Finding(OK, "maintenance is up to date")
+
+
+def spool(node: Node) -> Iterator[Finding]:
+    """Check for spooled bundles, which the store did not accept."""
+    count, total, oldest = 0, 0, time.time()
+    for paths in node.nodes():
+        for directory, _, names in os.walk(paths.spool, onerror=_unless_missing):
+            found = [os.stat(f"{directory}/{name}", follow_symlinks=False) for name in names]
+            count += len(found) > 0
+            total += sum(status.st_size for status in found)
+            oldest = min([oldest, *(status.st_mtime for status in found)])
+    words = f"{count} bundles ({format_size(total)}) wait for the store"
+    if time.time() - oldest > WAITING_S:
+        found_words = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
+        yield Finding(WRONG, found_words, "check that the store is writable; enable warmstart-maintain.timer")
+    else:
+        yield Finding(OK, words)
+
+
+def imports(node: Node) -> Iterator[Finding]:
+    """Check for background imports that nobody works on, and for those that failed lately."""
+    waiting, stuck, failed = 0, [], []
+    for paths in node.nodes():
+        for key in requests.keys(paths.imports):
+            request = requests.read(paths.imports, key)
+            if request is None or requests.is_live(paths.imports, key):
+                continue
+            waiting += 1
+            if time.time() - max(request.asked, request.tried) > NODE_INTERVAL_S:  # maintenance has not started it
+                stuck.append(request.reference)
+        failed += [failure.text for failure in requests.failures(paths.imports)]
+    if stuck:
+        change = "enable warmstart-maintain.timer, or run `warmstart maintain`"
+        yield Finding(WRONG, f"nobody makes the import of {', '.join(stuck)}", change)
+    for text in failed:
+        yield Finding(
+            ADVICE, f"an import failed in the last hour: {text}", "`warmstart audit --event image.import-failed`"
+        )
+    if not stuck and not failed:
+        yield Finding(OK, f"{waiting} imports wait for their turn, none has failed in the last hour")
+
+
+def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
+    """Check a directory and all above it: owned by root and writable only by root, or sticky.
+
+    If a directory is not, the finding has `status`; if `path` does not exist, it adds `otherwise`.
+    """
+    bad, directory = [], _existing(path)
+    there = directory == path
+    if not there and weakness(os.stat(directory, follow_symlinks=False)):
+        bad.append(f"{path}, which anybody can create first in {directory}")
+    while True:
+        seen = os.stat(directory, follow_symlinks=False)
+        if not stat.S_ISDIR(seen.st_mode) or weakness(seen, sticky=True):
+            bad.append(f"{directory} (uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o})")
+        if directory == "/":
+            break
+        directory = os.path.dirname(directory)
+    if bad:
+        change = "make root the owner, and let only root write (or set the sticky bit): docs/operations/install.md"
+        yield Finding(status, f"others than root can change {', '.join(bad)}", change)
+    else:
+        yield Finding(OK, f"only root can change {path}" if there else f"{path} does not exist yet; {otherwise}")
+
+
+def _existing(path: str) -> str:
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _lease_problem(path: str) -> str:
+    """Take a lease on a new file in a directory that root owns. Return why it failed, or ""."""
+    with opened_dir(path) as fd:
+        name = f"{PROBE}-{os.getpid()}"
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=fd))
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=fd)
+            try:
+                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            except OSError as error:
+                return error.strerror or str(error)
+            finally:
+                os.close(file)
+        finally:
+            os.unlink(name, dir_fd=fd)
+    return ""
+
+
+def _version(program: str) -> str:
+    arguments = [VERSIONS.get(program, "--version")]
+    try:
+        done = process.run([program, *arguments], deadline=after(5.0))
+    except WarmstartError:
+        return f"{program} (no answer)"
+    first = (done.stdout or done.stderr).decode(errors="replace").strip().partition("\n")[0]
+    return first if os.path.basename(program) in first else f"{os.path.basename(program)} {first}"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+CHECKS = {
+    "node.accounts": accounts,
+    "node.state": state,
+    "node.workspace": workspace,
+    "node.tmpdir": tmpdir,
+    "node.file-system": file_system,
+    "node.leases": leases,
+    "node.space": space,
+    "node.disks": disks,
+    "node.credentials": credentials,
+    "node.programs": tools,
+    "node.maintenance": maintenance,
+    "node.journals": journals,
+    "node.spool": spool,
+    "node.imports": imports,
+}

@@ -1,0 +1,132 @@
+"""Checks of the policy: the site's files are in force, and only root can change them (docs/threats.md, row 19)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.errors import PolicyError
+from warmstart.host.files import ROOT_ALONE
+from warmstart.paths import Installation
+from warmstart.policy import compiled, source, trust
+from warmstart.policy.current import current_policy
+from warmstart.policy.invalid import PolicyUntrusted
+from warmstart.policy.match import OBSERVE
+from warmstart.policy.units import format_duration
+
+
+def current(installation: Installation) -> Iterator[Finding]:
+    """Check for a broken edit: it leaves the last good policy in force, with rights that the edit meant to withdraw."""
+    try:
+        found = current_policy(installation)
+    except PolicyError as error:
+        yield Finding(CRITICAL, f"no policy is in force: {_line(error)}", error.hint)
+        return
+    if found.problem:
+        yield Finding(
+            CRITICAL,
+            f"the last good policy is in force ({found.origin}); the files were changed and are rejected: "
+            f"{_line(found.problem)}",
+            "fix what `warmstart policy check` reports",
+        )
+    elif not found.policy.rules:
+        change = "add rules (docs/reference/policy.md)"
+        yield Finding(WRONG, f"{found.origin} has no rules: no job gets anything", change)
+    elif found.changed:
+        yield Finding(OK, "the files were changed; the next hook puts them into force")
+    else:
+        yield Finding(OK, f"in force from {found.origin}")
+
+
+def files(installation: Installation) -> Iterator[Finding]:
+    """Check who can write the policy, its conf.d and the directories above: they could become root on this node."""
+    try:
+        texts = source.read(installation.policy, ROOT_ALONE)
+    except PolicyUntrusted as error:
+        yield Finding(CRITICAL, str(error), error.hint)
+        return
+    except PolicyError as error:
+        yield Finding(UNKNOWN, str(error), error.hint if os.geteuid() == 0 else AS_ROOT)
+        return
+    yield Finding(OK, f"only root can change {', '.join(path for path, _ in texts)}")
+
+
+def compiled_form(installation: Installation) -> Iterator[Finding]:
+    """Check the compiled form that hooks read. If they cannot trust it, every job costs a compilation."""
+    path = installation.compiled_policy
+    if not os.path.lexists(path):
+        yield Finding(
+            ADVICE,
+            f"{path} does not exist yet",
+            "the next hook writes it; if not, check the directory's owner and mode",
+        )
+    elif not os.access(path, os.R_OK):
+        yield Finding(UNKNOWN, f"{path}: you cannot read it", AS_ROOT)
+    elif compiled.read(path) is None:
+        change = "remove it; the next hook compiles it again"
+        yield Finding(WRONG, f"{path} is damaged, of another version, or others than root can change it", change)
+    else:
+        yield Finding(OK, f"{path} is intact")
+
+
+def switch(installation: Installation) -> Iterator[Finding]:
+    """Check for the file `off`, which is easily forgotten, and for the brake, which nobody asked for."""
+    if os.path.exists(installation.brake):
+        with open(installation.brake, encoding="utf-8", errors="replace") as file:
+            found = file.read(4096).partition("\n")[0]
+        change = f"find the cause (warmstart audit --event node.drained, hook.crashed); then rm {installation.brake}"
+        yield Finding(CRITICAL, found, change)
+    elif installation.is_off:
+        age = time.time() - os.stat(installation.off_switch).st_mtime
+        found = f"{installation.off_switch} has existed for {format_duration(age)}: hooks do nothing"
+        yield Finding(WRONG, found, f"when the reason is gone: rm {installation.off_switch}")
+    else:
+        yield Finding(OK, "hooks are enabled")
+
+
+def enforcement(installation: Installation) -> Iterator[Finding]:
+    """Check that Slurm enforces what the policy declares enforced: rights rest on it (docs/threats.md, row 36)."""
+    try:
+        policy = current_policy(installation).policy
+    except PolicyError as error:
+        yield Finding(UNKNOWN, f"there is no policy: {_line(error)}", error.hint)
+        return
+    names = trust.declared(policy)
+    for problem in trust.problems(policy, installation.enforcement):
+        yield Finding(CRITICAL, str(problem), problem.hint)
+    if not trust.unproven(policy):
+        found = f"Slurm enforces {' and '.join(names)}" if names else "the policy relies on nothing that users write"
+        yield Finding(OK, found)
+
+
+def mode(installation: Installation) -> Iterator[Finding]:
+    """Check for jobs that are only observed, which is easily forgotten."""
+    try:
+        policy = current_policy(installation).policy
+    except PolicyError as error:
+        yield Finding(UNKNOWN, f"there is no policy: {_line(error)}", error.hint)
+        return
+    rules = [rule.name for rule in policy.rules if rule.mode == OBSERVE]
+    page = "docs/operations/rollout.md"
+    if policy.mode == OBSERVE:
+        yield Finding(ADVICE, "mode: observe: hooks touch nothing, but where a rule enforces", page)
+    elif rules:
+        yield Finding(ADVICE, f"jobs of these rules are only observed: {', '.join(rules)}", page)
+    else:
+        yield Finding(OK, "no job is only observed")
+
+
+def _line(error: PolicyError) -> str:
+    return "; ".join(str(error).splitlines())
+
+
+CHECKS = {
+    "policy.in-force": current,
+    "policy.files": files,
+    "policy.compiled": compiled_form,
+    "policy.off": switch,
+    "policy.mode": mode,
+    "policy.trust": enforcement,
+}

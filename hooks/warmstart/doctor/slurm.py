@@ -1,0 +1,255 @@
+"""Checks of slurm.conf: it runs this installation's hooks, with timeouts that fit the policy's budgets.
+
+Facts: docs/operations/slurm-settings.md, slurm.conf(5), prolog_str2flags in src/common/read_config.c. Defaults are
+those of Slurm 22.05 and later.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from warmstart.doctor import namespaces
+from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor.slurm_conf import SlurmConf
+from warmstart.entry import epilog, prolog
+from warmstart.host.deadline import after
+from warmstart.host.files import read_small
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.slurm.facts import SCRIPTS, Access
+from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
+
+SLURMD_TIMEOUT = 300
+BATCH_START_TIMEOUT = 10
+LARGEST_SCRIPT = 1 << 20
+SEVERAL_LINES = (24, 5)  # since this release each Prolog= and Epilog= line counts (slurm.conf(5))
+HIDDEN = ("/tmp", "/dev/shm")
+IMPLY_ALLOC = {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"}
+ALLOC_BY_DEFER_BATCH = (26, 5)  # the first release in which DeferBatch implies Alloc
+NO_RELEASE = Finding(
+    UNKNOWN,
+    "this depends on the release of Slurm, which is unknown",
+    "correct paths.scontrol in the policy: its slurmd (-V), or it, tells the release",
+)
+NO_POLICY = Finding(UNKNOWN, "the hooks' budgets are unknown without a policy", "fix the policy first")
+
+
+class Slurm(NamedTuple):
+    """slurm.conf, and the installation and policy that it must match."""
+
+    conf: SlurmConf
+    installation: Installation
+    policy: Policy | None
+    version: tuple[int, ...] | None = None  # of the policy's Slurm: (22, 5, 8); None: unknown
+
+    def hook(self, name: str) -> str:
+        """Return the path of one of this installation's hooks."""
+        return f"{self.installation.prefix}/libexec/warmstart/{name}"
+
+    def counting(self, key: str) -> list[str]:
+        """Return the lines of a hook that Slurm runs: before 24.05 the last one."""
+        values = self.conf.all(key)
+        return values if self.version is not None and self.version >= SEVERAL_LINES else values[-1:]
+
+
+def conf_file(slurm: Slurm) -> Iterator[Finding]:
+    """Check for included files that are missing: no daemon of Slurm can start then."""
+    if slurm.conf.missing:
+        found = f"{slurm.conf.path} includes {', '.join(slurm.conf.missing)}: no daemon of Slurm can start with it"
+        yield Finding(CRITICAL, found, "correct the line, or put the file there")
+    else:
+        release = " of Slurm {}.{:02}".format(*slurm.version) if slurm.version else ""
+        yield Finding(OK, f"read {slurm.conf.path}{release}")
+
+
+def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]]:
+    def check(slurm: Slurm) -> Iterator[Finding]:
+        if slurm.version is None and len(slurm.conf.all(key)) > 1:
+            yield NO_RELEASE
+            return
+        ours, values = slurm.hook(name), slurm.counting(key)
+        scripts = [found for value in values for found in (glob.glob(value) if _is_glob(value) else [value])]
+        globs = [value for value in values if _is_glob(value)]
+        empty = [value for value in globs if not glob.glob(value)]
+        if empty:
+            found = f"{key}={empty[0]} matches no file, which drains the node"
+            yield Finding(CRITICAL, found, f"set {key}={ours}")
+        elif not any(is_ours(script, ours) for script in scripts):
+            is_now = ", ".join(values) or "not set"
+            ignored = len(slurm.conf.all(key)) - len(values)
+            if ignored:
+                is_now += f" (the last of {ignored + 1} lines; before Slurm 24.05 only the last one counts)"
+            yield Finding(WRONG, f"{key} is {is_now} and does not run {ours}: {cost}", f"set {key}={ours}")
+        elif not os.access(ours, os.X_OK):
+            yield Finding(CRITICAL, f"{key}: {ours} is missing or not executable", "run make install")
+        elif globs:
+            found = f"{key}={globs[0]} runs in reverse order, stops at the first failure, and drains the node if empty"
+            yield Finding(ADVICE, found, "use one script that runs yours first, then warmstart's")
+        else:
+            yield Finding(OK, f"{key} runs {ours}")
+
+    return check
+
+
+def hook_places(slurm: Slurm) -> Iterator[Finding]:
+    """Check that no hook is below /tmp or /dev/shm: job_container/tmpfs hides them, and any user can write there."""
+    values = [value for key in ("Prolog", "Epilog", "TaskProlog") for value in slurm.conf.all(key)]
+    bad = [value for value in values if _is_below(value, HIDDEN)]
+    if bad:
+        found = f"{', '.join(bad)}: hidden from jobs by job_container/tmpfs, and any user could create it"
+        yield Finding(WRONG, found, "install under another prefix")
+    else:
+        yield Finding(OK, "no hook is below /tmp or /dev/shm")
+
+
+def flags(slurm: Slurm) -> Iterator[Finding]:
+    """Check PrologFlags: when the prolog runs, and what waits for it."""
+    words = slurm.conf.words("PrologFlags")
+    missing = [] if words & IMPLY_ALLOC or _defers_and_allocates(slurm, words) else ["Alloc"]
+    missing += [] if "deferbatch" in words else ["DeferBatch"]
+    if missing == ["Alloc"] and slurm.version is None:
+        yield NO_RELEASE
+    elif missing:
+        found = (
+            f"PrologFlags lacks {' and '.join(missing)}: steps that reach a node still in its prolog fail after 20 s"
+        )
+        yield Finding(WRONG, found, "set PrologFlags=Alloc,DeferBatch (and your other flags)")
+    if "nohold" in words:
+        yield Finding(WRONG, "PrologFlags has NoHold: interactive steps start before the prolog ends", "remove it")
+    if "runinjob" in words:
+        yield _run_in_job(slurm)
+    if "serial" in words:
+        yield Finding(ADVICE, "PrologFlags has Serial: jobs on a node wait for each other's images", "remove it")
+    if not missing and not words & {"nohold", "runinjob", "serial"}:
+        yield Finding(OK, f"PrologFlags={slurm.conf.last('PrologFlags')}")
+
+
+def _run_in_job(slurm: Slurm) -> Finding:
+    """Return what RunInJob costs (seen on 26.05)."""
+    if kind := namespaces.kind(slurm.conf):
+        found = (
+            f"PrologFlags has RunInJob: {kind} makes a job's namespace before the prolog, so no seeded cache is in it"
+        )
+        return Finding(WRONG, found, "remove it")
+    return Finding(ADVICE, "PrologFlags has RunInJob: the hooks' own memory is charged to the job", "remove it")
+
+
+def _defers_and_allocates(slurm: Slurm, words: set[str]) -> bool:
+    return "deferbatch" in words and (slurm.version or (0, 0)) >= ALLOC_BY_DEFER_BATCH
+
+
+def _fits(hook: str, budget: Callable[[Policy], float], keys: str) -> Callable[[Slurm], Iterator[Finding]]:
+    def check(slurm: Slurm) -> Iterator[Finding]:
+        if slurm.policy is None:
+            yield NO_POLICY
+            return
+        limit, needed = _limit(slurm.conf, hook), budget(slurm.policy)
+        longest = slurm.conf.seconds("SlurmdTimeout", SLURMD_TIMEOUT) or float("inf")  # 0: never set DOWN
+        if limit is None:
+            found = f"{hook}s have no timeout: a hung file system blocks the node for ever"
+            yield Finding(WRONG, found, f"set PrologEpilogTimeout above {needed:.0f} and below {longest:.0f}")
+        elif limit <= needed:
+            found = f"Slurm kills the {hook} after {limit} s; its budget is {needed:.0f} s ({keys})"
+            change = f"set PrologEpilogTimeout above {needed:.0f}, or reduce the policy's budgets"
+            yield Finding(WRONG, found, change)
+        elif limit >= longest:
+            found = f"a {hook} may take {limit} s, SlurmdTimeout is {longest:.0f}: a reconfigure may set the node DOWN"
+            yield Finding(WRONG, found, "set PrologEpilogTimeout below SlurmdTimeout")
+        else:
+            yield Finding(OK, f"{needed:.0f} s ({keys}) < {limit} s < SlurmdTimeout")
+
+    return check
+
+
+def batch_start(slurm: Slurm) -> Iterator[Finding]:
+    """Check BatchStartTimeout against the prolog's timeout: slurmctld requeues jobs whose prolog takes longer."""
+    start, limit = slurm.conf.seconds("BatchStartTimeout", BATCH_START_TIMEOUT), _limit(slurm.conf, "prolog")
+    if limit is None:
+        found = "the prolog has no timeout, so no BatchStartTimeout is long enough"
+        yield Finding(WRONG, found, "set PrologEpilogTimeout=280")
+    elif start <= limit:
+        found = f"BatchStartTimeout is {start} s, a prolog may take {limit} s: a reconfigure meanwhile requeues its job"
+        yield Finding(WRONG, found, f"set BatchStartTimeout above {limit}")
+    else:
+        yield Finding(OK, f"BatchStartTimeout is {start} s, the prolog's timeout is {limit} s")
+
+
+def nohold(slurm: Slurm) -> Iterator[Finding]:
+    """Check for nohold_on_prolog_fail: with it, one job whose prolog always fails drains node after node."""
+    if "nohold_on_prolog_fail" in slurm.conf.words("SchedulerParameters"):
+        found = "SchedulerParameters has nohold_on_prolog_fail: one bad job drains node after node"
+        yield Finding(WRONG, found, "remove it")
+    else:
+        yield Finding(OK, "jobs are held when their prolog fails")
+
+
+def running(slurm: Slurm) -> Iterator[Finding]:
+    """Check that slurmctld runs the hooks that slurm.conf names: 22.05 takes PrologSlurmctld from a restart only."""
+    if slurm.policy is None:
+        yield NO_POLICY
+        return
+    access = Access(slurm.policy.paths.scontrol, slurm.conf.path, slurm.installation.pyslurm)
+    try:
+        found = Slurmctld(access).configuration(after(QUERY_S))
+    except LookUpFailed as error:
+        yield Finding(UNKNOWN, str(error), "run doctor where slurmctld answers")
+        return
+    other = [key for key in SCRIPTS if found.scripts[key] != slurm.conf.all(key)]
+    for key in other:
+        is_now = ", ".join(found.scripts[key]) or "not set"
+        said = ", ".join(slurm.conf.all(key)) or "not set"
+        change = "`scontrol reconfigure`; for slurmctld's own hooks restart slurmctld"
+        yield Finding(WRONG, f"in slurmctld {key} is {is_now}, in {slurm.conf.path} {said}", change)
+    if not other:
+        yield Finding(OK, "slurmctld runs with the hooks of slurm.conf")
+
+
+def _limit(conf: SlurmConf, hook: str) -> int | None:
+    """Return a hook's timeout in seconds, None if it has none. Slurm 25.05 and later also have one per hook."""
+    for key in (f"{hook}Timeout", "PrologEpilogTimeout"):
+        if 0 < (seconds := conf.seconds(key, 0)) < 65534:  # INFINITE and NO_VAL of 16 bits
+            return seconds
+    return None
+
+
+def _is_glob(value: str) -> bool:
+    return bool(re.search(r"[*?\[]", value))
+
+
+def _is_below(path: str, directories: tuple[str, ...]) -> bool:
+    return any(f"{path}/".startswith(f"{directory}/") for directory in directories)
+
+
+def is_ours(script: str, ours: str) -> bool:
+    """Return whether a script is the hook `ours`, or a wrapper that names it."""
+    if os.path.realpath(script) == os.path.realpath(ours):
+        return True
+    try:
+        return ours.encode() in read_small(os.path.realpath(script), LARGEST_SCRIPT)
+    except OSError:
+        return False
+
+
+def _epilog_budget(policy: Policy) -> float:
+    return policy.harvest.budget + epilog.SECONDS_BESIDES
+
+
+TIMES = {
+    "slurm.prolog-timeout": _fits("prolog", prolog.budget, "images.wait, seed.fetch_budget, 20 s"),
+    "slurm.epilog-timeout": _fits("epilog", _epilog_budget, "harvest.budget, 30 s"),
+    "slurm.batch-start": batch_start,
+}
+CHECKS = {
+    "slurm.conf": conf_file,
+    "slurm.prolog": _runs("Prolog", "prolog", "nothing is prepared"),
+    "slurm.epilog": _runs("Epilog", "epilog", "nothing is harvested, and workspaces stay on the node"),
+    "slurm.hook-places": hook_places,
+    "slurm.prolog-flags": flags,
+    **TIMES,
+    "slurm.nohold": nohold,
+    "slurm.running": running,
+}

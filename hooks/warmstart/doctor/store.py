@@ -1,0 +1,341 @@
+"""Checks of the store: owner, writers, and features of its file system (docs/threats.md, row 6).
+
+Every access runs as the store's owner, in a worker, with a deadline of its own. Locks are tried between two processes
+of this node; testing them between nodes would take two nodes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+
+from warmstart.doctor import probe
+from warmstart.doctor.finding import (
+    ADVICE,
+    AS_ROOT,
+    CRITICAL,
+    OK,
+    OVERDUE_INTERVALS,
+    UNKNOWN,
+    WRONG,
+    Finding,
+)
+from warmstart.doctor.mounts import LOCAL, Mount, mount_of
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.identity import ROOT, Identity
+from warmstart.host.worker import Worker
+from warmstart.images.store import published
+from warmstart.images.store.layout import reference_of
+from warmstart.policy.compiled import Policy
+from warmstart.policy.units import format_duration
+from warmstart.session import STORE_INTERVAL_S
+from warmstart.store import maintenance
+
+DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
+NOBODY = (65534, 4294967294)
+SILENT_S = 1800.0  # a copy of a large image into the store reports nothing meanwhile
+MOST_AHEAD = 5.0  # seconds; a tag's time to live and leases compare clocks
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Run(Protocol):
+    """Runs a function of `probe` in a worker of some identity, with a deadline."""
+
+    def __call__(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Return the function's result. Raises `WorkerSilent` if the deadline passes."""
+
+
+class Store(NamedTuple):
+    """The store, the workers that probe it, and the probe's directory in it."""
+
+    policy: Policy
+    run: Run  # as the store's owner
+    run_second: Run  # as the store's owner, in a second process
+    run_root: Run | None  # as root; None if this process is not root
+    directory: str  # "" if it could not be made
+    no_directory: str  # why it could not be made
+    code: int = 0  # the errno of that
+    mount: Mount = Mount("unknown", "")
+    known_id: str = ""  # the store's id that this node remembers; "" if it remembers none
+
+    @property
+    def path(self) -> str:
+        """The policy's `paths.store`."""
+        return self.policy.paths.store
+
+
+@contextmanager
+def opened(policy: Policy, known_id: str = "") -> Iterator[Store]:
+    """Open the store for a `with` block, with a probe's directory that is removed at the end.
+
+    `known_id` is the store's id that this node remembers.
+
+    Raises `WorkerSilent` if the store hangs.
+    """
+    owner = policy.store_user
+    with Worker(owner) as first, Worker(owner) as second, Worker(ROOT) as root:
+        run = _runner(first)
+        directory, problem, code = "", "", 0
+        try:
+            directory = run(probe.make_directory, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
+        except OSError as error:
+            problem, code = error.strerror or str(error), error.errno or 0
+        try:
+            run_root = _runner(root) if os.geteuid() == 0 else None
+            mount = mount_of(policy.paths.store)
+            yield Store(policy, run, _runner(second), run_root, directory, problem, code, mount, known_id)
+        finally:
+            if directory:
+                with suppress(OSError, WarmstartError):
+                    _runner(second)(probe.remove_directory, directory)
+
+
+@contextmanager
+def two_processes(owner: Identity) -> Iterator[tuple[Run, Run]]:
+    """Start two processes as the store's owner for a `with` block."""
+    with Worker(owner) as first, Worker(owner) as second:
+        yield _runner(first), _runner(second)
+
+
+def _runner(worker: Worker) -> Run:
+    def run(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return worker.run(after(DEADLINE), function, *args, **kwargs)
+
+    return run
+
+
+def reachable(store: Store) -> Iterator[Finding]:
+    """Check that the store can be reached: if it is missing or hangs, every job starts cold, after a deadline."""
+    try:
+        store.run(probe.look, store.path)
+    except OSError as error:
+        change = f"mount it; on its file server, for a new one: install -d -o {store.policy.store_user.name} -m 755"
+        yield Finding(CRITICAL, f"{store.path}: {error.strerror}, as {store.policy.store_user.name}", change)
+        return
+    yield Finding(OK, f"{store.policy.store_user.name} can read {store.path}")
+
+
+def mounted(store: Store) -> Iterator[Finding]:
+    """Check that a shared file system is mounted there: into a local directory hooks would publish for nobody."""
+    kind, point = store.mount
+    if _is_unmounted(store):
+        found = f"{store.path} is an empty directory on {kind} ({point}): the store is not mounted"
+        yield Finding(CRITICAL, found, f"mount it (findmnt --fstab {store.path}; systemctl list-units '*.mount')")
+    elif kind in LOCAL:
+        found = f"{store.path} is on {kind} ({point}), a local file system: no other node sees what jobs publish"
+        yield Finding(ADVICE, found, "mount a shared file system there, unless this is the only node")
+    else:
+        yield Finding(OK, f"the store is on {kind} ({point})")
+
+
+def identity(store: Store) -> Iterator[Finding]:
+    """Compare the store's id with the one that this node remembers: another directory may be in its place."""
+    found = store.run(maintenance.identity, store.path)
+    forget = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
+    if store.known_id and not found:
+        words = f"{store.path} has no id, but the store that this node has used has ({store.known_id[:8]})"
+        yield Finding(CRITICAL, f"{words}: something else is in its place", forget)
+    elif store.known_id and found != store.known_id:
+        words = f"the store in {store.path} is {found[:8]}, not {store.known_id[:8]} that this node has used"
+        yield Finding(CRITICAL, words, forget)
+    elif not found:
+        yield Finding(ADVICE, "the store has no id yet", "run `warmstart maintain --store` once")
+    else:
+        yield Finding(
+            OK, f"the store is {found[:8]}" + ("" if store.known_id else "; `warmstart maintain` remembers it")
+        )
+
+
+def writable(store: Store) -> Iterator[Finding]:
+    """Make a directory in the store: in a store that takes no files nothing is imported, and harvests pile up."""
+    found = f"{store.policy.store_user.name} cannot make files in {store.path}: {store.no_directory}"
+    if store.directory:
+        yield Finding(OK, f"{store.policy.store_user.name} can make files in the store")
+    elif store.code == errno.EROFS:
+        yield Finding(CRITICAL, found, "see why it is read-only (dmesg, the file server); mount -o remount,rw")
+    elif store.code in (errno.ENOSPC, errno.EDQUOT):
+        yield Finding(CRITICAL, found, "free space or inodes, or raise the quota of its owner")
+    elif not _is_unmounted(store):
+        yield Finding(CRITICAL, found, "check owner and mode, and that the export is writable for this node")
+
+
+def owner(store: Store) -> Iterator[Finding]:
+    """Check that `store_user` owns the store."""
+    user = store.policy.store_user
+    seen = store.run(probe.look, store.path)
+    if _is_unmounted(store):
+        return  # whose directory is below the mount point does not matter
+    change = f"chown {user.name} {store.path} on the file server; give {user.name} the same uid on every node"
+    if seen.uid in NOBODY:
+        found = f"{store.path} is owned by nobody (uid {seen.uid}): root made it and was squashed"
+        yield Finding(CRITICAL, found, change)
+    elif seen.uid != user.uid:
+        yield Finding(WRONG, f"{store.path} is owned by uid {seen.uid}, not by {user.name} ({user.uid})", change)
+    else:
+        yield Finding(OK, f"{user.name} owns {store.path}")
+
+
+def writers(store: Store) -> Iterator[Finding]:
+    """Check who can write the store: they can run code in every job that reads it."""
+    mode = store.run(probe.look, store.path).mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        found = f"{store.path} has mode {mode:04o}: others than its owner can put code into every job that reads it"
+        yield Finding(CRITICAL, found, f"chmod go-w {store.path}, and check what was written there meanwhile")
+    else:
+        yield Finding(OK, f"only its owner can write {store.path}")
+
+
+def parents(store: Store) -> Iterator[Finding]:
+    """Check the directories above the store: who can rename one can put another store in its place."""
+    bad = []
+    path = os.path.dirname(store.path)
+    while path != "/":
+        seen = store.run(probe.whose, path)
+        if seen.uid not in (0, store.policy.store_user.uid):
+            bad.append(f"{path} is owned by uid {seen.uid}")
+        elif seen.mode & (stat.S_IWGRP | stat.S_IWOTH) and not seen.mode & stat.S_ISVTX:
+            bad.append(f"{path} has mode {seen.mode:04o}")
+        path = os.path.dirname(path)
+    if bad:
+        change = (
+            "make root the owner of the directories above the store, and let only root write (or set the sticky bit)"
+        )
+        yield Finding(CRITICAL, f"others can put another store in its place: {', '.join(bad)}", change)
+    else:
+        yield Finding(OK, "nobody else can move the store")
+
+
+def locks(store: Store) -> Iterator[Finding]:
+    """Try flock(2) between two processes. Without it several nodes may import one image; the result is still valid."""
+    if not store.directory:
+        return  # `writable` says why
+    try:
+        store.run(probe.hold_lock, store.directory)
+        excluded = not store.run_second(probe.lock_is_free, store.directory)
+    except OSError as error:
+        change = "mount the file system with locks (NFS: local_lock=none, no nolock; Lustre: flock)"
+        yield Finding(WRONG, f"flock(2) in the store fails: {error.strerror}", change)
+        return
+    if excluded:
+        yield Finding(OK, "flock(2) excludes another process of this node (not tested between nodes)")
+    else:
+        change = "mount the file system with locks; until then images may be imported more than once"
+        yield Finding(WRONG, "two processes held one flock(2) lock in the store at the same time", change)
+
+
+def links(store: Store) -> Iterator[Finding]:
+    """Try link(2), which publishing uses because it never replaces a file."""
+    if not store.directory:
+        return  # `writable` says why
+    try:
+        count = store.run(probe.link, store.directory)
+    except OSError as error:
+        yield Finding(WRONG, f"link(2) in the store fails: {error.strerror}", "use a file system with hard links")
+        return
+    if count == 2:
+        yield Finding(OK, "link(2) works in the store")
+    else:
+        found = f"a file in the store with two names has a link count of {count}"
+        yield Finding(WRONG, found, "use a file system with hard links")
+
+
+def clock(store: Store) -> Iterator[Finding]:
+    """Compare this node's clock with the store's: times to live, leases and grace periods depend on both."""
+    if not store.directory:
+        return  # `writable` says why
+    ahead = store.run(probe.clock_ahead, store.directory)
+    words = f"the store's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this node's"
+    if abs(ahead) > MOST_AHEAD:
+        yield Finding(WRONG, words, "synchronise both clocks (chrony, ntp)")
+    else:
+        yield Finding(OK, words if ahead else "the store's clock agrees with this node's")
+
+
+def maintained(store: Store) -> Iterator[Finding]:
+    """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
+    age = store.run(maintenance.last_maintained, store.path)
+    since = "has never succeeded" if age is None else f"last succeeded {format_duration(age)} ago"
+    if age is None or age > OVERDUE_INTERVALS * STORE_INTERVAL_S:
+        change = (
+            "enable warmstart-maintain-store.timer on one host of the cluster and see its unit and its `step.failed`"
+            " events; run `warmstart maintain --store`"
+        )
+        yield Finding(WRONG, f"the store's maintenance {since}", change)
+    else:
+        yield Finding(OK, f"the store's maintenance {since}")
+
+
+def root(store: Store) -> Iterator[Finding]:
+    """Check for root squash: without it, root on any node can put code into all jobs of the cluster."""
+    if not store.directory:
+        return  # `writable` says why
+    if store.run_root is None:
+        yield Finding(UNKNOWN, "only root can test root's access to the store", AS_ROOT)
+    elif store.run_root(probe.can_list, store.directory):
+        found = "root on this node has root access to the store, so root on any node can write what all jobs read"
+        yield Finding(ADVICE, found, "export it with root_squash; warmstart needs no root access there")
+    else:
+        yield Finding(OK, "the store refuses root, and warmstart needs no root access there")
+
+
+def space(store: Store) -> Iterator[Finding]:
+    """Compare free space with `images.keep.floor`, below which imports fail with `store-full`."""
+    seen, keep = store.run(probe.look, store.path), store.policy.images.keep
+    free = 100 * seen.free / max(seen.size, 1)
+    change = "run `warmstart images evict` and `warmstart cache gc`, or enlarge the file system"
+    if free <= keep.floor:
+        found = (
+            f"{free:.1f}% of the store's file system is free; images.keep.floor is {keep.floor}%: nothing is imported"
+        )
+        yield Finding(WRONG, found, change)
+    elif free < 100 - keep.high:
+        found = (
+            f"{free:.1f}% of the store's file system is free: above images.keep.high ({keep.high}%) images are evicted"
+        )
+        yield Finding(ADVICE, found, change)
+    else:
+        yield Finding(OK, f"{free:.1f}% of the store's file system is free")
+
+
+def _is_unmounted(store: Store) -> bool:
+    """Return whether the store is an empty local directory of another user: a mount point, as it seems."""
+    seen = store.run(probe.look, store.path)
+    return store.mount.kind in LOCAL and seen.uid != store.policy.store_user.uid and seen.empty
+
+
+def imports(store: Store) -> Iterator[Finding]:
+    """Check for imports that have reported nothing for long: whoever wants their image waits in vain."""
+    producers = store.run(published.under_way, store.path)
+    silent = {key: known for key, known in producers.items() if time.time() - known.at > SILENT_S}
+    for key, known in silent.items():
+        found = f"{known.host} (pid {known.pid}) imports {reference_of(key.rsplit('.', 2)[0])} since {known.since}, and"
+        change = "see that node's disk and network; `warmstart images cancel` there"
+        yield Finding(WRONG, f"{found} has reported nothing for {format_duration(time.time() - known.at)}", change)
+    if not silent:
+        yield Finding(OK, f"{len(producers)} imports are under way")
+
+
+CHECKS = {
+    "store.reachable": reachable,
+    "store.mount": mounted,
+    "store.identity": identity,
+    "store.writable": writable,
+    "store.owner": owner,
+    "store.writers": writers,
+    "store.parents": parents,
+    "store.locks": locks,
+    "store.links": links,
+    "store.clock": clock,
+    "store.maintenance": maintained,
+    "store.imports": imports,
+    "store.root": root,
+    "store.space": space,
+}

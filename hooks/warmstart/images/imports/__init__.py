@@ -1,0 +1,1 @@
+"""Imports for all, in the background. Runs as root."""

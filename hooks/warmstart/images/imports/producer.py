@@ -1,0 +1,485 @@
+"""The producer's part of a single flight: everything between taking the lock and the published image. Runs as root.
+
+Not on the hot path, and in no hook: the background import (`entry.import_image`) and the command line run it. Whoever
+gets the lock looks up the image again, because the previous holder may just have published it. A failure is recorded
+before the lock is released, so that waiters find it.
+
+The importer's result is claimed before it is checked (docs/threats.md, row 11). The importer's processes are dead by
+then. `claim` checks an inode and not a name: it is a regular file with one link, owned by the import account. `claim`
+makes it root's and read-only, and proves by a read lease that no descriptor or mapping for writing is left: the kernel
+grants one only then (fcntl(2), F_SETLEASE). The validated inode is the one that is copied (docs/adr/0002).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import random
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import NamedTuple
+
+from warmstart.errors import StoreError, UserError, WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import open_regular
+from warmstart.host.identity import Identity
+from warmstart.images import layers, scratch
+from warmstart.images.importers.base import Importer, Progress, RegistryUnreachable, Report
+from warmstart.images.imports import verify
+from warmstart.images.layers import LayerPlace
+from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
+from warmstart.images.reference import Reference
+from warmstart.images.scratch import Caps, Scratch
+from warmstart.images.squashfs import ImageInvalid
+from warmstart.images.store import launchers, published
+from warmstart.images.store.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
+from warmstart.images.store.published import Draft, Producer, RememberedFailure, temp_owner
+
+RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
+ADOPTED_FILE = "adopted.sqsh"
+CLEAN_UP_S = 5.0
+LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
+LAUNCHERS_LOCK_S = 120.0  # but no more than this
+POLL_S = 0.25
+FIRST_PAUSE_S = 0.05
+SHORT_PAUSE_S = 0.25  # the longest in the first seconds,
+PAUSE_SHARE = 0.05  # then this part of the time waited so far,
+LONGEST_PAUSE_S = 5.0  # and never more than this
+ELECTION_S = 3.0
+ELECTION_PAUSE_S = 0.1
+ELECTION_TRIES = 3
+PROGRESS_S = 2.0  # between two reports of the same phase
+ANNOUNCE_S = 2.0  # for one report, while the import's programs run on
+
+
+class NothingToAdopt(UserError):
+    """No other launcher's image can be taken over for a reference."""
+
+    code = "nothing-to-adopt"
+    template = "image {image} is not adopted: {problem}"
+    hint = "images.adopt in the policy names directories and owners (docs/reference/images.md, Adoption)"
+
+
+class ImageNotOurs(StoreError):
+    """The importer's result could still be changed by others than root."""
+
+    code = "image-not-ours"
+    template = "the importer's result {name} cannot be trusted: {problem}"
+    hint = "check that paths.workspace is on a local disk (ext4, xfs) and that the import account runs nothing else"
+
+
+class Stopped(SystemExit):
+    """This process shall end; `error` is what waiters are told, None if the import will be made later."""
+
+    def __init__(self, status: int, error: StoreError | None) -> None:
+        super().__init__(status)
+        self.error = error
+
+
+class Flight(NamedTuple):
+    """One import by this producer."""
+
+    query: ImageQuery
+    site: Site
+    deadline: Deadline
+    producer: Producer  # what waiters are told
+    owner: str  # names its temporary files in the store
+    lockless: str  # why it has no lock, "" if it has one
+    names: list[str]  # that launchers give to the image
+
+    def tell(self, phase: str, done: int = 0, total: int = 0, rate: int = 0) -> None:
+        """Announce to waiters what is done now, in bytes and bytes per second; ignore errors."""
+        producer = self.producer._replace(phase=phase, done=done, total=total, rate=rate)
+        self.site.watch(producer)
+        with suppress(WarmstartError):
+            self.site.store.announce(self.query, producer, self.owner, self.deadline)
+
+
+def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
+    """Become the producer; None if another hook is."""
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    producer = Producer(site.requester.node, os.getpid(), site.requester.job_id, since)
+    owner = _temp_owner(query, site)
+    lockless = site.store.begin(query, producer, owner, deadline)
+    return (
+        None
+        if lockless is None
+        else Flight(query, site, deadline, producer, owner, lockless, launchers.names_of(query.reference))
+    )
+
+
+def _temp_owner(query: ImageQuery, site: Site) -> str:
+    return temp_owner(query.lock, site.requester.node, site.requester.run_id)
+
+
+def pauses(until: Deadline) -> Iterator[None]:
+    """Sleep before each item, longer and longer, but not beyond `until`.
+
+    Whoever waits long looks seldom: a thousand nodes may wait for the same image. A look comes late by a small part of
+    the time that was waited already.
+    """
+    pause, began = FIRST_PAUSE_S, time.monotonic()
+    while True:
+        # S311: jitter between the waiters of many nodes; no secret
+        time.sleep(min(pause * (0.5 + random.random()), until.left()))  # noqa: S311
+        waited = time.monotonic() - began
+        pause = min(pause * 1.5, max(SHORT_PAUSE_S, min(waited * PAUSE_SHARE, LONGEST_PAUSE_S)))
+        yield
+
+
+def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
+    """Become the producer as `begin` does, but try again: waiters take the lock for a moment to probe it.
+
+    Whoever has recorded itself as producer, and still holds the lock at the third look, is at work.
+    """
+    until, met = deadline.within(ELECTION_S), 0
+    while (flight := begin(query, site, deadline)) is None and not until.expired():
+        met += site.store.producer_of(query, deadline) is not None
+        if met == ELECTION_TRIES:
+            return None
+        time.sleep(ELECTION_PAUSE_S * (1 + random.random()))  # noqa: S311 - jitter between nodes; no secret
+    return flight
+
+
+def produce(flight: Flight, how: str) -> Obtained:
+    """Import and publish the image, then release the lock. If it is in the store by now, return it with `how`."""
+    query, site, deadline = flight[:3]
+    try:
+        raise_remembered(query, site, deadline)
+        image = site.look_up(query, how, deadline) or _import(flight)
+        return image._replace(missing=image.missing._replace(lockless=image.missing.lockless or flight.lockless))
+    except (UserError, StoreError) as error:
+        _remember(flight, error)
+        raise
+    except Stopped as stopped:
+        # Another worker: a signal may have interrupted a call of this one, whose answer is still to come.
+        with site.store.separate() as store:
+            _remember(flight._replace(site=site._replace(store=store)), stopped.error)
+        raise
+    finally:
+        site.store.end(query, after(CLEAN_UP_S))
+
+
+def _remember(flight: Flight, error: UserError | StoreError | None) -> None:
+    if error is not None:
+        with suppress(WarmstartError):
+            failure = RememberedFailure.of(error, flight.site.charged.uid)
+            flight.site.store.remember(flight.query, failure, flight.owner, after(CLEAN_UP_S))
+
+
+def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
+    """Raise the definitive failure that an import of this reference had recently, if any."""
+    failure = site.store.last_failure(query, deadline)
+    if failure and published.is_definitive(failure, site.rules.remember_failures):
+        error = published.as_error(failure)
+        if error:
+            raise error
+
+
+def describe_producer(query: ImageQuery, site: Site) -> str:
+    """Return a clause that says which process imports the image, and how far it is; "" if none is known to live."""
+    producer = None
+    with suppress(WarmstartError):  # the waiter's own error is more useful than this one
+        if site.store.is_at_work(query, after(CLEAN_UP_S)):
+            producer = site.store.producer_of(query, after(CLEAN_UP_S))
+    if producer is None:
+        return ""
+    now = f", now {format_progress(producer)}" if producer.phase else ""
+    who = f"pid {producer.pid} on {producer.host} for job {producer.job}"
+    return f"imported by {who} since {producer.since}{now}{_expected(producer)}"
+
+
+def _expected(producer: Producer) -> str:
+    """Return when to try again, as far as this phase tells: fetching takes most of the time, but not all."""
+    if not producer.total or not producer.rate:
+        return ""
+    seconds = (producer.total - producer.done) / producer.rate
+    at = time.strftime("%H:%M", time.gmtime(producer.at + seconds))
+    return f", done with that in about {format_duration(seconds)}; try again after {at} UTC"
+
+
+def format_progress(producer: Producer) -> str:
+    """Return what a producer does now as text, such as `fetching it, 1.5 GiB of 4.0 GiB, 52 MiB/s`."""
+    if not producer.done:
+        return f"{producer.phase} ({format_size(producer.total)})" if producer.total else producer.phase
+    total = f" of {format_size(producer.total)}" if producer.total else " so far"
+    rate = f", {format_size(producer.rate)}/s" if producer.rate else ""
+    return f"{producer.phase}, {format_size(producer.done)}{total}{rate}"
+
+
+def discard_damaged(name: str, query: ImageQuery, site: Site, deadline: Deadline) -> str:
+    """Check every byte of an image, unless it has passed before; quarantine a damaged one and return the problem."""
+    found = site.store.check_bytes(name, _temp_owner(query, site), deadline)
+    if found.problem:
+        site.store.quarantine(name, found.problem, deadline, inode=found.inode)
+    return found.problem
+
+
+def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
+    """Adopt the image that another launcher left for a tag, however old it is. Raises `NothingToAdopt`."""
+    query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
+    flight = begin(query._replace(times=TagTimes(0.0, 0.0)), site, deadline)
+    if flight is None:
+        problem = describe_producer(query, site) or "another process imports it"
+        raise NothingToAdopt(image=reference.canonical(), problem=problem)
+    try:
+        with _scratch(site, site.store.identity) as work:
+            image, left_out = _adopt(flight, work)
+    finally:
+        site.store.end(query, after(CLEAN_UP_S))
+    if image is None:
+        problem = left_out or "the policy names no directory that has it, or its name could mean another image, too"
+        raise NothingToAdopt(image=reference.canonical(), problem=problem)
+    site.store.point(query, image.digest, time.time(), flight.owner, deadline)
+    return image
+
+
+def _import(flight: Flight) -> Obtained:
+    query, site = flight.query, flight.site
+    site.store.sweep(query, flight.deadline)
+    importer = site.importer()
+    with _launchers_lock(flight) as lockless, _scratch(site, importer.identity) as work:
+        image, left_out = _adopt(flight, work)
+        image = image or _fetch(flight, importer, work)
+    return image._replace(missing=image.missing._replace(lockless=lockless, left_out=left_out))
+
+
+def _scratch(site: Site, identity: Identity) -> AbstractContextManager[Scratch]:
+    caps = Caps(site.rules.max_size, site.rules.max_files)
+    return scratch.opened(site.workspace, site.requester.node, site.requester.run_id, identity, caps)
+
+
+def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
+    """Adopt what another launcher left, if the policy allows; else return None and the reason, "" if there is none."""
+    query, site, deadline = flight[:3]
+    if query.reference.digest or not site.rules.adopt or not launchers.is_unambiguous(query.reference):
+        return None, ""
+    with work.errors():
+        fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
+    try:
+        adopted = site.store.adopt(fd, site.rules.adopt, flight.names, query.times.fresh_after, deadline)
+        if isinstance(adopted, str):
+            return None, adopted
+        digest = ADOPTED + adopted.sha256
+        try:
+            evicted = _publish(flight, work, fd, digest, f"adopted from {adopted.path}")
+        except ImageInvalid as error:  # a launcher's incomplete image: import as if there were none
+            return None, f"{adopted.path}: {error}"
+    finally:
+        os.close(fd)
+        with work.errors():
+            os.unlink(ADOPTED_FILE, dir_fd=work.fd)
+    image = site.look_up(query, "adopted", deadline, digest)
+    if image is None:  # evicted meanwhile
+        return None, ""
+    _point(flight, image, min(adopted.changed, time.time()))
+    return image._replace(missing=Missing(evicted=tuple(evicted))), ""
+
+
+def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
+    query, site, deadline = flight[:3]
+    resolved = time.time()
+    digest = query.reference.digest
+    if not digest:
+        known = site.store.last_pointer(query, deadline)
+        flight.tell("asking the registry what the tag means")
+        try:
+            patience = deadline.within(RESOLVE_KNOWN_S) if known is not None else deadline
+            digest = importer.resolve(query.reference, work, patience)
+        except RegistryUnreachable:
+            stale = _stale(flight, known)
+            if stale is None:
+                raise
+            return stale
+    found = site.store.find(query, deadline, digest)
+    image = as_obtained(found, "reused")  # under another tag, or the tag has not moved
+    missing = Missing()
+    if image is None:
+        if found is not None:
+            site.store.quarantine(found.name, found.invalid, deadline)
+        evicted = _make(flight, digest, importer, work)
+        missing = Missing(quarantined=found.invalid if found else "", evicted=tuple(evicted))
+        image = site.look_up(query, "imported", deadline, digest)
+    if image is None:  # evicted meanwhile
+        raise ImageInvalid(problem="it was published and is gone")
+    _point(flight, image, resolved)
+    return image._replace(missing=missing)
+
+
+def _stale(flight: Flight, known: Pointer | None) -> Obtained | None:
+    """Return the image of the tag's last known digest; record the outage, so that others use that image, too."""
+    if known is None:
+        return None
+    query, site, deadline = flight[:3]
+    image = site.look_up(query, "stale", deadline, known.digest)
+    if image is not None:
+        site.store.point_unanswered(query, flight.owner, deadline)
+    return image
+
+
+def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> list[str]:
+    """Import, claim the result, and publish it; return the names of evicted images."""
+    query, site, deadline = flight[:3]
+    # Fail before minutes of work rather than after them.
+    evicted = site.store.make_room(0, site.rules, site.charged, deadline)
+    with _reporting(flight) as report:
+        result = importer.import_image(
+            query.reference, digest, work, deadline, kept=_layer_place(flight), report=report
+        )
+    work.sync(deadline)
+    with work.errors():
+        fd = claim(work.fd, result, importer.identity.uid)
+    try:
+        return [*evicted, *_publish(flight, work, fd, digest, importer.name)]
+    finally:
+        os.close(fd)
+
+
+def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str) -> list[str]:
+    """Check a claimed inode, and have the store's owner copy it; return the names of evicted images."""
+    query, site, deadline = flight[:3]
+    with work.errors():
+        size = os.fstat(fd).st_size
+    flight.tell("checking it", total=size)
+    verify.check_listing(fd, site.validator, deadline)
+    evicted = site.store.make_room(size, site.rules, site.charged, deadline)
+    flight.tell("publishing it", total=size)
+    draft = Draft(
+        digest=digest,
+        reference=query.reference.canonical(),
+        kind=query.kind,
+        importer=importer,
+        published=time.time(),
+        node=site.requester.node,
+        job_id=site.requester.job_id,
+        charged=site.charged,
+    )
+    site.store.publish_image(fd, image_name(digest, query.kind), draft, flight.owner, deadline)
+    return evicted
+
+
+def _point(flight: Flight, image: Obtained, resolved: float) -> None:
+    """Point the tag, and the launchers' names, to the image."""
+    query, site, deadline = flight[:3]
+    if query.reference.tag:
+        site.store.point(query, image.digest, resolved, flight.owner, deadline)
+    # An image that a user chose gets no launchers' names, since `a_b` and `a/b` are the same file to launchers.
+    if site.rules.names and site.charged.uid == -1 and not is_adopted(image.digest):
+        with suppress(WarmstartError):
+            site.store.link_for_launchers(site.rules.names, flight.names, image.path, deadline)
+
+
+@contextmanager
+def _launchers_lock(flight: Flight) -> Iterator[str]:
+    """Hold the launchers' lock if the policy wants it; yield "", or the reason why we go on without it."""
+    site = flight.site
+    if site.rules.lock != "beside":
+        yield ""
+        return
+    name = flight.names[0]
+    until = flight.deadline.within(min(flight.deadline.left() / LAUNCHERS_LOCK_SHARE, LAUNCHERS_LOCK_S))
+    problem = site.store.try_launchers_lock(site.rules.names, name, flight.deadline)
+    while problem == launchers.BUSY and not until.expired():
+        flight.tell("waiting for the launcher that has the lock beside the image")
+        time.sleep(min(POLL_S, until.left()))
+        problem = site.store.try_launchers_lock(site.rules.names, name, flight.deadline)
+    try:
+        yield f"another process holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
+    finally:
+        with suppress(WarmstartError):
+            site.store.release_launchers_lock(name, after(CLEAN_UP_S))
+
+
+def _layer_place(flight: Flight) -> LayerPlace:
+    """Return where layers of the image's repository are kept: others for each store, since stores have readers."""
+    site, reference = flight.site, flight.query.reference
+    directory = os.path.join(site.workspace, site.requester.node, layers.LAYERS)
+    of = f"{site.store.path}\n{reference.registry}/{reference.repository}"
+    return LayerPlace(directory, hashlib.sha256(of.encode()).hexdigest(), site.rules.keep_layers)
+
+
+@contextmanager
+def _reporting(flight: Flight) -> Iterator[Report]:
+    """Yield a function that tells waiters of an import's progress, every few seconds and at each new phase.
+
+    Its worker is another one than the flight's: if the store hangs, that one is killed, and the lock stays ours.
+    """
+    store = flight.site.store.separate()
+    other = flight._replace(site=flight.site._replace(store=store))
+    first, began, due = Progress(""), 0.0, 0.0
+
+    def report(progress: Progress) -> None:
+        nonlocal first, began, due
+        now = time.monotonic()
+        if progress.phase != first.phase:
+            first, began = progress, now
+        elif now < due:
+            return
+        due = now + PROGRESS_S
+        rate = (progress.done - first.done) / (now - began) if now > began else 0.0
+        speaker = other._replace(deadline=after(ANNOUNCE_S))
+        speaker.tell(f"{progress.phase} it", progress.done, progress.total, max(round(rate), 0))
+
+    try:
+        yield report
+    finally:
+        store.close()
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as text: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def format_size(count: int) -> str:
+    """Return a number of bytes as text with a binary unit, such as `1.5 GiB`."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
+
+
+def claim(dir_fd: int, name: str, uid: int) -> int:
+    """Make the file `name` of uid `uid` (the importer's) root's, mode 0444; return its descriptor.
+
+    On return nobody can write its inode any more. Raises `ImageNotOurs`, or `OSError` if the disk fails.
+    """
+    try:
+        fd = open_regular(name, dir_fd)
+    except OSError as error:
+        raise ImageNotOurs(name=name, problem=error.strerror) from error
+    try:
+        _check(fd, name, uid)
+        os.fchown(fd, os.geteuid(), os.getegid())
+        os.fchmod(fd, 0o444)
+        _prove_unwritten(fd, name)
+        _check(fd, name, os.geteuid())  # again: a second link may have been made before the inode was ours
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check(fd: int, name: str, uid: int) -> None:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid != uid:
+        problem = f"uid {status.st_uid}, {status.st_nlink} links, mode {stat.S_IMODE(status.st_mode):o}"
+        raise ImageNotOurs(name=name, problem=problem)
+
+
+def _prove_unwritten(fd: int, name: str) -> None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        held = error.errno in (errno.EAGAIN, errno.EACCES)
+        problem = "a process has it open for writing" if held else f"no lease on it: {error.strerror}"
+        raise ImageNotOurs(name=name, problem=problem) from error
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)

@@ -1,0 +1,374 @@
+"""Space in the image store: inventory, quotas, watermarks, eviction, quarantine. Runs as the store's owner.
+
+Evicts least recently used images; never one that is pinned, or that a node used within the lease. Eviction hides an
+image by a rename, reads its use marks again, and then removes it. A hook marks its use and then looks the image up
+again. So at least one of the two notices the other.
+
+    images/quarantine/<name>.<time in ns>.{sqsh,json,reason}      damaged images, moved here by `published.quarantine`
+
+The newest few quarantined images stay for two weeks, so that the cause can be found. Each stays at least for the
+policy's lease, because a job may still have it open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from warmstart.errors import UserError
+from warmstart.host.files import read_small, unlink_if_there
+from warmstart.images.store import launchers, uses
+from warmstart.images.store.layout import (
+    CHECKED,
+    IMAGE,
+    IMAGES,
+    LOCKS,
+    LONGEST_POINTER,
+    META,
+    PINNED,
+    PRIVATE_STORES,
+    QUARANTINE,
+    TAGS,
+    Charged,
+    parse_pointer,
+    reference_of,
+)
+from warmstart.images.store.published import forget_dead, forget_failures, opened_folder, read_metadata, sweep_all
+from warmstart.policy.compiled import Keep
+from warmstart.store.atomic import replace
+from warmstart.store.locks import try_lock
+
+FAILURES_KEPT_S = 86400.0
+OUT_OF_SIGHT = ".evicted-"
+LOCK = "evict.lock"
+NEW_S = 3600.0  # a new image is protected that long: its producer may not have marked it yet
+RETENTION_S = 14 * 86400.0  # of a quarantined image
+MOST = 8  # quarantined images to keep
+REASON = ".reason"
+LONGEST_REASON = 4096
+ENDINGS = (IMAGE, META, REASON)
+
+
+class ImageQuotaExceeded(UserError):
+    """The images imported for a user's or an account's jobs take up the quota, and all are in use."""
+
+    code = "image-quota-exceeded"
+    template = "image of {bytes} bytes refused: the images of {whose} take {taken} of {quota} bytes, all still in use"
+    hint = "use fewer different images; images that no job has used for a while are evicted by themselves"
+
+
+class Room(NamedTuple):
+    """A store to evict from, and what protects its images."""
+
+    store: str
+    lease: float  # seconds for which a use mark protects an image
+    names: str  # directory of the links for launchers, "" for none
+
+
+class ImageEntry(NamedTuple):
+    """An image in the store; the fields from `digest` on come from its metadata, "" or -1 if unknown."""
+
+    name: str
+    path: str
+    bytes: int
+    published: float  # seconds since the epoch, like `last_use`
+    last_use: float
+    nodes: list[str]  # that used it within the lease
+    protected: str  # "pinned" | "in use" | "new" | ""
+    digest: str
+    reference: str
+    importer: str
+    user: str
+    account: str
+    sha256: str
+    uid: int
+    private: str  # its store of private images, "" for the shared one; set by callers that list all stores
+    tags: list[str]  # references that mean it now; set by callers that list all stores
+    store: str
+
+
+class QuarantinedImage(NamedTuple):
+    """A quarantined image."""
+
+    name: str
+    path: str
+    bytes: int
+    at: float  # seconds since the epoch
+    reason: str
+    reference: str
+    private: str  # its store of private images, "" for the shared one; set by callers that list all stores
+    store: str
+
+
+def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str) -> list[str]:
+    """Evict images to make room for `need` bytes; return the names of those that were evicted.
+
+    Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less free space than `keep.floor` percent would be left.
+    """
+    room = Room(store, keep.lease, names)
+    with opened_folder(store, LOCKS):
+        held = try_lock(f"{store}/{IMAGES}/{LOCKS}", LOCK)
+    gone: list[str] = []
+    if held is not None:  # otherwise another process is making room
+        try:
+            _finish(room)
+            if keep.user and charged.uid != -1:
+                gone += _within_quota(room, need, keep.user, charged.user, lambda image: image.uid == charged.uid)
+            if keep.account and charged.account:
+                whose = f"account {charged.account}"
+                gone += _within_quota(room, need, keep.account, whose, lambda image: image.account == charged.account)
+            gone += _below_watermark(room, need, keep)
+        finally:
+            held.release()
+    _check_floor(store, need, keep.floor)
+    return gone
+
+
+def _finish(room: Room) -> None:
+    """Clean up after dead producers and finish interrupted evictions. The caller holds the eviction lock."""
+    sweep_all(room.store)
+    forget_dead(room.store)
+    forget_failures(room.store, FAILURES_KEPT_S)
+    with opened_folder(room.store) as images:
+        found = [name for name in os.listdir(images) if name.startswith(OUT_OF_SIGHT)]
+    for name in found:
+        _remove_hidden(room, name.removeprefix(OUT_OF_SIGHT).removesuffix(IMAGE))
+
+
+def _within_quota(room: Room, need: int, limit: int, whose: str, is_theirs: Callable[[ImageEntry], bool]) -> list[str]:
+    theirs = [image for image in inventory(room.store, room.lease) if is_theirs(image)]
+    taken = sum(image.bytes for image in theirs)
+    gone, freed = _evict_until(room, theirs, taken + need - limit)
+    if taken + need - freed > limit:
+        raise ImageQuotaExceeded(bytes=need, whose=whose, taken=taken - freed, quota=limit)
+    return gone
+
+
+def _below_watermark(room: Room, need: int, keep: Keep) -> list[str]:
+    capacity, free = _space(room.store)
+    used = capacity - free + need
+    if used <= capacity * keep.high // 100:
+        return []
+    images = inventory(room.store, room.lease)
+    order = sorted(images, key=_over_quota(images, keep), reverse=True)  # stable: least recently used first
+    return _evict_until(room, order, used - capacity * keep.low // 100)[0]
+
+
+def _over_quota(images: Iterable[ImageEntry], keep: Keep) -> Callable[[ImageEntry], bool]:
+    users: dict[int, int] = {}
+    accounts: dict[str, int] = {}
+    for image in images:
+        users[image.uid] = users.get(image.uid, 0) + image.bytes
+        accounts[image.account] = accounts.get(image.account, 0) + image.bytes
+
+    def is_over(image: ImageEntry) -> bool:
+        by_user = image.uid != -1 and 0 < keep.user < users[image.uid]
+        by_account = image.account != "" and 0 < keep.account < accounts[image.account]
+        return by_user or by_account
+
+    return is_over
+
+
+def _evict_until(room: Room, images: Iterable[ImageEntry], wanted: int) -> tuple[list[str], int]:
+    gone: list[str] = []
+    freed = 0
+    for image in images:
+        if freed >= wanted:
+            break
+        if not image.protected and evict(room.store, image.name, room.lease, room.names):
+            gone.append(image.name)
+            freed += image.bytes
+    return gone, freed
+
+
+def _check_floor(store: str, need: int, floor: int) -> None:
+    """Raise `OSError` (ENOSPC) if less than `floor` percent would be free after writing `need` bytes."""
+    capacity, free = _space(store)
+    if free - need < capacity * floor // 100:
+        raise OSError(
+            errno.ENOSPC, f"{free} bytes are free, {need} are needed, and {floor}% of {capacity} must stay free"
+        )
+
+
+def _space(store: str) -> tuple[int, int]:
+    """Return capacity and free space of the file system for unprivileged users, in bytes."""
+    found = os.statvfs(store)
+    free = found.f_bavail * found.f_frsize
+    return (found.f_blocks - found.f_bfree) * found.f_frsize + free, free
+
+
+def evict(store: str, name: str, lease: float, names: str, forced: bool = False) -> bool:
+    """Remove one image; False if it is missing, or protected and not `forced`. `lease` in seconds."""
+    found = describe(store, name, lease)
+    if found is None or (found.protected and not forced):
+        return False
+    with opened_folder(store) as images:
+        try:
+            os.rename(name + IMAGE, OUT_OF_SIGHT + name + IMAGE, src_dir_fd=images, dst_dir_fd=images)
+        except FileNotFoundError:
+            return False
+    return _remove_hidden(Room(store, 0.0 if forced else lease, names), name)
+
+
+def _remove_hidden(room: Room, name: str) -> bool:
+    """Remove a hidden image; put it back and return False if a node has marked it meanwhile."""
+    hidden = OUT_OF_SIGHT + name + IMAGE
+    now = time.time()
+    is_back = any(now - at < uses.lease_of(mark, room.lease) for mark, at in uses.last(room.store, name).items())
+    with opened_folder(room.store) as images:
+        if is_back:
+            with suppress(FileExistsError):  # imported again meanwhile
+                os.link(hidden, name + IMAGE, src_dir_fd=images, dst_dir_fd=images, follow_symlinks=False)
+            unlink_if_there(hidden, images)
+            return False
+        if not os.path.exists(os.path.join(room.store, IMAGES, name + IMAGE)):
+            unlink_if_there(name + META, images)
+        unlink_if_there(hidden, images)
+    with opened_folder(room.store, CHECKED) as folder:
+        unlink_if_there(name + META, folder)
+    if room.names:
+        launchers.unlink(room.names, os.path.join(room.store, IMAGES, name + IMAGE))
+    return True
+
+
+def pin(store: str, name: str, owner: str) -> None:
+    """Protect an image from eviction until `unpin`."""
+    with opened_folder(store, PINNED) as folder:
+        replace(folder, owner, name, b"")
+
+
+def unpin(store: str, name: str) -> bool:
+    """Make a pinned image evictable again; False if it was not pinned."""
+    with opened_folder(store, PINNED) as folder:
+        return unlink_if_there(name, folder)
+
+
+def stores(store: str) -> list[str]:
+    """Return the paths of the store and its stores of private images (private.py), without those with no images."""
+    private = os.path.join(store, PRIVATE_STORES)
+    names = sorted(os.listdir(private)) if os.path.isdir(private) else []
+    return [path for path in (store, *(os.path.join(private, name) for name in names)) if _has_images(path)]
+
+
+def _has_images(store: str) -> bool:
+    return os.path.isdir(os.path.join(store, IMAGES))
+
+
+def inventory(store: str, lease: float) -> list[ImageEntry]:
+    """Return all images of the store, the least recently used first. `lease` in seconds."""
+    folder = os.path.join(store, IMAGES)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        if not os.path.isdir(store):
+            raise
+        return []  # nothing was ever imported
+    entries = (describe(store, name.removesuffix(IMAGE), lease) for name in names if _is_image(name))
+    return sorted((entry for entry in entries if entry), key=lambda entry: entry.last_use)
+
+
+def describe(store: str, name: str, lease: float) -> ImageEntry | None:
+    """Return one image as `inventory` does; None if it is missing."""
+    path = os.path.join(store, IMAGES, name)
+    try:
+        status = os.stat(path + IMAGE, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    known = read_metadata(path + META)
+    marks = uses.last(store, name)
+    now = time.time()
+    nodes = sorted({uses.node_of(mark) for mark, at in marks.items() if now - at < uses.lease_of(mark, lease)})
+    is_pinned = os.path.exists(os.path.join(store, IMAGES, PINNED, name))
+    is_new = now - status.st_mtime < NEW_S
+    published, uid = known.get("published"), known.get("uid")
+    return ImageEntry(
+        name=name,
+        path=path + IMAGE,
+        bytes=status.st_size,
+        published=float(published) if isinstance(published, (int, float)) else status.st_mtime,
+        last_use=max([*marks.values(), status.st_mtime]),
+        nodes=nodes,
+        protected="pinned" if is_pinned else "in use" if nodes else "new" if is_new else "",
+        uid=uid if isinstance(uid, int) else -1,
+        private="",
+        tags=[],
+        store=store,
+        **{key: str(known.get(key, "")) for key in ("digest", "reference", "importer", "user", "account", "sha256")},
+    )
+
+
+def tags(store: str) -> dict[str, list[str]]:
+    """Return the references by tag that have been resolved, by what they mean: `DIGEST`, or `DIGEST~MACHINE`."""
+    folder = os.path.join(store, IMAGES, TAGS)
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(META) and not name.startswith("."))
+    except FileNotFoundError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for name in names:
+        key, _, machine = name.removesuffix(META).partition("~")
+        try:
+            pointer = parse_pointer(read_small(os.path.join(folder, name), LONGEST_POINTER))
+        except (FileNotFoundError, ValueError):  # replaced meanwhile, or not written by `published.point`
+            continue
+        if pointer is not None:
+            digest = f"{pointer.digest}~{machine}" if machine else pointer.digest
+            found.setdefault(digest, []).append(reference_of(key))
+    return found
+
+
+def _is_image(name: str) -> bool:
+    return name.endswith(IMAGE) and not name.startswith(".")
+
+
+def quarantined(store: str) -> list[QuarantinedImage]:
+    """Return the quarantined images, the oldest first; `PermissionError` for anybody but the store's owner."""
+    folder = os.path.join(store, IMAGES, QUARANTINE)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    found = (_describe_quarantined(store, folder, name) for name in {_stem(name) for name in names} if name)
+    return sorted(found, key=lambda entry: entry.at)
+
+
+def empty_quarantine(store: str, now: float, lease: float) -> list[str]:
+    """Remove quarantined images that are two weeks old, and all but the newest few; return the names of the removed.
+
+    Every image stays for at least the lease. `now` in seconds since the epoch, `lease` in seconds.
+    """
+    found = quarantined(store)
+    last = found[-MOST:]
+    going = [entry.name for entry in found if now - entry.at > (max(RETENTION_S, lease) if entry in last else lease)]
+    with opened_folder(store, QUARANTINE) as folder:
+        for name in going:
+            for ending in ENDINGS:
+                unlink_if_there(name + ending, folder)
+    return going
+
+
+def _stem(name: str) -> str:
+    """Return NAME.TIME of a file in quarantine, "" for the name of any other file."""
+    stem = next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), "")
+    return stem if stem.rpartition(".")[2].isdecimal() and not stem.startswith(".") else ""
+
+
+def _describe_quarantined(store: str, folder: str, name: str) -> QuarantinedImage:
+    path = os.path.join(folder, name)
+    size = 0
+    for ending in ENDINGS:
+        try:
+            size += os.stat(path + ending, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            continue  # the process that moved it died in between, or another one has just removed it
+    try:
+        reason = read_small(path + REASON, LONGEST_REASON).decode("utf-8", "replace")
+    except FileNotFoundError:
+        reason = ""
+    at = int(name.rpartition(".")[2]) / 1e9
+    reference = str(read_metadata(path + META).get("reference", ""))
+    return QuarantinedImage(name, path + IMAGE, size, at, reason, reference, "", store)

@@ -1,0 +1,523 @@
+"""Publish images, check their bytes, elect producers, remember failed imports. Runs as the store's owner.
+
+Publishing: copy to a temporary file in the same directory while hashing → check the copy's superblock → fsync → link
+→ write its metadata → write the tag's pointer. A crash between any two leaves a temporary file, or an image without a
+pointer; the next import continues from there.
+
+Depth `full` (docs/reference/images.md) compares every byte of a published image with its recorded SHA-256. Hashing
+parses nothing.
+
+Election: the producer's worker holds the image's lock, so the kernel releases it when that process dies. The lock only
+saves work: publishing tolerates two producers. `<key>.producer` only informs waiters.
+
+Failures: the last failure of each image's import. Definitive ones (a registry's answer that there is no such image or
+no access, and an image larger than the policy allows) are a negative cache: for a while nobody asks again. Any other
+is told to those who waited for that import, and to nobody who comes later. A node's own failures (its disk, its
+programs) are not here, because other nodes may succeed. A quota is its user's alone. Shared images are requested
+without credentials, and private images have stores of their own, so no user gets another one's 401.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from warmstart.errors import StoreError, UserError, WarmstartError, by_code
+from warmstart.host import wire
+from warmstart.host.files import (
+    DIRECTORY,
+    PATH,
+    REGULAR,
+    ReadFailed,
+    copy,
+    copy_hashed,
+    ensure_dir,
+    open_regular,
+    opened_dir,
+    read_small,
+    unlink_if_there,
+)
+from warmstart.images.squashfs import ImageInvalid
+from warmstart.images.store.layout import (
+    CHECKED,
+    CLOCK_SKEW,
+    FAILED,
+    IMAGE,
+    IMAGES,
+    LOCKS,
+    LONGEST_POINTER,
+    META,
+    PINNED,
+    PRIVATE_STORES,
+    QUARANTINE,
+    REQUEUED,
+    TAGS,
+    Charged,
+    Pointer,
+    parse_pointer,
+    superblock_problem,
+)
+from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
+from warmstart.store.locks import Held, is_locked, try_lock
+
+FORMAT = 1
+FOLDERS = (TAGS, LOCKS, FAILED, REQUEUED, PINNED, CHECKED, QUARANTINE)
+OWNERS_ALONE = frozenset({LOCKS, REQUEUED, QUARANTINE})  # 0700
+# A live producer keeps writing to its temporary file. Where two mounts share no locks, the file's age protects it.
+ABANDONED_S = 60.0
+PRODUCER = ".producer"
+LONGEST_PRODUCER = 4096
+LONGEST_WORD = 80
+LONGEST_META = 16384
+LONGEST_FAILURE = 16384
+LONGEST_CHECK = 4096
+DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
+PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
+
+_held: dict[str, Held] = {}
+
+
+class Draft(NamedTuple):
+    """The metadata of an image that is to be published."""
+
+    digest: str
+    reference: str  # canonical
+    kind: str  # MACHINE.RECIPE (layout.py)
+    importer: str
+    published: float  # seconds since the epoch
+    node: str
+    job_id: int
+    charged: Charged
+
+
+class Published(NamedTuple):
+    """The result of `publish_image`."""
+
+    size: int  # bytes
+    sha256: str  # hexadecimal
+    first: bool  # False: another publisher was first, and its image stays
+
+
+class Producer(NamedTuple):
+    """What a producer records about itself and its progress, for waiters."""
+
+    host: str
+    pid: int
+    job: int  # that asked first; 0 for an administrator
+    since: str  # UTC, ISO 8601
+    phase: str = ""  # what it does now; "" when it has just begun
+    done: int = 0  # bytes of this phase so far
+    total: int = 0  # bytes of this phase in all, 0 if unknown
+    rate: int = 0  # bytes per second of this phase
+    at: float = 0.0  # seconds since the epoch: when this was recorded
+
+
+class RememberedFailure(NamedTuple):
+    """A failed import: the error by its code and fields, and when it was remembered, in seconds since the epoch."""
+
+    code: str
+    fields: dict[str, str]
+    text: str = ""  # the message, for versions that do not know the code
+    uid: int = -1  # whom it concerns, -1 for everybody
+    at: float = 0.0
+
+    @classmethod
+    def of(cls, error: WarmstartError, uid: int = -1) -> RememberedFailure:
+        """Return an error as it is remembered; `uid` is that of the user who is charged."""
+        fields = {name: str(value) for name, value in error.fields.items()}
+        return cls(error.code, fields, str(error), uid if error.code in PERSONAL else -1)
+
+
+class ByteCheck(NamedTuple):
+    """The result of depth `full`."""
+
+    problem: str  # "" for a whole image
+    inode: int
+    remembered: bool  # not read again, because the file has not changed since it passed
+
+
+@contextmanager
+def opened_folder(store: str, name: str = "") -> Iterator[int]:
+    """Open `images/` or a folder in it; create them if they are missing.
+
+    The store itself is never created. `FileNotFoundError` if it is missing: usually its file system is not mounted.
+    """
+    store_fd = os.open(store, PATH & ~os.O_NOFOLLOW)
+    try:
+        images = _open_or_make(IMAGES, 0o755, store_fd, PATH if name else DIRECTORY)
+    finally:
+        os.close(store_fd)
+    try:
+        if not name:
+            yield images
+            return
+        folder = _open_or_make(name, 0o700 if name in OWNERS_ALONE else 0o755, images, DIRECTORY)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+    finally:
+        os.close(images)
+
+
+def _open_or_make(name: str, mode: int, dir_fd: int, flags: int) -> int:
+    # It is nearly always there, and each further call is a question to the file server.
+    try:
+        return os.open(name, flags, dir_fd=dir_fd)
+    except FileNotFoundError:
+        ensure_dir(name, mode, dir_fd)
+        return os.open(name, flags, dir_fd=dir_fd)
+
+
+def publish_image(store: str, fd: int, name: str, draft: Draft, owner: str) -> Published:
+    """Copy an open local image to a new inode in the store, and make that visible as `name` (`image_name`).
+
+    `fd` is inherited, and nobody else can still write its inode (`producer.claim`). `draft`, `size` and `sha256` go
+    into the image's metadata file; `owner` names the temporary file (`temp_owner`). Raises `ImageInvalid` if the copy
+    is not a whole image, and `OSError` if the store is full; nothing is left there then.
+    """
+    size = os.fstat(fd).st_size
+    with opened_folder(store) as images:
+        _check_space(images, size)
+        with temp_file(images, owner) as (temp, temp_fd):
+            copied = copy_hashed(fd, temp_fd)
+            if copied.size != size:
+                raise ImageInvalid(problem=f"read {copied.size} bytes of {size}")
+            problem = superblock_problem(temp_fd, os.fstat(temp_fd))
+            if problem:
+                raise ImageInvalid(problem=problem)
+            first = publish(images, temp, temp_fd, name + IMAGE)
+        if first:
+            known = {
+                "format": FORMAT,
+                **draft._asdict(),
+                **draft.charged._asdict(),
+                "size": size,
+                "sha256": copied.sha256,
+            }
+            del known["charged"]
+            replace(images, owner, name + META, json.dumps(known).encode())
+    return Published(size, copied.sha256, first)
+
+
+def _check_space(images: int, size: int) -> None:
+    # Fail before minutes of copying rather than after them. A quota may still end the copy.
+    space = os.fstatvfs(images)
+    if space.f_bavail * space.f_frsize < size:
+        raise OSError(errno.ENOSPC, f"the image has {size} bytes, {space.f_bavail * space.f_frsize} are free")
+
+
+def read_metadata(path: str) -> dict[str, object]:
+    """Return the metadata of a published image from `path` (NAME.json); {} if it is missing or damaged."""
+    try:
+        found = wire.parse(read_small(path, LONGEST_META))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def copy_out(path: str, target: int) -> str:
+    """Copy an image into an open file; return what is wrong with that file's disk, "" if nothing.
+
+    Raises `ReadFailed`, or another `OSError`, if the image cannot be read.
+    """
+    source = open_regular(path)
+    try:
+        copy(source, target)
+    except ReadFailed:
+        raise
+    except OSError as error:
+        return error.strerror or "write failed"
+    finally:
+        os.close(source)
+    return ""
+
+
+def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteCheck:
+    """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
+
+    A file that passes is remembered by inode, size, mtime and ctime, and not read again unless `again`. If the producer
+    died before it recorded the hash, record it now. `FileNotFoundError` if there is no such image.
+    """
+    with opened_folder(store) as images:
+        fd = open_regular(name + IMAGE, images)
+        try:
+            status = os.fstat(fd)
+            answer = ByteCheck(superblock_problem(fd, status), status.st_ino, remembered=False)
+            if answer.problem:
+                return answer
+            if not again and _is_checked(store, name, status):
+                return answer._replace(remembered=True)
+            sha256 = copy_hashed(fd).sha256
+        finally:
+            os.close(fd)
+        known = read_metadata(os.path.join(store, IMAGES, name + META))
+        if "sha256" not in known:
+            late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
+            replace(images, owner, name + META, json.dumps(late).encode())
+        elif known["sha256"] != sha256:
+            return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
+    with opened_folder(store, CHECKED) as folder:
+        data = {"stamp": _stamp(status), "at": time.time()}
+        replace(folder, owner, name + META, json.dumps(data).encode())
+    return answer
+
+
+def unrecorded(store: str) -> list[str]:
+    """Return the names of images whose producers died before they wrote the metadata; `check_bytes` writes it."""
+    with opened_folder(store) as images:
+        names = frozenset(os.listdir(images))
+        found = [name for name in sorted(names) if name.endswith(IMAGE) and not name.startswith(".")]
+        stems = [name.removesuffix(IMAGE) for name in found]
+        return [stem for stem in stems if stem + META not in names and _age(images, stem + IMAGE) > ABANDONED_S]
+
+
+def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
+    with opened_folder(store, CHECKED) as folder:
+        try:
+            found = wire.parse(read_small(name + META, LONGEST_CHECK, folder))
+        except (FileNotFoundError, ValueError):
+            return False
+    return isinstance(found, dict) and found.get("stamp") == _stamp(status)
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
+    """Move a damaged image to quarantine; False if there was none.
+
+    A job that has it open or mounted keeps its inode. Another node may meanwhile have replaced it by a good one. So the
+    file goes back if its inode is not `inode` or, without `inode`, if its superblock is good.
+    """
+    quarantined = f"{name}.{time.time_ns()}"
+    with opened_folder(store) as images, opened_folder(store, QUARANTINE) as folder:
+        try:
+            os.rename(name + IMAGE, quarantined + IMAGE, src_dir_fd=images, dst_dir_fd=folder)
+        except FileNotFoundError:
+            return False
+        if _is_another(folder, quarantined + IMAGE, inode):
+            with suppress(FileExistsError):
+                os.link(quarantined + IMAGE, name + IMAGE, src_dir_fd=folder, dst_dir_fd=images, follow_symlinks=False)
+            os.unlink(quarantined + IMAGE, dir_fd=folder)
+            return False
+        with suppress(FileNotFoundError):
+            os.rename(name + META, quarantined + META, src_dir_fd=images, dst_dir_fd=folder)
+        replace(folder, QUARANTINE, f"{quarantined}.reason", reason.encode())
+    return True
+
+
+def _is_another(folder: int, name: str, inode: int) -> bool:
+    fd = os.open(name, REGULAR, dir_fd=folder)
+    try:
+        if inode:
+            return os.fstat(fd).st_ino != inode
+        return not superblock_problem(fd, os.fstat(fd))
+    finally:
+        os.close(fd)
+
+
+def ensure_private(store: str, name: str) -> None:
+    """Create the store of the private images `name` (private.py) if it is missing; never `store` itself."""
+    fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ensure_dir(PRIVATE_STORES, 0o700, fd)
+        with opened_dir(PRIVATE_STORES, fd) as private:
+            ensure_dir(name, 0o700, private)
+    finally:
+        os.close(fd)
+
+
+def point(store: str, key: str, digest: str, resolved: float, owner: str) -> None:
+    """Record the digest that a tag had at `resolved` (seconds since the epoch)."""
+    _point(store, key, Pointer(digest, resolved), owner)
+
+
+def point_unanswered(store: str, key: str, owner: str) -> None:
+    """Record that the registry has just failed to answer for a tag; do nothing if the tag has no pointer."""
+    known = last_pointer(store, key)
+    if known is not None:
+        _point(store, key, known._replace(unanswered=time.time()), owner)
+
+
+def last_pointer(store: str, key: str) -> Pointer | None:
+    """Return the pointer of a tag, however old; None if there is none."""
+    with opened_folder(store, TAGS) as tags:
+        try:
+            return parse_pointer(read_small(key + META, LONGEST_POINTER, tags))
+        except (FileNotFoundError, ValueError):
+            return None
+
+
+def _point(store: str, key: str, pointer: Pointer, owner: str) -> None:
+    content = {"format": FORMAT, **pointer._asdict()}
+    if not pointer.unanswered:
+        del content["unanswered"]
+    with opened_folder(store, TAGS) as tags:
+        replace(tags, owner, key + META, json.dumps(content).encode())
+
+
+def temp_owner(key: str, node: str, run_id: str) -> str:
+    """Return the part of a temporary file's name that identifies the reference (by `key`), the node and the run."""
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.{node}.{run_id}"
+
+
+def sweep(store: str, key: str) -> int:
+    """Remove half-copied files of dead producers of this reference; return how many. The caller holds its lock."""
+    prefix = f"{TEMP_PREFIX}{temp_owner(key, '', '').rstrip('.')}."
+    swept = 0
+    with opened_folder(store) as images:
+        for name in os.listdir(images):
+            if name.startswith(prefix) and _age(images, name) > ABANDONED_S:
+                swept += unlink_if_there(name, images)
+    return swept
+
+
+def sweep_all(store: str) -> int:
+    """Remove all temporary files that no live producer writes to any more; return how many."""
+    swept = 0
+    for folder in ("", *FOLDERS):
+        with opened_folder(store, folder) as opened:
+            for name in os.listdir(opened):
+                if name.startswith(TEMP_PREFIX) and _age(opened, name) > ABANDONED_S:
+                    swept += unlink_if_there(name, opened)
+    return swept
+
+
+def _age(folder: int, name: str) -> float:
+    try:
+        return time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def begin(store: str, key: str, producer: Producer, owner: str) -> str | None:
+    """Become the producer; None if another process holds the lock.
+
+    Otherwise return why the file system gives no lock, "" if this producer has it.
+    """
+    with opened_folder(store, LOCKS) as folder:
+        held = try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
+        if held is None:
+            return None
+        _held[key] = held
+        try:
+            _write(folder, key, producer, owner)
+        except OSError:
+            _held.pop(key).release()
+            raise
+    return held.lockless
+
+
+def announce(store: str, key: str, producer: Producer, owner: str) -> None:
+    """Record what the producer does now (`producer.doing`)."""
+    with opened_folder(store, LOCKS) as folder:
+        _write(folder, key, producer, owner)
+
+
+def end(store: str, key: str) -> None:
+    """Release the producer's lock, if this process holds it."""
+    held = _held.pop(key, None)
+    if held is None:
+        return
+    try:
+        with opened_folder(store, LOCKS) as folder:
+            unlink_if_there(key + PRODUCER, folder)
+    finally:
+        held.release()
+
+
+def forget_dead(store: str) -> None:
+    """Remove the records of dead producers (`<key>.producer`)."""
+    with opened_folder(store, LOCKS) as folder:
+        for name in os.listdir(folder):
+            key = name.removesuffix(PRODUCER)
+            if key == name or (held := try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")) is None:
+                continue
+            try:
+                unlink_if_there(name, folder)
+            finally:
+                held.release()
+
+
+def is_at_work(store: str, key: str) -> bool:
+    """Return whether a live producer imports the image. Touches its lock only if a producer has left its record."""
+    locks = f"{store}/{IMAGES}/{LOCKS}"
+    try:
+        os.stat(f"{locks}/{key}{PRODUCER}", follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return is_locked(locks, f"{key}.lock")
+
+
+def under_way(store: str) -> dict[str, Producer]:
+    """Return the live producers of the store by the names of their locks (`ImageQuery.lock`)."""
+    try:
+        names = os.listdir(f"{store}/{IMAGES}/{LOCKS}")
+    except FileNotFoundError:
+        return {}  # nothing was ever imported
+    keys = sorted(name.removesuffix(PRODUCER) for name in names if name.endswith(PRODUCER))
+    found = ((key, producer_of(store, key)) for key in keys if is_locked(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock"))
+    return {key: producer for key, producer in found if producer is not None}
+
+
+def producer_of(store: str, key: str) -> Producer | None:
+    """Return the record of the producer; None if the file is missing or damaged."""
+    try:
+        with opened_folder(store, LOCKS) as folder:
+            data = wire.parse(read_small(key + PRODUCER, LONGEST_PRODUCER, folder))
+        producer = wire.from_object(Producer, data)
+    except (FileNotFoundError, ValueError):
+        return None
+    host, since, phase = (word[:LONGEST_WORD] for word in (producer.host, producer.since, producer.phase))
+    return producer._replace(host=host, since=since, phase=phase)
+
+
+def _write(folder: int, key: str, producer: Producer, owner: str) -> None:
+    content = producer._replace(at=time.time())._asdict()
+    replace(folder, owner, key + PRODUCER, json.dumps(content).encode(), 0o600)
+
+
+def remember(store: str, key: str, failure: RememberedFailure, owner: str) -> None:
+    """Record how an import failed."""
+    data = json.dumps(failure._replace(at=time.time())._asdict())
+    with opened_folder(store, FAILED) as folder:
+        replace(folder, owner, key + META, data.encode())
+
+
+def last_failure(store: str, key: str) -> RememberedFailure | None:
+    """Return how the last import that failed did so; None if none has, or the file is damaged."""
+    try:  # by its path: whoever waits reads it again and again
+        data = read_small(f"{store}/{IMAGES}/{FAILED}/{key}{META}", LONGEST_FAILURE)
+        return wire.from_object(RememberedFailure, wire.parse(data))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def is_definitive(failure: RememberedFailure, max_age_s: float) -> bool:
+    """Return whether a failure is definitive and less than `max_age_s` seconds old: an import would end with it."""
+    return failure.code in DEFINITIVE and -CLOCK_SKEW <= time.time() - failure.at < max_age_s
+
+
+def forget_failures(store: str, older_than_s: float) -> None:
+    """Remove the records of old failures."""
+    with opened_folder(store, FAILED) as folder:
+        for name in os.listdir(folder):
+            if name.endswith(META) and _age(folder, name) > older_than_s:
+                unlink_if_there(name, folder)
+
+
+def as_error(failure: RememberedFailure) -> UserError | StoreError | None:
+    """Return the error for a remembered failure; None if this version does not know its code.
+
+    A store's word never decides that this node is broken, or what its disk has room for.
+    """
+    kind = by_code(failure.code)
+    return kind(**failure.fields) if kind is not None and issubclass(kind, UserError | StoreError) else None

@@ -1,0 +1,203 @@
+"""Write metrics for node_exporter's textfile collector: the host's and the store's (docs/operations/monitoring.md).
+
+The only user of prometheus-client. Maintenance writes them, hooks never do. What the audit log gained since the last
+time is added to counters that are kept in one file together with the position in the log, so that nothing is counted
+twice if a run is killed. Counters of a log that was compressed or removed before it was read are too low.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import accumulate
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from warmstart.audit.query import AuditLog, LineFilter, Position
+from warmstart.errors import ResourceError
+from warmstart.harvest import deferred, spool
+from warmstart.host import files, wire
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.paths import Installation
+from warmstart.policy.compiled import VERSION
+from warmstart.policy.current import CurrentPolicy
+from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Sample, Saved
+from warmstart.session import MaintenanceSession
+from warmstart.store.maintenance import Bundle
+
+FORMAT = 1
+HOST_FILE, STORE_FILE = "warmstart.prom", "warmstart-store.prom"
+_COUNTERS, _LOCK = "counters.json", "lock"
+_LARGEST = 8 << 20
+
+
+class MetricsUnwritable(ResourceError):
+    """The metrics, or the counters behind them, cannot be written."""
+
+    code = "metrics-unwritable"
+    template = "metrics in {path}: {problem}"
+    hint = "make paths.metrics a directory that only root can write, and free space there"
+
+
+class _Kept(NamedTuple):
+    """What is kept between two runs."""
+
+    format: int
+    positions: dict[str, Position]  # by path of the log
+    samples: list[Sample]
+    distributions: list[Distribution]
+
+
+class _Families(Collector):
+    """The families that are to be written."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return them."""
+        return self._families
+
+
+def write_host(installation: Installation, found: CurrentPolicy) -> None:
+    """Count what is new in the audit log and write the host's metrics. Raises `MetricsUnwritable`.
+
+    Does nothing if another process is about it.
+    """
+    directory, log = found.policy.paths.metrics, found.policy.paths.audit
+    if directory is None:
+        return
+    with _errors(installation.metrics), files.opened_lock(installation.metrics, _LOCK) as lock:
+        if not files.try_flock(lock):
+            return
+        with files.opened_dir(installation.metrics) as kept:
+            counters = _counted(kept, log)
+    _write(directory, HOST_FILE, [*_of_host(installation, found), *_of_log(counters)])
+
+
+def write_store(session: MaintenanceSession) -> None:
+    """Write the store's metrics, at the end of its maintenance. Raises `MetricsUnwritable` and the store's errors."""
+    directory = session.policy.paths.metrics
+    if directory is None:
+        return
+    shared = ImageStoreClient(session.store.worker, session.store.path)
+    stores = [shared.at(path) for path in shared.stores(session.store_deadline())]
+    lease = session.policy.images.keep.lease
+    images = [image.bytes for store in stores for image in store.inventory(lease, session.store_deadline())]
+    families = [
+        *_of_bundles(session.bundles()),
+        GaugeMetricFamily("warmstart_store_image_bytes", "Bytes of images.", value=sum(images)),
+        GaugeMetricFamily("warmstart_store_images", "Images.", value=len(images)),
+        GaugeMetricFamily(
+            "warmstart_store_maintenance_last_success_timestamp_seconds",
+            "When maintenance of the store last got to its end.",
+            value=time.time(),
+        ),
+    ]
+    _write(directory, STORE_FILE, families)
+
+
+def _counted(directory: int, log: str) -> Counters:
+    """Add what is new in the log to the counters that are kept, and keep them."""
+    kept = _read(directory)
+    counters = Counters(Saved(kept.samples, kept.distributions))
+    audit = AuditLog([log], positions=kept.positions)
+    with suppress(FileNotFoundError):  # no hook has run yet
+        counters.fold(audit.lines(LineFilter()))
+    data = _Kept(FORMAT, audit.positions, *counters.save())
+    files.replace_file(directory, _COUNTERS, json.dumps(data._asdict()).encode(), 0o600)
+    return counters
+
+
+def _read(directory: int) -> _Kept:
+    """Return what was kept. Counters begin at zero where there is nothing, or nothing that can be read."""
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        found = wire.from_object(_Kept, wire.parse(files.read_small(_COUNTERS, _LARGEST, directory)))
+        if found.format == FORMAT:
+            return found
+    return _Kept(FORMAT, {}, [], [])
+
+
+def _of_log(counters: Counters) -> Iterator[Metric]:
+    for metric in CATALOGUE:
+        if metric.bounds:
+            histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            names = [*map(str, metric.bounds), "+Inf"]
+            for found in counters.distributions(metric):
+                buckets = list(zip(names, accumulate(found.counts), strict=True))
+                histogram.add_metric(found.labels, buckets, found.total)
+            yield histogram
+        else:
+            counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for sample in counters.samples(metric):
+                counter.add_metric(sample.labels, sample.value)
+            yield counter
+
+
+def _of_host(installation: Installation, found: CurrentPolicy) -> Iterator[Metric]:
+    yield _gauge("warmstart_build_info", "The installed version.", "version", {VERSION: 1})
+    yield GaugeMetricFamily(
+        "warmstart_policy_valid", "Whether the policy's files are good: 1, or 0.", value=int(found.problem is None)
+    )
+    switches = {"admin": installation.off_switch, "brake": installation.brake}
+    off = {by: int(os.path.exists(path)) for by, path in switches.items()}
+    yield _gauge("warmstart_switched_off", "Whether warmstart is off on this host, and by whom.", "by", off)
+    nodes = {node: installation.node(node) for node in installation.nodes()}
+    successes = {node: at for node, paths in nodes.items() if (at := _modified(paths.maintained))}
+    name = "warmstart_maintenance_last_success_timestamp_seconds"
+    yield _gauge(name, "When maintenance of the node last got to its end.", "node", successes)
+    waiting = {node: len(deferred.deferred_harvests(paths.deferred)) for node, paths in nodes.items()}
+    yield _gauge("warmstart_deferred_harvests", "Deferred harvests on the node.", "node", waiting)
+    spools = {node: spool.held(paths.spool) for node, paths in nodes.items()}
+    number = {node: len(sizes) for node, sizes in spools.items()}
+    yield _gauge("warmstart_spooled_bundles", "Bundles in the node's spool.", "node", number)
+    size = {node: sum(sizes) for node, sizes in spools.items()}
+    yield _gauge("warmstart_spool_bytes", "Bytes in the node's spool.", "node", size)
+
+
+def _of_bundles(bundles: Iterable[Bundle]) -> Iterator[Metric]:
+    stored = {"user": 0, "account": 0, "site": 0}
+    number = dict(stored)
+    for bundle in bundles:
+        kind = bundle.scope.partition("-")[0]
+        stored[kind] = stored.get(kind, 0) + bundle.stored
+        number[kind] = number.get(kind, 0) + 1
+    yield _gauge("warmstart_store_bytes", "Bytes of bundles, by kind of scope.", "scope", stored)
+    yield _gauge("warmstart_store_bundles", "Bundles, by kind of scope.", "scope", number)
+
+
+def _gauge(name: str, words: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(name, words, labels=[label])
+    for value, number in values.items():
+        gauge.add_metric([value], number)
+    return gauge
+
+
+def _modified(path: str) -> float:
+    """Return a file's time of last change, 0.0 if it is missing."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _write(directory: str, name: str, families: Iterable[Metric]) -> None:
+    registry = CollectorRegistry()
+    registry.register(_Families([*families]))
+    data = generate_latest(registry)
+    with _errors(directory), files.opened_trusted(directory, (os.geteuid(),)) as fd:
+        files.replace_file(fd, name, data, 0o644, durable=False)
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MetricsUnwritable(path=path, problem=error.strerror or str(error)) from error

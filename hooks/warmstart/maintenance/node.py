@@ -1,0 +1,435 @@
+"""Maintenance of one node: what its hooks deferred, and leftovers of dead ones (docs/operations/maintenance.md).
+
+One run per node at a time, under a lock that only root can open. If a part fails, the other parts still run.
+
+Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The run's record, this
+boot's id, the step daemons and the controller (`slurm.slurmctld`) decide whether the job is over, never its user or a
+pattern. Every removal is by descriptor and ends at a mount. It holds the lock of the job's state directory, so no hook
+of the job runs at the same time.
+
+Deferred harvests run at idle priority. Maintenance may be killed at any point: the next run skips entries that are
+published, and the record of a deferred harvest goes only when nothing of the harvest is left on the node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import NamedTuple
+
+from warmstart import plan, run_end
+from warmstart import record as records
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.entry.epilog import SECONDS_BESIDES
+from warmstart.errors import WarmstartError
+from warmstart.harvest import deferred
+from warmstart.harvest.deferred import DeferredHarvest
+from warmstart.host import files, process
+from warmstart.host.deadline import after
+from warmstart.host.files import names_in, opened_dir, replace_file
+from warmstart.images import choice, layers, scratch
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import ImportAbandoned
+from warmstart.images.query import Queue
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.user import usage_notes
+from warmstart.paths import Installation
+from warmstart.policy import trust
+from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
+from warmstart.run_end import Orphan
+from warmstart.runner import run_epilog
+from warmstart.seed import node_cache
+from warmstart.session import (
+    STORE_SECONDS,
+    MaintenanceBusy,
+    MaintenanceSession,
+    StoreReplaced,
+    known_store_id,
+    maintenance_session,
+)
+from warmstart.slurm import commands
+from warmstart.slurm.facts import Access
+from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
+from warmstart.steps import harvest, spool
+from warmstart.steps.contract import Context
+
+IONICE = "/usr/bin/ionice"
+SPOOL_SECONDS = 600.0
+RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
+FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
+ABANDONED_S = 3600.0  # longer than any file takes to be written
+MOST_QUERIES = 200  # to the controller, for one node
+_LONGEST_PID = 20
+_RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
+
+
+class Report(NamedTuple):
+    """Counts of what maintenance did on one node."""
+
+    node: str
+    spooled: int = 0  # bundles that left the spool
+    finished: int = 0  # runs without an epilog
+    harvested: int = 0  # deferred harvests that were finished
+    removed: int = 0  # orphans: stages, workspaces and views
+    pruned: int = 0  # bytes of bundle copies
+    noted: int = 0  # uses recorded in the store: of bundles, and of images that steps got without a hook
+    failed: tuple[str, ...] = ()  # the session's failures
+
+
+def be_idle() -> None:
+    """Give this process a low priority and, if the kernel allows it, the idle I/O class."""
+    os.nice(10)
+    with suppress(WarmstartError):
+        process.run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(5))
+
+
+def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:
+    """Do all maintenance of one node. `slurm_conf` is the path of slurm.conf, "" for Slurm's default.
+
+    Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `maintenance_session`.
+    """
+    with maintenance_session(installation, "maintain", node) as session, _node_lock(session):
+        slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.pyslurm))
+        return _NodeMaintenance(session, _job_is_over(slurmctld), slurm_conf, installation).all()
+
+
+@contextmanager
+def _node_lock(session: MaintenanceSession) -> Iterator[None]:
+    with files.opened_lock(session.paths.locks, "maintenance") as fd:
+        if not files.try_flock(fd):
+            holder = os.pread(fd, _LONGEST_PID, 0).decode("ascii", "replace") or "unknown"
+            raise MaintenanceBusy(what=f"on node {session.node} (process {holder})")
+        os.ftruncate(fd, 0)
+        os.write(fd, str(os.getpid()).encode())
+        yield
+
+
+def _job_is_over(slurmctld: Slurmctld) -> Callable[[int], bool]:
+    """Return a predicate that is true for jobs that are certainly over.
+
+    It caches the controller's answers, and sends no more queries after one that failed.
+    """
+    daemons = commands.with_daemons()
+    answers: dict[int, bool | None] = {}
+
+    def is_over(job_id: int) -> bool:
+        if job_id in daemons:
+            return False
+        if job_id not in answers:
+            give_up = None in answers.values() or len(answers) >= MOST_QUERIES
+            answers[job_id] = None if give_up else ask(job_id)
+        return answers[job_id] is True
+
+    def ask(job_id: int) -> bool | None:
+        """Return None without a clear answer, which never means that a job is over."""
+        try:
+            job = slurmctld.job(job_id, after(QUERY_S))
+        except LookUpFailed:
+            return None
+        return job is None or job.is_over
+
+    return is_over
+
+
+class _NodeMaintenance:
+    """The parts of one node's maintenance. An error in one does not stop the others."""
+
+    def __init__(
+        self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str, installation: Installation
+    ) -> None:
+        """`is_over` is true only for jobs that are certainly over."""
+        self._session = session
+        self._boot_id = records.boot_id()
+        self._is_complete = True
+        self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf)
+        self._slurm_conf = slurm_conf
+        self._store_id = installation.store_id
+        self._installation = installation
+
+    def all(self) -> Report:
+        """Run every part."""
+        orphans = self._orphans
+        self._part("trust", self._trust)
+        self._part("store", self._store)
+        spooled = self._part("spool", self._spool)
+        self._part("runs", orphans.finish_runs)
+        harvested = self._part("harvests", self._harvests)
+        self._part("trees", orphans.remove_trees)
+        self._part("imports", self._imports)
+        noted = self._part("uses", self._uses)
+        pruned = self._part("copies", self._copies)
+        self._part("temporaries", self._temporaries)
+        if self._is_complete:
+            self._mark_success()
+        return Report(
+            *(self._session.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
+            failed=tuple(map(str, self._session.failures)),
+        )
+
+    def _part(self, name: str, act: Callable[[], int | None]) -> int:
+        done, is_complete = None, False
+        with self._session.isolated(name):
+            done = act()
+            is_complete = True
+        self._is_complete = self._is_complete and is_complete
+        return done or 0
+
+    def _mark_success(self) -> None:
+        """Note when every part got to its end, for doctor. The failure of one run's work does not count."""
+        paths = self._session.paths
+        with self._session.isolated("maintained"), opened_dir(paths.root) as fd:
+            replace_file(fd, os.path.basename(paths.maintained), b"", 0o600, durable=False)
+
+    def _trust(self) -> None:
+        """Read what Slurm enforces. Raises `TrustUnproven` if that is less than the policy declares."""
+        session = self._session
+        enforcement = self._installation.enforcement
+        trust.remember(session.policy, self._installation, self._slurm_conf)
+        if problems := trust.problems(trust.proven(session.policy, enforcement), enforcement):
+            raise problems[0]
+
+    def _store(self) -> None:
+        """Remember the store's id. Raises `StoreReplaced` if it is not the one that this host remembers."""
+        session = self._session
+        found = session.store.identity(session.store_deadline())
+        known = known_store_id(self._store_id)
+        if known and found != known:
+            raise StoreReplaced(path=session.policy.paths.store, found=found[:8] or "none", known=known[:8])
+        if found and not known:
+            with opened_dir(os.path.dirname(self._store_id)) as fd:
+                replace_file(fd, os.path.basename(self._store_id), found.encode(), 0o600)
+
+    def _spool(self) -> int:
+        session = self._session
+        return spool.publish(
+            session.paths.spool, session.store, session.policy.maintenance, session.audit, after(SPOOL_SECONDS)
+        )
+
+    def _harvests(self) -> int:
+        return finish_deferred(self._session, self._boot_id)
+
+    def _imports(self) -> None:
+        """Remove what dead imports left on the disk, and start those that still have to be made."""
+        session = self._session
+        with suppress(FileNotFoundError), self._opened_workspaces() as fd:
+            scratch.remove_abandoned(fd)
+        directory, rules = session.paths.imports, session.policy.images
+        kept = f"{session.policy.paths.workspace}/{session.node}/{layers.LAYERS}"
+        layers.tidy(kept, rules.keep_layers if choice.keeps_layers(rules.importer) else 0)
+        requests.forget_failures(directory, FAILURES_KEPT_S)
+        if not requests.keys(directory):
+            return
+        for request in requests.abandon_expired(directory, rules.import_deadline):
+            error = ImportAbandoned(image=request.reference, node=request.node, problem=requests.EXPIRED)
+            audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)
+            audit.emit(
+                events.IMAGE_IMPORT_FAILED,
+                image=request.reference,
+                attempt=request.attempts,
+                again=False,
+                error=error.as_audit(),
+            )
+        requests.start_due(Queue(directory, session.paths.import_program, rules.parallel, rules.import_deadline))
+
+    def _uses(self) -> int:
+        session = self._session
+        uses = node_cache.uses(session.paths.bundles)
+        noted = session.store.note_uses(uses, session.store_deadline()) if uses else 0
+        return noted + self._usage_notes()
+
+    def _usage_notes(self) -> int:
+        """Mark the images that steps got without a hook as used (`images.user.usage_notes`)."""
+        session, marked = self._session, 0
+        store = ImageStoreClient(session.store.worker, session.policy.paths.store)
+        with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
+            for name in os.listdir(workspaces):
+                with (
+                    session.isolated(f"uses of {name}"),
+                    suppress(FileNotFoundError, NotADirectoryError),
+                    opened_dir(name, workspaces) as fd,
+                ):
+                    marked += usage_notes.mark_noted(
+                        fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
+                    )
+        return marked
+
+    def _copies(self) -> int:
+        paths = self._session.paths
+        return node_cache.prune(paths.bundles, paths.layers, self._session.policy.seed.keep, time.time())
+
+    def _temporaries(self) -> None:
+        """Remove the temporary files of writers that died."""
+        installation, paths = self._installation, self._session.paths
+        for directory in (
+            *(installation.var, installation.metrics),
+            *(paths.root, paths.bundles, paths.deferred, paths.imports),
+        ):
+            files.remove_temporaries(directory, time.time() - ABANDONED_S)
+
+    def _opened_workspaces(self) -> AbstractContextManager[int]:
+        return opened_dir(f"{self._session.policy.paths.workspace}/{self._session.node}")
+
+
+class Orphans:
+    """Leftovers of jobs that are over: runs without an epilog, and trees without a record."""
+
+    def __init__(
+        self,
+        session: MaintenanceSession,
+        boot_id: str,
+        is_over: Callable[[int], bool],
+        slurm_conf: str,
+    ) -> None:
+        """`is_over` is true only for jobs that are certainly over."""
+        self._session = session
+        self._boot_id = boot_id
+        self._is_over = is_over
+        self._slurm_conf = slurm_conf
+        self.finished = 0  # runs
+        self.removed = 0  # trees
+
+    def finish_runs(self) -> None:
+        """Harvest and release the runs whose epilog never ran, or was killed."""
+        for name in names_in(self._session.paths.state):
+            if name.isdigit():
+                with self._session.isolated(f"run of job {name}"), suppress(JobBusy):
+                    self._finish_run(int(name))
+
+    def remove_trees(self) -> None:
+        """Remove stages, workspaces and views without a record."""
+        self._remove_stages()
+        self._remove_workspaces()
+        self._remove_views()
+
+    def _finish_run(self, job_id: int) -> None:
+        session = self._session
+        if not self._may_be_finished(job_id):
+            return
+        with records.job_lock(session.paths.state, job_id, after(0)):
+            record = self._record(job_id)
+            if record is None or not self._is_gone(job_id, record):
+                return
+            audit = session.audit.bind(job_id=job_id, uid=record.uid, user=record.user)
+            audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
+            seconds = session.policy.harvest.budget + SECONDS_BESIDES
+            context = Context(session.policy, session.paths, record, audit, after(seconds), session.store)
+            failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
+            if failure and records.load(session.paths.state, job_id):  # something of the run is left on the node
+                session.failures.append(failure)
+            else:
+                self.finished += 1
+
+    def _may_be_finished(self, job_id: int) -> bool:
+        """Check without the lock, so that the hooks of a running job do not wait for it."""
+        try:
+            record = records.load(self._session.paths.state, job_id)
+        except RecordUnreadable:
+            return self._is_over(job_id)
+        return record is None or self._is_gone(job_id, record)
+
+    def _is_gone(self, job_id: int, record: Record) -> bool:
+        return record.boot_id != self._boot_id or self._is_over(job_id)
+
+    def _record(self, job_id: int) -> Record | None:
+        """Return the record, or None. Audits and removes a damaged one; its job is over."""
+        try:
+            return records.load(self._session.paths.state, job_id)
+        except RecordOfOtherRelease:
+            raise
+        except RecordUnreadable as error:
+            self._session.audit.bind(job_id=job_id).emit(events.RECORD_DAMAGED, error=error.as_audit())
+            records.forget(self._session.paths.state, job_id)
+            return None
+
+    def _remove_stages(self) -> None:
+        directory = self._session.paths.stage
+        for name in names_in(directory):
+            if match := _RUN.match(name):
+                self._end(Orphan("stage", directory, name, int(match["job"]), match["run"]))
+
+    def _remove_workspaces(self) -> None:
+        directory = os.path.join(self._session.policy.paths.workspace, self._session.node)
+        matches = [match for name in names_in(directory) if (match := _RUN.fullmatch(name))]
+        for match in sorted(
+            matches, key=lambda match: int(match["job"])
+        ):  # oldest first: kept TMPDIRs go when space is short
+            self._end(Orphan("workspace", directory, match["run"], int(match["job"]), match["run"]))
+
+    def _end(self, orphan: Orphan) -> None:
+        session = self._session
+        with session.isolated(orphan.path), suppress(JobBusy):
+            self.removed += run_end.end_orphan(
+                session.paths, orphan, session.policy.limits.keep or 0, self._is_over, session.audit
+            )
+
+    def _remove_views(self) -> None:
+        directory = self._session.paths.view
+        for name in names_in(directory):
+            view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
+            with self._session.isolated(f"{directory}/{name}"):
+                if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._view_ids():
+                    run_end.remove_orphan("view", directory, name, self._session.audit)
+                    self.removed += 1
+
+    def _view_ids(self) -> set[int]:
+        """Return the view ids of all jobs that have a record."""
+        found = set()
+        for name in names_in(self._session.paths.state):
+            with suppress(RecordUnreadable):
+                record = records.load(self._session.paths.state, int(name)) if name.isdigit() else None
+                if record:
+                    found.add(record.view_id)
+        return found
+
+
+def finish_deferred(session: MaintenanceSession, boot_id: str) -> int:
+    """Finish the deferred harvests, oldest first. If one fails, the others still run.
+
+    Return how many were finished or dropped; nothing of them is left on the node.
+    """
+    runs = 0
+    with deferred.exclusive(session.paths.deferred) as locked:
+        for item in deferred.deferred_harvests(session.paths.deferred) if locked else []:
+            with session.isolated(f"harvest of {item.name}", step=harvest.NAME):
+                runs += _finish(session, item, boot_id)
+    return runs
+
+
+def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str) -> bool:
+    """Harvest one run and remove it. Return False if profiles remain to be done."""
+    drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
+    record = item.record
+    if record is None:
+        drop(deferred.DAMAGED, session.audit)
+        return True
+    audit = session.audit.bind(job_id=record.job_id, uid=record.uid, user=record.user)
+    if record.boot_id != boot_id:
+        drop(deferred.REBOOTED, audit)
+    elif item.since < time.time() - deferred.LONGEST_SECONDS:
+        drop(deferred.TOO_OLD, audit)
+    elif left := _harvest(session, record, audit):
+        deferred.defer(session.paths.deferred, record._replace(deferred=left), item.since)
+        return False
+    else:
+        run_end.finish_deferred(session.paths, record, after(run_end.MAINTENANCE_SECONDS))
+    return True
+
+
+def _harvest(session: MaintenanceSession, record: Record, audit: Journal) -> list[str]:
+    """Harvest one run. Return the profiles that remain to be done."""
+    rules = session.policy.harvest
+    options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)
+    audit = audit.bind(step=harvest.NAME)
+    outcome = harvest.run(
+        Context(session.policy, session.paths, record, audit, after(RUN_SECONDS), session.store), options
+    )
+    for failure in outcome.degraded:
+        audit.emit(events.STEP_FAILED, error=failure.as_audit())
+    session.failures.extend(outcome.degraded)
+    audit.emit(events.STEP_FINISHED, outcome=outcome.state, **outcome.detail)
+    return outcome.record["deferred"]

@@ -1,0 +1,251 @@
+"""Maintenance of the store: sweep, compaction, garbage collection, scrub; on one host (docs/operations/maintenance.md).
+
+Root decides and audits; every access to the store runs as its owner (`StoreClient`). If a namespace fails, the error is
+audited and the other namespaces are still done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.errors import WarmstartError
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import NOBODY
+from warmstart.repack import merge
+from warmstart.session import (
+    STORE_STEP,
+    MaintenanceBusy,
+    MaintenanceSession,
+    labels,
+    namespaces,
+    survey,
+)
+from warmstart.store import maintenance
+from warmstart.store.bundles import BundleDamaged, PublishBlocked
+from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Bundle, Merger
+
+REPLACED = "replaced by a compacted bundle"
+
+
+class StoreReport(NamedTuple):
+    """Counts of what maintenance did in the store."""
+
+    swept: int = 0  # files of publishers that died, and empty namespaces
+    compacted: int = 0  # new bundles, each merged from several
+    removed: int = 0  # bundles
+    verified: int = 0  # bundles
+    quarantined: int = 0  # bundles
+    evicted: int = 0  # images
+    discarded: int = 0  # images in quarantine
+    failed: int = 0  # errors
+
+
+class StoreMaintenance:
+    """Maintenance of the store, under the store's maintenance lock."""
+
+    def __init__(self, session: MaintenanceSession) -> None:
+        """Take the lock and hold it until the session ends. Raises `MaintenanceBusy` if another host holds it."""
+        self._session = session
+        self.report = StoreReport()
+        if not session.store.lock(session.store_deadline()):
+            raise MaintenanceBusy(what="on the store, on this or another host")
+
+    def namespaces(self) -> Iterator[Namespace]:
+        """Yield the store's namespaces, without those of scopes that fail."""
+        return namespaces(self._session.store, self._failed)
+
+    def bundles(self) -> Iterator[Bundle]:
+        """Yield the store's bundles scope by scope, without those of namespaces that fail."""
+        return survey(self._session.store, self._failed)
+
+    def sweep(self, where: Namespace) -> None:
+        """Remove files of publishers that died, and replaced bundles after their grace period."""
+        session, now = self._session, time.time()
+        swept = session.store.sweep(where, now, session.store_deadline())
+        if swept:
+            session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
+        self._remove(where, session.store.superseded(where, now, session.store_deadline()), REPLACED)
+        self._count(swept=len(swept))
+
+    def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
+        """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
+        session = self._session
+        most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
+        for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
+            try:
+                self._compact(where, merger)
+            except WarmstartError as error:  # the bundles of other users are still merged
+                self._failed(error)
+
+    def collect_garbage(self) -> None:
+        """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
+        for _, bundles in groupby(self.bundles(), lambda bundle: bundle.scope):
+            self._collect_garbage(bundles)
+
+    def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
+        going: dict[tuple[Namespace, str], list[str]] = {}
+        for bundle, reason in maintenance.expired(bundles, self._session.policy.maintenance, time.time()):
+            going.setdefault((self._session.namespace(bundle), reason), []).append(bundle.bundle)
+        for (where, reason), names in going.items():
+            try:
+                self._remove(where, names, reason)
+            except WarmstartError as error:
+                self._failed(error)
+
+    def remove(self, bundles: Iterable[Bundle], reason: str) -> None:
+        """Remove bundles, whoever uses them: a node that has a copy keeps it until it prunes its copies."""
+        for bundle in bundles:
+            self._remove(self._session.namespace(bundle), [bundle.bundle], reason)
+
+    def remove_empty(self) -> None:
+        """Remove namespaces that have been empty for a day."""
+        session = self._session
+        for where in self.namespaces():
+            try:
+                is_gone = session.store.remove_empty(where, time.time(), session.store_deadline())
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            if is_gone:
+                session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=[where.profile])
+                self._count(swept=1)
+
+    def scrub(self, bundles: Iterable[Bundle]) -> dict[str, str]:
+        """Verify bundles and quarantine the damaged ones. Return their problems by bundle id."""
+        damaged = {}
+        for bundle in bundles:
+            where = self._session.namespace(bundle)
+            try:
+                problem = merge.verify(
+                    self._session.repack_settings, where, bundle.bundle, self._session.bundle_deadline()
+                )
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            self._count(verified=1)
+            if problem:
+                damaged[bundle.bundle] = problem
+                self._quarantine(where, bundle.bundle, problem)
+        return damaged
+
+    def all(self) -> StoreReport:
+        """Run every part; scrub only the bundles that are due today."""
+        self._sweep_top()
+        for where in self.namespaces():
+            try:
+                self.sweep(where)
+                self.compact(where)
+            except WarmstartError as error:
+                self._failed(error)
+        self.collect_garbage()
+        self.remove_empty()
+        self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
+        self.evict_images()
+        self.record_images()
+        self.empty_quarantines()
+        self.forget_requeued()
+        self._session.store.identify(self._session.store_deadline())
+        self._session.store.mark_maintained(self._session.store_deadline())
+        return self.report
+
+    def evict_images(self) -> None:
+        """Evict images down to the policy's watermarks, and remove files of producers that died."""
+        for store in self._image_stores():
+            try:
+                gone = store.make_room(0, self._session.policy.images, NOBODY, self._session.store_deadline())
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            for name in gone:
+                self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
+            self._count(evicted=len(gone))
+
+    def record_images(self) -> None:
+        """Write down the hashes of images whose producers died before they did."""
+        for store in self._image_stores():
+            try:
+                names = store.unrecorded(self._session.store_deadline())
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            for name in names:
+                try:
+                    # A damaged one is found, and replaced, by the next job that wants it.
+                    store.check_bytes(name, "maintenance", self._session.bundle_deadline())
+                except WarmstartError as error:
+                    self._failed(error)
+
+    def forget_requeued(self) -> None:
+        """Forget jobs that were requeued for an image long ago."""
+        session = self._session
+        store = ImageStoreClient(session.store.worker, session.store.path)
+        try:
+            self._count(swept=store.forget_requeued(session.store_deadline()))
+        except WarmstartError as error:
+            self._failed(error)
+
+    def empty_quarantines(self) -> None:
+        """Remove quarantined images that are too old or too many."""
+        lease = self._session.policy.images.keep.lease
+        for store in self._image_stores():
+            try:
+                gone = store.empty_quarantine(time.time(), lease, self._session.store_deadline())
+            except WarmstartError as error:
+                self._failed(error)
+                continue
+            for name in gone:
+                self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
+            self._count(discarded=len(gone))
+
+    def _image_stores(self) -> list[ImageStoreClient]:
+        shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
+        return [shared.at(path) for path in shared.stores(self._session.store_deadline())]
+
+    def _sweep_top(self) -> None:
+        swept = self._session.store.sweep_top(time.time(), self._session.store_deadline())
+        if swept:
+            self._session.audit.emit(events.STORE_SWEPT, names=swept[:20])
+        self._count(swept=len(swept))
+
+    def _compact(self, where: Namespace, merger: Merger) -> None:
+        session = self._session
+        try:
+            made = merge.compact(session.repack_settings, where, merger, session.bundle_deadline())
+        except BundleDamaged as error:
+            self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
+            return
+        except PublishBlocked:  # the bundles' user is blocked: leave them as they are
+            return
+        if made.bundle:
+            entries = sum(map(len, merger.entries.values()))
+            session.audit.emit(
+                events.BUNDLE_COMPACTED, **labels(where), bundle=made.bundle, replaces=merger.sources, entries=entries
+            )
+            self._count(compacted=1)
+
+    def _remove(self, where: Namespace, names: list[str], reason: str) -> None:
+        removed = self._session.store.remove(where, names, self._session.store_deadline()) if names else []
+        for bundle in removed:
+            self._audit(events.BUNDLE_REMOVED, where, bundle, reason)
+        self._count(removed=len(removed))
+
+    def _quarantine(self, where: Namespace, bundle: str, problem: str) -> None:
+        if self._session.store.quarantine(where, bundle, self._session.store_deadline()):
+            self._audit(events.BUNDLE_QUARANTINED, where, bundle, problem)
+            self._count(quarantined=1)
+
+    def _audit(self, event: events.Event, where: Namespace, bundle: str, reason: str) -> None:
+        self._session.audit.emit(event, **labels(where), bundle=bundle, reason=reason)
+
+    def _failed(self, error: WarmstartError) -> None:
+        self._session.failed(STORE_STEP, error)
+        self._count(failed=1)
+
+    def _count(self, **more: int) -> None:
+        counts = self.report._asdict()
+        self.report = StoreReport(**{name: count + more.get(name, 0) for name, count in counts.items()})

@@ -1,0 +1,129 @@
+"""`warmstart explain`: for administrators from the log, for a job's user from the job's view."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import sample_log
+from tests.support.command_line import run
+from tests.support.entry_site import EntrySite, OsAs
+from warmstart.cli import explain
+from warmstart.entry import epilog, prolog
+from warmstart.paths import Installation
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    """Return a log of 60 jobs."""
+    sample_log.write(tmp_path / "audit.jsonl", 60)
+    return str(tmp_path / "audit.jsonl")
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Installation:
+    """Return an installation without a policy."""
+    return Installation(str(tmp_path / "prefix"))
+
+
+def test_from_a_log(nowhere: Installation, log: str) -> None:
+    """What it asked, what it got, and what to do."""
+    result = run(nowhere, "explain", "1000", "--from", log)
+    assert result.exit_code == 0
+    words = ("job 1000 of", "asked: images registry.example.com/", "was imported", "nothing is published", "what to do")
+    assert [word for word in words if word not in result.stdout] == []
+
+
+def test_as_json(nowhere: Installation, log: str) -> None:
+    """The same, by name."""
+    found = json.loads(run(nowhere, "explain", "1000", "--from", log, "--json").stdout)
+    assert (found["job"], [hook["hook"] for hook in found["hooks"]]) == (1000, ["import", "prolog", "epilog"])
+    assert found["hooks"][1]["parts"][0].keys() == {"part", "time", "what"}
+
+
+def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path: Path) -> None:
+    """Of the others what is cold there, and what failed."""
+    path = tmp_path / "nodes.jsonl"
+    with path.open("w") as file:
+        for number in (1, 2):
+            cold = {"vllm": "store-failed"} if number == 2 else {}
+            run_: dict[str, object] = {"hook": "prolog", "run_id": "0a", "node": f"n{number}", "job_id": 7}
+            for event in (
+                {"event": "job.planned", "head": number == 1},
+                {"event": "step.finished", "step": "seed", "duration_ms": 20, "warm": ["numba"], "cold": cold},
+            ):
+                file.write(json.dumps({"ts": f"2026-02-02T00:00:0{number}.000Z", **run_, **event}) + "\n")
+    shown = run(nowhere, "explain", "7", "--from", str(path)).stdout
+    first, _, others = shown.partition("other nodes")
+    assert ("prolog on n1" in first, "warm" in first) == (True, True)
+    assert ("n2" in others, "vllm: cold: store-failed" in others, "warm" in others) == (True, True, False)
+
+
+def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
+    """Is status 1; no log at all is 2."""
+    result = run(nowhere, "explain", "7", "--from", log)
+    assert (result.exit_code, result.stderr) == (1, "warmstart: nothing is known of job 7\n")
+    assert run(nowhere, "explain", "7", "--from", f"{log}.none").exit_code == 2
+
+
+def test_in_a_job_it_is_the_jobs_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root reads what hooks wrote, also before it is in the log."""
+    monkeypatch.setattr(explain, "os", OsAs(0))
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton")
+    assert prolog.main(entry_site.installation.prefix) == 0
+    (told,) = [entry_site.json("explain")]
+    assert (told["job"], told["asked"], told["added"]) == (7, ["profiles triton"], ["numba"])
+    assert epilog.main(entry_site.installation.prefix) == 0
+    assert [hook["hook"] for hook in entry_site.json("explain", "7")["hooks"]] == ["prolog", "epilog"]
+
+
+@pytest.fixture
+def as_user(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+    """Have the command run by somebody who may not read the log."""
+    monkeypatch.setattr(explain, "os", OsAs(1000))
+    monkeypatch.setattr(explain, "_may_read_log", lambda _: False)
+    return entry_site
+
+
+def test_users_are_told_by_the_jobs_view(as_user: EntrySite) -> None:
+    """While the job runs."""
+    assert prolog.main(as_user.installation.prefix) == 0
+    result = as_user.command("explain", "7")
+    assert result.exit_code == 0
+    assert "cold: nothing is published" in result.stdout
+    assert "prolog on n1" in result.stdout
+    assert ": ok" in result.stdout
+    assert epilog.main(as_user.installation.prefix) == 0
+    gone = as_user.command("explain", "7")
+    assert (gone.exit_code, "while it runs" in gone.stderr) == (1, True)
+
+
+def test_users_are_told_why_their_job_was_refused(as_user: EntrySite) -> None:
+    """In the view of the verdict."""
+    as_user.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
+    assert prolog.main(as_user.installation.prefix) == 0
+    assert "refused: the job asks for the profile 'numbers'" in as_user.command("explain", "7").stdout
+
+
+def test_a_view_that_can_not_be_read_is_another_users(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel keeps it from others; the command says no more than of a job that is not there."""
+    assert prolog.main(as_user.installation.prefix) == 0
+
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(explain, "read_small", refuse)
+    assert as_user.command("explain", "7").exit_code == 1
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_members_of_the_logs_group_read_the_log(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, readable: bool
+) -> None:
+    """The file's mode decides."""
+    monkeypatch.setattr(os, "access", lambda path, _: readable and path == entry_site.policy.paths.audit)
+    assert explain._may_read_log(entry_site.installation) is readable
+    assert explain._may_read_log(Installation("/nowhere")) is False

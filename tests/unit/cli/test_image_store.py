@@ -1,0 +1,117 @@
+"""The image store for the command line: private stores are the owner's to see, names are what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.entry_site import EntrySite, OsAs
+from tests.support.superblocks import image
+from warmstart.audit import events
+from warmstart.cli import image_store
+from warmstart.cli.image_store import Store, changed, opened
+from warmstart.images.choice import recipe
+from warmstart.images.store import published
+from warmstart.images.store.eviction import ImageEntry
+
+HEX = "ab" * 32
+
+
+@pytest.fixture
+def store(entry_site: EntrySite) -> Iterator[Store]:
+    """Give a store with an image, and a private one with another."""
+    kind = f"{os.uname().machine}.{recipe(entry_site.policy.images.importer)}"
+    for path, name in (("images", HEX), ("private/team/images", "cd" * 32)):
+        directory = entry_site.store / path
+        directory.mkdir(parents=True)
+        (directory / f"{name}.{kind}.sqsh").write_bytes(image())
+    with opened(entry_site.installation) as found:
+        yield found
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_private_stores_are_for_roots_eyes(store: Store, monkeypatch: pytest.MonkeyPatch, is_root: bool) -> None:
+    """Nobody else knows even their names."""
+    monkeypatch.setattr(image_store, "os", OsAs(0 if is_root else 1000))
+    assert sorted(entry.private for entry in store.inventory()) == (["", "team"] if is_root else [""])
+    assert store.quarantined() == []
+
+
+def test_what_is_only_read_can_not_be_told(store: Store, entry_site: EntrySite) -> None:
+    """A change without an audit is a bug."""
+    with pytest.raises(AssertionError):
+        store.emit(events.IMAGE_PINNED)
+    with changed(entry_site.installation) as writable:
+        writable.emit(events.IMAGE_PINNED, name="x")
+    assert [event["name"] for event in entry_site.events("image.pinned")] == ["x"]
+
+
+def test_an_image_is_one_or_none(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1, with what to do about it."""
+    assert store.find(HEX).name.startswith(HEX)
+    with pytest.raises(click.exceptions.Exit) as caught:
+        store.find("ef" * 32)
+    assert (caught.value.exit_code, "no such image" in capsys.readouterr().err) == (1, True)
+
+
+def test_every_tag_finds_its_image(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first, a second one, and one for this machine alone; a tag that has moved is its new image's."""
+    kind = store.find(HEX).name.partition(".")[2]
+    machine = kind.partition(".")[0]
+    images = Path(store.policy.paths.store, "images")
+    other = "ef" * 32
+    (images / f"{other}.{kind}.sqsh").write_bytes(image())
+    for name in (HEX, other):  # both were imported as the same tag
+        known = {"digest": f"sha256:{name}", "reference": "reg.example.com/a:1"}
+        (images / f"{name}.{kind}.json").write_text(json.dumps(known))
+    for tag, digest in (("1", other), ("2", HEX), (f"3~{machine}", HEX), ("4~other", HEX)):
+        published.point(store.policy.paths.store, f"reg.example.com+a={tag}", f"sha256:{digest}", 1.0, "me")
+    assert store.find("reg.example.com/a:1").name.startswith(other)
+    assert store.find("docker://reg.example.com/a:2").tags == ["reg.example.com/a:2", "reg.example.com/a:3"]
+    assert store.find("reg.example.com/a:3").name.startswith(HEX)
+    with pytest.raises(click.exceptions.Exit):
+        store.find("reg.example.com/a:4")
+    assert "no such image" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["UPPER", "evil.example.com/a:1"])
+def test_a_reference_is_one_that_jobs_may_have(store: Store, text: str) -> None:
+    """Else status 2."""
+    with pytest.raises(click.exceptions.Exit) as caught:
+        store.reference(text)
+    assert caught.value.exit_code == 2
+    assert store.reference("reg.example.com/a:1").canonical() == "reg.example.com/a:1"
+
+
+def test_an_import_by_hand_is_nobodys(store: Store) -> None:
+    """Of no job, and in no quota."""
+    site = store.site()
+    assert (site.requester.job_id, site.requester.run_id) == (0, f"cli{os.getpid()}")
+    assert site.store is store.images
+
+
+def test_without_a_policy_there_is_no_store(entry_site: EntrySite, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2, for reading and for changing."""
+    os.unlink(entry_site.installation.compiled_policy)
+    for give in (opened, changed):
+        with pytest.raises(click.exceptions.Exit) as caught, give(entry_site.installation):
+            pytest.fail("no policy")
+        assert caught.value.exit_code == 2
+        assert "policy.yaml" in capsys.readouterr().err
+
+
+@given(st.text("ab", max_size=10) | st.text(max_size=10))
+def test_a_few_letters_name_nothing(text: str) -> None:
+    """Only so many that it is no accident; any text is answered."""
+    entry = ImageEntry._make([""] * len(ImageEntry._fields))
+    entry = entry._replace(name=HEX, path="/store/x.sqsh", digest=f"sha256:{HEX}", tags=["reg.io/a:1", "reg.io/a:2"])
+    assert image_store._matches(entry, text) is (len(text) >= image_store.SHORTEST and HEX.startswith(text))
+    for exact in (entry.path, entry.digest, "reg.io/a:1", "docker://reg.io/a:2"):
+        assert image_store._matches(entry, exact)

@@ -1,0 +1,136 @@
+"""`warmstart images` on a store of ours: what it shows, checks and changes, and its exit statuses."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.entry_site import EntrySite, OsAs
+from tests.support.superblocks import image
+from warmstart import session as sessions
+from warmstart.cli import images
+from warmstart.images import single_flight
+from warmstart.images.choice import recipe
+from warmstart.images.importers.base import ImageNotFound
+from warmstart.images.imports import producer
+from warmstart.images.query import Missing, Obtained, Site
+from warmstart.images.reference import Reference
+from warmstart.images.store.layout import NOBODY
+
+HEX = "ab" * 32
+OTHER = "cd" * 32
+
+
+@pytest.fixture
+def site(entry_site: EntrySite) -> EntrySite:
+    """Give a store with two images."""
+    kind = f"{os.uname().machine}.{recipe(entry_site.policy.images.importer)}"
+    (entry_site.store / "images").mkdir()
+    for name in (HEX, OTHER):
+        path = entry_site.store / "images" / f"{name}.{kind}.sqsh"
+        path.write_bytes(image())
+        os.utime(path, (1, 1))  # no live job can have it
+    return entry_site
+
+
+def names(site: EntrySite) -> list[str]:
+    """Return the images that are listed."""
+    return sorted(entry["name"].partition(".")[0] for entry in site.json("images", "list"))
+
+
+def test_images_are_listed(site: EntrySite) -> None:
+    """With their number and their size."""
+    assert names(site) == [HEX, OTHER]
+    shown = site.command("images", "list")
+    assert (shown.exit_code, HEX[:12] in shown.stdout, "2 images" in shown.stderr) == (0, True, True)
+    assert site.command("images", "list", "-o", "name", "--no-header").stdout.split()[0].partition(".")[0] in (
+        HEX,
+        OTHER,
+    )
+    assert site.json("images", "list", "--quarantined") == []
+    assert "0 images" in site.command("images", "list", "--quarantined").stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "status"), [(HEX[:6], 0), (HEX, 0), ("ab" * 2, 1), ("ef" * 32, 1), ("reg.io/none:1", 1)]
+)
+def test_one_image_is_shown(site: EntrySite, image: str, status: int) -> None:
+    """By its digest, its path, or enough of its name."""
+    result = site.command("images", "show", image)
+    assert result.exit_code == status
+    assert (HEX in result.stdout) is (status == 0)
+    path = site.json("images", "list")[0]["path"]
+    assert site.json("images", "show", path)["path"] == path
+
+
+def test_a_pinned_image_stays(site: EntrySite) -> None:
+    """Until it is unpinned, or someone insists."""
+    assert site.command("images", "unpin", HEX).exit_code == 1
+    assert site.command("images", "pin", HEX).exit_code == 0
+    result = site.command("images", "rm", HEX, OTHER)
+    assert (result.exit_code, "protected" in result.stdout, names(site)) == (1, True, [HEX])
+    assert site.command("images", "unpin", HEX).exit_code == 0
+    site.command("images", "pin", HEX)
+    evicted = site.json("images", "rm", HEX, "--force")
+    assert ([name.partition(".")[0] for name in evicted["removed"]], evicted["kept"], names(site)) == ([HEX], [], [])
+    assert len(site.events("image.pinned")) == 2
+    assert len(site.events("image.unpinned")) == 1
+    assert len(site.events("image.evicted")) == 2
+
+
+def test_without_a_name_the_watermarks_decide(site: EntrySite) -> None:
+    """On a disk with space nothing goes."""
+    assert site.json("images", "evict") == {"evicted": []}
+    assert names(site) == [HEX, OTHER]
+
+
+def test_a_damaged_image_is_quarantined(site: EntrySite) -> None:
+    """Once it was read whole, every byte counts; what has not changed is not read again."""
+    for how in ("intact", "intact, unchanged since it was last read"):
+        assert {row["how"] for row in site.json("images", "verify")} == {how}
+    path = Path(next(entry["path"] for entry in site.json("images", "list") if HEX in entry["name"]))
+    path.write_bytes(image()[:-1] + b"x")
+    result = site.command("images", "verify", HEX)
+    assert (result.exit_code, names(site)) == (1, [OTHER])
+    (damaged,) = site.json("images", "list", "--quarantined")
+    assert damaged["reason"]
+    assert "SHA-256" in site.command("images", "list", "--quarantined").stdout
+    assert len(site.events("image.quarantined")) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "function"), [("import", single_flight, "obtain"), ("adopt", producer, "adopt_now")]
+)
+def test_an_image_is_brought_into_the_store(
+    site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: str, module: object, function: str
+) -> None:
+    """As a prolog does it; in nobody's quota, and audited."""
+
+    def obtain(reference: Reference, here: Site, _deadline: object) -> Obtained:
+        assert (here.requester.job_id, here.charged.uid) == (0, NOBODY.uid)
+        if reference.repository == "none":
+            raise ImageNotFound(image=reference.canonical())
+        digest = f"sha256:{hashlib.sha256(b'x').hexdigest()}"
+        return Obtained("x", "/store/x.sqsh", digest, 5, "imported", 0.0, Missing(left_out="odd"))
+
+    monkeypatch.setattr(module, function, obtain)
+    monkeypatch.setattr(images, function, obtain, raising=False)
+    found = site.json("images", command, "reg.example.com/a:1")
+    assert (found["path"], found["bytes"], found["how"]) == ("/store/x.sqsh", 5, "imported")
+    assert "imported: /store/x.sqsh" in site.command("images", command, "reg.example.com/a:1").stdout
+    assert len(site.events("image.imported")) == len(site.events("image.left-out")) == 2
+    gone = site.command("images", command, "reg.example.com/none:1")
+    assert (gone.exit_code, "does not exist" in gone.stderr) == (1, True)
+    refused = site.command("images", command, "evil.example.com/a:1")
+    assert refused.exit_code in (1, 2)
+
+
+@pytest.mark.parametrize("command", [("pin", HEX), ("unpin", HEX), ("evict",), ("verify",), ("import", "a:1")])
+def test_only_root_changes_anything(site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    """Everybody may look."""
+    monkeypatch.setattr(sessions, "os", OsAs(1000))
+    assert site.command("images", *command).exit_code == 2
+    assert names(site) == [HEX, OTHER]

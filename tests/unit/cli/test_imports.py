@@ -1,0 +1,122 @@
+"""`warmstart images` and imports under way: how far they are, who waits for a turn, and how one is cancelled."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.entry_site import EntrySite, OsAs
+from warmstart import session as sessions
+from warmstart.cli import image_store, imports
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import ImportRequest
+from warmstart.images.query import Queue
+from warmstart.images.store import published
+from warmstart.images.store.published import Producer
+
+REFERENCE = "reg.example.com/a:1"
+LOCK = "reg.example.com+a=1.x86_64.oci2"
+PRODUCER = Producer("n9", 99, 8, "2026-01-31T09:30:00Z", "fetching it", 1 << 30, 4 << 30, 1 << 20)
+
+
+@pytest.fixture
+def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+    """Give an installation as root sees it."""
+    monkeypatch.setattr(imports, "os", OsAs(0))
+    monkeypatch.setattr(image_store, "os", OsAs(0))
+    os.makedirs(entry_site.paths.state)
+    return entry_site
+
+
+@pytest.fixture
+def importing(site: EntrySite) -> Iterator[None]:
+    """Have another node import the image."""
+    assert published.begin(str(site.store), LOCK, PRODUCER, "test") == ""
+    yield
+    published.end(str(site.store), LOCK)
+
+
+def ask(site: EntrySite, reference: str) -> ImportRequest:
+    """Write a hook's request."""
+    request = ImportRequest(
+        reference=reference, kind="x86_64.oci2", private="", user="ws-alice", uid=1000, account="",
+        cluster="test", node="n1", job_id=7, run_id="0a1b2c3d", asked=time.time(),
+    )  # fmt: skip
+    assert requests.submit(Queue(site.paths.imports, "/nowhere/import", 2, 7200), request) == ""
+    return request
+
+
+def coming(site: EntrySite) -> Any:  # noqa: ANN401 - JSON
+    """Return what the command lists."""
+    return site.json("images", "list", "--imports")
+
+
+@pytest.mark.usefixtures("importing")
+def test_an_import_is_listed_with_its_progress(site: EntrySite) -> None:
+    """Who, since when, how far, how fast, and how long still: in the list, and for the image itself."""
+    (known,) = coming(site)
+    assert (known["reference"], known["node"], known["job_id"]) == (REFERENCE, "n9", 8)
+    assert (known["done"], known["total"], known["rate"], known["left"]) == (1 << 30, 4 << 30, 1 << 20, 3072)
+    listed = site.command("images", "list").stdout
+    assert "fetching it" in listed
+    assert listed.splitlines()[1].split()[4:8] == ["1GiB", "4GiB", "1MiB/s", "51.2m"]
+    shown = site.command("images", "show", "docker://reg.example.com/a:1")
+    assert (shown.exit_code, "51.2m" in shown.stdout) == (0, True)
+    assert [known["phase"] for known in site.json("images", "show", REFERENCE)["imports"]] == ["fetching it"]
+
+
+def test_a_dead_producer_imports_nothing(site: EntrySite) -> None:
+    """Its record is still there, its lock is not."""
+    published.announce(str(site.store), LOCK, PRODUCER, "test")
+    assert coming(site) == []
+    assert site.command("images", "show", REFERENCE).exit_code == 1
+
+
+@pytest.mark.usefixtures("importing")
+def test_what_waits_for_its_turn_is_listed_too(site: EntrySite) -> None:
+    """Of this host, once, and not what is at work already."""
+    ask(site, REFERENCE)
+    ask(site, "reg.example.com/b:1")
+    assert [(known["reference"], known["phase"]) for known in coming(site)] == [
+        (REFERENCE, "fetching it"),
+        ("reg.example.com/b:1", imports.WAITS),
+    ]
+
+
+@pytest.mark.usefixtures("importing")
+def test_others_than_root_see_no_imports(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The locks are the store's owner's alone."""
+    monkeypatch.setattr(imports, "os", OsAs(1000))
+    assert coming(site) == []
+
+
+def test_a_request_is_cancelled(site: EntrySite) -> None:
+    """It is gone, and the audit says so."""
+    request = ask(site, REFERENCE)
+    done = site.command("images", "cancel", REFERENCE)
+    assert (done.exit_code, "cancelled" in done.stdout) == (0, True)
+    assert requests.read(site.paths.imports, request.key) is None
+    told = requests.last_failure(site.paths.imports, request.key)
+    assert told
+    assert (told.code, "it was cancelled" in told.text) == ("image-import-abandoned", True)
+    assert [event["image"] for event in site.events("image.import-cancelled")] == [REFERENCE]
+
+
+@pytest.mark.usefixtures("importing")
+def test_the_import_of_another_host_is_not_cancelled_here(site: EntrySite) -> None:
+    """The message says where; without any import there is nothing to cancel."""
+    other = site.command("images", "cancel", REFERENCE)
+    assert (other.exit_code, "n9: cancel it there" in other.stderr) == (1, True)
+    assert site.command("images", "cancel", "reg.example.com/b:1").exit_code == 1
+
+
+def test_only_root_cancels(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does everything that changes something."""
+    ask(site, REFERENCE)
+    monkeypatch.setattr(sessions, "os", OsAs(1000))
+    assert site.command("images", "cancel", REFERENCE).exit_code == 2
+    assert len(coming(site)) == 1

@@ -1,0 +1,123 @@
+"""`warmstart maintain`: every node of a host, or the store; its status says whether all was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.entry_site import NODE, EntrySite, OsAs
+from warmstart.cli import maintain
+from warmstart.host.deadline import after
+from warmstart.maintenance import metrics
+from warmstart.maintenance.metrics import MetricsUnwritable
+from warmstart.maintenance.node import Report
+from warmstart.maintenance.store import StoreMaintenance, StoreReport
+from warmstart.paths import Installation
+from warmstart.session import MaintenanceBusy, NotRoot
+
+
+@pytest.fixture
+def nodes(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have two nodes on this host; collect those that are maintained, at no lower priority than the tests."""
+    seen: list[str] = []
+
+    def done(_installation: Installation, node: str, slurm_conf: str) -> Report:
+        assert slurm_conf == "/etc/slurm.conf"
+        seen.append(node)
+        if node == "n3":
+            raise MaintenanceBusy(what="on node n3")
+        return Report(node, spooled=2, pruned=7, failed=("copies: x",) if node == "n4" else ())
+
+    entry_site.environ(SLURM_CONF="/etc/slurm.conf")
+    monkeypatch.setattr(maintain, "be_idle", lambda: None)
+    monkeypatch.setattr(maintain, "maintain_node", done)
+    for node in (NODE, "n2"):
+        Path(entry_site.installation.node(node).state).mkdir(parents=True)
+    return seen
+
+
+def test_all_nodes_that_have_had_hooks(entry_site: EntrySite, nodes: list[str]) -> None:
+    """Or the one that is named."""
+    assert [report["spooled"] for report in entry_site.json("maintain")] == [2, 2]
+    assert nodes == [NODE, "n2"]
+    shown = entry_site.command("maintain", "--node", "n2")
+    assert (shown.exit_code, "7B" in shown.stdout, nodes[2:]) == (0, True, ["n2"])
+
+
+@pytest.mark.parametrize(("node", "said"), [("n3", "another maintenance run is active"), ("n4", "copies: x")])
+def test_a_part_that_failed_is_status_1(entry_site: EntrySite, nodes: list[str], node: str, said: str) -> None:
+    """The report has it."""
+    result = entry_site.command("maintain", "--node", node)
+    assert (result.exit_code, said in result.stdout) == (1, True)
+    assert nodes == [node]
+
+
+def test_switched_off_is_off(entry_site: EntrySite, nodes: list[str]) -> None:
+    """The timer goes on, and finds nothing to do."""
+    Path(entry_site.installation.off_switch).touch()
+    result = entry_site.command("maintain")
+    assert (result.exit_code, "switched off" in result.stderr, nodes) == (0, True, [])
+
+
+@pytest.fixture
+def written(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have a directory for metrics; collect what is written."""
+    calls: list[str] = []
+    paths = entry_site.policy.paths._replace(metrics=str(entry_site.root / "textfiles"))
+    entry_site.write(entry_site.policy._replace(paths=paths))
+    monkeypatch.setattr(maintain, "os", OsAs(0))
+    monkeypatch.setattr(metrics, "write_host", lambda _installation, found: calls.append(found.policy.paths.metrics))
+    monkeypatch.setattr(metrics, "write_store", lambda session: calls.append(session.policy.paths.store))
+    return calls
+
+
+def test_metrics_come_last(entry_site: EntrySite, nodes: list[str], written: list[str]) -> None:
+    """Of the host, also while it is switched off; or of the store."""
+    assert entry_site.command("maintain").exit_code == 0
+    assert (nodes, written) == ([NODE, "n2"], [f"{entry_site.root}/textfiles"])
+    assert entry_site.command("maintain", "--store").exit_code == 0
+    assert written[1:] == [str(entry_site.store)]
+    Path(entry_site.installation.off_switch).touch()
+    assert entry_site.command("maintain").exit_code == 0
+    assert (len(nodes), written[2:]) == (2, [f"{entry_site.root}/textfiles"])
+
+
+@pytest.mark.parametrize("part", [(), ("--store",)])
+def test_metrics_that_can_not_be_written_are_status_1(
+    entry_site: EntrySite, nodes: list[str], written: list[str], monkeypatch: pytest.MonkeyPatch, part: tuple[str, ...]
+) -> None:
+    """All the rest is done."""
+
+    def refuse(*_: object) -> None:
+        raise MetricsUnwritable(path="/textfiles", problem="no space")
+
+    monkeypatch.setattr(metrics, "write_host", refuse)
+    monkeypatch.setattr(metrics, "write_store", refuse)
+    assert entry_site.command("maintain", *part).exit_code == 1
+    assert (nodes == [], written) == (bool(part), [])
+
+
+def test_an_error_is_status_2(entry_site: EntrySite, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do."""
+
+    def refuse(*_: object) -> Report:
+        raise NotRoot(what="warmstart maintain")
+
+    monkeypatch.setattr(maintain, "maintain_node", refuse)
+    result = entry_site.command("maintain")
+    assert (result.exit_code, "sudo" in result.stderr) == (2, True)
+
+
+def test_the_store_is_maintained_on_one_host(
+    entry_site: EntrySite, nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one is status 1, as is a part that failed."""
+    assert entry_site.json("maintain", "--store") == StoreReport()._asdict()
+    assert entry_site.command("maintain", "--store").stdout == "nothing to do\n"
+    with entry_site.client() as other:
+        assert other.lock(after(5))
+        assert entry_site.command("maintain", "--store").exit_code == 1
+    monkeypatch.setattr(StoreMaintenance, "all", lambda _work: StoreReport(failed=1))
+    assert entry_site.command("maintain", "--store").exit_code == 1
+    assert nodes == []

@@ -1,0 +1,207 @@
+"""`warmstart policy check` and `show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.command_line import POLICY, answer, installed, run
+from warmstart.cli import cli
+from warmstart.paths import Installation
+from warmstart.policy.refresh import current
+
+
+@pytest.fixture(autouse=True)
+def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Know no partitions and nodes, whatever this host has."""
+    monkeypatch.setenv("SLURM_CONF", "/nonexistent")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Installation:
+    """Return an installation with a small policy that hooks have compiled."""
+    installation = installed(tmp_path)
+    current(installation)
+    return installation
+
+
+def broken(site: Installation) -> None:
+    """Edit the policy so that two keys are wrong."""
+    text = POLICY.replace("registries:", "registeries:").replace("profiles: [numba]", "profiles: [numbers]")
+    Path(site.policy).write_text(text)
+
+
+def test_check_counts_the_rules_of_a_good_policy(site: Installation) -> None:
+    """One word and a number, easy to read and to parse."""
+    result = run(site, "policy", "check")
+    assert (result.exit_code, result.stdout.strip()) == (0, "ok: 2 rules")
+    good = {"file": site.policy, "ok": True, "rules": 2, "problems": [], "critical": [], "timeouts": []}
+    assert answer(site, "policy", "check") == good
+
+
+def test_check_tells_every_problem_with_its_place(site: Installation) -> None:
+    """A broken draft is status 1, with each problem on a line of its own."""
+    broken(site)
+    result = run(site, "policy", "check")
+    assert result.exit_code == 1
+    assert f"{site.policy}:6:10: images.registeries: unknown key; did you mean registries?" in result.stdout
+    found = answer(site, "policy", "check")
+    assert (found["ok"], found["code"]) == (False, "policy-invalid")
+    problem = "images.registeries: unknown key; did you mean registries?"
+    place = {"file": site.policy, "line": 6, "column": 10, "severity": "error", "problem": problem}
+    assert found["problems"] == [place]
+
+
+def test_check_takes_a_draft_anywhere(tmp_path: Path, site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the working directory, by its relative path."""
+    (tmp_path / "draft.yaml").write_text(POLICY)
+    monkeypatch.chdir(tmp_path)
+    assert run(site, "policy", "check", "draft.yaml").exit_code == 0
+    missing = run(site, "policy", "check", "none.yaml")
+    assert (missing.exit_code, "none.yaml: No such file" in missing.stderr) == (2, True)
+
+
+def test_check_reads_standard_input(site: Installation) -> None:
+    """A draft in a pipe, as `-`; problems have that name."""
+    assert CliRunner().invoke(cli, ["policy", "check", "-"], obj=site, input=POLICY).output == "ok: 2 rules\n"
+    result = CliRunner().invoke(cli, ["policy", "check", "-"], obj=site, input=POLICY + "x: 1\n")
+    assert (result.exit_code, result.output.startswith("-:14:1: x: unknown key")) == (1, True)
+
+
+def test_check_runs_where_the_accounts_do_not_exist(tmp_path: Path) -> None:
+    """In CI; what needs no look-up is still checked."""
+    text = POLICY.replace("daemon", "nobody-here").replace("bin\n", "nor-here\n")
+    site = installed(tmp_path, text + '  - {name: x, match: {user: nor-me, partition: "p.*"}}\n')
+    assert "no account 'nobody-here' on this node" in run(site, "policy", "check").stdout
+    offline = run(site, "policy", "check", "--offline")
+    assert (offline.exit_code, "looks like a regular expression" in offline.stdout) == (0, True)
+    assert "no user" not in offline.stdout
+
+
+def test_warnings_have_places_and_leave_the_policy_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of Slurm are looked up in slurm.conf."""
+    (tmp_path / "slurm.conf").write_text("NodeName=n[1-3] CPUs=1\nPartitionName=gpu-a Nodes=n1\n")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    site = installed(tmp_path, POLICY + "  - {name: x, match: {partition: [gpu-a, gpu-b], node: [n4]}}\n")
+    Path(site.etc, "conf.d").mkdir()
+    Path(site.etc, "conf.d", "more.yml").write_text("rules: []\n")
+    lines = run(site, "policy", "check").stdout.splitlines()
+    assert [line.removeprefix(f"{site.etc}/") for line in lines] == [
+        "conf.d/more.yml:1:1: warning: is not read: names in conf.d end in .yaml",
+        "policy.yaml:14:42: warning: no partition 'gpu-b' on this cluster; did you mean gpu-a?",
+        "policy.yaml:14:57: warning: no node 'n4' on this cluster; allowed: n1, n2, n3: the rule can never match",
+        "ok: 3 rules, 3 warnings",
+    ]
+    rows = answer(site, "policy", "check")["problems"]
+    assert [(row["line"], row["column"], row["severity"]) for row in rows] == [
+        (1, 1, "warning"), (14, 42, "warning"), (14, 57, "warning")]  # fmt: skip
+
+
+def test_show_writes_values_as_the_policy_does(site: Installation) -> None:
+    """With units, and no Python."""
+    shown = dict(line.split(None, 1) for line in run(site, "policy", "show").stdout.splitlines()[1:])
+    assert (shown["images.wait:"], shown["images.keep.high:"], shown["seed.max_fetch:"]) == ("4m", "85%", "1GiB")
+    assert (shown["images.adopt:"], shown["harvest.only_successful:"]) == ("-", "no")
+
+
+SLURM_CONF = """\
+PrologEpilogTimeout={limit}
+BatchStartTimeout=360
+SlurmdTimeout=300
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "names"),
+    [(280, []), (270, ["slurm.prolog-timeout"]), (30, ["slurm.prolog-timeout", "slurm.epilog-timeout"])],
+)
+def test_check_compares_budgets_with_slurms_timeouts(
+    tmp_path: Path, site: Installation, limit: int, names: list[str]
+) -> None:
+    """By default a prolog may take 270 s and an epilog 60; Slurm must not kill them within that."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(SLURM_CONF.format(limit=limit))
+    result = run(site, "policy", "check", "--slurm-conf", str(conf))
+    assert result.exit_code == bool(names)
+    assert all(f"{name}: " in result.stderr for name in names)
+    found = answer(site, "policy", "check", "--slurm-conf", str(conf))
+    assert [row["check"] for row in found["timeouts"]] == names
+    assert found["ok"] == (not names)
+
+
+def test_check_needs_a_slurm_conf_that_it_can_read(tmp_path: Path, site: Installation) -> None:
+    """One that includes a missing file is wrong usage."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("include missing.conf\n")
+    assert run(site, "policy", "check", "--slurm-conf", str(conf)).exit_code == 2
+
+
+def test_show_tells_values_and_rules_in_force(site: Installation) -> None:
+    """Keys as in the policy's YAML, with defaults filled in."""
+    result = run(site, "policy", "show")
+    assert result.exit_code == 0
+    assert "in force since 20" in result.stdout
+    assert "/shared/w" in result.stdout
+    found = answer(site, "policy", "show")
+    assert (found["file"], found["changed"], found["problem"]) == (site.compiled_policy, False, None)
+    assert found["policy"]["store_user"] == "daemon"
+    assert found["policy"]["rules"][1]["match"] == {"partition": ["gpu*"]}
+    assert "signature" not in found["policy"]
+
+
+def test_show_has_the_sites_own_profiles(tmp_path: Path) -> None:
+    """As the site wrote them, and `files`, which every policy has."""
+    own = 'profiles: {mytool: {variables: {MYTOOL: "{dir}"}, entries: ["v1/*/"]}}\n'
+    found = answer(installed(tmp_path / "own", POLICY + own), "policy", "show")["policy"]["profiles"]
+    assert {*found} == {"mytool", "files"}
+    assert (found["mytool"]["entries"], found["mytool"]["facts"]) == (["v1/*/"], ["image"])
+    assert "v1/*/" in run(installed(tmp_path / "own", POLICY + own), "policy", "show").stdout
+
+
+def test_show_tells_that_an_edit_was_rejected(site: Installation) -> None:
+    """The last good policy stays in force, and status 1 says that the files are not."""
+    broken(site)
+    result = run(site, "policy", "show")
+    assert result.exit_code == 1
+    assert "the files were changed and are rejected" in result.stdout
+    assert "registeries: unknown key" in result.stderr
+    found = answer(site, "policy", "show")
+    assert (found["changed"], found["problem"]["code"]) == (True, "policy-invalid")
+    assert found["policy"]["images"]["registries"] == ["reg.example.com"]
+
+
+def test_show_tells_that_an_edit_waits_for_the_next_hook(site: Installation) -> None:
+    """A good edit is shown as the policy to come."""
+    Path(site.policy).write_text(POLICY.replace("/shared/w", "/shared/other"))
+    result = run(site, "policy", "show")
+    assert result.exit_code == 0
+    assert "the next hook puts it into force" in result.stdout
+    assert "/shared/other" in result.stdout
+
+
+def test_show_works_before_any_hook_ran(tmp_path: Path) -> None:
+    """It leaves compiling to the hooks."""
+    site = installed(tmp_path)
+    assert "the hooks compile it" in run(site, "policy", "show").stdout
+    assert not Path(site.var).exists()
+
+
+def test_show_without_any_policy_is_status_2(tmp_path: Path) -> None:
+    """Nothing is shown as in force."""
+    result = run(Installation(str(tmp_path)), "policy", "show")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_show_mentions_the_off_switch(site: Installation) -> None:
+    """The output says that no hook follows the policy."""
+    Path(site.off_switch).touch()
+    assert "switched off" in run(site, "policy", "show").stderr
+
+
+def test_the_version_and_every_commands_statuses_are_told(site: Installation) -> None:
+    """--version names the release; each --help documents the exit status."""
+    assert run(site, "--version").stdout.startswith("warmstart, version ")
+    for command in (("audit",), ("plan",), ("policy", "check"), ("policy", "show")):
+        assert "Exit status:" in run(site, *command, "--help").stdout

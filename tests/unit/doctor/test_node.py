@@ -1,0 +1,474 @@
+"""`warmstart doctor`: checks of the policy and the node, and the command itself."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.command_line import POLICY, answer, installed, run
+from tests.support.entry_site import OsAs
+from warmstart.cli import doctor
+from warmstart.doctor import constant_path, containers, kernel, node, slurm, store
+from warmstart.doctor import policy as site_policy
+from warmstart.doctor.finding import CRITICAL_CHECKS, Finding, Result
+from warmstart.doctor.finding import run as run_checks
+from warmstart.doctor.node import Node
+from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.images import choice, credentials
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import ImportRequest
+from warmstart.images.query import Queue
+from warmstart.images.store.published import RememberedFailure
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Credentials, Pattern, PrivateRepository
+from warmstart.policy.current import current_policy
+from warmstart.policy.refresh import current
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "operations" / "doctor.md"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    """Return an installation with a compiled policy. The user who runs the tests stands for root."""
+    monkeypatch.setattr(site_policy, "ROOT_ALONE", frozenset({0, os.getuid()}))
+    installation = installed(tmp_path / "prefix")
+    current(installation)
+    return installation
+
+
+@pytest.fixture
+def here(site: Installation, tmp_path: Path) -> Node:
+    """Return the node of that installation, with a workspace."""
+    policy = current_policy(site).policy
+    (tmp_path / "work").mkdir()
+    return Node(site, policy._replace(paths=policy.paths._replace(workspace=str(tmp_path / "work"))))
+
+
+def policy_statuses(site: Installation) -> dict[str, str]:
+    """Return the statuses of the policy's checks."""
+    return {result.check: result.status for result in run_checks(site_policy.CHECKS, site)}
+
+
+def one(check: Callable[[Node], object], subject: Node) -> Result:
+    """Return the finding of one check of a node."""
+    (found,) = run_checks({"x": check}, subject)  # type: ignore[dict-item]
+    return found
+
+
+def test_a_good_policy(site: Installation) -> None:
+    """Nothing to change."""
+    assert set(policy_statuses(site).values()) == {"ok"}
+
+
+def test_a_broken_edit_is_critical_and_says_why(site: Installation) -> None:
+    """The last good policy is in force, perhaps with withdrawn rights."""
+    Path(site.policy).write_text(POLICY.replace("registries", "registeries"))
+    found = next(result for result in run_checks(site_policy.CHECKS, site) if result.check == "policy.in-force")
+    assert found.status == "critical"
+    assert "last good policy" in found.found
+    assert "registeries: unknown key" in found.found
+
+
+def test_no_policy_is_critical(tmp_path: Path) -> None:
+    """Without a policy the node and the store are not checked."""
+    site = Installation(str(tmp_path))
+    found = {result.check: result.status for result in doctor.examine(site, "/dev/null")}
+    assert found["policy.in-force"] == "critical"
+    assert (found["node"], found["store"]) == ("unknown", "unknown")
+
+
+def test_a_policy_that_others_can_write(site: Installation) -> None:
+    """The file or its directory: either makes them root."""
+    Path(site.policy).chmod(0o666)
+    assert policy_statuses(site)["policy.files"] == "critical"
+    Path(site.policy).chmod(0o644)
+    Path(site.etc).chmod(0o777)
+    assert policy_statuses(site)["policy.files"] == "critical"
+
+
+def test_a_compiled_form_that_is_damaged_or_missing(site: Installation) -> None:
+    """Every hook would have to compile."""
+    Path(site.compiled_policy).write_text("{")
+    assert policy_statuses(site)["policy.compiled"] == "wrong"
+    Path(site.compiled_policy).unlink()
+    assert policy_statuses(site)["policy.compiled"] == "advice"
+
+
+def test_the_switch(site: Installation) -> None:
+    """A forgotten `off` is wrong, with its age."""
+    Path(site.off_switch).touch()
+    os.utime(site.off_switch, (time.time() - 7200,) * 2)
+    found = next(result for result in run_checks(site_policy.CHECKS, site) if result.check == "policy.off")
+    assert (found.status, "existed for 2h" in found.found) == ("wrong", True)
+
+
+def test_a_policy_without_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives nothing to anybody."""
+    monkeypatch.setattr(site_policy, "ROOT_ALONE", frozenset({0, os.getuid()}))
+    assert policy_statuses(installed(tmp_path, POLICY.partition("rules:")[0]))["policy.in-force"] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [("", "ok"), ("mode: observe\n", "advice"), ("  - {name: watch, mode: observe}\n", "advice")],
+)
+def test_jobs_that_are_only_observed(tmp_path: Path, more: str, status: str) -> None:
+    """All, or those of a rule: easily forgotten."""
+    assert policy_statuses(installed(tmp_path, POLICY + more))["policy.mode"] == status
+
+
+def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three accounts that exist, have the uids that hooks use, and no privileges."""
+    people = {name: (number, number) for number, name in enumerate(("w", "i", "v"), 900)}
+    groups = {"w": [900]}
+    monkeypatch.setattr(pwd, "getpwnam", lambda n: SimpleNamespace(pw_name=n, pw_uid=people[n][0], pw_gid=people[n][1]))
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: groups.get(name, [gid]))
+    users = {key: Identity(name, *people[name]) for key, name in zip(node.ACCOUNTS, people, strict=True)}
+    subject = here._replace(policy=here.policy._replace(**users))  # type: ignore[arg-type]
+    assert one(node.accounts, subject).status == "ok"
+    groups["w"] = [0]
+    assert "privileged" in one(node.accounts, subject).found
+    groups["w"] = [900]
+    people["i"] = (900, 900)
+    found = one(node.accounts, subject)
+    assert found.status == "wrong"
+    assert "shares uid" in found.found
+    assert "hooks use 901:901" in found.found
+    del people["v"]
+    assert "does not exist" in one(node.accounts, subject).found
+
+
+def test_directories_that_must_be_roots(tmp_path: Path) -> None:
+    """A mode or an owner that lets others in is reported, also in a parent."""
+    (good,) = node._owned_by_root("/etc", "wrong", "x")
+    assert good.status == "ok"
+    place = tmp_path / "a" / "b"
+    place.mkdir(parents=True)
+    place.parent.chmod(0o777)
+    (bad,) = node._owned_by_root(str(place), "critical", "x")
+    assert (bad.status, f"{place.parent} (uid" in bad.found) == ("critical", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "file_system", "limits"),
+    [
+        ("ext4", "/", "ok", "advice"),
+        ("xfs", "/scratch", "ok", "ok"),
+        ("nfs4", "/scratch", "wrong", "ok"),
+        ("fuse.sshfs", "/scratch", "wrong", "ok"),
+        ("tmpfs", "/scratch", "advice", "ok"),
+    ],
+)
+def test_where_workspaces_are(
+    here: Node, monkeypatch: pytest.MonkeyPatch, *, kind: str, place: str, file_system: str, limits: str
+) -> None:
+    """On a local disk, preferably a file system of their own."""
+    monkeypatch.setattr(node, "mount_of", lambda _: (kind, place))
+    assert (one(node.file_system, here).status, one(node.limits, here).status) == (file_system, limits)
+
+
+@pytest.mark.parametrize(
+    ("flags", "free", "inodes", "found"),
+    [
+        (0, 1 << 20, 5000, ["ok"]),
+        (os.ST_RDONLY, 1 << 20, 5000, ["critical", "wrong"]),
+        (0, 10, 5000, ["wrong", "wrong"]),
+        (0, 1 << 20, 10, ["wrong", "wrong"]),
+    ],
+)
+def test_disks_of_state_and_audit_log(
+    here: Node, monkeypatch: pytest.MonkeyPatch, *, flags: int, free: int, inodes: int, found: list[str]
+) -> None:
+    """Read-only or full; the state's matters more."""
+    seen = SimpleNamespace(f_flag=flags, f_bavail=free, f_frsize=4096, f_favail=inodes, f_files=10000)
+    monkeypatch.setattr(os, "statvfs", lambda _: seen)
+    assert [result.status for result in run_checks({"x": node.disks}, here)] == found
+
+
+LOGIN = json.dumps({"auths": {"reg.example.com": {"auth": base64.b64encode(b"a:b").decode()}}})
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "status", "words"),
+    [
+        (LOGIN, 0o600, "ok", "a login for each registry"),
+        (None, 0o600, "wrong", "No such file"),
+        ("{", 0o600, "wrong", "is not an authfile"),
+        (LOGIN, 0o644, "critical", "others than root can read"),
+        (LOGIN.replace("reg.", "other."), 0o600, "wrong", "no login"),
+    ],
+)
+def test_credentials(
+    here: Node,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    content: str | None,
+    mode: int,
+    status: str,
+    words: str,
+) -> None:
+    """Missing, garbage, or readable by others."""
+    file = tmp_path / "auth.json"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(mode)
+    private = PrivateRepository("team", Pattern("reg.example.com/team/*", ""), ())
+    images = here.policy.images._replace(credentials=Credentials(str(file), (private,)))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(credentials, "os", OsAs(os.getuid()))
+    monkeypatch.setattr(node, "weakness_of_secret", lambda seen: bool(seen.st_mode & 0o077))  # root or not
+    found = one(node.credentials, here._replace(policy=here.policy._replace(images=images)))
+    assert (found.status, words in found.found) == (status, True), found
+
+
+def test_tmpdir_has_room_for_sockets(here: Node) -> None:
+    """Checked for each node name of this host; without a node yet, for the host's name."""
+    long = here.policy._replace(paths=here.policy.paths._replace(workspace="/" + "w" * 40))
+    for name in ("n1", "n" * 5):
+        os.makedirs(f"{here.installation.var}/{name}/state")
+        wanted = "wrong" if len(name) > 4 else "ok"
+        found = one(node.tmpdir, here._replace(policy=long))
+        assert found.status == wanted, found
+    assert "1 bytes shorter" in found.change
+    assert "nnnnn" in found.found
+
+
+def test_leases(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried on a new file, which is removed again."""
+    path = here.policy.paths.workspace
+    assert node._lease_problem(path) == ""
+    real = fcntl.fcntl
+
+    def refuse(fd: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_SETLEASE:
+            raise OSError(22, "Invalid argument")
+        return int(real(fd, command, argument))
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    assert node._lease_problem(path) == "Invalid argument"
+    assert os.listdir(path) == []
+
+
+def test_leases_are_tried_by_root_alone(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a user the check is unknown."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert one(node.leases, here).status == "unknown"
+
+
+def test_room_for_workspaces(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes and inodes both count."""
+    for free, inodes, status in ((50, 50, "ok"), (4, 50, "wrong"), (50, 4, "wrong")):
+        seen = SimpleNamespace(f_bavail=free, f_blocks=100, f_favail=inodes, f_files=100)
+        monkeypatch.setattr(os, "statvfs", lambda _, seen=seen: seen)
+        assert one(node.space, here).status == status
+
+
+def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing programs are listed; others show their version."""
+    monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh",))
+    monkeypatch.setattr(choice, "programs", lambda _: ("/bin/true",))
+    monkeypatch.setattr(node, "_version", lambda program: f"{program} 1")
+    assert one(node.tools, here).status == "ok"
+    monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh", "/no/such/mksquashfs"))
+    found = one(node.tools, here)
+    assert (found.status, found.found) == ("wrong", "missing: /no/such/mksquashfs")
+    assert "apt-get install squashfs-tools" in found.change
+
+
+def test_every_program_has_a_package() -> None:
+    """Whoever misses one learns what to install."""
+    programs = [*node.PROGRAMS, *choice.programs("oci"), *choice.programs("enroot")]
+    assert {os.path.basename(program) for program in programs} <= {*node.PACKAGES}
+
+
+def test_journals_and_spools_that_wait(here: Node) -> None:
+    """Recent ones are normal; old ones are reported."""
+    place = here.installation.node("n1")
+    for directory in (place.state, place.journal, f"{place.spool}/1.2.3.numba"):
+        os.makedirs(directory)
+    assert "0 journals" in one(node.journals, here).found
+    assert "0 bundles" in one(node.spool, here).found
+    journal, bundle = Path(place.journal, "prolog-r1-1.done"), Path(place.spool, "1.2.3.numba", "bundle.sqsh")
+    journal.touch()
+    bundle.write_text("x" * 2048)
+    assert (one(node.journals, here).status, one(node.spool, here).status) == ("ok", "ok")
+    assert "1 bundles (2KiB)" in one(node.spool, here).found
+    for path in (journal, bundle):
+        os.utime(path, (time.time() - 7200,) * 2)
+    assert (one(node.journals, here).status, one(node.spool, here).status) == ("wrong", "wrong")
+
+
+def test_stuck_and_failed_imports_are_told(here: Node) -> None:
+    """One that waits for its turn is normal; one that maintenance should have started, or a failure, is not."""
+    place = here.installation.node("n1")
+    os.makedirs(place.state)
+    assert one(node.imports, here).status == "ok"
+    request = ImportRequest(
+        reference="reg.io/a:1", kind="k", private="", user="a", uid=1, account="", cluster="c", node="n1", job_id=7,
+        run_id="0a1b2c3d", asked=time.time(),
+    )  # fmt: skip
+    queue = Queue(place.imports, "/nowhere/import", 2, 7200)
+    assert requests.submit(queue, request) == ""
+    assert "1 imports wait" in one(node.imports, here).found
+    assert requests.submit(queue, request._replace(reference="reg.io/b:1", asked=time.time() - 3600)) == ""
+    found = one(node.imports, here)
+    assert (found.status, found.found) == ("wrong", "nobody makes the import of reg.io/b:1")
+    for waiting in requests.keys(place.imports):
+        requests.drop(place.imports, waiting)
+    error = requests.ImportAbandoned(image="reg.io/a:1", node="n1", problem="it was cancelled")
+    requests.note_failure(place.imports, request.key, RememberedFailure.of(error))
+    found = one(node.imports, here)
+    assert (found.status, "import of image reg.io/a:1 on node n1 was given up" in found.found) == ("advice", True)
+
+
+def test_overdue_maintenance_is_told(here: Node) -> None:
+    """Three intervals after the last success; on a new node after three intervals without one."""
+    assert one(node.maintenance, here).status == "ok"  # no hook has run here
+    places = [here.installation.node(name) for name in ("n1", "n2")]
+    for place in places:
+        os.makedirs(place.state)
+    assert one(node.maintenance, here).status == "advice"
+    os.utime(places[1].root, (time.time() - 2 * 3600,) * 2)
+    found = one(node.maintenance, here)
+    assert (found.status, found.found) == ("wrong", "maintenance has never succeeded on n2")
+    for place in places:
+        Path(place.maintained).touch()
+    assert one(node.maintenance, here).status == "ok"
+    os.utime(places[0].maintained, (time.time() - 2 * 3600,) * 2)
+    found = one(node.maintenance, here)
+    assert (found.status, found.found) == ("wrong", "maintenance last succeeded 2h ago on n1")
+    assert "warmstart-maintain.timer" in found.change
+
+
+def test_how_jobs_ended_matters_where_the_policy_says_so(here: Node, tmp_path: Path) -> None:
+    """The status depends on whether a rule, the policy or only a job's request needs squeue."""
+    policy = here.policy._replace(paths=here.policy.paths._replace(scontrol=str(tmp_path / "scontrol")))
+    found = one(kernel.job_ends, here._replace(policy=policy))
+    assert (found.status, "cuda-computecache, files" in found.found) == ("advice", True)
+    careful = policy._replace(rules=(policy.rules[0]._replace(profiles=("numba", "cuda-computecache")),))
+    everything = policy._replace(harvest=policy.harvest._replace(only_successful=True))
+    for wrong in (careful, everything):
+        assert one(kernel.job_ends, here._replace(policy=wrong)).status == "wrong"
+    (tmp_path / "squeue").touch(0o755)
+    for fine in (policy, careful, everything):
+        assert one(kernel.job_ends, here._replace(policy=fine)).status == "ok"
+
+
+def test_mounts_are_tried_by_root_in_a_directory_of_roots(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others could otherwise replace the mount point."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for check in (kernel.seeding, kernel.image_limits):
+        assert one(check, here).status == "unknown"
+    absent = here._replace(policy=here.policy._replace(paths=here.policy.paths._replace(workspace="/no/such")))
+    assert one(kernel.seeding, absent).found == "/no/such does not exist yet"
+
+
+def test_a_check_that_fails_itself_is_unknown() -> None:
+    """It neither crashes nor is ok; a hang is wrong."""
+
+    def denied(_: None) -> list[Finding]:
+        raise PermissionError(13, "Permission denied", "/x")
+
+    def broken(_: None) -> list[Finding]:
+        raise OSError(5, "Input/output error", "/x")
+
+    def hangs(_: None) -> list[Finding]:
+        raise WorkerSilent(function="f", identity="w", problem="no answer")
+
+    found = run_checks({"a": denied, "b": broken, "c": hangs}, None)
+    assert [(r.status, r.change) for r in found[:2]] == [("unknown", "run it as root"), ("unknown", "")]
+    assert found[2].status == "wrong"
+
+
+def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first check reports it; the others are not tried."""
+
+    def hangs(*_: object) -> None:
+        raise WorkerSilent(function="f", identity="w", problem="no answer")
+
+    policy = current_policy(site).policy
+    monkeypatch.setattr(store, "opened", hangs)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(doctor, "NODE", {})
+    found = {r.check: r.status for r in doctor._node_and_store(site, policy)}
+    assert found == {"store.reachable": "critical"}
+
+
+def test_what_a_user_cannot_do_is_said(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only root can check the store."""
+    policy = current_policy(site).policy
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = {r.check: (r.status, r.change) for r in doctor._node_and_store(site, policy)}
+    assert found["store"] == ("unknown", "run it as root")
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "code"),
+    [
+        ("a.b", "ok", 0), ("a.b", "advice", 0), ("a.b", "unknown", 1), ("a.b", "wrong", 1), ("a.b", "critical", 2),
+        ("store.owner", "unknown", 2),
+    ],
+)  # fmt: skip
+def test_exit_statuses(site: Installation, monkeypatch: pytest.MonkeyPatch, check: str, status: str, code: int) -> None:
+    """Scripts use the status, people the table; what a critical check cannot see is critical."""
+    monkeypatch.setattr(doctor, "examine", lambda *_: [Result(check, status, "found this", "do that")])
+    shown = run(site, "doctor", "--all")
+    assert (shown.exit_code, "found this. To do: do that" in shown.stdout) == (code, True)
+    assert run(site, "doctor").stdout.splitlines()[-1] == f"1 {status}"
+    finding = {"check": check, "status": status, "found": "found this", "change": "do that"}
+    assert answer(site, "doctor") == {"ok": code == 0, "status": code, "findings": [finding]}
+
+
+def test_problems_come_first_and_what_is_ok_is_one_number(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worst on top, and a line at the end."""
+    kinds = ("ok", "advice", "critical", "ok", "wrong")
+    monkeypatch.setattr(doctor, "examine", lambda *_: [Result(f"a.{kind}", kind, kind, "") for kind in kinds])
+    lines = run(site, "doctor").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == ["critical", "wrong", "advice"]
+    assert lines[-1] == "1 critical, 1 wrong, 1 advice, 2 ok"
+
+
+def test_a_bug_is_status_3(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was examined, and the status does not say otherwise."""
+
+    def broken(*_: object) -> list[Result]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(doctor, "examine", broken)
+    assert run(site, "doctor").exit_code == 3
+
+
+def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
+    """A wrong path is wrong usage; without any file its checks are unknown, in one row."""
+    assert run(site, "doctor", "--slurm-conf", "/no/such").exit_code == 3
+    (found,) = doctor._slurm(site, None, "/no/such")
+    assert (found.check, found.status) == ("slurm", "unknown")
+    number = len([*slurm.CHECKS, *containers.CHECKS, *constant_path.CHECKS])
+    assert found.found.startswith(f"{number} checks were not made: /no/such")
+
+
+def test_the_documentation_has_every_check() -> None:
+    """And no other."""
+    groups = (
+        site_policy.CHECKS,
+        doctor.NODE,
+        store.CHECKS,
+        slurm.CHECKS,
+        containers.CHECKS,
+        constant_path.CHECKS,
+    )
+    code = [name for group in groups for name in group]
+    documented = re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", DOCS.read_text(), re.MULTILINE)
+    assert [name for name in documented if not name.startswith("meet.")] == code
+    assert CRITICAL_CHECKS - {"node", "store", "slurm", "slurm.tasks"} <= {*documented}

@@ -1,0 +1,481 @@
+"""`warmstart doctor` on slurm.conf and the files beside it: each check on a good file and on bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import POLICY, installed
+from warmstart.cli import doctor
+from warmstart.doctor import constant_path, containers, plugins, slurm, slurm_conf
+from warmstart.doctor import installed as slurm_installed
+from warmstart.doctor.finding import run
+from warmstart.doctor.slurm import Slurm
+from warmstart.host.deadline import Deadline
+from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
+from warmstart.slurm import commands
+from warmstart.slurm.facts import Access, Configuration
+
+GOOD = """\
+ClusterName=c
+SlurmdTimeout=300
+include hooks.conf
+"""
+HOOKS = """\
+prolog = "@/prolog"   # ours
+Epilog=@/epilog
+TaskProlog=@/task-prolog
+PrologFlags=Alloc,\\
+DeferBatch
+PrologEpilogTimeout=290 BatchStartTimeout=360
+"""
+Check = Callable[..., dict[str, list[str]]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Installation:
+    """Return an installation with hooks and a policy."""
+    libexec = tmp_path / "prefix/libexec/warmstart"
+    libexec.mkdir(parents=True)
+    for name in ("prolog", "epilog", "task-prolog"):
+        (libexec / name).write_text("#!/bin/sh\n")
+        (libexec / name).chmod(0o755)
+    return installed(tmp_path / "prefix", POLICY)
+
+
+@pytest.fixture
+def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Return a function that returns the statuses of all checks for an edited slurm.conf and plugins."""
+    monkeypatch.setattr(slurm, "HIDDEN", ("/nowhere",))  # pytest's own directory is below /tmp
+    monkeypatch.setattr(containers, "HIDDEN", ("/nowhere",))
+    monkeypatch.setattr(plugins, "built_for", lambda _: (22, 5))  # no compiler here; test_doctor has the plugin
+    libexec = f"{site.prefix}/libexec/warmstart"
+    monkeypatch.setattr(slurm, "SCRIPTS", ())  # no slurmctld runs with these files
+    monkeypatch.setattr(commands, "configuration", lambda *_: Configuration([], {}))
+
+    def statuses(
+        old: str = "",
+        new: str = "",
+        *,
+        plugins: str = "",
+        policy: bool = True,
+        version: tuple[int, ...] | None = (22, 5),
+    ) -> dict[str, list[str]]:
+        text = HOOKS.replace(old, new) if old else HOOKS + new
+        (tmp_path / "slurm.conf").write_text(GOOD)
+        (tmp_path / "hooks.conf").write_text(text.replace("@", libexec))
+        (tmp_path / "plugstack.conf").write_text(plugins)
+        conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
+        subject = Slurm(conf, site, current_policy(site).policy if policy else None, version)
+        tasks = containers.tasks(subject, str(tmp_path / "enroot"))
+        found: dict[str, list[str]] = {}
+        for result in run(slurm.CHECKS, subject) + run({**containers.CHECKS, **constant_path.CHECKS}, tasks):
+            found.setdefault(result.check, []).append(result.status)
+        return found
+
+    return statuses
+
+
+@pytest.mark.parametrize(
+    ("scripts", "expected"),
+    [
+        ({"Prolog": ["/site/prolog"], "Epilog": [], "PrologSlurmctld": [], "EpilogSlurmctld": []}, ["ok"]),
+        ({"Prolog": ["/old"], "Epilog": ["/e"], "PrologSlurmctld": [], "EpilogSlurmctld": []}, ["wrong", "wrong"]),
+        (None, ["unknown"]),
+    ],
+)
+def test_what_slurmctld_runs_with(
+    site: Installation, monkeypatch: pytest.MonkeyPatch, scripts: dict[str, list[str]] | None, expected: list[str]
+) -> None:
+    """Whatever slurm.conf says by now; without an answer nothing is called wrong."""
+
+    def configuration(access: Access, _: Deadline) -> Configuration:
+        assert access.slurm_conf == "/etc/s.conf"
+        if scripts is None:
+            raise ValueError("scontrol: Unable to contact slurm controller")
+        return Configuration([], scripts)
+
+    monkeypatch.setattr(commands, "configuration", configuration)
+    conf = slurm_conf.SlurmConf("/etc/s.conf", {"prolog": ["/site/prolog"]})
+    subject = Slurm(conf, site, current_policy(site).policy)
+    assert [found.status for found in slurm.running(subject)] == expected
+
+
+def bad(found: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the checks that are not just ok."""
+    return {name: statuses for name, statuses in found.items() if statuses != ["ok"]}
+
+
+def test_a_good_file_has_nothing_to_change(check: Check) -> None:
+    """Keys in any case, quotes, continued lines and includes are read as Slurm does."""
+    assert bad(check()) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "status"),
+    [
+        ('prolog = "@/prolog"', "", "slurm.prolog", "wrong"),
+        ('"@/prolog"', "/etc/other", "slurm.prolog", "wrong"),
+        ('"@/prolog"', "@/pro*", "slurm.prolog", "advice"),
+        ('"@/prolog"', "@/none.d/*", "slurm.prolog", "critical"),
+        ("Epilog=@/epilog", "", "slurm.epilog", "wrong"),
+        ("DeferBatch", "X11", "slurm.prolog-flags", "wrong"),
+        ("Alloc,\\\n", "", "slurm.prolog-flags", "wrong"),
+        ("Alloc,\\\n", "Contain,", "slurm.prolog-flags", "ok"),
+        ("DeferBatch", "DeferBatch,NoHold", "slurm.prolog-flags", "wrong"),
+        ("DeferBatch", "DeferBatch,RunInJob", "slurm.prolog-flags", "advice"),
+        ("DeferBatch", "DeferBatch,RunInJob\nNamespaceType=namespace/linux", "slurm.prolog-flags", "wrong"),
+        ("DeferBatch", "DeferBatch,Serial", "slurm.prolog-flags", "advice"),
+        ("PrologEpilogTimeout=290", "PrologEpilogTimeout=270", "slurm.prolog-timeout", "wrong"),
+        ("PrologEpilogTimeout=290", "PrologEpilogTimeout=300", "slurm.prolog-timeout", "wrong"),
+        ("PrologEpilogTimeout=290", "PrologTimeout=290", "slurm.epilog-timeout", "wrong"),
+        ("PrologEpilogTimeout=290", "PrologEpilogTimeout=60", "slurm.epilog-timeout", "wrong"),
+        ("BatchStartTimeout=360", "", "slurm.batch-start", "wrong"),
+        ("BatchStartTimeout=360", "BatchStartTimeout=290", "slurm.batch-start", "wrong"),
+        ("", "SchedulerParameters=a,nohold_on_prolog_fail\n", "slurm.nohold", "wrong"),
+        ("TaskProlog=@/task-prolog", "", "slurm.task-prolog", "wrong"),
+        ('"@/prolog"', "/nowhere/prolog", "slurm.hook-places", "wrong"),
+        ("", "Prolog=/etc/slurm/other\n", "slurm.prolog", "wrong"),
+        ("", "Epilog=/etc/slurm/other\n", "slurm.epilog", "wrong"),
+        ("TaskProlog=@/task-prolog", "TaskProlog=/etc/slurm/none", "slurm.task-prolog", "critical"),
+        ("", "include none.conf\n", "slurm.conf", "critical"),
+    ],
+)
+def test_each_bad_setting_is_told(check: Check, old: str, new: str, name: str, status: str) -> None:
+    """The check for it reports how bad it is."""
+    assert status in check(old, new)[name]
+
+
+@pytest.mark.parametrize(("version", "status"), [((22, 5), "wrong"), (None, "unknown"), ((24, 5), "ok")])
+def test_the_line_that_counts(
+    check: Check, site: Installation, tmp_path: Path, version: tuple[int, int] | None, status: str
+) -> None:
+    """A later Prolog= line wins before Slurm 24.05; since then all of them run. One line needs no release."""
+    assert check(version=version)["slurm.prolog"] == ["ok"]
+    check("", "Prolog=/etc/slurm/other\n")
+    conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
+    (found,) = run({"x": slurm.CHECKS["slurm.prolog"]}, Slurm(conf, site, None, version))
+    assert found.status == status
+    if status == "wrong":
+        assert "/etc/slurm/other (the last of 2 lines" in found.found
+
+
+def test_defer_batch_implies_alloc_from_26_05_on(check: Check) -> None:
+    """Before, it does nothing alone."""
+    expected = {(25, 11): "wrong", (26, 5): "ok", (27, 0): "ok", None: "unknown"}
+    for release, status in expected.items():
+        assert check("Alloc,\\\n", "", version=release)["slurm.prolog-flags"] == [status], release
+    assert check("DeferBatch", "", version=None)["slurm.prolog-flags"] == ["wrong"]
+
+
+def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:
+    """Sites also have prologs of their own."""
+    wrapper = tmp_path / "mine"
+    wrapper.write_text(f"#!/bin/sh\n{site.prefix}/libexec/warmstart/prolog\n")
+    assert check('"@/prolog"', str(wrapper))["slurm.prolog"] == ["ok"]
+    wrapper.write_text("#!/bin/sh\n")
+    assert check('"@/prolog"', str(wrapper))["slurm.prolog"] == ["wrong"]
+
+
+def test_hooks_that_are_not_there(check: Check, site: Installation) -> None:
+    """A missing hook drains nodes, or fails all tasks."""
+    for name in ("prolog", "epilog", "task-prolog"):
+        Path(site.prefix, "libexec/warmstart", name).unlink()
+        assert check()[f"slurm.{name}"] == ["critical"]
+
+
+def test_without_a_policy_budgets_are_unknown(check: Check) -> None:
+    """They are not guessed."""
+    found = check(policy=False)
+    names = ("slurm.prolog-timeout", "slurm.epilog-timeout", "slurm.constant-path")
+    assert [found[name] for name in names] == [["unknown"]] * 3
+    assert found["slurm.prolog"] == ["ok"]
+
+
+def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: Path) -> None:
+    """Containers need both directories mounted, and the hook; otherwise every task fails."""
+    pyxis = "required /usr/lib64/slurm/spank_pyxis.so importer=x\n"
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
+    hooks, mounts = tmp_path / "enroot/hooks.d", tmp_path / "enroot/mounts.d"
+    hooks.mkdir(parents=True)
+    mounts.mkdir()
+    (hooks / "40-warmstart.sh").write_text("")
+    (hooks / "40-warmstart.sh").chmod(0o755)
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
+    assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.pyxis"] == ["ok"]
+    assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.task-prolog"] == ["advice"]
+    places = (f"{site.prefix}/libexec/warmstart", site.var)
+    (mounts / "50.fstab").write_text("".join(f"{place} {place} none x-create=dir,bind,ro\n" for place in places))
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["ok"]
+    expected = {(24, 11, 5): "critical", (24, 11, 7): "ok", (25, 5, 1): "critical", None: "unknown"}
+    for release, status in expected.items():
+        assert check(plugins=pyxis, version=release)["slurm.pyxis"] == [status]
+    for version in ((24, 11, 5), None):
+        assert check("TaskProlog=@/task-prolog", "", plugins=pyxis, version=version)["slurm.pyxis"] == ["ok"]
+    (hooks / "40-warmstart.sh").unlink()
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["wrong"]
+    assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.pyxis"] == ["wrong"]
+    (mounts / "50.fstab").write_text("# " + (mounts / "50.fstab").read_text())
+    assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
+
+
+def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
+    """It must exist, be listed after pyxis, and have the policy's workspace."""
+    library = tmp_path / "warmstart.so"
+    line = f"optional {library} workspace=/var/tmp/w\n"
+    assert check(plugins=line)["slurm.spank"] == ["wrong"]
+    library.touch()
+    assert check(plugins=line)["slurm.spank"] == ["ok"]
+    assert check(plugins=line)["slurm.constant-path"] == ["advice"]
+    assert check(plugins=f"required spank_pyxis.so\n{line}")["slurm.spank"] == ["ok"]
+    assert check(plugins=f"{line}required spank_pyxis.so\n")["slurm.spank"] == ["advice"]
+    assert check(plugins=f"optional {library}\n")["slurm.spank"] == ["wrong"]
+    (tmp_path / "plug.d").mkdir()
+    (tmp_path / "plug.d/a.conf").write_text("required spank_pyxis.so\n")
+    assert check(plugins=f"{line}include plug.d/*\n")["slurm.spank"] == ["advice"]
+
+
+@pytest.mark.parametrize(
+    ("built", "installed", "status"),
+    [
+        ((24, 11, 0), (24, 11, 5), "ok"),
+        ((24, 11, 5), (26, 5, 5), "wrong"),
+        ((24, 11, 5), None, "unknown"),
+        (None, (24, 11, 5), "wrong"),
+    ],
+)
+def test_a_plugin_of_another_release(
+    check: Check,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    built: tuple[int, ...] | None,
+    installed: tuple[int, ...] | None,
+    status: str,
+) -> None:
+    """Slurm does not load it; nor a file that is no plugin."""
+    (tmp_path / "warmstart.so").touch()
+    monkeypatch.setattr(plugins, "built_for", lambda _: built)
+    line = f"optional {tmp_path}/warmstart.so workspace=/var/tmp/w\n"
+    assert check(plugins=line, version=installed)["slurm.spank"] == [status]
+
+
+def test_a_plugin_by_its_name_alone(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for where the policy's Slurm has its plugins; where that is not known, nor is the plugin."""
+    path, line = tmp_path / "slurm/lib/slurm/warmstart.so", "optional warmstart.so workspace=/var/tmp/w\n"
+    monkeypatch.setattr(slurm_installed, "prefix", lambda _: f"{tmp_path}/slurm")
+    assert check(plugins=line)["slurm.spank"] == ["unknown"]
+    path.parent.mkdir(parents=True)
+    assert check(plugins=line)["slurm.spank"] == ["wrong"]
+    path.touch()
+    assert check(plugins=line)["slurm.spank"] == ["ok"]
+    assert check(plugins=line, policy=False)["slurm.spank"] == ["unknown"]
+
+
+def way(site: Installation, constant_path: str, cache: str = "/var/cache/warmstart") -> None:
+    """Write a policy with a value of `constant_path`."""
+    lines = POLICY.replace("paths: {", f"paths: {{cache: {cache}, ")
+    assert lines != POLICY
+    Path(site.policy).write_text(f"constant_path: {constant_path}\n{lines}")
+
+
+TMPFS = "JobContainerType=job_container/tmpfs\n"
+
+
+def test_a_policy_that_counts_on_the_plugin(check: Check, site: Installation) -> None:
+    """Without the plugin, jobs do not find their caches."""
+    way(site, "spank")
+    assert check()["slurm.constant-path"] == ["wrong"]
+
+
+def test_a_policy_that_counts_on_the_script(check: Check, site: Installation, tmp_path: Path) -> None:
+    """job_container.conf must name it, it must exist, and jobs must see the path."""
+    way(site, "namespace")
+    ours = Path(site.prefix, "libexec/warmstart/job-container")
+    conf = tmp_path / "job_container.conf"
+    conf.write_text("BasePath=/srv/c CloneNSScript=/etc/other\n")
+    assert check("", TMPFS)["slurm.constant-path"] == ["wrong"]
+    conf.write_text(f"BasePath=/srv/c CloneNSScript={ours}\n")
+    assert check("", TMPFS)["slurm.constant-path"] == ["wrong"]
+    ours.write_text("#!/bin/sh\n")
+    ours.chmod(0o755)
+    found = check("", TMPFS)
+    assert (found["slurm.constant-path"], found["slurm.namespace"]) == (["ok"], ["ok"])
+    assert check()["slurm.constant-path"] == ["wrong"]
+    way(site, "none")
+    assert check("", TMPFS)["slurm.constant-path"] == ["advice"]
+    way(site, "namespace")
+    conf.write_text(f"BasePath=/srv/c CloneNSScript={ours} Dirs=/tmp,/var/cache\n")
+    assert check("", TMPFS)["slurm.namespace"] == ["wrong"]
+
+
+@pytest.mark.parametrize(
+    ("line", "cache", "status"),
+    [
+        ("", "/usr/ws", "wrong"),
+        ("Dirs=/tmp,/usr", "/usr/ws", "ok"),
+        ("Dirs=/tmp,/usr", "/usr/share/ws", "wrong"),
+        ("Dirs=/tmp,/no/such", "/no/such/ws", "wrong"),
+        ("Dirs=/tmp,/bin", "/bin/ws", "wrong"),  # a link
+        ("", "/tmp/.ws", "ok"),
+    ],
+)
+def test_a_policy_that_counts_on_a_link(
+    check: Check, site: Installation, tmp_path: Path, *, line: str, cache: str, status: str
+) -> None:
+    """Its directory must be private to each job, and root's on the node."""
+    way(site, "link", cache)
+    (tmp_path / "job_container.conf").write_text(f"BasePath=/srv/c {line}\n")
+    assert check("", TMPFS)["slurm.constant-path"] == [status]
+    assert check()["slurm.constant-path"] == ["wrong"]
+
+
+def test_a_policy_that_counts_on_containers(check: Check, site: Installation, tmp_path: Path) -> None:
+    """They need enroot's hook."""
+    way(site, "enroot")
+    assert check()["slurm.constant-path"] == ["wrong"]
+    hooks = tmp_path / "enroot/hooks.d"
+    hooks.mkdir(parents=True)
+    (hooks / "40-warmstart.sh").write_text("")
+    (hooks / "40-warmstart.sh").chmod(0o755)
+    assert check()["slurm.constant-path"] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/srv/c", "ok"),
+        ("/srv/c/n1", "ok"),
+        ("/srv/c/7", "ok"),
+        ("/srv/c/n1/7/.ns", "ok"),
+        ("/srv/cold/7/x", "ok"),
+        ("/srv/c/7/.7/_tmp/cache", "wrong"),
+        ("/srv/c/n1/scratch", "wrong"),
+    ],
+)
+def test_mounts_below_base_path(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, status: str
+) -> None:
+    """Slurm emptied a bind mount there (seen on 22.05)."""
+    monkeypatch.setattr(slurm_conf, "mount_points", lambda: ["/", target])
+    (tmp_path / "job_container.conf").write_text("BasePath=/srv/c\n")
+    assert check("", TMPFS)["slurm.base-path"] == [status]
+
+
+NAMESPACE_LINUX = """\
+defaults:
+  base_path: /srv/c  # of all nodes
+  dirs: /srv/private
+node_confs:
+  - nodes: [n1]
+    options: {{clone_ns_script: {script}{more}}}
+"""
+
+
+def test_namespace_linux(check: Check, site: Installation, tmp_path: Path) -> None:
+    """Its file is namespace.yaml; job_container.conf does not count (doctor's module namespaces)."""
+    way(site, "namespace")
+    ours = Path(site.prefix, "libexec/warmstart/job-container")
+    ours.write_text("#!/bin/sh\n")
+    ours.chmod(0o755)
+    (tmp_path / "job_container.conf").write_text(f"BasePath=/srv/c CloneNSScript={ours}\n")
+    linux, conf = "NamespaceType=namespace/linux\n", tmp_path / "namespace.yaml"
+    assert check("", linux)["slurm.constant-path"] == ["wrong"]
+    assert check("", linux)["slurm.namespace"] == ["unknown"]
+    conf.write_text(NAMESPACE_LINUX.format(script=ours, more=""))
+    assert bad(check("", linux)) == {}
+    conf.write_text(NAMESPACE_LINUX.format(script="/etc/other", more=""))
+    assert check("", linux)["slurm.constant-path"] == ["wrong"]
+    for more in (", dirs: '/srv/private,/var/tmp'", ", dir_confs: [{path: /var/tmp, tmpfs: true}]"):
+        conf.write_text(NAMESPACE_LINUX.format(script=ours, more=more))
+        assert check("", linux)["slurm.namespace"] == ["wrong"], more
+    conf.write_text("node_confs: [\n")
+    assert check("", linux)["slurm.namespace"] == ["unknown"]
+
+
+@pytest.mark.parametrize("name", ["JobContainerType=job_container/tmpfs\n", "NamespaceType=namespace/tmpfs\n"])
+def test_a_script_that_slurm_ignores(check: Check, site: Installation, tmp_path: Path, name: str) -> None:
+    """On a line of its own, before BasePath, or for some nodes only (seen on 26.05)."""
+    way(site, "namespace")
+    ours = Path(site.prefix, "libexec/warmstart/job-container")
+    ours.write_text("#!/bin/sh\n")
+    ours.chmod(0o755)
+    conf, script = tmp_path / "job_container.conf", f"CloneNSScript={ours}"
+    for text in (
+        f"BasePath=/srv/c\n{script}\n",
+        f"{script} BasePath=/srv/c\n",
+        f"NodeName=a BasePath=/srv/c\nNodeName=b BasePath=/srv/c {script}\n",
+    ):
+        conf.write_text(text)
+        assert check("", name)["slurm.constant-path"] == ["wrong"], text
+    conf.write_text(f"AutoBasePath=true\nNodeName=a BasePath=/srv/c {script}\nNodeName=b BasePath=none\n")
+    assert bad(check("", name)) == {}
+
+
+def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None:
+    """It must not hide anything that jobs need."""
+    tmpfs = "JobContainerType=job_container/tmpfs\n"
+    conf = tmp_path / "job_container.conf"
+    assert check("", tmpfs)["slurm.namespace"] == ["unknown"]
+    conf.write_text("AutoBasePath=true BasePath=/srv/containers\n")
+    assert check("", tmpfs)["slurm.namespace"] == ["ok"]
+    for text in ("BasePath=/nowhere/x\n", "BasePath=/var/tmp\n", f"BasePath=/srv/c Dirs=/opt,{site.prefix}\n"):
+        conf.write_text(text)
+        assert check("", tmpfs)["slurm.namespace"] == ["wrong"], text
+
+
+def test_the_slurm_of_the_policy(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its release counts, and its slurm.conf is found: under its prefix, or where slurmctld says; else nothing is."""
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setattr(slurm_conf, "PLACES", ("/none",))
+    ours, elsewhere = tmp_path / "slurm/etc/slurm.conf", tmp_path / "elsewhere.conf"
+    for path in ("bin/scontrol", "sbin/slurmd", "etc/slurm.conf"):
+        (tmp_path / "slurm" / path).parent.mkdir(parents=True)
+    ours.write_text(f"Prolog={site.prefix}/libexec/warmstart/prolog\nProlog=/etc/other\nPrologFlags=DeferBatch\n")
+    policy = current_policy(site).policy
+    policy = policy._replace(paths=policy.paths._replace(scontrol=f"{tmp_path}/slurm/bin/scontrol"))
+
+    def findings(release: str, scontrol: str = "") -> dict[str, tuple[str, str]]:
+        for path, text in (("sbin/slurmd", f"echo slurm {release}"), ("bin/scontrol", scontrol)):
+            (tmp_path / "slurm" / path).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / "slurm" / path).chmod(0o755)
+        return {found.check: (found.status, found.found) for found in doctor._slurm(site, policy, None)}
+
+    expected = {"26.05.5": ["ok", "ok"], "24.11.5": ["ok", "wrong"], "22.05.8": ["wrong", "wrong"]}
+    for release, statuses in expected.items():
+        found = findings(release)
+        assert found["slurm.conf"] == ("ok", f"read {ours} of Slurm {release[:5]}")
+        assert [found[check][0] for check in ("slurm.prolog", "slurm.prolog-flags")] == statuses, release
+    found = findings("")
+    assert [found[check][0] for check in ("slurm.prolog", "slurm.prolog-flags")] == ["unknown"] * 2
+    ours.rename(elsewhere)
+    assert findings("26.05.5", f"echo SLURM_CONF = {elsewhere}")["slurm.conf"][1].startswith(f"read {elsewhere}")
+    assert findings("26.05.5", "exit 1").keys() == {"slurm"}
+
+
+def test_a_line_ends_at_a_nul(tmp_path: Path) -> None:
+    """As for Slurm, whose lines are C strings: a file cannot be named by what comes after it, nor with it."""
+    (tmp_path / "slurm.conf").write_bytes(b"Prolog=/a\0b Epilog=/c\nInclude \0more.conf\nInclude x\0y/*\n")
+    (tmp_path / "plugstack.conf").write_bytes(b"include \0x/*.conf\nrequired a.so\0 b\n")
+    found = slurm_conf.read(str(tmp_path / "slurm.conf"))
+    assert (found.values, found.missing) == ({"prolog": ["/a"]}, (f"{tmp_path}/x (No such file or directory)",))
+    assert slurm_conf.plugins(str(tmp_path / "plugstack.conf")) == [slurm_conf.Plugin("a.so", ())]
+
+
+def test_where_slurm_conf_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's path, then the environment's, then where a Slurm under that prefix has it, then the packages'."""
+    ours = tmp_path / "etc/slurm.conf"
+    ours.parent.mkdir()
+    monkeypatch.setenv("SLURM_CONF", "/a/slurm.conf")
+    assert slurm_conf.find("/b/slurm.conf", str(tmp_path)) == "/b/slurm.conf"
+    assert slurm_conf.find(None, str(tmp_path)) == "/a/slurm.conf"
+    monkeypatch.delenv("SLURM_CONF")
+    monkeypatch.setattr(slurm_conf, "PLACES", ("/none", "/etc/passwd"))
+    assert slurm_conf.find(None, str(tmp_path)) == slurm_conf.find(None) == "/etc/passwd"
+    ours.touch()
+    assert slurm_conf.find(None, str(tmp_path)) == str(ours)
+    monkeypatch.setattr(slurm_conf, "PLACES", ("/none",))
+    assert slurm_conf.find(None) == ""

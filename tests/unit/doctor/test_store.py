@@ -1,0 +1,168 @@
+"""`warmstart doctor` on a store: the probe's results, and the findings of each check."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+
+from tests.support.command_line import installed
+from warmstart.doctor import probe, store
+from warmstart.doctor.finding import Result, run
+from warmstart.doctor.mounts import Mount
+from warmstart.doctor.probe import Look, Owned
+from warmstart.doctor.store import Store
+from warmstart.errors import WarmstartError
+from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.images.store.published import Producer
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy
+
+OWNER = 4711
+P = ParamSpec("P")
+R = TypeVar("R")
+LOOK = Look(OWNER, 0o755, size=1000, free=500, empty=False)
+GOOD: dict[str, Any] = {
+    "look": LOOK,
+    "whose": Owned(0, 0o755),
+    "hold_lock": None,
+    "lock_is_free": False,
+    "link": 2,
+    "clock_ahead": 0.0,
+    "can_list": False,
+    "last_maintained": 60.0,
+    "identity": "abcdef0123",
+    "under_way": {"reg.io+a=1.x86_64.oci2": Producer("n9", 9, 8, "2026-01-31T09:30:00Z", at=time.time())},
+}
+DENIED = OSError(errno.ENOLCK, "No locks available", "x")
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Policy:
+    """Return a policy whose store's owner is OWNER."""
+    found = current_policy(installed(tmp_path / "prefix")).policy
+    return found._replace(store_user=Identity("w", OWNER, OWNER))
+
+
+def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> dict[str, str]:  # noqa: ANN401
+    """Return each check's status for given answers of the probe, and for `code`, `kind` and `known`."""
+    return {result.check: result.status for result in results(policy, place=place, as_root=as_root, **answers)}
+
+
+def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> list[Result]:  # noqa: ANN401
+    """Return the findings for given answers of the probe."""
+    told = {**GOOD, **answers}
+
+    def ask(function: Callable[P, R], /, *_: P.args, **__: P.kwargs) -> R:
+        value = told[function.__name__]
+        if isinstance(value, (OSError, WarmstartError)):
+            raise value
+        answer: R = value
+        return answer
+
+    mount = Mount(told.get("kind", "nfs4"), "/shared")
+    problem, known = os.strerror(told.get("code", 0)), told.get("known", "abcdef0123")
+    root = ask if as_root else None
+    return run(store.CHECKS, Store(policy, ask, ask, root, place, problem, told.get("code", 0), mount, known))
+
+
+def test_a_good_store_is_ok(policy: Policy) -> None:
+    """Without advice."""
+    assert set(statuses(policy).values()) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "answers"),
+    [
+        ("store.reachable", "critical", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
+        ("store.reachable", "wrong", {"look": WorkerSilent(function="look", identity="w", problem="no answer")}),
+        ("store.owner", "wrong", {"look": LOOK._replace(uid=1)}),
+        ("store.imports", "wrong", {"under_way": {"a.b.c": Producer("n9", 9, 8, "x", at=time.time() - 7200)}}),
+        ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
+        ("store.writers", "critical", {"look": LOOK._replace(mode=0o777)}),
+        ("store.writers", "critical", {"look": LOOK._replace(mode=0o775)}),
+        ("store.parents", "critical", {"whose": Owned(1000, 0o755)}),
+        ("store.parents", "critical", {"whose": Owned(0, 0o777)}),
+        ("store.parents", "ok", {"whose": Owned(0, 0o1777)}),
+        ("store.locks", "wrong", {"lock_is_free": True}),
+        ("store.locks", "wrong", {"hold_lock": DENIED}),
+        ("store.links", "wrong", {"link": DENIED}),
+        ("store.links", "wrong", {"link": 1}),
+        ("store.clock", "ok", {"clock_ahead": 4.0}),
+        ("store.clock", "wrong", {"clock_ahead": 6.0}),
+        ("store.clock", "wrong", {"clock_ahead": -6.0}),
+        ("store.root", "advice", {"can_list": True}),
+        ("store.root", "unknown", {"as_root": False}),
+        ("store.space", "wrong", {"look": LOOK._replace(free=19)}),
+        ("store.space", "advice", {"look": LOOK._replace(free=100)}),
+        ("store.maintenance", "wrong", {"last_maintained": 3 * 86400.0 + 1}),
+        ("store.maintenance", "wrong", {"last_maintained": None}),
+        ("store.writable", "critical", {"place": "", "code": errno.EROFS}),
+        ("store.writable", "critical", {"place": "", "code": errno.EDQUOT}),
+        ("store.writable", "critical", {"place": "", "code": errno.EACCES}),
+        ("store.mount", "advice", {"kind": "ext4"}),
+        ("store.mount", "critical", {"kind": "ext4", "look": LOOK._replace(uid=0, empty=True)}),
+        ("store.identity", "critical", {"identity": ""}),
+        ("store.identity", "critical", {"identity": "0123"}),
+        ("store.identity", "advice", {"identity": "", "known": ""}),
+        ("store.identity", "ok", {"known": ""}),
+    ],
+)
+def test_each_fault_is_told(policy: Policy, name: str, status: str, answers: dict[str, Any]) -> None:
+    """The check for it reports how bad it is."""
+    assert statuses(policy, **answers)[name] == status
+
+
+def test_an_unmounted_store_is_to_be_mounted_and_not_given_away(policy: Policy) -> None:
+    """What the owner of a mount point should be is no question: nothing but `mount it` is advised."""
+    found = results(
+        policy, place="", code=errno.EACCES, kind="ext4", look=LOOK._replace(uid=0, empty=True), identity=""
+    )
+    bad = {result.check: result.change for result in found if result.status not in ("ok", "advice")}
+    assert bad["store.mount"].startswith("mount it")
+    assert not [change for change in bad.values() if "chown" in change]
+
+
+def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
+    """Two processes of the owner try the real file system and leave nothing behind."""
+    me = Identity("me", os.getuid(), os.getgid())
+    mine = policy._replace(paths=policy.paths._replace(store=str(tmp_path)), store_user=me)
+    with store.opened(mine) as opened:
+        assert Path(opened.directory).stat().st_mode & 0o777 == 0o700
+        found = {result.check: result.status for result in run(store.CHECKS, opened)}
+    for name in ("store.reachable", "store.owner", "store.writers", "store.locks", "store.links", "store.clock"):
+        assert found[name] == "ok"
+    assert list(tmp_path.glob(".doctor-*")) == []
+
+
+def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:
+    """An old directory is removed; one that may be in use stays."""
+    old = Path(probe.make_directory(str(tmp_path), "old"))
+    (old / "lock").touch()
+    os.utime(old, (0, 0))
+    new = Path(probe.make_directory(str(tmp_path), "new"))
+    assert not old.exists()
+    probe.make_directory(str(tmp_path), "newer")
+    assert new.exists()
+
+
+def test_a_clock_that_is_wrong_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the store's time stamps."""
+    real = time.time
+    assert probe.clock_ahead(str(tmp_path)) == pytest.approx(0.0, abs=0.1)
+    monkeypatch.setattr(time, "time", lambda: real() + 60)
+    assert probe.clock_ahead(str(tmp_path)) == pytest.approx(-60, abs=5)
+    monkeypatch.setattr(time, "time", lambda: real() - 60)
+    assert probe.clock_ahead(str(tmp_path)) == pytest.approx(60, abs=5)
+
+
+def test_a_link_and_a_lock_of_one_process(tmp_path: Path) -> None:
+    """A lock that nobody holds is free; a link makes a second name."""
+    (tmp_path / "lock").touch()
+    assert probe.lock_is_free(str(tmp_path))
+    assert probe.link(str(tmp_path)) == 2

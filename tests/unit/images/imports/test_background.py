@@ -1,0 +1,291 @@
+"""What a hook does for a missing image: it asks for an import once, waits, and hears how it ended; it never imports."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.support import image_site
+from tests.support.superblocks import image
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.images import single_flight
+from warmstart.images.importers.base import ImageNotFound, ImportFailed, RegistryUnreachable
+from warmstart.images.imports import producer, requests
+from warmstart.images.imports.requests import ImportRequest
+from warmstart.images.query import Queue, Site, query_by_rules
+from warmstart.images.reference import parse
+from warmstart.images.scratch import ScratchBroken
+from warmstart.images.single_flight import ImageWaitExpired
+from warmstart.images.store import published
+from warmstart.images.store.eviction import ImageQuotaExceeded
+from warmstart.images.store.layout import Charged, key_of
+from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.record import StateFull, StateUnusable
+
+HEX = "ab" * 32
+WANTED = parse(f"reg.io/a@sha256:{HEX}")
+LOCK = f"{key_of(WANTED.canonical())}.{image_site.KIND}"
+OTHER = Producer("n9", 99, 8, "2026-01-01T00:00:00Z")
+
+
+def never(*_: object) -> NoReturn:
+    """Stand in for an import in the hook's process."""
+    raise AssertionError("imported")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return the site of a hook with an empty store, that may not import."""
+    (tmp_path / "store").mkdir()
+    monkeypatch.setattr(producer, "_import", never)
+    monkeypatch.setattr(producer, "begin", never)
+    made = image_site.site(tmp_path / "store", tmp_path / "workspace")
+    return made._replace(queue=Queue(str(tmp_path / "imports"), "/nowhere/import", 2, 7200))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Return what happens, one after another, when imports are started; nothing after the last."""
+    deeds: list[Callable[[], object]] = []
+    monkeypatch.setattr(requests, "_start", lambda _program, _key: deeds.pop(0)() if deeds else None)
+    return deeds
+
+
+@pytest.fixture
+def at_work(site: Site) -> Iterator[None]:
+    """Let another node import the image."""
+    assert published.begin(site.store.path, LOCK, OTHER, "test") == ""
+    yield
+    published.end(site.store.path, LOCK)
+
+
+def directory(site: Site) -> str:
+    """Return where the hook's requests are."""
+    assert site.queue is not None
+    return site.queue.directory
+
+
+def queue(site: Site) -> Queue:
+    """Return the queue of the hook's node."""
+    assert site.queue is not None
+    return site.queue
+
+
+def asked(site: Site) -> list[ImportRequest]:
+    """Return the requests of the node."""
+    found = [requests.read(directory(site), key) for key in requests.keys(directory(site))]
+    return [request for request in found if request]
+
+
+def put_image(site: Site) -> None:
+    """Publish the image, as the import does."""
+    images = Path(site.store.path) / "images"
+    images.mkdir(exist_ok=True)
+    (images / f"{HEX}.{image_site.KIND}.sqsh").write_bytes(image())
+
+
+def told(site: Site, error: WarmstartError, uid: int = -1) -> None:
+    """Tell all nodes how an import failed."""
+    published.remember(site.store.path, LOCK, RememberedFailure.of(error, uid), "test")
+
+
+def test_a_missing_image_is_asked_for_and_awaited(site: Site, started: list[Callable[[], object]]) -> None:
+    """The request names who wants it; the hook goes on when the image is there."""
+    started.append(lambda: put_image(site))
+    site = site._replace(charged=Charged("alice", 2001, "physics"))
+    found = single_flight.obtain(WANTED, site, after(5))
+    assert (found.how, found.digest) == ("waited", f"sha256:{HEX}")
+    (request,) = asked(site)
+    assert request[:10] == (
+        WANTED.canonical(), image_site.KIND, "", "alice", 2001, "physics", "", "n1", 7, "r1",
+    )  # fmt: skip
+    assert request.attempts == 1
+
+
+def test_a_warm_image_asks_for_nothing(site: Site) -> None:
+    """Not even the directory of requests is made."""
+    put_image(site)
+    assert single_flight.obtain(WANTED, site, after(5)).how == "reused"
+    assert not Path(directory(site)).exists()
+
+
+def test_a_hook_with_no_time_left_asks_nevertheless(site: Site, started: list[Callable[[], object]]) -> None:
+    """Its job fails or comes back; the import that it asked for is the next one's image."""
+    started.append(lambda: put_image(site))
+    assert "its import on node n1 is starting" in str(
+        expired(site, seconds=0.9)
+    )  # the last look is due before the first
+    assert [request.attempts for request in asked(site)] == [1]
+    assert single_flight.obtain(WANTED, site, after(0.9)).how == "reused"
+
+
+@pytest.mark.usefixtures("at_work")
+def test_nothing_is_asked_for_where_somebody_is_at_work(site: Site, started: list[Callable[[], object]]) -> None:
+    """On another node, too; the error at the deadline says who, and how far it is."""
+    started.append(never)
+    now = OTHER._replace(phase="fetching it", done=3 << 20, total=9 << 20, rate=1 << 20)
+    published.announce(site.store.path, LOCK, now, "test")
+    with pytest.raises(ImageWaitExpired) as raised:
+        single_flight.obtain(WANTED, site, after(1.2))
+    said, _, when = str(raised.value.fields["producer"]).partition(", done with that in about 6 s; try again after ")
+    assert said == (
+        "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z, now fetching it, 3 MiB of 9 MiB, 1 MiB/s"
+    )
+    assert re.fullmatch(r"\d\d:\d\d UTC", when)
+    assert asked(site) == []
+
+
+def test_a_producer_that_died_is_replaced(site: Site, started: list[Callable[[], object]]) -> None:
+    """Its record stays, its lock does not: the next hook that looks asks for another import."""
+    (Path(site.store.path) / "images" / "locks").mkdir(parents=True)
+    (Path(site.store.path) / "images" / "locks" / f"{LOCK}.producer").write_text("{}")
+    started.append(lambda: put_image(site))
+    assert single_flight.obtain(WANTED, site, after(5)).how == "waited"
+
+
+@pytest.mark.usefixtures("started")
+def test_a_dead_producers_word_is_told_to_nobody(site: Site) -> None:
+    """Its record stays until another import, or maintenance, finds it."""
+    published.begin(site.store.path, LOCK, OTHER, "test")
+    record = Path(site.store.path) / "images" / "locks" / f"{LOCK}.producer"
+    data = record.read_bytes()
+    published.end(site.store.path, LOCK)
+    record.write_bytes(data)
+    assert "pid 99" not in str(expired(site))
+
+
+def test_all_who_wait_hear_why_it_failed(site: Site, started: list[Callable[[], object]]) -> None:
+    """At once, and by the error that the import had; the next job tries again."""
+    for problem in ("refused", "too many requests"):
+        started.append(lambda problem=problem: told(site, RegistryUnreachable(image="reg.io/a", problem=problem)))  # type: ignore[misc]
+        with pytest.raises(RegistryUnreachable) as raised:
+            single_flight.obtain(WANTED, site, after(30))
+        assert raised.value.fields["problem"] == problem
+        requests.put_back(directory(site), asked(site)[0].key, attempts=1)
+
+
+def test_what_is_definitive_is_not_tried_again(site: Site, started: list[Callable[[], object]]) -> None:
+    """A hook that comes a moment later asks for nothing."""
+    started.append(never)
+    told(site, ImageNotFound(image="reg.io/a"))
+    with pytest.raises(ImageNotFound):
+        single_flight.obtain(WANTED, site, after(5))
+
+
+def test_a_quota_is_its_users_matter(site: Site, started: list[Callable[[], object]]) -> None:
+    """Another user's import fails for it, and this user's is tried on its own."""
+    refusal = ImageQuotaExceeded(bytes=1, whose="bob", taken=1, quota=1)
+    started.append(lambda: told(site, refusal, 2002))
+    alice = site._replace(charged=Charged("alice", 2001, ""))
+    with pytest.raises(ImageWaitExpired):
+        single_flight.obtain(WANTED, alice, after(1.2))
+    started.append(lambda: told(site, refusal, 2001))
+    requests.put_back(directory(site), asked(site)[0].key, attempts=1)
+    with pytest.raises(ImageQuotaExceeded):
+        single_flight.obtain(WANTED, alice, after(5))
+
+
+def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[], object]]) -> None:
+    """What the import on this node found is believed; the store, whose owner others may control, is not."""
+    broken = ScratchBroken(path="/w", problem="read-only")
+    started.append(lambda: told(site, broken))
+    with pytest.raises(ImportFailed, match="read-only"):
+        single_flight.obtain(WANTED, site, after(5))
+    (request,) = asked(site)
+    requests.put_back(directory(site), request.key, attempts=1)
+    started.append(lambda: requests.note_failure(directory(site), request.key, RememberedFailure.of(broken)))
+    with pytest.raises(ScratchBroken):
+        single_flight.obtain(WANTED, site, after(5))
+
+
+def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list[Callable[[], object]]) -> None:
+    """Its request is there: the next hook starts it."""
+    query = query_by_rules(WANTED, site.rules, site.recipe)
+    assert requests.submit(queue(site), ImportRequest.of(query, site, "")) == ""
+    started.append(lambda: put_image(site))
+    assert single_flight.obtain(WANTED, site, after(5)).how == "waited"
+
+
+@pytest.mark.parametrize(
+    ("waits", "said"),
+    [(False, "its import on node n1 is starting"), (True, "waits on node n1 for one of the 2 that run there")],
+)
+@pytest.mark.usefixtures("started")
+def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, said: str) -> None:
+    """No producer has been elected: its process starts, or there is no slot for it."""
+    query = query_by_rules(WANTED, site.rules, site.recipe)
+    request = ImportRequest.of(query, site, "")
+    requests.submit(queue(site), request)
+    assert site.queue is not None
+    with requests.slot(site.queue), requests.slot(site.queue):
+        if waits:
+            raised = expired(site)
+        else:
+            with requests.held(directory(site), request.key):
+                raised = expired(site)
+    assert said in str(raised)
+
+
+def test_a_user_with_too_many_requests_is_told(
+    site: Site, started: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job waits on, since another may bring the image; then it hears why nothing was asked for."""
+    monkeypatch.setattr(requests, "MOST_PER_USER", 0)
+    started.append(never)
+    assert "0 imports of the policy wait on node n1 already" in str(expired(site))
+
+
+def expired(site: Site, seconds: float = 1.2) -> ImageWaitExpired:
+    """Wait for the image in vain."""
+    with pytest.raises(ImageWaitExpired) as raised:
+        single_flight.obtain(WANTED, site, after(seconds))
+    return raised.value
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.EROFS, StateUnusable), (errno.ENOSPC, StateFull)])
+def test_a_request_that_cannot_be_written_is_said(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: int, error: type[WarmstartError]
+) -> None:
+    """A broken file system of the node's state is the node's fault, a full one is not, as for the record."""
+    monkeypatch.setattr(requests, "replace_file", refusing(number))
+    with pytest.raises(error, match=os.strerror(number)):
+        single_flight.obtain(WANTED, site, after(5))
+    assert asked(site) == []
+
+
+@pytest.mark.parametrize("function", ["is_live", "read"])
+@pytest.mark.usefixtures("started")
+def test_requests_that_cannot_be_read_are_the_nodes_fault(
+    site: Site, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """At the first look as in the message at the end."""
+    monkeypatch.setattr(requests, function, refusing(errno.EIO))
+    with pytest.raises(StateUnusable, match=os.strerror(errno.EIO)):
+        single_flight.obtain(WANTED, site, after(0.9))
+
+
+def refusing(number: int) -> Callable[..., NoReturn]:
+    """Return a function that fails with an error of the operating system."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking is cheap and frequent; whether somebody is at work is asked once in a second or two."""
+    monkeypatch.setattr(requests, "start_due", lambda _queue: [])
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with pytest.raises(ImageWaitExpired):
+        single_flight.obtain(WANTED, site, after(1.3))
+    calls: list[str] = site.store.worker.calls  # type: ignore[attr-defined]
+    assert calls.count("is_at_work") == 2 < calls.count("find")  # the second one for the message

@@ -1,0 +1,152 @@
+"""Requeued jobs that wait for an image: what their AdminComment says, and when they start."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.entry_site import EntrySite
+from warmstart.host.deadline import Deadline
+from warmstart.images.imports import waiting_jobs
+from warmstart.images.imports.waiting_jobs import WaitingJobs
+from warmstart.images.store import requeued
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.requeued import RequeuedJob
+from warmstart.slurm import commands
+from warmstart.slurm.facts import Access, JobFacts
+
+IMAGE = "reg.io/a:1"
+HELD = {"StartTime": "now+300"}
+
+
+def said(text: str) -> dict[str, str]:
+    """Return the change of a comment."""
+    return {"AdminComment": f"warmstart: image {IMAGE}: {text}"}
+
+
+class Queue:
+    """Slurm's queue: jobs by id, and what was done to them."""
+
+    def __init__(self, site: EntrySite, patch: pytest.MonkeyPatch) -> None:
+        self.store = str(site.store)
+        self.jobs: dict[int, JobFacts] = {}
+        self.updates: list[tuple[list[str], dict[str, str]]] = []
+        self.asked = 0
+        patch.setattr(commands, "jobs", self._jobs)
+        patch.setattr(commands, "update_jobs", self._update)
+        patch.setattr(waiting_jobs, "TELL_S", 0.0)
+        self.client = ImageStoreClient(site.client().worker, self.store)
+        self.waiting = WaitingJobs(self.client, Access("/nowhere"), IMAGE, "c1")
+
+    def add(self, job_id: int, state: str = "PENDING", later: float = 121.0, comment: str = "") -> None:
+        """Requeue a job, which may start so many seconds later."""
+        job = RequeuedJob("c1", job_id, f"{job_id}_1", 1000, 0, IMAGE, os.uname().machine)
+        assert requeued.count(self.store, job, 3, "me")
+        self.jobs[job_id] = JobFacts(job_id, state, "", f"{job_id}_1", int(time.time() + later), comment)
+
+    def told(self) -> list[tuple[list[str], dict[str, str]]]:
+        """Return the updates since the last call."""
+        found, self.updates = self.updates, []
+        return found
+
+    def _jobs(self, _access: Access, job_ids: list[int], _deadline: Deadline) -> list[JobFacts]:
+        self.asked += 1
+        return [self.jobs[job_id] for job_id in job_ids if job_id in self.jobs]
+
+    def _update(self, _access: Access, names: list[str], changes: dict[str, str], _deadline: Deadline) -> str:
+        self.updates.append((names, changes))
+        for job_id, job in self.jobs.items():
+            if f"{job_id}_1" in names:
+                start = changes.get("StartTime", "")
+                eligible = int(time.time() + float(start.partition("+")[2] or 0)) if start else job.eligible
+                comment = changes.get("AdminComment", job.admin_comment)
+                self.jobs[job_id] = job._replace(eligible=eligible, admin_comment=comment)
+        return ""
+
+
+@pytest.fixture
+def queue(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """Return an empty queue."""
+    found = Queue(entry_site, monkeypatch)
+    yield found
+    found.client.close()
+
+
+def test_pending_jobs_say_how_far_the_image_is_and_stay_pending(queue: Queue) -> None:
+    """One call for all that get the same; a comment of the site's own stays, a run that still ends is left."""
+    queue.add(7)
+    queue.add(8, "COMPLETING")
+    queue.add(9, comment="warmstart: image reg.io/a:1: fetching it")
+    queue.add(10, comment="ask ops first")
+    queue.waiting.tell("1.0 GiB of 4.0 GiB")
+    both = HELD | said("1.0 GiB of 4.0 GiB")
+    assert queue.told() == [(["10_1"], HELD), (["7_1", "9_1"], both)]
+    queue.waiting.tell("2.0 GiB of 4.0 GiB")
+    assert queue.told() == [(["10_1"], HELD), (["7_1", "9_1"], HELD | said("2.0 GiB of 4.0 GiB"))]
+
+
+def test_nothing_is_said_twice_in_a_row(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import reports every two seconds."""
+    monkeypatch.setattr(waiting_jobs, "TELL_S", 30.0)
+    queue.add(7)
+    queue.waiting.tell("1.0 GiB of 4.0 GiB")
+    queue.waiting.tell("1.1 GiB of 4.0 GiB")
+    assert len(queue.told()) == 1
+
+
+def test_without_waiting_jobs_slurm_is_asked_nothing(queue: Queue) -> None:
+    """That is most imports."""
+    queue.waiting.tell("fetching it")
+    queue.waiting.let_go("it is there")
+    assert (queue.asked, queue.updates) == (0, [])
+
+
+def test_jobs_that_were_held_start_when_the_image_is_there(queue: Queue) -> None:
+    """Not before Slurm itself would have started them: its slurmd would run no prolog."""
+    queue.add(7, later=121)
+    queue.add(8, later=-5)  # slurmctld has not set it yet
+    queue.waiting.tell("fetching it")
+    queue.told()
+    queue.waiting.let_go("it is there")
+    starts = [int(changes["StartTime"].removeprefix("now+")) for _, changes in queue.told()]
+    assert all(118 <= start <= 122 for start in starts)
+    assert starts
+    assert requeued.waiting(queue.store, IMAGE, "c1") == []
+
+
+def test_a_start_that_somebody_else_chose_stays(queue: Queue) -> None:
+    """Whether before we held the job, or after it."""
+    queue.add(7, later=7200)
+    queue.add(8)
+    queue.waiting.tell("fetching it")
+    assert queue.told() == [(["7_1"], said("fetching it")), (["8_1"], HELD | said("fetching it"))]
+    queue.jobs[8] = queue.jobs[8]._replace(eligible=int(time.time()) + 9000)
+    queue.waiting.tell("unpacking it")
+    queue.waiting.let_go("it is there")
+    assert queue.told() == [(["7_1", "8_1"], said("unpacking it")), (["7_1", "8_1"], said("it is there"))]
+
+
+def test_a_job_that_was_never_held_starts_by_itself(queue: Queue) -> None:
+    """It was requeued at the end of the import, or is over."""
+    queue.add(7)
+    queue.add(8, "COMPLETING")
+    queue.add(9, "CANCELLED")
+    queue.waiting.let_go("it is there")
+    assert queue.told() == [(["7_1"], said("it is there"))]
+    assert requeued.waiting(queue.store, IMAGE, "c1") == []
+
+
+def test_a_silent_controller_changes_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs start by themselves."""
+
+    def silent(*_: object) -> list[JobFacts]:
+        raise ValueError("squeue: Unable to contact slurm controller")
+
+    queue.add(7)
+    monkeypatch.setattr(commands, "jobs", silent)
+    queue.waiting.tell("fetching it")
+    queue.waiting.let_go("it is there")
+    assert queue.updates == []

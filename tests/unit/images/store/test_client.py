@@ -1,0 +1,158 @@
+"""Each operation of the image store through a real worker: what it takes and returns can cross, and is checked."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+
+from tests.support.image_site import RULES
+from tests.support.superblocks import image
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.identity import Identity
+from warmstart.images.reference import parse
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.launchers import AdoptedImage
+from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
+from warmstart.images.store.published import Draft, Producer, RememberedFailure
+from warmstart.policy.compiled import Adopt
+from warmstart.store.layout import StoreFailed
+
+DIGEST = f"sha256:{'ab' * 32}"
+KIND = "x86_64.none1"
+NAME = image_name(DIGEST, KIND)
+WANT = ImageQuery(parse("reg.io/a:1"), KIND, "key", "lock", TagTimes(time.time() - 60, time.time() - 30))
+DRAFT = Draft(DIGEST, "reg.io/a:1", KIND, "none", 1e9, "n1", 7, NOBODY)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ImageStoreClient]:
+    """Return the client of an empty store of whoever runs the test."""
+    (tmp_path / "store").mkdir()
+    with ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(tmp_path / "store")) as client:
+        yield client
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[int]:
+    """Return a descriptor of a whole image on the local disk."""
+    (tmp_path / "local").write_bytes(image())
+    fd = os.open(tmp_path / "local", os.O_RDWR)
+    yield fd
+    os.close(fd)
+
+
+def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
+    """From publishing to eviction."""
+    assert store.find(WANT, after(60)) is None
+    assert store.sweep(WANT, after(60)) == 0
+    assert store.publish_image(local, NAME, DRAFT, "t", after(60)).first
+    store.point(WANT, DIGEST, time.time(), "t", after(60))
+    path = f"{store.path}/images/{NAME}.sqsh"
+    assert store.find(WANT, after(60)) == Found(NAME, path, DIGEST, len(image()), stale=False, invalid="")
+    store.mark(NAME, "n1", after(60))
+    assert store.mark_served([NAME, image_name(f"sha256:{'cd' * 32}", KIND)], "n2", 7, after(60)) == 1
+    (entry,) = store.inventory(600.0, after(60))
+    assert (entry.path, entry.reference, entry.nodes) == (path, "reg.io/a:1", ["n1", "n2"])
+    assert store.stores(after(60)) == [store.path]
+    assert store.check_bytes(NAME, "t", after(60)).problem == ""
+    store.pin(NAME, "t", after(60))
+    assert store.make_room(0, RULES, NOBODY, after(60)) == []
+    assert not store.evict(NAME, RULES, after(60))
+    assert store.unpin(NAME, after(60))
+    assert store.evict(NAME, RULES, after(60), forced=True)
+
+
+def test_a_tag_has_a_pointer(store: ImageStoreClient) -> None:
+    """What it meant, and when the registry did not answer for it."""
+    assert store.last_pointer(WANT, after(60)) is None
+    store.point(WANT, DIGEST, 1e9, "t", after(60))
+    assert store.last_pointer(WANT, after(60)) == Pointer(DIGEST, 1e9)
+    store.point_unanswered(WANT, "t", after(60))
+    pointer = store.last_pointer(WANT, after(60))
+    assert pointer is not None
+    assert pointer.unanswered > 1e9
+
+
+def test_one_imports(store: ImageStoreClient) -> None:
+    """A second client hears who does, and of a definitive failure; the lock goes back, or with its worker."""
+    me = Producer("n1", 1, 7, "x")
+    other = store.separate()
+    with other:
+        assert store.begin(WANT, me, "t", after(60)) == ""
+        assert other.begin(WANT, me, "t", after(60)) is None
+        store.announce(WANT, me._replace(phase="y"), "t", after(60))
+        found = other.producer_of(WANT, after(60))
+        assert found is not None
+        assert found._replace(at=0.0) == me._replace(phase="y")
+        assert other.is_at_work(WANT, after(60))
+        failure = RememberedFailure("image-not-found", {"image": "reg.io/a:1"})
+        assert other.last_failure(WANT, after(60)) is None
+        store.remember(WANT, failure, "t", after(60))
+        assert other.last_failure(WANT, after(60)) == failure._replace(at=ANY)
+        store.end(WANT, Deadline(0.0))  # no answer in time: the worker ends, and its lock with it
+        assert not other.is_at_work(WANT, after(60))
+        assert other.begin(WANT, me, "t", after(60)) == ""
+        other.end(WANT, after(60))
+        assert store.producer_of(WANT, after(60)) is None
+
+
+def test_a_damaged_image_is_kept_for_a_while(store: ImageStoreClient, local: int) -> None:
+    """Quarantined, shown, and removed in the end."""
+    store.publish_image(local, NAME, DRAFT, "t", after(60))
+    found = store.check_bytes(NAME, "t", after(60))
+    assert not store.quarantine(NAME, "seems odd", after(60), inode=found.inode + 1)
+    assert store.quarantine(NAME, "seems odd", after(60), inode=found.inode)
+    (entry,) = store.quarantined(after(60))
+    assert (entry.reason, entry.reference) == ("seems odd", "reg.io/a:1")
+    assert store.empty_quarantine(time.time(), 0.0, after(60)) == []
+    assert store.empty_quarantine(time.time() + 30 * 86400, 0.0, after(60)) == [entry.name]
+
+
+def test_private_images_have_a_store_of_their_own(store: ImageStoreClient, local: int, tmp_path: Path) -> None:
+    """The same operations, below the store; a job's copy is written by descriptor."""
+    private = store.private("team", after(60))
+    private.publish_image(local, NAME, DRAFT, "t", after(60))
+    (entry,) = private.inventory(0.0, after(60))
+    assert entry.store == private.path == f"{store.path}/private/team"
+    assert store.inventory(0.0, after(60)) == []
+    fd = os.open(tmp_path / "copy", os.O_RDWR | os.O_CREAT)
+    try:
+        assert store.copy_out(entry.path, fd, after(60)) == ""
+    finally:
+        os.close(fd)
+    assert (tmp_path / "copy").read_bytes() == image()
+
+
+def test_other_launchers(store: ImageStoreClient, tmp_path: Path) -> None:
+    """Their lock, their names, their images."""
+    folder = tmp_path / "launchers"
+    folder.mkdir()
+    folder.chmod(0o755)
+    assert store.try_launchers_lock(str(folder), "a", after(60)) == ""
+    store.release_launchers_lock("a", after(60))
+    assert store.link_for_launchers(str(folder), ["b"], "/store/1.sqsh", after(60)) == 1
+    fd = os.open(tmp_path / "adopted", os.O_RDWR | os.O_CREAT)
+    try:
+        places = (Adopt(str(folder), (os.getuid(),)),)
+        assert store.adopt(fd, places, ["c"], 0.0, after(60)) == ""
+        (folder / "c.sqsh").write_bytes(image())
+        (folder / "c.sqsh").chmod(0o644)
+        taken = store.adopt(fd, places, ["c"], 0.0, after(60))
+        assert isinstance(taken, AdoptedImage)
+        assert taken.path == str(folder / "c.sqsh")
+    finally:
+        os.close(fd)
+
+
+def test_errors_say_what_they_are_about(store: ImageStoreClient) -> None:
+    """The store, or what its user has named."""
+    gone = store.at(f"{store.path}/gone")
+    with pytest.raises(StoreFailed, match=f"the image store of {gone.path}: No such file"):
+        gone.inventory(0.0, after(60))
+    with pytest.raises(StoreFailed, match=r"image reg\.io/a:1: No such file"):
+        gone.about("image reg.io/a:1").last_pointer(WANT, after(60))

@@ -1,0 +1,272 @@
+"""Room in the store: what goes, in which order, what never goes; and the quarantine."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.policy_site import defaults
+from tests.support.superblocks import image
+from warmstart.images.store import eviction, published, uses
+from warmstart.images.store.eviction import inventory
+from warmstart.images.store.layout import NOBODY, Charged
+
+LEASE = 1000
+
+
+KEEP = defaults().images.keep._replace(high=80, low=50, floor=5, lease=LEASE)
+
+
+SIZE = len(image())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return an empty store."""
+    (tmp_path / "store" / "images").mkdir(parents=True)
+    return tmp_path / "store"
+
+
+def put(store: Path, name: str, age: float, **known: object) -> None:
+    """Publish an image that was used `age` seconds ago and never since."""
+    path = store / "images" / f"{name}.sqsh"
+    path.write_bytes(image())
+    os.utime(path, (time.time() - age,) * 2)
+    (store / "images" / f"{name}.json").write_text(json.dumps(known))
+
+
+def there(store: Path) -> list[str]:
+    """Return the names of the images, sorted."""
+    return sorted(path.name.removesuffix(".sqsh") for path in (store / "images").glob("[!.]*.sqsh"))
+
+
+def fill(monkeypatch: pytest.MonkeyPatch, store: Path, capacity: int) -> None:
+    """Let the store's file system hold that many images and nothing else."""
+
+    def measured(_: str) -> tuple[int, int]:
+        used = len(list((store / "images").glob("*.sqsh")))
+        return capacity * SIZE, (capacity - used) * SIZE
+
+    monkeypatch.setattr(eviction, "_space", measured)
+
+
+def make_room(store: Path, need: int = 0, **keep: int) -> list[str]:
+    """Make room as a producer whose import counts for nobody."""
+    return eviction.make_room(str(store), need, KEEP._replace(**keep), NOBODY, "")
+
+
+def test_nothing_goes_below_the_high_mark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old images stay as long as there is room."""
+    for number in range(8):
+        put(store, f"i{number}", 9000)
+    fill(monkeypatch, store, 10)
+    assert make_room(store) == []
+
+
+def test_the_least_recently_used_go_down_to_the_low_mark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the high mark the oldest go, as many as it takes and no more; what is known of them goes, too."""
+    for number in range(9):
+        put(store, f"i{number}", 9000 - number)
+    uses.mark(str(store), "i1", "n1")
+    os.utime(store / "images" / "used" / "i1" / "n1", (time.time() - 5000,) * 2)
+    fill(monkeypatch, store, 10)
+    assert make_room(store) == ["i0", "i2", "i3", "i4"]
+    assert there(store) == ["i1", "i5", "i6", "i7", "i8"]
+    assert not (store / "images" / "i0.json").exists()
+
+
+def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark within the lease, a pin, and an image's first hour protect it, however full the store is."""
+    put(store, "live", 9000)
+    uses.mark(str(store), "live", "n7")
+    put(store, "pinned", 9000)
+    eviction.pin(str(store), "pinned", "test")
+    put(store, "new", 0)
+    put(store, "idle", 9000)
+    fill(monkeypatch, store, 4)
+    assert make_room(store, floor=0) == ["idle"]
+    assert [entry.protected for entry in inventory(str(store), LEASE)] == ["pinned", "in use", "new"]
+    assert [entry.nodes for entry in inventory(str(store), LEASE)] == [[], ["n7"], []]
+    assert eviction.unpin(str(store), "pinned") is True
+    assert eviction.unpin(str(store), "pinned") is False
+    assert eviction.evict(str(store), "pinned", LEASE, "") is True
+
+
+def test_a_store_without_room_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing may go and less than the floor would be left, the import is refused before it starts."""
+    put(store, "new", 0)
+    fill(monkeypatch, store, 2)
+    with pytest.raises(OSError, match="bytes are free"):
+        make_room(store, need=SIZE)
+    make_room(store, need=SIZE // 2)
+
+
+def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over its quota, a user makes room with its own oldest image, and with nobody else's."""
+    put(store, "theirs", 9000, uid=2)
+    put(store, "mine-old", 8000, uid=1)
+    put(store, "mine-new", 7000, uid=1)
+    fill(monkeypatch, store, 100)
+    charged = Charged("alice", 1, "a")
+    keep = KEEP._replace(user=2 * SIZE)
+    assert eviction.make_room(str(store), SIZE, keep, charged, "") == ["mine-old"]
+    uses.mark(str(store), "mine-new", "n1")
+    with pytest.raises(eviction.ImageQuotaExceeded) as raised:
+        eviction.make_room(str(store), 2 * SIZE, keep, charged, "")
+    assert raised.value.fields == {"bytes": 2 * SIZE, "whose": "alice", "taken": SIZE, "quota": 2 * SIZE}
+    assert there(store) == ["mine-new", "theirs"]
+
+
+def test_an_account_has_a_quota_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted over all of the account's users."""
+    put(store, "one", 9000, uid=1, account="ml")
+    put(store, "two", 8000, uid=2, account="ml")
+    put(store, "other", 9500, uid=2, account="hpc")
+    fill(monkeypatch, store, 100)
+    charged = Charged("carol", 3, "ml")
+    assert eviction.make_room(str(store), SIZE, KEEP._replace(account=2 * SIZE), charged, "") == ["one"]
+
+
+def test_the_images_of_an_owner_over_its_quota_go_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 15 of docs/threats.md: one user's many tags do not drive out everybody else's images."""
+    put(store, "old", 9000, uid=2)
+    for number in range(8):
+        put(store, f"tag{number}", 8000 - number, uid=1)
+    fill(monkeypatch, store, 10)
+    assert make_room(store, user=2 * SIZE) == ["tag0", "tag1", "tag2", "tag3"]
+
+
+def test_a_mark_made_while_it_was_going_brings_an_image_back(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that marks its use when the image is out of sight keeps it: the eviction looks again."""
+    put(store, "idle", 9000)
+    rename = os.rename
+
+    def marking(*arguments: object, **more: object) -> None:
+        rename(*arguments, **more)  # type: ignore[arg-type]
+        monkeypatch.setattr(os, "rename", rename)
+        uses.mark(str(store), "idle", "n1")
+
+    monkeypatch.setattr(os, "rename", marking)
+    assert eviction.evict(str(store), "idle", LEASE, "") is False
+    assert there(store) == ["idle"]
+
+
+def test_an_eviction_that_died_is_ended(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is out of sight goes, or comes back if it was marked; so do dead producers' words and temps."""
+    for name in ("gone", "back"):
+        put(store, name, 9000)
+        (store / "images" / f"{name}.sqsh").rename(store / "images" / f".evicted-{name}.sqsh")
+    uses.mark(str(store), "back", "n1")
+    (store / "images" / "locks").mkdir(mode=0o700)
+    (store / "images" / "locks" / "key.producer").write_text("{}")
+    temp = store / "images" / ".tmp-x"
+    temp.touch()
+    os.utime(temp, (time.time() - 7200,) * 2)
+    fill(monkeypatch, store, 100)
+    make_room(store)
+    assert there(store) == ["back"]
+    assert list((store / "images").glob(".*")) == []
+    assert list((store / "images" / "locks").glob("*.producer")) == []
+
+
+def test_forced_means_forced(store: Path) -> None:
+    """A person may remove what is protected; without that, the answer is no."""
+    put(store, "live", 0)
+    uses.mark(str(store), "live", "n1")
+    assert eviction.evict(str(store), "live", LEASE, "") is False
+    assert eviction.evict(str(store), "live", LEASE, "", True) is True
+    assert eviction.evict(str(store), "live", LEASE, "", True) is False
+
+
+def test_an_empty_store_has_no_images(tmp_path: Path) -> None:
+    """No import yet: an empty list; no store: an error."""
+    assert inventory(str(tmp_path), LEASE) == []
+    with pytest.raises(FileNotFoundError):
+        inventory(str(tmp_path / "nowhere"), LEASE)
+
+
+def test_a_use_is_noted_for_a_day(tmp_path: Path) -> None:
+    """The local note spares the store a write for each job, until it is a day old or from the future."""
+    folder = tmp_path / "uses"
+    assert not uses.is_noted(str(folder), "i")
+    uses.note(str(folder), "i")
+    assert uses.is_noted(str(folder), "i")
+    for age in (86_401, -10_000):
+        os.utime(folder / "i", (time.time() - age,) * 2)
+        assert not uses.is_noted(str(folder), "i")
+
+
+def test_private_stores_are_looked_after_too(store: Path) -> None:
+    """Maintenance finds the shared images and each place of private ones."""
+    (store / "private" / "team" / "images").mkdir(parents=True)
+    (store / "private" / "empty").mkdir()
+    assert eviction.stores(str(store)) == [str(store), f"{store}/private/team"]
+    assert eviction.stores(str(store / "nowhere")) == []
+
+
+# The quarantine: what is shown of it, and that it does not grow for ever.
+
+
+KIND = "x86_64.oci1"
+
+
+@pytest.fixture
+def flat_store(tmp_path: Path) -> Path:
+    """Return an empty store."""
+    (tmp_path / "images").mkdir()
+    return tmp_path
+
+
+def damaged(store: Path, number: int, monkeypatch: pytest.MonkeyPatch, age: float = 0.0) -> str:
+    """Quarantine a damaged image, so many seconds ago; return its name there."""
+    name = f"{number:064x}.{KIND}"
+    (store / "images" / f"{name}.sqsh").write_bytes(b"x" * 100)
+    (store / "images" / f"{name}.json").write_text('{"reference": "reg.io/a:1"}')
+    at = time.time_ns() - int(age * 1e9)
+    monkeypatch.setattr(time, "time_ns", lambda: at)
+    assert published.quarantine(str(store), name, f"reason {number}")
+    monkeypatch.undo()
+    return f"{name}.{at}"
+
+
+def test_shows_what_lies_there(flat_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest first, with its reason and what it was to be; nothing is no error."""
+    assert eviction.quarantined(str(flat_store)) == []
+    younger, older = damaged(flat_store, 1, monkeypatch), damaged(flat_store, 2, monkeypatch, 100.0)
+    found = eviction.quarantined(str(flat_store))
+    assert [entry.name for entry in found] == [older, younger]
+    assert [entry.reason for entry in found] == ["reason 2", "reason 1"]
+    assert found[0].reference == "reg.io/a:1"
+    assert found[0].bytes > 100
+    assert os.path.exists(found[0].path)
+
+
+def test_empties_what_is_old_and_what_is_too_much(flat_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two weeks, and the last eight; all files of what goes, none of what stays, and nothing in its lease."""
+    old = damaged(flat_store, 100, monkeypatch, eviction.RETENTION_S + 60)
+    names = [damaged(flat_store, number, monkeypatch, 1000.0 - number) for number in range(eviction.MOST + 2)]
+    assert eviction.empty_quarantine(str(flat_store), time.time(), eviction.RETENTION_S + 3600) == []
+    gone = eviction.empty_quarantine(str(flat_store), time.time(), 0.0)
+    assert sorted(gone) == sorted([old, *names[:2]])
+    left = {name.rpartition(".")[0] for name in os.listdir(flat_store / "images" / "quarantine")}
+    assert left == set(names[2:])
+    assert eviction.empty_quarantine(str(flat_store), time.time(), 0.0) == []
+    assert sorted(eviction.empty_quarantine(str(flat_store), time.time() + eviction.RETENTION_S + 2000, 0.0)) == sorted(
+        names[2:]
+    )
+    assert os.listdir(flat_store / "images" / "quarantine") == []
+
+
+def test_what_a_dead_mover_left_goes_too(flat_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image without its reason is shown and goes in its time; what is nobody's stays alone."""
+    name = damaged(flat_store, 1, monkeypatch, eviction.RETENTION_S + 60)
+    folder = flat_store / "images" / "quarantine"
+    (folder / f"{name}.reason").unlink()
+    (folder / "notes.txt").touch()
+    assert [entry.reason for entry in eviction.quarantined(str(flat_store))] == [""]
+    assert eviction.empty_quarantine(str(flat_store), time.time(), 0.0) == [name]
+    assert os.listdir(folder) == ["notes.txt"]

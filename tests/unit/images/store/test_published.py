@@ -1,0 +1,355 @@
+"""Publishing into the store: whole or not at all, never over another image; the lock of an import; and depth `full`."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import ANY
+
+import filelock
+import pytest
+
+from tests.support.superblocks import image
+from warmstart.host import files
+from warmstart.images.importers.base import ImageNotFound
+from warmstart.images.scratch import ScratchUnusable
+from warmstart.images.squashfs import ImageInvalid
+from warmstart.images.store import published
+from warmstart.images.store.eviction import ImageQuotaExceeded
+from warmstart.images.store.layout import NOBODY, Pointer, image_name
+from warmstart.images.store.published import ByteCheck, Draft, Producer, Published, RememberedFailure
+
+DIGEST = f"sha256:{'ab' * 32}"
+NAME = image_name(DIGEST, "x86_64")
+IMAGE_SHA256 = hashlib.sha256(image()).hexdigest()
+DRAFT = Draft(
+    digest=DIGEST,
+    reference="reg.io/a:1",
+    kind="x86_64",
+    importer="none",
+    published=1e9,
+    node="n1",
+    job_id=7,
+    charged=NOBODY._replace(user="alice"),
+)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[int]:
+    """Return a descriptor of a good local image."""
+    (tmp_path / "local").write_bytes(image())
+    fd = os.open(tmp_path / "local", os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return an empty store."""
+    path = tmp_path / "store"
+    path.mkdir()
+    return path
+
+
+def test_folders_that_are_there_are_only_opened(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import opens them a hundred times, and a network file system's server hears of each call."""
+    for _ in range(2):
+        with published.opened_folder(str(store), "locks") as folder:
+            assert os.fstat(folder).st_mode & 0o7777 == 0o700
+        monkeypatch.setattr(published, "ensure_dir", lambda *_: pytest.fail("made again"))
+
+
+def names(store: Path) -> list[str]:
+    """Return the files of the store, sorted."""
+    return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+
+
+def publish(store: Path, fd: int) -> Published:
+    """Publish the sample image as node n1's run r1."""
+    return published.publish_image(str(store), fd, NAME, DRAFT, published.temp_owner("k", "n1", "r1"))
+
+
+def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None:
+    """The image is read-only, and its hash and producer stand beside it."""
+    done = publish(store, source)
+    sha256 = hashlib.sha256(image()).hexdigest()
+    assert done == Published(4096, sha256, first=True)
+    assert names(store) == [f"images/{NAME}.json", f"images/{NAME}.sqsh"]
+    path = store / "images" / f"{NAME}.sqsh"
+    assert path.read_bytes() == image()
+    assert path.stat().st_mode & 0o7777 == 0o444
+    assert list(json.loads((store / "images" / f"{NAME}.json").read_text()).items()) == [
+        ("format", 1),
+        ("digest", DIGEST),
+        ("reference", "reg.io/a:1"),
+        ("kind", "x86_64"),
+        ("importer", "none"),
+        ("published", 1e9),
+        ("node", "n1"),
+        ("job_id", 7),
+        ("user", "alice"),
+        ("uid", -1),
+        ("account", ""),
+        ("size", 4096),
+        ("sha256", sha256),
+    ]
+
+
+def test_the_first_one_stays(store: Path, source: int) -> None:
+    """A second publisher changes neither the image nor what is known of it."""
+    publish(store, source)
+    before = {name: (store / name).stat().st_ino for name in names(store)}
+    assert publish(store, source).first is False
+    assert {name: (store / name).stat().st_ino for name in names(store)} == before
+
+
+def test_a_broken_source_leaves_nothing(store: Path, tmp_path: Path) -> None:
+    """What is no whole image when it has been copied is not published, and its temp is gone."""
+    (tmp_path / "local").write_bytes(image()[:2048])
+    fd = os.open(tmp_path / "local", os.O_RDONLY)
+    try:
+        with pytest.raises(ImageInvalid):
+            publish(store, fd)
+    finally:
+        os.close(fd)
+    assert names(store) == []
+
+
+def test_a_disk_that_fills_up_leaves_nothing(store: Path, source: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota that ends the copy in the middle leaves no temp."""
+
+    def full(fd: int, data: bytes) -> None:
+        os.write(fd, data[:10])
+        raise OSError(errno.EDQUOT, "quota")
+
+    monkeypatch.setattr(files, "write_all", full)
+    with pytest.raises(OSError, match="quota"):
+        publish(store, source)
+    assert names(store) == []
+
+
+def test_never_makes_the_store_itself(tmp_path: Path, source: int) -> None:
+    """A store that is not mounted is an error, not an empty directory to fill."""
+    with pytest.raises(FileNotFoundError):
+        publish(tmp_path / "nowhere", source)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_broken_image_is_quarantined(store: Path, source: int) -> None:
+    """It is kept with what is known of it, and its name is free again."""
+    publish(store, source)
+    path = store / "images" / f"{NAME}.sqsh"
+    path.chmod(0o600)
+    os.truncate(path, 100)
+    assert published.quarantine(str(store), NAME, "cut short") is True
+    assert [name.split("/")[1] for name in names(store)] == ["quarantine"] * 3
+    assert published.quarantine(str(store), NAME, "cut short") is False
+
+
+def test_a_good_image_is_not_quarantined(store: Path, source: int) -> None:
+    """If the image was replaced by a whole one meanwhile, that one stays, the same inode under the same name."""
+    publish(store, source)
+    before = (store / "images" / f"{NAME}.sqsh").stat().st_ino
+    assert published.quarantine(str(store), NAME, "cut short") is False
+    assert (store / "images" / f"{NAME}.sqsh").stat().st_ino == before
+    assert len(names(store)) == 2
+
+
+def test_a_silent_registry_leaves_what_the_tag_meant(store: Path) -> None:
+    """The pointer's digest and time stay; what was never known stays unknown."""
+    published.point_unanswered(str(store), "k", "t")
+    assert published.last_pointer(str(store), "k") is None
+    published.point(str(store), "k", DIGEST, 1e9, "t")
+    file = store / "images" / "tags" / "k.json"
+    assert file.read_text() == json.dumps({"format": 1, "digest": DIGEST, "resolved": 1e9})
+    before = time.time()
+    published.point_unanswered(str(store), "k", "t")
+    known = published.last_pointer(str(store), "k")
+    assert known is not None
+    assert known == Pointer(DIGEST, 1e9, known.unanswered)
+    assert known.unanswered >= before
+
+
+def test_sweeps_only_old_temps_of_its_own_reference(store: Path, source: int) -> None:
+    """What dead producers of this reference left goes; a live one's and other references' temps stay."""
+    publish(store, source)
+    images = store / "images"
+    old, young, other = (
+        images / f".tmp-{published.temp_owner(key, 'n2', run)}-1-abcd"
+        for key, run in (("k", "old"), ("k", "young"), ("other", "old"))
+    )
+    for path in (old, young, other):
+        path.touch()
+    for path in (old, other):
+        os.utime(path, (time.time() - 3600,) * 2)
+    assert published.sweep(str(store), "k") == 1
+    assert not old.exists()
+    assert young.exists()
+    assert other.exists()
+
+
+# The lock of an import: what it does where there are no locks, and what dead producers leave.
+
+
+WHO = Producer("n1", 1, 7, "x")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE])
+def test_a_file_system_without_locks_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Everybody becomes the producer, and is told why."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    for _ in range(2):
+        assert published.begin(str(tmp_path), "key", WHO, "t")
+    published.end(str(tmp_path), "key")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOSPC])
+def test_a_failing_store_is_no_reason_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """What is no lack of locks is the store's failure, and nobody imports on it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "broken")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with pytest.raises(OSError, match="broken"):
+        published.begin(str(tmp_path), "key", WHO, "t")
+
+
+def test_a_live_producers_word_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
+    """Only whoever has the lock is believed to live."""
+    assert published.begin(str(tmp_path), "live", WHO, "t") == ""
+    (tmp_path / "images" / "locks" / "dead.producer").write_text("{}")
+    published.forget_dead(str(tmp_path))
+    assert [path.name for path in (tmp_path / "images" / "locks").glob("*.producer")] == ["live.producer"]
+    assert published.producer_of(str(tmp_path), "live") == WHO._replace(at=ANY)
+    published.end(str(tmp_path), "live")
+    assert published.producer_of(str(tmp_path), "live") is None
+
+
+def test_who_is_at_work_has_its_lock(tmp_path: Path) -> None:
+    """A record alone, which a dead producer leaves, says nothing; without a record no lock is touched."""
+    store = str(tmp_path)
+    assert not published.is_at_work(store, "key")
+    published.begin(store, "key", WHO, "t")
+    assert published.is_at_work(store, "key")
+    published.end(store, "key")
+    (tmp_path / "images" / "locks" / "key.producer").write_text("{}")
+    assert not published.is_at_work(store, "key")
+
+
+def test_old_failures_are_forgotten(tmp_path: Path) -> None:
+    """Their files would stay for ever: users can name any number of images that do not exist."""
+    for name in ("old", "new"):
+        published.remember(str(tmp_path), name, RememberedFailure("image-not-found", {"image": name}), "t")
+    os.utime(tmp_path / "images" / "failed" / "old.json", (0, 0))
+    published.forget_failures(str(tmp_path), 3600)
+    assert os.listdir(tmp_path / "images" / "failed") == ["new.json"]
+
+
+def test_an_error_is_remembered_by_its_code_and_fields() -> None:
+    """A quota is its user's alone; a node's own failure is nothing that others are told."""
+    error = ImageQuotaExceeded(bytes=1, whose="alice", taken=2, quota=3)
+    failure = RememberedFailure.of(error, 2001)
+    assert (failure.uid, failure.text) == (2001, str(error))
+    again = published.as_error(failure)
+    assert isinstance(again, ImageQuotaExceeded)
+    assert str(again) == str(error)
+    assert RememberedFailure.of(ImageNotFound(image="a"), 2001).uid == -1
+    full = RememberedFailure.of(ScratchUnusable(path="/w", problem="full"))
+    assert published.as_error(full) is None
+    assert published.as_error(full._replace(code="from-the-future")) is None
+
+
+@pytest.mark.parametrize(
+    "said", ["", "[]", "{}", '{"host": "n1"}', '{"host": "n1", "pid": "x", "job": 1, "since": ""}']
+)
+def test_a_damaged_word_is_none(tmp_path: Path, said: str) -> None:
+    """What no producer has written is not told to waiters."""
+    published.begin(str(tmp_path), "key", WHO, "t")
+    (tmp_path / "images" / "locks" / "key.producer").write_text(said)
+    assert published.producer_of(str(tmp_path), "key") is None
+    published.end(str(tmp_path), "key")
+
+
+def test_what_is_said_is_short(tmp_path: Path) -> None:
+    """It goes into errors that users see; what a producer does now is there as soon as it says so."""
+    published.begin(str(tmp_path), "key", WHO, "t")
+    file = tmp_path / "images" / "locks" / "key.producer"
+    assert json.loads(file.read_text())["host"] == "n1"
+    published.announce(str(tmp_path), "key", WHO._replace(phase="y" * 100), "t")
+    assert published.producer_of(str(tmp_path), "key") == WHO._replace(phase="y" * 80, at=ANY)
+    published.end(str(tmp_path), "key")
+
+
+@pytest.fixture
+def one_image(tmp_path: Path) -> Path:
+    """Return a store with one image and what is known of it."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "i.sqsh").write_bytes(image())
+    (tmp_path / "images" / "i.json").write_text(json.dumps({"sha256": IMAGE_SHA256, "job_id": 7}))
+    return tmp_path
+
+
+def test_reads_an_image_once(one_image: Path) -> None:
+    """A good result is remembered; it is read again when somebody says so, or when the file changed."""
+    assert published.check_bytes(str(one_image), "i", "t").remembered is False
+    inode = (one_image / "images" / "i.sqsh").stat().st_ino
+    assert published.check_bytes(str(one_image), "i", "t") == ByteCheck("", inode, remembered=True)
+    assert published.check_bytes(str(one_image), "i", "t", True).remembered is False
+    os.utime(one_image / "images" / "i.sqsh")
+    assert published.check_bytes(str(one_image), "i", "t").remembered is False
+
+
+def test_one_changed_byte_is_found(one_image: Path) -> None:
+    """A byte that no cheaper depth looks at is enough, although it was good before."""
+    published.check_bytes(str(one_image), "i", "t")
+    with (one_image / "images" / "i.sqsh").open("r+b") as stream:
+        stream.seek(3500)
+        stream.write(b"x")
+    found = published.check_bytes(str(one_image), "i", "t")
+    assert found.problem.endswith(f"and not {IMAGE_SHA256}")
+
+
+def test_a_cut_image_is_not_even_hashed(one_image: Path) -> None:
+    """The superblock says it first."""
+    os.truncate(one_image / "images" / "i.sqsh", 2048)
+    assert published.check_bytes(str(one_image), "i", "t").problem.startswith("cut short")
+
+
+def test_a_hash_that_its_producer_did_not_write_down_is_written_late(one_image: Path) -> None:
+    """A producer died after the link: the image was proved before, its hash is recorded now, and said to be late."""
+    (one_image / "images" / "i.json").unlink()
+    assert published.check_bytes(str(one_image), "i", "t").problem == ""
+    known = json.loads((one_image / "images" / "i.json").read_text())
+    assert (known["sha256"], known["size"], known["recorded_late"]) == (IMAGE_SHA256, len(image()), True)
+
+
+def test_images_that_nothing_is_known_of_are_found(one_image: Path) -> None:
+    """Their producers died after the link; one that has just linked its image may still be at work."""
+    images = one_image / "images"
+    (images / ".evicted-i.sqsh").touch()
+    assert published.unrecorded(str(one_image)) == []
+    (images / "i.json").unlink()
+    assert published.unrecorded(str(one_image)) == []
+    for path in images.iterdir():
+        os.utime(path, (0, 0))
+    assert published.unrecorded(str(one_image)) == ["i"]
+
+
+def test_damaged_results_of_a_check_are_none(one_image: Path) -> None:
+    """What is no note of ours is read again, not believed."""
+    published.check_bytes(str(one_image), "i", "t")
+    note = one_image / "images" / "checked" / "i.json"
+    for content in ("{", "[]", "{}", '{"stamp": []}'):
+        note.chmod(0o644)
+        note.write_text(content)
+        assert published.check_bytes(str(one_image), "i", "t").remembered is False

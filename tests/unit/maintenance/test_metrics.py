@@ -1,0 +1,202 @@
+"""What maintenance writes for Prometheus: counted once, replaced at once, and known to alerts and dashboard."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support import packed, sample_log
+from tests.support.entry_site import NODE, SCOPE, EntrySite
+from warmstart.host import files
+from warmstart.maintenance import metrics
+from warmstart.maintenance.metrics import MetricsUnwritable
+from warmstart.policy.current import CurrentPolicy
+from warmstart.policy.invalid import PolicyUnreadable
+from warmstart.session import maintenance_session
+from warmstart.store.layout import Namespace
+
+ROOT = Path(__file__).parents[3]
+MONITORING = ROOT / "packaging" / "monitoring"
+OF_NODE_EXPORTER = {"node_textfile_mtime_seconds"}
+
+
+class Host:
+    """A host with metrics."""
+
+    def __init__(self, site: EntrySite) -> None:
+        self.site = site
+        self.directory = site.root / "textfiles"
+        self.directory.mkdir(mode=0o755)
+        self.log = Path(site.policy.paths.audit)
+        site.write(site.policy._replace(paths=site.policy.paths._replace(metrics=str(self.directory))))
+        os.makedirs(site.paths.state)
+
+    def write(self, *, problem: bool = False) -> dict[str, float]:
+        """Write the host's metrics; return them."""
+        found = CurrentPolicy(
+            self.site.policy, "", changed=problem, problem=PolicyUnreadable(path="p", problem="x") if problem else None
+        )
+        metrics.write_host(self.site.installation, found)
+        return self.read(metrics.HOST_FILE)
+
+    def read(self, name: str) -> dict[str, float]:
+        """Return a file's values by name and labels."""
+        families = text_string_to_metric_families((self.directory / name).read_text())
+        return {
+            " ".join([sample.name, *sample.labels.values()]): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+def host(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Give a host whose directories are trusted wherever they are."""
+    real = files.opened_dir
+    monkeypatch.setattr(files, "opened_trusted", lambda path, _owners: real(path))
+    return Host(entry_site)
+
+
+def test_the_log_is_counted_once(host: Host) -> None:
+    """From where the last run ended, also over a rotation."""
+    assert host.write()["warmstart_node_drains_total"] == 0  # there is no log yet
+    sample_log.write(host.log, 50)
+    first = host.write()
+    assert first["warmstart_hook_runs_total prolog ok"] == 50
+    assert first["warmstart_hook_duration_seconds_count prolog"] == 50
+    assert first["warmstart_hook_duration_seconds_bucket prolog +Inf"] == 50
+    assert host.write() == first
+    host.log.rename(f"{host.log}.1")
+    sample_log.write(host.log, 20, first=2000)
+    assert host.write()["warmstart_hook_runs_total prolog ok"] == 70
+
+
+def test_a_file_that_others_read_is_replaced_at_once(host: Host) -> None:
+    """Nobody sees half of it; what is kept is root's alone."""
+    host.write()
+    assert os.listdir(host.directory) == [metrics.HOST_FILE]
+    assert (host.directory / metrics.HOST_FILE).stat().st_mode & 0o777 == 0o644
+    assert os.stat(host.site.installation.metrics).st_mode & 0o777 == 0o700
+
+
+def test_kept_counters_that_are_damaged_begin_anew(host: Host) -> None:
+    """The log is counted from its start."""
+    sample_log.write(host.log, 20)
+    first = host.write()
+    Path(host.site.installation.metrics, "counters.json").write_text('{"format": 1')
+    assert host.write() == first
+
+
+def test_what_a_host_is_like(host: Host) -> None:
+    """Policy, switches, what waits on its nodes, and when maintenance succeeded."""
+    found = host.write()
+    assert (found["warmstart_policy_valid"], found["warmstart_switched_off brake"]) == (1, 0)
+    assert f"warmstart_maintenance_last_success_timestamp_seconds {NODE}" not in found
+    Path(host.site.paths.maintained).touch()
+    os.utime(host.site.paths.maintained, (1000, 1000))
+    Path(host.site.installation.brake).touch()
+    spooled = Path(host.site.paths.spool, "00000001769851800250.2001.7.0a1b2c3d.numba")
+    spooled.mkdir(parents=True)
+    (spooled / "bundle.sqsh").write_bytes(b"x" * 70)
+    found = host.write(problem=True)
+    assert (found["warmstart_policy_valid"], found["warmstart_switched_off brake"]) == (0, 1)
+    assert found[f"warmstart_maintenance_last_success_timestamp_seconds {NODE}"] == 1000
+    assert (found[f"warmstart_spooled_bundles {NODE}"], found[f"warmstart_spool_bytes {NODE}"]) == (1, 70)
+    assert found[f"warmstart_deferred_harvests {NODE}"] == 0
+
+
+def of_store(host: Host) -> dict[str, float]:
+    """Return the store's metrics."""
+    with maintenance_session(host.site.installation, "maintain") as session:
+        metrics.write_store(session)
+    return host.read(metrics.STORE_FILE)
+
+
+def test_the_store(host: Host) -> None:
+    """By kind of scope, never by user."""
+    for scope in (SCOPE, "user-9-bob", "site"):
+        packed.publish(host.site.root, Namespace(str(host.site.store), scope, "numba", "ns"), {"a": {"a.nbi": b"x"}})
+    found = of_store(host)
+    numbers = [found[f"warmstart_store_bundles {scope}"] for scope in ("user", "account", "site")]
+    assert (numbers, found["warmstart_store_bytes user"] > 0) == ([2, 0, 1], True)
+    assert (found["warmstart_store_images"], found["warmstart_store_image_bytes"]) == (0, 0)
+    assert found["warmstart_store_maintenance_last_success_timestamp_seconds"] > 10**9
+
+
+def test_without_a_directory_nothing_is_written(entry_site: EntrySite) -> None:
+    """The default."""
+    metrics.write_host(entry_site.installation, CurrentPolicy(entry_site.policy, "", changed=False, problem=None))
+    with maintenance_session(entry_site.installation, "maintain") as session:
+        metrics.write_store(session)
+    assert not os.path.exists(entry_site.installation.metrics)
+
+
+def test_a_directory_that_can_not_be_used(host: Host) -> None:
+    """Is an error that says what to change."""
+    host.directory.rmdir()
+    with pytest.raises(MetricsUnwritable, match="No such file"):
+        host.write()
+
+
+def test_a_directory_that_others_can_write_is_refused(entry_site: EntrySite) -> None:
+    """They could put a link in the place of the file that root writes."""
+    host = Host(entry_site)
+    host.directory.chmod(0o777)
+    with pytest.raises(MetricsUnwritable, match=r"can be written by others|belongs to uid 0"):
+        host.write()
+    assert os.listdir(host.directory) == []
+
+
+def test_two_runs_do_not_count_at_once(host: Host) -> None:
+    """The second one leaves it to the first."""
+    with files.opened_lock(host.site.installation.metrics, "lock") as lock:
+        assert files.try_flock(lock)
+        metrics.write_host(host.site.installation, CurrentPolicy(host.site.policy, "", changed=False, problem=None))
+    assert os.listdir(host.directory) == []
+
+
+@pytest.fixture
+def exposed(host: Host) -> set[str]:
+    """Return the names of all metrics that are ever written."""
+    host.write()
+    of_store(host)
+    files = [host.directory / name for name in (metrics.HOST_FILE, metrics.STORE_FILE)]
+    return {line.split()[2] for path in files for line in path.read_text().splitlines() if line.startswith("# TYPE")}
+
+
+def used(text: str) -> set[str]:
+    """Return the metrics of an expression, a histogram by its own name."""
+    found = re.findall(r"\b(?:warmstart|node)_[a-z_]+\b", re.sub(r"by \([^)]*\)|\{[^}]*\}", "", text))
+    return {re.sub(r"_seconds_(bucket|sum|count)$", "_seconds", name) for name in found}
+
+
+def test_alerts_use_metrics_that_exist(exposed: set[str]) -> None:
+    """And each says what to do."""
+    groups = yaml.safe_load((MONITORING / "warmstart.rules.yml").read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 10
+    for rule in rules:
+        assert used(rule["expr"])
+        assert used(rule["expr"]) <= exposed | OF_NODE_EXPORTER, rule["alert"]
+        assert rule["annotations"]["action"]
+
+
+def test_the_dashboard_uses_metrics_that_exist(exposed: set[str]) -> None:
+    """Each panel has something to show."""
+    panels = json.loads((MONITORING / "grafana.json").read_text())["panels"]
+    for panel in panels:
+        for target in panel["targets"]:
+            assert used(target["expr"])
+            assert used(target["expr"]) <= exposed, panel["title"]
+
+
+def test_the_page_lists_every_metric(exposed: set[str]) -> None:
+    """And no other."""
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
+    assert set(re.findall(r"^\| `(warmstart_\w+)` \|", page, re.MULTILINE)) == exposed

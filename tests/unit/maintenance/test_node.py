@@ -1,0 +1,286 @@
+"""Maintenance of one node: what hooks left for later, and what those that died left; no part keeps another back."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.bundles import draft
+from tests.support.cache_files import numba_files
+from tests.support.entry_site import NODE, SCOPE, EntrySite, this_boot
+from tests.support.runs import a_record
+from warmstart import record as records
+from warmstart.harvest import deferred, spool
+from warmstart.harvest.spool import Spooled
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import opened_lock, try_flock
+from warmstart.maintenance.node import Report, maintain_node
+from warmstart.record import Record, Seeded
+from warmstart.seed import node_cache
+from warmstart.session import MaintenanceBusy
+from warmstart.slurm import commands
+from warmstart.slurm.facts import Access, JobFacts
+from warmstart.steps import harvest
+from warmstart.store.layout import StoreFailed
+
+
+class Node:
+    """A node whose controller says which jobs are over."""
+
+    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site = site
+        self.over: dict[int, bool | None] = {}
+        self.asked: list[int] = []
+        monkeypatch.setattr(commands, "jobs", self._jobs)
+        for path in (site.paths.state, site.paths.view):
+            os.makedirs(path, mode=0o755)
+        self.workspaces = site.root / "workspace" / NODE
+        self.workspaces.mkdir(parents=True)
+
+    def _jobs(self, _access: Access, job_ids: list[int], _deadline: Deadline) -> list[JobFacts]:
+        self.asked += job_ids
+        over = self.over.get(job_ids[0], False)
+        if over is None:
+            raise ValueError("squeue: Unable to contact slurm controller")
+        return [JobFacts(job_ids[0], "COMPLETED" if over else "COMPLETING", "", "", 0, "")]
+
+    def run(self, job_id: int = 7, **changes: object) -> Record:
+        """Have a run of a job on the node, with a function that numba compiled."""
+        record = a_record(
+            job_id=job_id, view_id=job_id, boot_id=this_boot(), workspace=str(self.site.root / "workspace"),
+            publish_scope=SCOPE, seeded={"numba": Seeded("ns", [])}, cache="/c",
+        )  # fmt: skip
+        record = record._replace(**changes)  # type: ignore[arg-type]
+        for name, content in numba_files().items():
+            path = Path(record.run_directory, "cache/numba", name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return record
+
+    def recorded(self, record: Record) -> None:
+        """Have the run known."""
+        os.makedirs(f"{self.site.paths.state}/{record.job_id}", mode=0o700, exist_ok=True)
+        records.save(self.site.paths.state, record)
+
+    def maintain(self) -> Report:
+        """Do all of it."""
+        return maintain_node(self.site.installation, NODE, "")
+
+    def left(self) -> list[str]:
+        """Return the runs whose directories are there."""
+        return sorted(os.listdir(self.workspaces))
+
+
+@pytest.fixture
+def node(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Give a node without anything to do, on a disk with space."""
+    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
+    return Node(entry_site, monkeypatch)
+
+
+def test_a_node_without_work(node: Node) -> None:
+    """Nothing is asked, and nothing changes."""
+    assert node.maintain() == Report(NODE)
+    assert node.asked == []
+
+
+def test_what_killed_writers_left_goes(node: Node) -> None:
+    """Compiling a policy, copying a bundle: after an hour nobody writes there any more."""
+    node.maintain()
+    paths = node.site.paths
+    left = [Path(node.site.installation.var, ".policy.json.7.tmp"), Path(paths.bundles, ".ab.files.json.8.tmp")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    node.maintain()
+    assert [path.exists() for path in left] == [True, True]
+    for path in left:
+        os.utime(path, (0, 0))
+    node.maintain()
+    assert [path.exists() for path in left] == [False, False]
+
+
+def test_one_run_at_a_time(node: Node) -> None:
+    """The second one is told."""
+    with opened_lock(node.site.paths.locks, "maintenance") as held:
+        assert try_flock(held)
+        with pytest.raises(MaintenanceBusy, match="n1"):
+            node.maintain()
+    node.maintain()
+
+
+@pytest.mark.parametrize(("importer", "stays"), [("oci", True), ("enroot", False)])
+def test_layers_that_imports_keep(node: Node, importer: str, stays: bool) -> None:
+    """What a dead download left goes; layers go, too, once the importer is one that keeps none."""
+    blobs = node.workspaces / "layers" / "repository" / "layout" / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    (blobs / ("1" * 64)).write_bytes(b"layer")
+    unfinished = blobs.parents[1] / "oci-put-blob1"
+    unfinished.write_bytes(b"half")
+    policy = node.site.policy
+    node.site.write(policy._replace(images=policy.images._replace(importer=importer)))
+    node.maintain()
+    assert not unfinished.exists()
+    assert (os.listdir(node.workspaces / "layers") != []) == stays
+
+
+def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
+    """When its job is over for sure: harvested and removed as its epilog would have done it."""
+    record = node.run()
+    node.recorded(record)
+    for answer in (False, None):
+        node.over[7] = answer
+        assert (node.maintain().finished, node.left()) == (0, [record.run_name])
+    node.over[7] = True
+    assert (node.maintain().finished, node.left()) == (1, [])
+    assert len(node.site.offered()) == 1
+    assert [event["rebooted"] for event in node.site.events("run.abandoned")] == [False]
+
+
+def test_a_run_before_the_reboot_is_over(node: Node) -> None:
+    """Nobody has to be asked."""
+    node.recorded(node.run(boot_id="another"))
+    assert node.maintain().finished == 1
+    assert node.asked == []
+
+
+def test_a_job_with_a_step_daemon_runs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the controller says."""
+    monkeypatch.setattr(commands, "with_daemons", lambda: frozenset({7}))
+    node.recorded(node.run())
+    node.over[7] = True
+    assert node.maintain().finished == 0
+    assert node.asked == []
+
+
+def test_a_controller_that_is_silent_is_asked_once(node: Node) -> None:
+    """Its time-out counts for every question."""
+    for job_id in (7, 8, 9):
+        node.recorded(node.run(job_id))
+        node.over[job_id] = None
+    assert node.maintain().finished == 0
+    assert len(node.asked) == 1
+
+
+def test_trees_that_nothing_names_go(node: Node) -> None:
+    """Stages, workspaces and views of jobs that are over; others of that name and of running jobs stay."""
+    node.over[8] = True
+    for directory, names in (
+        (node.site.paths.stage, ("8.0a1b2c3d.numba", "9.0a1b2c3d.numba", "other")),
+        (str(node.workspaces), ("8.0a1b2c3d", "9.0a1b2c3d", "import.x")),
+        (node.site.paths.view, ("8", ".new-8.0a1b2c3d", "9", "lost+found")),
+    ):
+        for name in names:
+            os.makedirs(f"{directory}/{name}", mode=0o755)
+    assert node.maintain().removed == 4
+    assert sorted(os.listdir(node.site.paths.stage)) == ["9.0a1b2c3d.numba", "other"]
+    assert "9.0a1b2c3d" in node.left()
+    assert "8.0a1b2c3d" not in node.left()
+    assert sorted(os.listdir(node.site.paths.view)) == ["9", "lost+found"]
+
+
+@pytest.mark.parametrize("case", ["done", "rebooted", "old", "damaged", "fails"])
+def test_deferred_harvests_are_finished_or_dropped(node: Node, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """What can't be finished any more is dropped with its reason; what fails is tried again."""
+    record = node.run(deferred=["numba"], boot_id="another" if case == "rebooted" else this_boot())
+    since = time.time() - (deferred.LONGEST_SECONDS + 60 if case == "old" else 0)
+    deferred.defer(node.site.paths.deferred, record, since)
+    if case == "damaged":
+        Path(node.site.paths.deferred, f"{record.run_name}.json").write_text("{")
+    if case == "fails":
+
+        def fail(*_: object, **__: object) -> None:
+            raise StoreFailed(what="harvest", problem="x")
+
+        monkeypatch.setattr(harvest, "run", fail)
+    report = node.maintain()
+    assert (report.harvested, bool(report.failed)) == (int(case != "fails"), case == "fails")
+    assert len(node.site.offered()) == (case == "done")
+    left = [item.name for item in deferred.deferred_harvests(node.site.paths.deferred)]
+    assert left == ([record.run_name] if case == "fails" else [])
+    reasons = {"rebooted": deferred.REBOOTED, "old": deferred.TOO_OLD, "damaged": deferred.DAMAGED}
+    dropped = [event["reason"] for event in node.site.events("harvest.dropped")]
+    assert dropped == ([reasons[case]] if case in reasons else [])
+
+
+def test_what_was_spooled_is_published(node: Node, tmp_path: Path) -> None:
+    """As the next epilog would do it."""
+    stage = tmp_path / "stage-of-spool"
+    stage.mkdir()
+    (stage / spool.BUNDLE).write_bytes(b"x")
+    spool.add(node.site.paths.spool, str(stage), Spooled(SCOPE, "numba", "ns", draft("a"), "7.x.numba"), 1 << 20)
+    assert node.maintain().spooled == 1
+    assert node.site.offered() == ["a"]
+
+
+@pytest.mark.parametrize("bug", [False, True])
+def test_a_part_that_fails_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
+    """It is in the report and in the audit, a bug with its traceback."""
+    node.recorded(node.run(boot_id="another"))
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError if bug else OSError(5, "Input/output error")
+
+    monkeypatch.setattr(node_cache, "prune", fail)
+    report = node.maintain()
+    assert (report.finished, len(report.failed)) == (1, 1)
+    assert ("a bug" if bug else "copies: Input/output error") in report.failed[0]
+    assert len(node.site.events("hook.crashed")) == bug
+    assert [event["error"]["code"] for event in node.site.events("step.failed")] == ["maintenance-failed"]
+
+
+def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Node) -> None:
+    """Not of one that runs."""
+    os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
+    Path(node.site.paths.state, "7", "record.json").write_text("{")
+    node.maintain()
+    assert node.site.events("record.damaged") == []
+    node.over[7] = True
+    node.maintain()
+    assert [event["job_id"] for event in node.site.events("record.damaged")] == [7]
+
+
+def test_a_record_of_another_release_is_told_and_stays(node: Node) -> None:
+    """Its job is over; that release finishes the run when it is in force again."""
+    os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
+    record = Path(node.site.paths.state, "7", "record.json")
+    record.write_text('{"format": 2}')
+    node.over[7] = True
+    (failure,) = node.maintain().failed
+    assert "has format 2, known is 1" in failure
+    assert record.exists()
+
+
+def test_a_job_whose_hook_is_at_work_is_left(node: Node) -> None:
+    """Its epilog may just have begun."""
+    node.recorded(node.run())
+    node.over[7] = True
+    with records.job_lock(node.site.paths.state, 7, after(5)):
+        assert node.maintain().finished == 0
+    assert node.maintain().finished == 1
+
+
+def test_another_store_in_its_place_is_told(node: Node) -> None:
+    """A host remembers the store's id once it has one; later another id, or none, fails maintenance each time."""
+    known, store_id = Path(node.site.installation.store_id), node.site.store / "artifacts" / "id"
+    assert node.maintain().failed == ()
+    assert not known.exists()
+    with node.site.client() as client:
+        assert client.lock(after(5))
+        first = client.identify(after(5))
+        assert client.identify(after(5)) == client.identity(after(5)) == first
+    assert node.maintain().failed == ()
+    assert known.read_text() == first
+    store_id.chmod(0o600)
+    store_id.write_text("0" * 32)
+    (failure,) = node.maintain().failed
+    assert ("has the id 00000000" in failure, first[:8] in failure) == (True, True)
+    store_id.unlink()
+    (failure,) = node.maintain().failed
+    assert "has the id none" in failure
+    assert {event["error"]["code"] for event in node.site.events("step.failed")} == {"store-replaced"}
+    known.unlink()  # the store was made anew
+    assert node.maintain().failed == ()

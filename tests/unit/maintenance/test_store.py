@@ -1,0 +1,262 @@
+"""Maintenance of the store: one host at a time, and what fails in one namespace keeps nothing else from being done."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import packed
+from tests.support.entry_site import SCOPE, EntrySite
+from tests.support.superblocks import image
+from warmstart.host.deadline import Deadline
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.maintenance.store import StoreMaintenance, StoreReport
+from warmstart.repack import merge
+from warmstart.session import MaintenanceBusy, MaintenanceSession, maintenance_session
+from warmstart.store import index
+from warmstart.store.bundles import BundleDamaged, PublishBlocked
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace, StoreFailed
+from warmstart.store.maintenance import Bundle, Merger
+
+
+@pytest.fixture
+def session(entry_site: EntrySite) -> Iterator[MaintenanceSession]:
+    """Give a session on a store with two bundles in each of two scopes."""
+    for scope in (SCOPE, "site"):
+        for entry in "ab":
+            where = Namespace(str(entry_site.store), scope, "numba", "ns")
+            packed.publish(entry_site.root, where, {entry: {f"{entry}.nbi": scope.encode()}})
+    with maintenance_session(entry_site.installation, "maintain") as opened:
+        yield opened
+
+
+def test_a_store_without_work(entry_site: EntrySite, session: MaintenanceSession) -> None:
+    """Nothing is removed; what is due of the scrub is verified."""
+    report = StoreMaintenance(session).all()
+    assert report._replace(verified=0) == StoreReport()
+    assert sorted(entry_site.offered()) == ["a", "b"]
+
+
+def test_another_host_is_at_it(entry_site: EntrySite, session: MaintenanceSession) -> None:
+    """Nobody waits."""
+    with entry_site.client() as other:
+        assert other.lock(session.store_deadline())
+        with pytest.raises(MaintenanceBusy):
+            StoreMaintenance(session)
+    StoreMaintenance(session)
+
+
+def test_what_dead_publishers_left_is_swept(
+    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an event that names some of it, but no event for nothing."""
+    monkeypatch.setattr(StoreClient, "sweep", lambda *_: [f".tmp-{number}" for number in range(30)])
+    work = StoreMaintenance(session)
+    work.sweep(next(work.namespaces()))
+    assert work.report.swept == 30
+    (event,) = entry_site.events("store.swept")
+    assert len(event["names"]) == 20
+    monkeypatch.setattr(StoreClient, "sweep", lambda *_: [])
+    work.sweep(next(work.namespaces()))
+    assert len(entry_site.events("store.swept")) == 1
+
+
+def test_one_namespace_that_fails_is_told(
+    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other is done."""
+    seen = []
+
+    def sweep(_client: StoreClient, where: Namespace, _now: float, _deadline: Deadline) -> list[str]:
+        seen.append(where.scope)
+        if where.scope == "site":
+            raise StoreFailed(what="sweep", problem="x")
+        return []
+
+    monkeypatch.setattr(StoreClient, "sweep", sweep)
+    assert StoreMaintenance(session).all().failed == 1
+    assert sorted(seen) == sorted(["site", SCOPE])
+    assert [event["step"] for event in entry_site.events("step.failed")] == ["store"]
+
+
+def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
+    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is in it: garbage is collected in the others, and their bundles are verified."""
+    read = index.read
+
+    def failing(directory: str, owner: str) -> index.Index:
+        if "/site/" in directory:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(directory, owner)
+
+    monkeypatch.setattr(index, "read", failing)
+    monkeypatch.setattr(merge, "is_due", lambda *_: True)
+    report = StoreMaintenance(session).all()
+    assert (report.verified, report.failed) == (2, 2)
+    assert {event["error"]["code"] for event in entry_site.events("step.failed")} == {"store-failed"}
+
+
+def damaged(*_: object) -> None:
+    """Find a bundle damaged while it is merged."""
+    raise BundleDamaged(bundle="20200101T000000.000000Z-0123456789abcdef", problem="cut")
+
+
+def test_what_can_not_be_merged_stays(
+    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged bundle is quarantined, a blocked user's are left."""
+    merger = Merger("a", ["x"], {}, {})
+    monkeypatch.setattr(StoreClient, "plan_compaction", lambda *_, **__: [merger])
+    quarantined: list[str] = []
+
+    def quarantine(_client: StoreClient, _where: Namespace, bundle: str, _deadline: Deadline) -> bool:
+        quarantined.append(bundle)
+        return True
+
+    monkeypatch.setattr(StoreClient, "quarantine", quarantine)
+    work = StoreMaintenance(session)
+    monkeypatch.setattr(merge, "compact", damaged)
+    work.compact(next(work.namespaces()))
+    assert quarantined == ["20200101T000000.000000Z-0123456789abcdef"]
+
+    def blocked(*_: object) -> None:
+        raise PublishBlocked(what="a")
+
+    monkeypatch.setattr(merge, "compact", blocked)
+    work.compact(next(work.namespaces()))
+    assert (work.report.compacted, work.report.quarantined) == (0, 1)
+    assert [event["reason"] for event in entry_site.events("bundle.quarantined")] == ["cut"]
+
+
+def test_what_a_node_could_not_fetch_is_not_made(session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job would be seeded with it."""
+    asked = []
+
+    def plan(
+        _client: StoreClient, _where: Namespace, _deadline: Deadline, *, fewest: int, most_bytes: int
+    ) -> list[Merger]:
+        asked.append((fewest, most_bytes))
+        return []
+
+    monkeypatch.setattr(StoreClient, "plan_compaction", plan)
+    policy = session.policy
+    small = session._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=1000)))
+    StoreMaintenance(small).compact(Namespace("/s", "site", "numba", "ns"))
+    assert asked == [(merge.FEWEST, 500)]
+
+
+def test_the_scrub_goes_on(entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past what can't be read now, and past what is damaged."""
+    answers: Iterator[str | Exception] = iter(["", "its hash differs", StoreFailed(what="w", problem="p"), ""])
+
+    def verify(*_: object) -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(merge, "verify", verify)
+    work = StoreMaintenance(session)
+    found = work.scrub(work.bundles())
+    assert list(found.values()) == ["its hash differs"]
+    assert (work.report.verified, work.report.quarantined, work.report.failed) == (3, 1, 1)
+    assert len(list(work.bundles())) == 3
+
+
+def test_jobs_that_were_requeued_long_ago_are_forgotten(entry_site: EntrySite, session: MaintenanceSession) -> None:
+    """How often a job was requeued counts for a week."""
+    folder = entry_site.store / "images" / "requeued"
+    folder.mkdir(parents=True)
+    (folder / "c1.7.json").write_text("{}")
+    assert StoreMaintenance(session).all().swept == 1
+    assert list(folder.iterdir()) == []
+
+
+def test_a_large_store_is_never_held_whole(
+    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each scope is listed and each namespace read when its turn comes; a scope that fails is left out."""
+    asked: list[str] = []
+    listed, surveyed = StoreClient.namespaces, StoreClient.survey
+
+    def namespaces(client: StoreClient, scope: str, deadline: Deadline) -> list[Namespace]:
+        asked.append(f"list {scope}")
+        if scope == "site" and asked.count("list site") > 1:
+            raise StoreFailed(what="w", problem="p")
+        return listed(client, scope, deadline)
+
+    def survey(client: StoreClient, where: Namespace, deadline: Deadline) -> list[Bundle]:
+        asked.append(f"read {where.scope}")
+        return surveyed(client, where, deadline)
+
+    monkeypatch.setattr(StoreClient, "namespaces", namespaces)
+    monkeypatch.setattr(StoreClient, "survey", survey)
+    work = StoreMaintenance(session)
+    assert next(work.bundles()).scope == "site"
+    assert asked == ["list site", "read site"]
+    assert [bundle.scope for bundle in work.bundles()] == [SCOPE] * 2
+    assert work.report.failed == 1
+    assert len(entry_site.events("step.failed")) == 1
+
+
+def test_quotas_are_exact_here(entry_site: EntrySite, session: MaintenanceSession) -> None:
+    """The least recently used bundles of a scope go."""
+    sizes = [bundle.stored for bundle in session.bundles() if bundle.scope == SCOPE]
+    policy = session.policy
+    small = session._replace(policy=policy._replace(maintenance=policy.maintenance._replace(per_user=sum(sizes) - 1)))
+    work = StoreMaintenance(small)
+    work.collect_garbage()
+    assert work.report.removed == 1
+    assert len(entry_site.offered()) == 1
+    assert len(entry_site.offered("site")) == 2
+
+
+def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySite, session: MaintenanceSession) -> None:
+    """The image is whole, and has its hash from then on; one that cannot be read is an error, and stops no other."""
+    shared, private = (entry_site.store / path for path in ("images", "private/team/images"))
+    for images in (shared, private):
+        images.mkdir(parents=True)
+    (shared / "a.sqsh").mkdir()
+    for path in (shared / "b.sqsh", private / "c.sqsh"):
+        path.write_bytes(image())
+    for path in (shared / "a.sqsh", shared / "b.sqsh", private / "c.sqsh"):
+        os.utime(path, (0, 0))
+    work = StoreMaintenance(session)
+    work.record_images()
+    for path in (shared / "b.json", private / "c.json"):
+        assert json.loads(path.read_text())["sha256"] == hashlib.sha256(image()).hexdigest()
+    assert work.report.failed == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_images_are_kept_below_the_watermarks(
+    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """In the shared store and in each private one; one that fails keeps no other."""
+    for path in ("images", "private/team/images"):
+        (entry_site.store / path).mkdir(parents=True)
+    asked: list[str] = []
+
+    def gone(client: ImageStoreClient, *_: object) -> list[str]:
+        asked.append(Path(client.path).name)
+        if fails:
+            raise StoreFailed(what="w", problem="p")
+        return ["image"]
+
+    monkeypatch.setattr(ImageStoreClient, "make_room", gone)
+    monkeypatch.setattr(ImageStoreClient, "empty_quarantine", gone)
+    work = StoreMaintenance(session)
+    work.evict_images()
+    work.empty_quarantines()
+    assert asked == ["store", "team"] * 2
+    done = 0 if fails else 2
+    assert (work.report.evicted, work.report.discarded, work.report.failed) == (done, done, 4 - 2 * done)
+    assert (len(entry_site.events("image.evicted")), len(entry_site.events("image.discarded"))) == (done, done)
