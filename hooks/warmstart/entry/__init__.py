@@ -1,1 +1,1 @@
-"""Entry points: Slurm's hooks, pyxis's importer, the command line. Only these modules decide an exit status."""
+"""What Slurm, pyxis, systemd and SlurmUser start, and what only these use. Exit statuses are decided here."""

@@ -1,1 +1,1 @@
-"""Squashfs images: references, validity, single flight, importers."""
+"""Squashfs images: what several identities or root alone run; the rooms below say who runs the rest."""

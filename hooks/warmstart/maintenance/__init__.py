@@ -1,1 +1,1 @@
-"""Maintenance of a node and of the store, and the session that both run in. Runs as root."""
+"""Maintenance of a node and of the store. Runs as root."""
