@@ -39,6 +39,8 @@ from warmstart.images.layout import NOBODY
 from warmstart.images.query import Site
 from warmstart.policy.compiled import Adopt, Images
 
+pytestmark = pytest.mark.threat(6)
+
 STEPS = ("open", "link", "rename", "unlink", "mkdir", "rmdir")
 TAG = "team/killed:1"
 

@@ -9,6 +9,8 @@ from warmstart.entry.maintenance.session import NODE_INTERVAL_S, STORE_INTERVAL_
 from warmstart.images import requests
 from warmstart.paths import Installation
 
+pytestmark = pytest.mark.threat(22)
+
 UNITS = Path(__file__).resolve().parents[2] / "packaging" / "systemd"
 
 

@@ -22,6 +22,8 @@ from warmstart.images.published import Producer
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import parse
 
+pytestmark = pytest.mark.threat(11)
+
 
 @pytest.fixture
 def result_directory(tmp_path: Path) -> Iterator[int]:
