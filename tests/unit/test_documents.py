@@ -111,3 +111,16 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     beside = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
     assert sorted(listed) == sorted({page for page in pages if not page.startswith("adr/")} | beside)
+
+
+def test_every_decision_is_in_the_index_and_has_a_status() -> None:
+    """Under its number and title; a status says since when."""
+    folder = ROOT / "docs/adr"
+    rows = []
+    for path in sorted(folder.glob("0*.md")):
+        title, _, status, *_ = path.read_text().split("\n")
+        number, _, words = title.removeprefix("# ").partition(". ")
+        assert path.name.startswith(f"{number:0>4}-")
+        assert re.match(r"\*\*Status\*\*: (proposed|accepted|superseded by .+), \d{4}-\d\d-\d\d\b", status), path
+        rows.append(f"| [{number}]({path.name}) | {words} |")
+    assert re.findall(r"^\| \[.*", (folder / "index.md").read_text(), re.MULTILINE) == rows
