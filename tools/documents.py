@@ -27,6 +27,8 @@ and what their exit statuses mean, is in [command-line.md](command-line.md).
 """
 _FENCE = re.compile(r"^ *```")
 _PROMPT = re.compile(r"^(?:[$#] |sudo )*(?:[\w.]+=\S* )*")
+_WARMSTART = re.compile(r"(?:[\w/.]*/bin/)?warmstart")
+_STARTERS = frozenset({"clush", "srun", "ssh"})  # of a command that stands behind their own options
 _ENDS = frozenset({"|", "||", "&&", ";", ">", ">>", "<", "&", "…", "#"})
 
 
@@ -88,7 +90,10 @@ def _of_block(where: str, block: list[tuple[int, str]]) -> Iterator[Shown]:
 def _command(place: str, text: str) -> Iterator[Shown]:
     """Yield a command, if the text is one of warmstart's."""
     words = text.split()
-    if not words or re.fullmatch(r"(?:[\w/.]*/bin/)?warmstart", words[0]) is None:
+    if words and words[0] in _STARTERS:
+        begin = next((n for n, word in enumerate(words) if _WARMSTART.fullmatch(word)), 0)
+        text, words = " ".join(words[begin:]), words[begin:]
+    if not words or _WARMSTART.fullmatch(words[0]) is None:
         return
     try:
         words = shlex.split(text, comments=True)

@@ -15,7 +15,7 @@ _OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fill the navigation's last part, Decisions, with docs/adr."""
     pages = sorted(f"adr/{path.name}" for path in Path(config.docs_dir, "adr").glob("*.md"))
-    config.nav[-1]["Internals"][-1]["Decisions"] = pages
+    config.nav[-1]["Internals"][-1]["Decisions"] = [pages.pop(), *pages]  # index.md, then by number
     return config
 
 
@@ -27,15 +27,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, config: MkDocsConfig, **_: object) -> str:
-    """Lead links to documents of the root to their pages, those to the folder of decisions to the first one.
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Lead links to documents of the root to their pages.
 
     What else lies outside of docs/ is no page: such a link is left out, and its text stays.
     """
     names = "|".join(map(re.escape, _OF_THE_ROOT))
     markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({names})", r"](\1\2", markdown)
     markdown = re.sub(r"\[([^]]+)\]\((?:\.\./)*(?:hooks|packaging|policies|tests|tools)\b[^)]*\)", r"\1", markdown)
-    markdown = markdown.replace("](adr/)", f"]({config.nav[-1]['Internals'][-1]['Decisions'][0]})")
     return "\n".join(_indented_by_four(markdown.split("\n")))
 
 

@@ -40,6 +40,8 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
 from warmstart.policy.compiled import Adopt, Images
 
+pytestmark = pytest.mark.threat(6)
+
 STEPS = ("open", "link", "rename", "unlink", "mkdir", "rmdir")
 TAG = "team/killed:1"
 

@@ -10,7 +10,7 @@ from tests.support.overlay_place import Node, Run, a_node, content
 from tests.support.vanish import WHENS, vanishes
 from warmstart.seed.node_cache import Copy
 
-pytestmark = pytest.mark.usefixtures("capable_host")
+pytestmark = [pytest.mark.threat(13), pytest.mark.usefixtures("capable_host")]
 
 SEEDED = {"k/one": b"1", "k/two": b"2", "top": b"t"}
 

@@ -218,6 +218,7 @@ def test_maintenance_starts_what_nobody_works_on(site: Site, fresh_image: Callab
     assert requests.keys(str(directory)) == []
 
 
+@pytest.mark.threat(40)
 def test_a_pending_job_finds_its_image(site: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """`warmstart images prefetch` asks slurmctld once; beside the job wait those of a user who asks for a lot.
 

@@ -175,6 +175,7 @@ def seeded(place: Place, sources: list[Source], identity: Identity = OTHER) -> d
     return {str(path.relative_to(cache / "numba")): path.read_bytes() for path in paths if path.is_file()}
 
 
+@pytest.mark.threat(5)
 def test_from_one_jobs_cache_into_anothers(place: Place) -> None:
     """The next job gets what one job compiled: same names and bytes, its own uid, times to the second."""
     fd, found = harvested(place, CACHE)
@@ -226,6 +227,7 @@ def test_a_failed_extraction_leaves_nothing(local: Place) -> None:
         assert os.listdir(small) == []
 
 
+@pytest.mark.threat(4)
 def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(local: Place) -> None:
     """A user's process may plant a link: the writer has only the user's rights."""
     fd, _ = harvested(local, {"m/f.1.x": b"mine"})
@@ -342,6 +344,7 @@ def seen(place: Place) -> dict[str, str]:
     return found
 
 
+@pytest.mark.threat(16)
 @pytest.mark.parametrize("locked", [True, False])
 def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
     """Every reader sees each entry once and whole; with a lock, always from the first bundle."""

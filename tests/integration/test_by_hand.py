@@ -72,6 +72,7 @@ def test_no_environment_at_all(site: Site) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)
 
 
+@pytest.mark.threat(19)
 def test_switched_off(site: Site) -> None:
     """A file beside the policy stops everything: no message, nothing made, nothing audited."""
     (site.etc / "off").touch()
@@ -84,6 +85,7 @@ def test_switched_off(site: Site) -> None:
     assert site.audit("--job", "920003") == []
 
 
+@pytest.mark.threat(19)
 def test_a_broken_edit_of_the_policy(site: Site) -> None:
     """The last good policy stays in force, and every job's audit says so."""
     assert site.command("policy", "show").returncode == 0

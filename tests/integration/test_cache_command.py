@@ -130,6 +130,7 @@ def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch:
     assert [path.suffix for path in sorted(site.directory().glob("*Z-*"))] == [".json", ".sqsh"]
 
 
+@pytest.mark.threat(32)
 def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day later; what has bundles stays."""
     bundle = site.publish(one("a"))
@@ -145,6 +146,7 @@ def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatc
     assert (event["scope"], event["namespace"], event["names"]) == ("user-1-a", "ns", ["numba"])
 
 
+@pytest.mark.threat(15)
 def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
     """First bundles unused for `maintenance.keep`, then the least recently used of an oversized scope."""
     old, used, new = (site.publish(one(name, os.urandom(3_000_000))) for name in "abc")

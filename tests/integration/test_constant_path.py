@@ -212,6 +212,7 @@ def test_the_table_of_the_docs(site: Site, contained: Callable[[str], Site]) -> 
     assert written[0] == table
 
 
+@pytest.mark.threat(4)
 @pytest.mark.parametrize("trap", ["nothing", "another user's link"])
 def test_a_link_in_a_shared_tmp_is_never_made_nor_followed(site: Site, trap: str) -> None:
     """In everybody's /tmp the job has its own path, whether the name is free or taken.

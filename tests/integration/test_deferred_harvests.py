@@ -19,7 +19,7 @@ from tests.support.numba_entries import numba_entries, write_as
 from warmstart.cli import maintain
 from warmstart.harvest import deferred
 
-pytestmark = pytest.mark.usefixtures("capable_host", "busy")
+pytestmark = [pytest.mark.threat(15), pytest.mark.usefixtures("capable_host", "busy")]
 
 MANY = 100
 COPIED_S = 12  # what all of them take to copy; half of the budget of 3 s is for that

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import spank
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site
@@ -97,6 +99,7 @@ def test_planted_mistakes(site: Site, tmp_path: Path) -> None:
         assert (status, *(found[check]["status"] for check in mistakes)) == (1, *(["wrong"] * len(mistakes))), found
 
 
+@pytest.mark.threat(6)
 def test_a_store_that_everybody_can_write_and_a_broken_edit(site: Site) -> None:
     """Both are critical, and the exit status says so."""
     run_a_job(site)

@@ -212,11 +212,9 @@ def _plant(place: Place, marker: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.threat(1)
 def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file, which would run as the importing account, is not even read, although the environment names it.
-
-    See docs/threats.md, row 1.
-    """
+    """The file, which would run as the importing account, is not even read, although the environment names it."""
     marker = place.base / "evaluated"
     marker.touch()
     marker.chmod(0o666)
@@ -232,6 +230,7 @@ def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.Monk
     assert marker.read_text() == ""
 
 
+@pytest.mark.threat(11)
 def test_nothing_survives_a_killed_import(place: Place) -> None:
     """SIGKILL with half an image under its final name: processes and files go, and the next import works."""
     pause = place.program("4.1.2").parent / "pause"
@@ -301,6 +300,7 @@ def _credentials(place: Place, user: str, text: str) -> None:
         os.chown(path, place.accounts[user].uid, place.accounts[user].gid)
 
 
+@pytest.mark.threat(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_private_image_is_imported_as_its_user(place: Place, private: Reference, version: str) -> None:
     """The user's own credentials are evaluated only as that user; without any the registry refuses."""

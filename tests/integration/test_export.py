@@ -270,6 +270,7 @@ def test_a_damaged_file_is_named_and_the_rest_arrives(two: Two, what: str) -> No
     assert rows[True]["bundle"] != other  # packed anew
 
 
+@pytest.mark.threat(5)
 def test_a_foreign_squashfs_is_never_published(two: Two) -> None:
     """All hashes are right, but the bundle has a setuid file, a link and a device: none arrives."""
     out = two.exported("out")

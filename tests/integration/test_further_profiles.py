@@ -80,6 +80,7 @@ def test_a_single_file_is_left_out_while_its_lock_is_held(site: Site) -> None:
     assert (again.rejected(), again.published()) == ({}, 1)
 
 
+@pytest.mark.threat(16)
 def test_a_lock_that_is_a_link_leads_nowhere(site: Site, tmp_path: Path) -> None:
     """Root does not follow a link to a lock file."""
     secret = tmp_path / "secret"

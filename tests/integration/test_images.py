@@ -44,6 +44,8 @@ from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.store.layout import StoreFailed, StoreFull
 
+pytestmark = pytest.mark.threat(6)
+
 
 @pytest.fixture
 def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
@@ -134,6 +136,7 @@ def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
     assert place.registry.requests("GET", "/team/absent/manifests/1") == 1
 
 
+@pytest.mark.threat(10)
 def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> None:
     """401 from a real registry is the user's fault, not an outage."""
     with registries.private(place.base) as host:
@@ -240,6 +243,7 @@ class Leftover(Ready):
         return name
 
 
+@pytest.mark.threat(11)
 def test_nothing_of_the_importer_survives(place: Place, store: Store, ready: partial[Ready]) -> None:
     """A process in a session of its own, with the image open, is dead before the image is taken."""
     site = place.site(store.path, importer=partial(Leftover, *ready.args))
@@ -267,11 +271,9 @@ class Accomplice(Ready):
         return name
 
 
+@pytest.mark.threat(2, 11)
 def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Store, ready: partial[Ready]) -> None:
-    """An image with an open writable descriptor does not reach the store.
-
-    See docs/threats.md, row 11.
-    """
+    """An image with an open writable descriptor does not reach the store."""
 
     def attempt() -> str:
         site = place.site(store.path, importer=partial(Accomplice, *ready.args))
@@ -404,6 +406,7 @@ def _lists(fd: int, validator: Identity) -> bool:
     return True
 
 
+@pytest.mark.threat(16)
 def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> None:
     """A waiter that times out reports who is importing, where, and for which job."""
 

@@ -70,6 +70,7 @@ def test_the_job_alone_sees_its_cache_there(site: Site, job_id: int, namespace: 
     assert os.listdir(site.constant) == []
 
 
+@pytest.mark.threat(4)
 @pytest.mark.parametrize("case", ["others' parent", "a link", "another user's job"])
 def test_what_only_root_can_change_or_nothing(site: Site, job_id: int, namespace: str, case: str) -> None:
     """Otherwise root would mount on a file of a job. The job starts all the same."""

@@ -106,6 +106,7 @@ def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: 
         assert seeded(site, third) == 0
 
 
+@pytest.mark.threat(3, 9)
 def test_only_a_publisher_reaches_others(site: Site, own_store: Path) -> None:
     """In scope site ws-bob gets only what ws-alice compiled in the rule's partition."""
     site.write_policy(SITE_SCOPE, store=str(own_store))

@@ -37,6 +37,7 @@ def said(job: JobResult) -> list[str]:
     return [line for line in job.output.splitlines() if line.startswith("warmstart: ")]
 
 
+@pytest.mark.threat(11)
 @pytest.mark.parametrize(
     ("comment", "sentence"),
     [
@@ -121,6 +122,7 @@ def frail(site: Site) -> Path:
     return path
 
 
+@pytest.mark.threat(12)
 def test_a_read_only_workspace_drains_the_node(site: Site, frail: Path) -> None:
     """No job can make a file system read-only: the node drains, and sinfo has the reason."""
     with mounts.tmpfs(frail / "n4") as disk, mounts.read_only(disk):
@@ -137,6 +139,7 @@ def test_a_read_only_workspace_drains_the_node(site: Site, frail: Path) -> None:
     assert site.finish(site.cluster.submit(SHOW, ALICE, "--nodelist=n4")).state == "COMPLETED"
 
 
+@pytest.mark.threat(12)
 @pytest.mark.parametrize(
     ("fill", "full"),
     [

@@ -47,6 +47,7 @@ def imports(site: Site, node: str) -> list[Path]:
     return list((site.workspace / node).glob("import.*"))
 
 
+@pytest.mark.threat(14)
 def test_an_epilog_without_a_prolog_by_hand(site: Site) -> None:
     """It is normal and there is nothing to do: no message, status 0."""
     assert quiet(site.run_hook("epilog", site.variables(910001)))
@@ -128,6 +129,7 @@ def test_an_epilog_that_runs_twice_at_once(site: Site) -> None:
     assert len({event["run_id"] for event in site.events(910003, "cache.harvested")}) == 1
 
 
+@pytest.mark.threat(14)
 def test_a_requeued_job_starts_anew(site: Site) -> None:
     """Prolog and epilog run for each of two runs; the second has a workspace of its own."""
     job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n1", "--requeue", "--open-mode=append")

@@ -292,6 +292,7 @@ def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
     ]
 
 
+@pytest.mark.threat(15)
 def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Node) -> None:
     """Jobs choose entry names, so a draft can be too long for a manifest: it is dropped."""
     spooled(node, "a")
@@ -352,6 +353,7 @@ def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
         assert node.left() == before
 
 
+@pytest.mark.threat(21)
 def test_one_run_that_cannot_be_removed_costs_no_other(node: Node, immutable: Callable[[Path], None]) -> None:
     """Nor the trees of runs without a record. It is audited, keeps its record, and goes with the next maintenance."""
     held = [Path(node.paths.view) / "4", Path(node.run_of(4).run_directory) / "cache"]
@@ -371,6 +373,7 @@ def test_one_run_that_cannot_be_removed_costs_no_other(node: Node, immutable: Ca
     assert node.left() == []
 
 
+@pytest.mark.threat(21)
 def test_one_run_that_meets_a_bug_costs_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever one run or tree raises, the next one is done."""
     node.run_of(4)
@@ -460,6 +463,7 @@ def test_journals_reach_the_log(node: Node) -> None:
     assert os.listdir(node.paths.journal) == []
 
 
+@pytest.mark.threat(22)
 def test_only_one_run_maintains_a_node(node: Node) -> None:
     """The second does nothing, and says so in its report and in the audit, with the first one's process."""
     node.run_of(4)
@@ -477,6 +481,7 @@ def test_only_one_run_maintains_a_node(node: Node) -> None:
     assert not os.path.exists(node.paths.maintained)
 
 
+@pytest.mark.threat(22)
 def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever can open a file or directory for reading can lock it for ever."""
     locked: set[str] = set()
@@ -499,6 +504,7 @@ def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Node, mo
     assert not [path for path in locked if as_user(64201, partial(os.open, path, os.O_RDONLY))]
 
 
+@pytest.mark.threat(22)
 def test_a_flock_on_the_nodes_directory_stops_nothing(node: Node) -> None:
     """Everybody can open it: the view, which jobs read, is below it."""
     with opened_dir(node.paths.root) as fd:
@@ -506,6 +512,7 @@ def test_a_flock_on_the_nodes_directory_stops_nothing(node: Node) -> None:
         node.maintain()
 
 
+@pytest.mark.threat(22)
 def test_the_last_success_is_known(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run in which a whole part failed is none. One run's failure is only reported."""
     monkeypatch.setattr(node_cache, "prune", fails)
@@ -526,6 +533,7 @@ def fails(*_: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+@pytest.mark.threat(22)
 def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Node) -> None:
     """Its state is reported, and the next node is done."""
     other = node.site.installation.node("n0")
@@ -553,6 +561,7 @@ def test_the_off_switch_stops_maintenance(node: Node) -> None:
     assert node.left() == []
 
 
+@pytest.mark.threat(22)
 def test_the_store_is_maintained_by_one_host(node: Node) -> None:
     """Files of killed publishers go after a day. A second host leaves the store to the first."""
     bundle = node.site.publish(one("a"))

@@ -32,6 +32,7 @@ def maintain(site: Site, conf: str, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.threat(33)
 def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     """Alive by its step daemon; over by the controller's answer, though its record is still there."""
     conf = str(site.cluster.base / "etc" / "slurm.conf")
@@ -70,6 +71,7 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     assert 'warmstart_maintenance_last_success_timestamp_seconds{node="n1"}' in metrics
 
 
+@pytest.mark.threat(36)
 def test_an_account_that_slurm_does_not_enforce(site: Site) -> None:
     """`sbatch -A ml` on this cluster, whose slurmctld enforces nothing: seeded from the user's scope alone, loudly."""
     conf = str(site.cluster.base / "etc" / "slurm.conf")

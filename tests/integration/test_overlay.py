@@ -188,11 +188,9 @@ def test_two_jobs_see_nothing_of_each_other(node: Node, way: bool) -> None:
     assert node.mounts().count(f"layers/{copy.sha256}") == 1
 
 
+@pytest.mark.threat(5)
 def test_no_mount_carries_setuid_or_devices(node: Node) -> None:
-    """Bundles contain neither, and every mount would ignore them.
-
-    See docs/threats.md, row 5.
-    """
+    """Bundles contain neither, and every mount would ignore them."""
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED))
     lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -208,11 +206,9 @@ def test_no_mount_carries_setuid_or_devices(node: Node) -> None:
     assert run.as_job(lambda: subprocess.check_output([str(program), "-u"], text=True)) == "64201\n"
 
 
+@pytest.mark.threat(8)
 def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
-    """The entry comes from the upper bundle; files of it that only the lower has are hidden.
-
-    See docs/threats.md, row 8.
-    """
+    """The entry comes from the upper bundle; files of it that only the lower has are hidden."""
     first = node.bundle({"k/a": b"A", "k/b": b"A", "own/1": b"A"})
     second = node.bundle({"k/a": b"B", "k/c": b"B", "own/2": b"B", "bad/x": b"B"})
     view = overlay.view(
@@ -227,6 +223,7 @@ def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
     assert sorted(view.hidden) == ["bad/x", "k/c"]
 
 
+@pytest.mark.threat(8)
 @settings(max_examples=8)
 @given(st.lists(st.sets(PATHS, min_size=1), min_size=2, max_size=4), st.sampled_from(RULES))
 def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_of: Callable[[str], str]) -> None:
@@ -306,6 +303,7 @@ def test_a_job_keeps_what_maintenance_removes(node: Node) -> None:
     assert node.mounts() == []
 
 
+@pytest.mark.threat(15)
 def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     """A mount takes kernel memory: the copy stays, and the next job mounts it again."""
     copy = node.bundle({"file": b"seeded"})
@@ -368,6 +366,7 @@ def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
         reader.wait()
 
 
+@pytest.mark.threat(13)
 def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
     """As under job_container: removing the mount points releases the copies in other namespaces."""
     copy = node.bundle(SEEDED)
@@ -431,6 +430,7 @@ def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0, mos
     return {entry: set(files) for entry, files in found.entries.items()}
 
 
+@pytest.mark.threat(13)
 @WAYS
 def test_only_what_is_new_is_harvested(node: Node, way: bool) -> None:
     """Seeded entries that the job changed, replaced, removed or renamed are not new; its own are, whole."""

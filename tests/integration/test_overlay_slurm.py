@@ -117,6 +117,7 @@ def test_a_cancelled_job_with_open_files(warm: Site) -> None:
     assert backed(site) == layers(site)
 
 
+@pytest.mark.threat(13)
 def test_a_process_that_escapes_its_job(warm: Site) -> None:
     """It writes to the cache: no harvest, the mounts go, no drain, and the audit has the reason."""
     site = warm
@@ -195,6 +196,7 @@ def test_at_the_constant_path_it_is_the_same_overlay(warm: Site) -> None:
     assert mounted(site) == []
 
 
+@pytest.mark.threat(13)
 def test_another_jobs_namespace_holds_no_mount_of_a_job_that_ended(contained: Site) -> None:
     """Under job_container jobs start with copies of all mounts; an ended job's go there, too."""
     site = contained

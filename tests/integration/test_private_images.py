@@ -22,6 +22,8 @@ from tests.cluster.site import Site
 from tests.support import registries
 from tests.support.registries import PASSWORD
 
+pytestmark = pytest.mark.threat(10)
+
 
 @pytest.fixture(scope="module")
 def private(installed: Site) -> Iterator[str]:
@@ -116,10 +118,7 @@ def test_whoever_it_is_bound_to_has_a_copy_of_his_own(team: Site, store: Shared,
 
 
 def test_nobody_else_gets_it_by_tag_or_digest(team: Site, store: Shared, private: str) -> None:
-    """A hit in a scope that the job cannot read is a miss, and the site's credentials are not used for it.
-
-    See docs/threats.md, row 10.
-    """
+    """A hit in a scope that the job cannot read is a miss, and the site's credentials are not used for it."""
     mine = Path(prepared(team, f"{private}/team/secret:1", ALICE, 7003)["WARMSTART_IMAGE"])
     try:
         (kept,) = (store.source / "private").rglob("*.sqsh")

@@ -234,6 +234,7 @@ def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, of_another_job: st
     assert [mark.name for mark in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"]
 
 
+@pytest.mark.threat(34)
 def test_a_job_without_a_workspace_has_a_place_too(
     site: Site, own_place: Callable[[str], Path], fresh_image: Callable[[], str]
 ) -> None:

@@ -166,6 +166,7 @@ def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
     ]
 
 
+@pytest.mark.threat(18)
 @pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.sweep)])
 def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign: set[int], count: int) -> None:
     """Overlapping jobs on four nodes of one host; each binds its port, and releases it."""
@@ -283,6 +284,7 @@ def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:
     shutil.rmtree(meeting.var / "n1" / "view" / "920003")
 
 
+@pytest.mark.threat(18)
 @pytest.mark.parametrize("required", ["true", "false"])
 def test_a_shared_head_node_has_no_port(meeting: Site, required: str) -> None:
     """Without `shared_nodes` the job gets a notice, and runs without a rendezvous or not at all."""

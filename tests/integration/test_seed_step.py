@@ -94,6 +94,7 @@ def emitted(context: Context, event: str) -> list[dict[str, Any]]:
     return [found for found in map(json.loads, lines) if found.get("event") == event]
 
 
+@pytest.mark.threat(8)
 @pytest.mark.parametrize("overlays", [True, False])
 def test_of_each_entry_one_bundle_and_nothing_blocked(
     root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool
@@ -174,11 +175,9 @@ def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
     ]
 
 
+@pytest.mark.threat(4)
 def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No user process can reach a mount point before its mount; then the job owns all of it.
-
-    See docs/threats.md, row 4.
-    """
+    """No user process can reach a mount point before its mount; then the job owns all of it."""
     published(root, {"k": {"k.nbi": b"k"}})
     context = a_run(root, "aaaaaaaa")
     cache = Path(context.record.run_directory) / "cache"

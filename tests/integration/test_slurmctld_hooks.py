@@ -230,6 +230,7 @@ FORGED: list[tuple[dict[str, object], Callable[[Path], None] | None, str]] = [
 ]
 
 
+@pytest.mark.threat(14)
 def test_a_forged_or_replayed_spec_grants_nothing(hooks: Hooks) -> None:
     """Another owner's, a link, another job's, an older run's: ignored and audited. The good one is used."""
     hooks.write_policy(QOS)  # one for all: it is compiled once

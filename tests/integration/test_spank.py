@@ -125,6 +125,7 @@ def test_the_cache_is_at_the_constant_path(node: Node) -> None:
     assert not (node.constant / "marker").exists()
 
 
+@pytest.mark.threat(5)
 def test_what_is_mounted_in_the_cache_comes_along(node: Node) -> None:
     """The overlays of seeded profiles are at the constant path, too, still nosuid and nodev."""
     cache = node.make_cache("7.0a1b2c3d", JOB)

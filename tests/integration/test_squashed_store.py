@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.threat(6)
+
 
 @pytest.fixture
 def squashed(site: Site, request: pytest.FixtureRequest) -> Iterator[Path]:

@@ -5,8 +5,12 @@ That no node is drained and that nothing is left of the jobs is checked after ev
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.site import RULES, Site
+
+pytestmark = pytest.mark.threat(12)
 
 LIMITED = f"{RULES}limits: {{workspace: 32MiB, workspace_files: 2000}}\n"
 FILL = """#!/bin/sh

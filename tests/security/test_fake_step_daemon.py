@@ -14,9 +14,10 @@ import pytest
 from tests.support.requirements import unavailable
 from warmstart.slurm import commands
 
-pytestmark = pytest.mark.skipif(
-    os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"
-)
+pytestmark = [
+    pytest.mark.threat(33),
+    pytest.mark.skipif(os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"),
+]
 USER = 64201
 JOB_ID = 1_999_999_999  # no cluster of the tests gets that far
 TITLE = f"slurmstepd: [{JOB_ID}.batch]"

@@ -68,6 +68,7 @@ def used(disk: Path) -> int:
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
+@pytest.mark.threat(23)
 def test_holes_take_no_space(tree: Path, disk: Path) -> None:
     """A job's files are mostly holes: 320 MiB of them are staged in a few kilobytes, with the right content."""
     for number in range(20):
@@ -80,6 +81,7 @@ def test_holes_take_no_space(tree: Path, disk: Path) -> None:
     assert staged.read_bytes() == b"data".ljust(16 * MIB, b"\0")
 
 
+@pytest.mark.threat(23)
 def test_epilogs_do_not_count_on_the_same_space(tree: Path, disk: Path) -> None:
     """Another epilog will pack its bundle: what this one stages leaves that much, its own bundle, and the floor."""
     for number in range(60):
@@ -99,6 +101,7 @@ def test_epilogs_do_not_count_on_the_same_space(tree: Path, disk: Path) -> None:
     assert os.statvfs(disk).f_bavail * 4096 >= floor
 
 
+@pytest.mark.threat(23)
 def test_what_dies_with_a_reservation_leaves_none(disk: Path) -> None:
     """The kernel gives the space back, however the process ended."""
     before = used(disk)
@@ -136,6 +139,7 @@ class Site:
             )  # fmt: skip
 
 
+@pytest.mark.threat(26)
 def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) -> None:
     """Nothing of it is on the disk."""
     site = Site(base, disk, 62 * MIB)
@@ -145,6 +149,7 @@ def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) 
     assert used(disk) < MIB
 
 
+@pytest.mark.threat(26)
 def test_nothing_is_left_of_a_fetch_that_failed(base: Path, disk: Path) -> None:
     """The bytes in the store are not those of the manifest. The next fetch is not disturbed."""
     site = Site(base, disk, 8 * MIB)

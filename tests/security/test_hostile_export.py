@@ -16,7 +16,7 @@ from tests.support.maintenance_site import MaintenanceSite
 from tests.support.numba_entries import numba_entries
 from warmstart.repack import merge
 
-pytestmark = pytest.mark.usefixtures("capable_host")
+pytestmark = [pytest.mark.threat(5), pytest.mark.usefixtures("capable_host")]
 
 DAEMON = "user-1-daemon"  # a user that every Debian has, with this uid
 DISK = 24 << 20

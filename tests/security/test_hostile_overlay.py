@@ -119,6 +119,7 @@ def at_work(act: Callable[[], object], cwd: Path) -> Iterator[subprocess.Popen[b
         os.waitpid(pid, 0)
 
 
+@pytest.mark.threat(4)
 def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -> None:
     """During twenty preparations it tries to replace every cache by a link: each view is in its place."""
     elsewhere = node.base / "elsewhere"
@@ -145,6 +146,7 @@ def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -
     assert not any(path.is_file() for path in elsewhere.rglob("*"))
 
 
+@pytest.mark.threat(4)
 def test_a_job_covers_its_own_view(run: Run, node: Node) -> None:
     """It mounts over its cache and in it, with FUSE: the harvest reads what is below, and all mounts go."""
     evil = node.base / "evil"
@@ -179,6 +181,7 @@ def test_links_pipes_and_devices(run: Run, node: Node) -> None:
     assert gone(run)
 
 
+@pytest.mark.threat(5)
 def test_no_whiteouts_devices_or_overlay_attributes_of_the_jobs_own(run: Run) -> None:
     """The kernel refuses what would affect the layers; what it allows has no effect."""
     refused = {
@@ -205,6 +208,7 @@ def test_no_whiteouts_devices_or_overlay_attributes_of_the_jobs_own(run: Run) ->
     assert gone(run)
 
 
+@pytest.mark.threat(5)
 def test_setuid_neither_works_nor_travels(run: Run) -> None:
     """A job's setuid file runs as the job itself, and is staged without the bit."""
     run.as_job(lambda: os.chmod("honest/a", 0o6755))
@@ -213,6 +217,7 @@ def test_setuid_neither_works_nor_travels(run: Run) -> None:
     assert gone(run)
 
 
+@pytest.mark.threat(13)
 def test_a_process_that_writes_all_the_time(run: Run) -> None:
     """Either nothing is harvested, or the view was frozen: no file mixes two states."""
     sizes = (1000, 2000, 3000)
@@ -231,6 +236,7 @@ def test_a_process_that_writes_all_the_time(run: Run) -> None:
         assert gone(run)
 
 
+@pytest.mark.threat(13)
 def test_a_job_in_namespaces_of_its_own(run: Run) -> None:
     """As root of a user namespace it moves, unmounts and removes what it can: only its own view changes."""
     commands = [

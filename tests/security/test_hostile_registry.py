@@ -135,6 +135,7 @@ def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return bool(request.param == "measured")
 
 
+@pytest.mark.threat(11, 12)
 @pytest.mark.parametrize("bomb", Bombs._fields)
 @pytest.mark.parametrize("kind", IMPORTERS)
 def test_a_bomb_ends_at_its_caps(
@@ -197,6 +198,7 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
     assert at_work(place, ALICE) == []
 
 
+@pytest.mark.threat(12)
 def test_a_full_disk_below_the_scratch_is_not_the_images_fault(
     place: Place, site: Site, bombs: Bombs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +229,7 @@ LOOPBACK = ("http://127.0.0.1:{port}/", "http://localhost:{port}/", "http://[::f
 ELSEWHERE = ("http://{own}:{port}/", METADATA, "https://169.254.169.254/")
 
 
+@pytest.mark.threat(11)
 @pytest.mark.parametrize("goal", [*LOOPBACK, *ELSEWHERE])
 @pytest.mark.parametrize("kind", IMPORTERS)
 def test_a_redirect_into_the_site_leads_nowhere(place: Place, site: Site, kind: str, goal: str, tmp_path: Path) -> None:
@@ -268,6 +271,7 @@ def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Sit
             single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
 
 
+@pytest.mark.threat(11)
 def test_an_import_sees_no_network_but_its_egress(place: Place) -> None:
     """A compromised skopeo finds an empty loopback, no route to any address, and no other process."""
     from warmstart.images.importers import base

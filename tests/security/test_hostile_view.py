@@ -21,7 +21,7 @@ from warmstart.record import Record
 JOB, OTHER = 64201, 64202  # uids; they need no accounts
 VERDICT = "warmstart: refused\n"
 
-pytestmark = pytest.mark.usefixtures("capable_host")
+pytestmark = [pytest.mark.threat(21), pytest.mark.usefixtures("capable_host")]
 
 
 @pytest.fixture
@@ -55,6 +55,7 @@ def published(node: Path) -> Path:
     return node / "view" / "7"
 
 
+@pytest.mark.threat(17)
 def test_its_user_alone_reads_it_and_changes_no_name(node: Path, acl: bool) -> None:
     """No file can be added, moved, or held for the epilog to trip over; with access control lists, none be changed."""
     mine = published(node)
@@ -78,6 +79,7 @@ def test_its_user_alone_reads_it_and_changes_no_name(node: Path, acl: bool) -> N
     assert (mine.stat().st_uid, mine.stat().st_mode & 0o7777) == (0, 0o711)
 
 
+@pytest.mark.threat(17)
 def test_the_plugin_reads_it_for_its_user_alone(node: Path, acl: bool) -> None:
     """The plugin is root, and opens the file with its user's rights. It accepts no directory but root's."""
     spank.need()

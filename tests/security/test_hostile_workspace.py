@@ -28,9 +28,10 @@ from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 
-pytestmark = pytest.mark.skipif(
-    os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"
-)
+pytestmark = [
+    pytest.mark.threat(7),
+    pytest.mark.skipif(os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"),
+]
 JOB = 64201
 SECRET = b"root:$y$secret"
 HONEST = {f"honest/e{number}.x": b"honest %d" % number for number in range(5)}
@@ -163,6 +164,7 @@ def test_hard_links(attack: Attack) -> None:
     assert found.rejected == {untrusted.FOREIGN: 1}
 
 
+@pytest.mark.threat(5)
 def test_fifos_sockets_devices_and_setuid(attack: Attack) -> None:
     """Special files are not opened; odd modes are dropped."""
 
@@ -321,6 +323,7 @@ def harvest_again_and_again(attack: Attack, name: str, content: bytes) -> set[st
     return outcomes
 
 
+@pytest.mark.threat(13)
 def test_a_process_that_keeps_writing(attack: Attack) -> None:
     """A growing file is cut at its initial size and left out, in bounded time."""
 
@@ -339,6 +342,7 @@ def test_a_process_that_keeps_writing(attack: Attack) -> None:
     )
 
 
+@pytest.mark.threat(13)
 def test_something_mounted_in_the_tree(attack: Attack) -> None:
     """A bind mount of a directory and one of a file: neither is entered."""
 

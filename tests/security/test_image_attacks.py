@@ -28,6 +28,8 @@ from warmstart.images.store import eviction
 from warmstart.images.store.layout import Charged
 from warmstart.policy.compiled import Adopt
 
+pytestmark = pytest.mark.threat(6)
+
 NAME = "team/popular:1"
 
 
@@ -95,6 +97,7 @@ def is_good(image: Obtained, place: Place, shared: Store) -> bool:
     return shared.file(image.path).read_bytes() == (place.base / "ready.sqsh").read_bytes()
 
 
+@pytest.mark.threat(2)
 def test_a_strangers_image_is_nobodys_image(place: Place, shared: Store, launchers: Path, site: Site) -> None:
     """Row 2 of docs/threats.md: a user's file with a popular image's name is not adopted, with a reason."""
     launchers.chmod(0o1777)
@@ -104,6 +107,7 @@ def test_a_strangers_image_is_nobodys_image(place: Place, shared: Store, launche
     assert "sqsh: " in found.missing.left_out
 
 
+@pytest.mark.threat(2)
 def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(
     place: Place, shared: Store, launchers: Path, site: Site
 ) -> None:
@@ -114,13 +118,11 @@ def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(
     assert (found.how, is_good(found, place, shared)) == ("imported", True)
 
 
+@pytest.mark.threat(2)
 def test_an_adopted_image_is_a_copy_and_answers_no_digest(
     place: Place, shared: Store, launchers: Path, site: Site
 ) -> None:
-    """Its owner cannot change the copy, and a reference by digest is imported from the registry.
-
-    See docs/threats.md, row 2.
-    """
+    """Its owner cannot change the copy, and a reference by digest is imported from the registry."""
     theirs = left(place, launchers, STORE)
     found = single_flight.obtain(place.image(NAME), site, after(30))
     assert (found.how, is_good(found, place, shared)) == ("adopted", False)
@@ -160,12 +162,10 @@ def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, 
     assert [os.readlink(path) for path in launchers.iterdir() if path.is_symlink()] == [named.path]
 
 
+@pytest.mark.threat(16)
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory", "held", "held for reading"])
 def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: Path, site: Site, kind: str) -> None:
-    """A FIFO, a link, a directory, a lock never released: the import continues without it and reports it.
-
-    See docs/threats.md, row 16.
-    """
+    """A FIFO, a link, a directory, a lock never released: the import continues without it and reports it."""
     launchers.chmod(0o1777)
     name = place.image(NAME).canonical().translate(str.maketrans("/:", "__"))
     lock = launchers / f"{name}.sqsh.lock"
@@ -189,11 +189,9 @@ def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: P
         holder.wait()
 
 
+@pytest.mark.threat(15)
 def test_a_users_quota_is_that_users_matter(place: Place, site: Site) -> None:
-    """Over quota a user is refused; the next user of the same image does not get that refusal.
-
-    See docs/threats.md, row 15.
-    """
+    """Over quota a user is refused; the next user of the same image does not get that refusal."""
     size = (place.base / "ready.sqsh").stat().st_size
     rules = RULES._replace(keep=KEEP._replace(user=size + 100))
     alice = site._replace(rules=rules, charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))

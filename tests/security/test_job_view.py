@@ -46,11 +46,9 @@ def done(site: Site, body: str) -> tuple[JobResult, Path]:
     return job, Path(job.output.rpartition("at ")[2].strip()).parent
 
 
+@pytest.mark.threat(17)
 def test_a_job_that_names_another_users_job(site: Site) -> None:
-    """The task prolog reads the view named in the environment, but only if its owner is the user.
-
-    See docs/threats.md, row 17.
-    """
+    """The task prolog reads the view named in the environment, but only if its owner is the user."""
     program = str(site.cluster.prefix / "libexec/warmstart/task-prolog")
     with running(site, BOB) as (job_id, _):
         lie = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": "n1"}
@@ -72,6 +70,7 @@ def test_a_job_that_names_another_users_job(site: Site) -> None:
         assert (site.cluster.run(explain, ALICE).returncode, site.cluster.run(explain, ALICE).stdout) == (1, "")
 
 
+@pytest.mark.threat(17)
 def test_what_root_keeps_is_roots(site: Site) -> None:
     """Users cannot list records, stages, bundles, journals or views, not even by name."""
     site.finish(site.compile_job("copy", ALICE, "n1"))
@@ -97,6 +96,7 @@ def precious(site: Site) -> Path:
     return path
 
 
+@pytest.mark.threat(13)
 @pytest.mark.parametrize(
     "attack",
     [
@@ -120,12 +120,14 @@ def test_a_job_that_leaves_its_cache_in_another_shape(site: Site, attack: str) -
     assert [event["entries"] for event in site.events(job.job_id, "cache.harvested") if event["entries"]] == []
 
 
+@pytest.mark.threat(4)
 def test_a_job_cannot_move_what_is_roots(site: Site) -> None:
     """The run's directory belongs to root, so a job cannot replace its whole cache by a link."""
     job, _ = done(site, 'mv "$WARMSTART_CACHE" "$TMPDIR/away" || echo kept; rm -rf "$WARMSTART_CACHE" || echo kept')
     assert job.output.count("kept\n") == 2
 
 
+@pytest.mark.threat(13)
 def test_a_mount_in_the_workspace(site: Site) -> None:
     """The user's FUSE mount in TMPDIR: the epilog detaches it without entering it, and removes the workspace."""
     target = precious(site)

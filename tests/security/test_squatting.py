@@ -23,9 +23,10 @@ from warmstart.images.user import usage_notes, user_import
 from warmstart.paths import Installation
 from warmstart.policy.schema import Paths
 
-pytestmark = pytest.mark.skipif(
-    os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"
-)
+pytestmark = [
+    pytest.mark.threat(34),
+    pytest.mark.skipif(os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"),
+]
 ALICE = Identity("alice", 64201, 64201)
 REPOSITORY = Path(__file__).parents[2]
 BOB = Identity("bob", 64202, 64202)

@@ -58,6 +58,7 @@ def test_commands_are_found_in_blocks_and_in_prose(tmp_path: Path, monkeypatch: 
     page.write_text(
         "Run `warmstart cache ls`.\n\n"
         "    # warmstart doctor --frob | head\n    sudo warmstart plan --user \\\n      a -z\n"
+        "    srun -N2 warmstart doctor --moot monday\n"
         "\n```\n$ warmstart report --since 7d && warmstart audit -n 5\nwarmstart frobs nothing here\n```\n"
     )
     shown = list(documents.shown(page))
@@ -65,18 +66,38 @@ def test_commands_are_found_in_blocks_and_in_prose(tmp_path: Path, monkeypatch: 
         ("page.md:1", "no command ls"),
         ("page.md:3", "no option --frob"),
         ("page.md:5", "no option -z"),
-        ("page.md:8", ""),
-        ("page.md:8", ""),
+        ("page.md:6", "no option --moot"),
+        ("page.md:9", ""),
+        ("page.md:9", ""),
     ]
 
 
-def test_make_targets_that_are_shown_exist() -> None:
-    """`make demo` and its like."""
+def code(path: Path) -> list[str]:
+    """Return what a document shows as code: the lines of its blocks, without the fences, and `code` of its prose."""
+    shown: list[str] = []
+    for _, line, is_code in documents.lines(path.read_text()):
+        shown += [line] * (not line.lstrip().startswith("```")) if is_code else re.findall(r"`([^`]+)`", line)
+    return shown
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_make_targets_that_are_shown_exist(path: Path) -> None:
+    """`make demo` and its like; `setcap` is one of enroot's."""
     makefiles = [ROOT / "Makefile", *(ROOT / "packaging").rglob("*.mk")]
     targets = set(re.findall(r"^([a-z-]+):", "".join(path.read_text() for path in makefiles), re.MULTILINE))
-    for path in DOCUMENTS:
-        shown = re.findall(r"(?:`|^ {4}(?:\$ )?)make ([a-z-]+)", path.read_text(), re.MULTILINE)
-        assert {*shown} - {"prefix", "setcap"} <= targets, path
+    shown = [target for text in code(path) for target in re.findall(r"\bmake ([a-z][a-z-]*)\b(?!=)", text)]
+    assert {*shown} - {"setcap"} <= targets
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_modules_and_programs_of_the_repository_that_are_shown_exist(path: Path) -> None:
+    """`python -m tests.demo`, `tests/newer/enter`: what a reader may want to start."""
+    for text in code(path):
+        modules = [module.replace(".", "/") for module in re.findall(r"-m ((?:tests|tools|warmstart)\b[\w.]*)", text)]
+        places = [f"hooks/{module}" if module.startswith("warmstart") else module for module in modules]
+        assert not [each for each in places if not (ROOT / f"{each}.py").exists() and not (ROOT / each).is_dir()], text
+        files = re.findall(r"(?:^|(?<=[ =(]))((?:\.ci|packaging|tests|tools)/[\w/.-]*)(?![\w/.{*<-])", text)
+        assert not [each for each in files if not (ROOT / each.rstrip(".,")).exists()], text
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
@@ -111,3 +132,16 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     beside = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
     assert sorted(listed) == sorted({page for page in pages if not page.startswith("adr/")} | beside)
+
+
+def test_every_decision_is_in_the_index_and_has_a_status() -> None:
+    """Under its number and title; a status says since when."""
+    folder = ROOT / "docs/adr"
+    rows = []
+    for path in sorted(folder.glob("0*.md")):
+        title, _, status, *_ = path.read_text().split("\n")
+        number, _, words = title.removeprefix("# ").partition(". ")
+        assert path.name.startswith(f"{number:0>4}-")
+        assert re.match(r"\*\*Status\*\*: (proposed|accepted|superseded by .+), \d{4}-\d\d-\d\d\b", status), path
+        rows.append(f"| [{number}]({path.name}) | {words} |")
+    assert re.findall(r"^\| \[.*", (folder / "index.md").read_text(), re.MULTILINE) == rows

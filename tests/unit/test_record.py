@@ -105,6 +105,7 @@ def test_state_that_cannot_be_read_is_no_bug(
         records.load(str(tmp_path), 7)
 
 
+@pytest.mark.threat(15)
 def test_no_record_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its length is a user's to choose (names of entries): the job goes on with the one before, and is cleaned up."""
     before = a_record()

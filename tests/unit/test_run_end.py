@@ -166,6 +166,7 @@ def test_a_cache_is_hidden_before_it_is_removed(runs: Runs, monkeypatch: pytest.
     assert (run.is_dir(), (run / "cache").exists()) == (True, False)
 
 
+@pytest.mark.threat(21)
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_a_view_that_cannot_be_removed_costs_nothing_else(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, way: str
@@ -185,6 +186,7 @@ def test_a_view_that_cannot_be_removed_costs_nothing_else(
     assert (runs.left(), runs.recorded()) == ([], None)
 
 
+@pytest.mark.threat(21)
 def test_one_deferred_harvest_that_cannot_be_dropped_costs_no_other(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +441,7 @@ def test_an_orphan_that_is_held_stays(orphan: Orphans, monkeypatch: pytest.Monke
     assert orphan.kinds() == []
 
 
+@pytest.mark.threat(27)
 def test_nobody_drops_the_deferred_harvests_of_others(runs: Runs) -> None:
     """Who has most gives way, for the number and for space."""
     policy = runs.context.policy

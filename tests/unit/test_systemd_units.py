@@ -9,6 +9,8 @@ from warmstart.images.imports import requests
 from warmstart.paths import Installation
 from warmstart.session import NODE_INTERVAL_S, STORE_INTERVAL_S
 
+pytestmark = pytest.mark.threat(22)
+
 UNITS = Path(__file__).resolve().parents[2] / "packaging" / "systemd"
 
 

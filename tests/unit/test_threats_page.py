@@ -1,28 +1,56 @@
-"""The threat table names tests that exist."""
+"""Each row of docs/threats.md is shown by tests, which say so themselves (`@pytest.mark.threat(7)`)."""
+
+from __future__ import annotations
 
 import re
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-PAGE = (TESTS.parent / "docs" / "threats.md").read_text()
-FILE = re.compile(r"((?:unit|root|integration|security|crash)/[\w/]+\.py)((?:::\w+(?:\[[\w-]+\])?(?:, )?)*)")
+import pytest
+
+from tests import threats
+
+TEXT = (threats.ROOT / threats.PAGE).read_text()
+ROWS = [int(row) for row in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)]
 
 
-def test_each_test_of_the_page_exists() -> None:
-    """A renamed test takes its row along."""
-    named = FILE.findall(PAGE)
-    missing = []
-    for file, tests in named:
-        text = (TESTS / file).read_text() if (TESTS / file).is_file() else ""
-        names = re.findall(r"::(\w+)", tests) or [""]
-        missing += [f"{file}::{name}" for name in names if f"def {name}" not in text]
-    assert not missing
-    assert len(named) > 20
+def test_each_row_is_shown_by_tests() -> None:
+    """And no test has a row that does not exist."""
+    assert sorted(threats.marks(threats.ROOT)) == ROWS
 
 
 def test_each_row_of_the_table_has_its_section() -> None:
     """No attack of the table is left without what holds it; rows keep their numbers, because comments cite them."""
-    rows = [int(row) for row in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)]
-    assert rows == [int(row) for row in re.findall(r"^## Row (\d+)$", PAGE, re.MULTILINE)]
-    assert rows == sorted(set(rows))
-    assert rows[:20] == list(range(1, 21))
+    assert [int(row) for row in re.findall(r"^## Row (\d+)$", TEXT, re.MULTILINE)] == ROWS
+    assert sorted({*ROWS}) == ROWS
+    assert ROWS[:20] == list(range(1, 21))
+
+
+def test_the_page_is_current() -> None:
+    """`make docs` was run after the last change of a mark."""
+    assert threats.main(["--check"]) == 0
+
+
+def test_marks_are_found_in_tests_and_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old paragraph goes, prose stays, and a row without a test says so."""
+    folder = tmp_path / "tests" / "unit"
+    folder.mkdir(parents=True)
+    (folder / "test_a.py").write_text(
+        "pytestmark = [pytest.mark.threat(1), pytest.mark.sweep]\n"
+        "@pytest.mark.threat(1, 2)\n@pytest.mark.sweep\ndef test_a(): ...\n"
+        "@pytest.mark.threat(2)\ndef test_b(): ...\ndef test_c(): ...\n"
+    )
+    (folder / "test_b.py").write_text("pytestmark = pytest.mark.threat(2)\ndef test_a(): ...\n")
+    page = tmp_path / threats.PAGE
+    page.parent.mkdir()
+    stale = "# Threats\n\n## Row 1\n\nHeld.\n\n**Shown by** `old`.\n\n## Row 2\n\nHeld.\n\n## Row 3\n\nHeld.\n"
+    page.write_text(stale)
+    monkeypatch.setattr(threats, "ROOT", tmp_path)
+    assert threats.main(["--check"]) == 1
+    assert page.read_text() == stale
+    assert threats.main([]) == 0
+    assert page.read_text() == (
+        "# Threats\n\n## Row 1\n\nHeld.\n\n**Shown by** `unit/test_a.py`.\n\n"
+        "## Row 2\n\nHeld.\n\n**Shown by** `unit/test_a.py` (2), `unit/test_b.py`.\n\n"
+        "## Row 3\n\nHeld.\n\n**Shown by** no test.\n"
+    )
+    assert threats.main(["--check"]) == 0

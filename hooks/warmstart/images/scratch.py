@@ -59,7 +59,7 @@ class ScratchUnusable(ResourceError):
 
     code = "import-no-room"
     template = "no room to import an image below {path}: {problem}"
-    hint = "free space where paths.workspace is: an import needs the image three times, unpacked once"
+    hint = "free space where paths.workspace is: it takes the image's layers and the result, with enroot also unpacked"
 
 
 class ScratchBroken(NodeError):

@@ -50,6 +50,7 @@ def test_a_strangers_directory_on_the_way(place: Path, name: str) -> None:
         pass
 
 
+@pytest.mark.threat(13)
 def test_what_is_mounted_in_the_tree_is_detached_and_not_touched(tmp_path: Path, parent: int) -> None:
     """Bind mounts of the same file system, over each other and on a file, keep their sources whole."""
     source, target = tmp_path / "source", tmp_path / "tree" / "bound"
@@ -65,6 +66,7 @@ def test_what_is_mounted_in_the_tree_is_detached_and_not_touched(tmp_path: Path,
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
 
+@pytest.mark.threat(13)
 def test_a_mount_that_can_not_be_detached_is_not_entered(
     tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,12 +37,14 @@ def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
         worker.run(after(5), ids)
 
 
+@pytest.mark.threat(6)
 def test_the_identity_is_taken_for_good() -> None:
     """Real, effective and saved ids change, and no supplementary group stays."""
     with Worker(NOBODY) as worker:
         assert worker.run(after(5), ids) == [65534] * 6
 
 
+@pytest.mark.threat(7)
 def test_a_confined_worker_has_no_network_and_writes_nothing(base: Path) -> None:
     """What parses hostile bytes sees no interface but a loopback that is down, and can't grow a file."""
     open_to_all = base / "file"

@@ -136,6 +136,7 @@ def test_another_repository_and_a_node_that_keeps_none(registry: LayerRegistry, 
     assert sorted(os.listdir(place.directory)) == ["other", "repository"]
 
 
+@pytest.mark.threat(31)
 def test_credentials_are_gone_before_a_layer_is_unpacked(
     registry: LayerRegistry, base: Path, place: LayerPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +237,7 @@ def make_directory(path: Path) -> None:
     (path / "deep").mkdir(parents=True)
 
 
+@pytest.mark.threat(31)
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("spoil", [truncate, change, lead_elsewhere, make_fifo, make_directory])
 def test_only_what_the_manifest_says_is_used(place: LayerPlace, spoil: Callable[[Path], None], is_open: bool) -> None:
@@ -259,6 +261,7 @@ def test_a_layer_with_another_name_is_not_used(place: LayerPlace) -> None:
         assert found.check([good], after(9), lambda _: None) == []
 
 
+@pytest.mark.threat(31)
 def test_what_programs_left_besides_layers_goes(place: LayerPlace) -> None:
     """Unfinished downloads, an index that names something else, links in the place of directories."""
     good = put(place, b"good" * 1000)

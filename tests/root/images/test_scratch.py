@@ -59,6 +59,7 @@ def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "n1") == []
 
 
+@pytest.mark.threat(12)
 def test_nobody_keeps_the_disk_full(tmp_path: Path) -> None:
     """Whoever holds the mount, as a process that an import left behind could: what layers expanded to is freed."""
     with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS) as work:
@@ -73,6 +74,7 @@ def test_nobody_keeps_the_disk_full(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "n1") == []
 
 
+@pytest.mark.threat(25)
 def test_unmounting_writes_nothing(tmp_path: Path) -> None:
     """Neither after an import nor after a killed one: its file system is shut down first (docs/threats.md, row 25)."""
     with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS) as work:
@@ -91,6 +93,7 @@ def test_unmounting_writes_nothing(tmp_path: Path) -> None:
     os.close(left)
 
 
+@pytest.mark.threat(25)
 def test_only_its_own_file_system_is_shut_down(base: Path) -> None:
     """Not the node's, and not another one that is mounted in its place."""
     with scratch.opened(str(base), "n1", "r1", ROOT, CAPS) as one:
@@ -105,6 +108,7 @@ def test_only_its_own_file_system_is_shut_down(base: Path) -> None:
             os.close(other_file)
 
 
+@pytest.mark.threat(25)
 def test_a_file_system_that_cannot_be_shut_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is unmounted by a child, which is left behind if that takes too long."""
     monkeypatch.setattr(loops, "is_attached", lambda *_: False)
@@ -136,6 +140,7 @@ cut -d' ' -f5 /proc/self/mountinfo
 """
 
 
+@pytest.mark.threat(31)
 def test_imports_do_not_see_each_other(base: Path) -> None:
     """Neither in mountinfo nor by a name that somebody told: not their scratches, not their layers.
 
@@ -186,6 +191,7 @@ def test_only_a_download_writes_where_layers_are_kept(base: Path) -> None:
         assert sorted(os.listdir(mine.path)) == ["False", "blobs"]
 
 
+@pytest.mark.threat(31)
 def test_what_an_import_put_in_the_place_of_its_layers(base: Path) -> None:
     """A link there leads nowhere: the next program does not start."""
     account = Identity("importer", 60001, 60001)
@@ -203,6 +209,7 @@ def test_what_an_import_put_in_the_place_of_its_layers(base: Path) -> None:
             )  # fmt: skip
 
 
+@pytest.mark.threat(12)
 def test_other_users_do_not_reach_the_mount(base: Path) -> None:
     """They read its name in /proc/self/mountinfo, and O_PATH asks for no more than a way there."""
     importer, stranger = Identity("importer", 60001, 60001), Identity("stranger", 60002, 60002)

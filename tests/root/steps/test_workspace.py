@@ -22,6 +22,8 @@ from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull
 
+pytestmark = pytest.mark.threat(12)
+
 JOB = 64201
 SIZE, FILES = 32 << 20, 2000
 MOST = SIZE + (20 << 20)  # with the file system's reserve
@@ -106,6 +108,7 @@ def test_its_end_frees_the_space_whoever_holds_it(context: Context, monkeypatch:
     os.close(disk)
 
 
+@pytest.mark.threat(25)
 def test_only_the_workspaces_own_file_system_is_shut_down(context: Context, base: Path) -> None:
     """Not one on a loop device that somebody else mounted in its place."""
     other = base / "other"

@@ -77,6 +77,7 @@ def test_any_fields_make_one_line(journal_dir: str, fields: dict[str, object]) -
     os.close(journal._fd)
 
 
+@pytest.mark.threat(17)
 def test_a_job_is_shown_its_own_events(journal_dir: str) -> None:
     """What concerns other jobs, the node or the policy is not shown, and no half line."""
     journal = Journal(journal_dir, FIELDS)

@@ -211,6 +211,7 @@ def test_lock_of_another_flush_delays_but_never_prevents(
         assert flush(journal_dir, str(log)) == 2
 
 
+@pytest.mark.threat(22)
 def test_readers_of_the_log_hold_up_no_flush(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site may let users read the log, and whoever can open a file can lock it; the journals' directory is 0700."""
     locked = []
@@ -268,6 +269,7 @@ def test_a_journal_of_zeros_tells_its_hook_from_its_name(journal_dir: str, log: 
     assert (damaged["hook"], damaged["run_id"], damaged["bytes"]) == ("prolog-slurmctld", "ff", 100)
 
 
+@pytest.mark.threat(20)
 def test_control_characters_are_visible_and_no_line_can_be_faked(journal_dir: str, log: Path) -> None:
     """Escapes, bidi marks and newlines in users' text reach nobody's terminal, not even by `jq -r`."""
     finished(journal_dir, image="a\x1b[2J\n\u202eb\x9b", **{"k\x07": ["\x7f"]})

@@ -116,6 +116,7 @@ def test_a_refused_job_is_status_1_with_the_sentence_it_would_get(
     assert code is None or verdict["code"] == code
 
 
+@pytest.mark.threat(20)
 def test_escapes_in_a_comment_do_not_reach_the_terminal(site: Installation) -> None:
     """Control characters of a user's text are shown as escapes."""
     result = run(site, *NOBODY, "--comment", "\x1b[2Jhello\n")

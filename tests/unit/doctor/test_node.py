@@ -70,6 +70,7 @@ def test_a_good_policy(site: Installation) -> None:
     assert set(policy_statuses(site).values()) == {"ok"}
 
 
+@pytest.mark.threat(19)
 def test_a_broken_edit_is_critical_and_says_why(site: Installation) -> None:
     """The last good policy is in force, perhaps with withdrawn rights."""
     Path(site.policy).write_text(POLICY.replace("registries", "registeries"))
@@ -87,6 +88,7 @@ def test_no_policy_is_critical(tmp_path: Path) -> None:
     assert (found["node"], found["store"]) == ("unknown", "unknown")
 
 
+@pytest.mark.threat(19)
 def test_a_policy_that_others_can_write(site: Installation) -> None:
     """The file or its directory: either makes them root."""
     Path(site.policy).chmod(0o666)
@@ -332,6 +334,7 @@ def test_stuck_and_failed_imports_are_told(here: Node) -> None:
     assert (found.status, "import of image reg.io/a:1 on node n1 was given up" in found.found) == ("advice", True)
 
 
+@pytest.mark.threat(22)
 def test_overdue_maintenance_is_told(here: Node) -> None:
     """Three intervals after the last success; on a new node after three intervals without one."""
     assert one(node.maintenance, here).status == "ok"  # no hook has run here

@@ -18,6 +18,8 @@ from warmstart.entry.hook import DRAINS, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError
 from warmstart.slurm import commands
 
+pytestmark = pytest.mark.threat(37)
+
 
 class SampleMisread(NodeError):
     """A fault that is none."""

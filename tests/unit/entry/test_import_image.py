@@ -169,6 +169,7 @@ def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: p
     assert requests.keys(entry_site.paths.imports) == []
 
 
+@pytest.mark.threat(39)
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -125,6 +125,7 @@ def test_what_jobs_ask_for_is_what_their_prologs_would_obtain(site: EntrySite) -
     assert wanted_by_jobs(unproven, [job])[0][0].charged == Charged("alice", ALICE, "")
 
 
+@pytest.mark.threat(40)
 @pytest.mark.parametrize(
     ("change", "refused"),
     [
@@ -185,6 +186,7 @@ def test_private_images_come_from_their_own_store(site: EntrySite) -> None:
     assert prefetch.wanted_by_policy(policy) == [Wanted(parse("reg.example.com/team/app:1"), "team")]
 
 
+@pytest.mark.threat(40)
 def test_a_thousand_hostile_comments_cost_little(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one user a hundred jobs are read and sixteen images looked up; the other user's image has its turn."""
     read: list[str] = []

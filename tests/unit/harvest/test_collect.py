@@ -191,6 +191,7 @@ def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
     assert len(harvest.staged()) == 3
 
 
+@pytest.mark.threat(15)
 def test_no_more_bytes_than_the_limit(harvest: Harvest) -> None:
     """The entry that would exceed the limit leaves nothing in the stage."""
     harvest.write(a_1=b"x" * 60, b_1=b"x" * 30, b_2=b"x" * 30, c_1=b"x")
@@ -224,6 +225,7 @@ def test_only_directories_that_were_seen_whole_count(harvest: Harvest) -> None:
     assert (list(found.entries), found.truncated) == (["a/e"], scan.TOO_MANY_NAMES)
 
 
+@pytest.mark.threat(15)
 def test_names_are_bounded_by_their_length_too(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The total length of names is bounded, because root keeps them in memory and a manifest has a limit."""
     monkeypatch.setattr(scan, "MOST_NAME_BYTES", 100)
@@ -232,6 +234,7 @@ def test_names_are_bounded_by_their_length_too(harvest: Harvest, monkeypatch: py
     assert (found.entries, found.truncated) == ({}, scan.TOO_MANY_NAMES)
 
 
+@pytest.mark.threat(15, 24)
 def test_no_more_than_a_manifest_can_say(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A harvest ends before its manifest becomes too long to publish or to spool."""
     harvest.write(**{f"{'n' * 100}{number}_1": b"x" for number in range(9)})
@@ -375,6 +378,7 @@ def test_a_writer_is_waited_for_until_the_deadline(tree: Tree, tmp_path: Path) -
     assert (tmp_path / "f.lock").exists()
 
 
+@pytest.mark.threat(16)
 @pytest.mark.parametrize("kind", ["link", "fifo", "hard link", "directory"])
 def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: str) -> None:
     """Root follows no link, does not wait for a FIFO's writer, and locks no file of another user."""

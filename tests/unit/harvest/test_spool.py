@@ -77,6 +77,7 @@ def add(base: Path, uid: int, size: int, limit: int) -> list[str]:
     return [name.split(".")[1] for name in dropped]
 
 
+@pytest.mark.threat(27)
 def test_nobody_pushes_others_out_of_the_spool(tmp_path: Path) -> None:
     """Who has most gives way, with one large bundle or many small ones."""
     add(tmp_path, 1, 10_000, 1 << 20)
@@ -88,6 +89,7 @@ def test_nobody_pushes_others_out_of_the_spool(tmp_path: Path) -> None:
     assert add(tmp_path, 4, 10_000, 45_000) == ["2"]
 
 
+@pytest.mark.threat(27)
 def test_a_description_counts_in_the_spool(tmp_path: Path) -> None:
     """A job chooses the names in it, and many long ones are larger than their bundle."""
     long = {f"{number}{'x' * 200}": {f"{number}{'x' * 200}": File(3, "ab" * 32, 17)} for number in range(100)}

@@ -388,6 +388,7 @@ def test_a_passed_deadline_leaves_the_rest_for_the_next_call(tmp_path: Path, par
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.threat(21)
 def test_a_tree_goes_where_no_directory_can_be_moved(
     tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +410,7 @@ def test_a_tree_goes_where_no_directory_can_be_moved(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.threat(21)
 def test_a_directory_that_is_moved_meanwhile_costs_its_new_place_nothing(
     tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_reboot_frees_everything(ledger: str) -> None:
     assert names(ledger) == sorted(map(str, old))
 
 
+@pytest.mark.threat(18)
 @pytest.mark.usefixtures("every_port_free")
 def test_a_user_holds_so_many_and_no_more(ledger: str) -> None:
     """Over all jobs of the host; another user's are not counted."""

@@ -13,6 +13,8 @@ from warmstart.host import space
 from warmstart.host.files import opened_dir
 from warmstart.host.space import Held, Reservation, fair_order
 
+pytestmark = pytest.mark.threat(23)
+
 MIB = 1 << 20
 
 
@@ -108,6 +110,7 @@ def test_a_disk_without_inodes_has_no_room(monkeypatch: pytest.MonkeyPatch) -> N
     assert space.room("/") > 0
 
 
+@pytest.mark.threat(27)
 def test_who_holds_most_gives_way() -> None:
     """Of theirs the first one goes, as long as they have most; equal ones take turns from the oldest."""
     items = [Held("b", 3), Held("a", 1), Held("a", 5), Held("a", 5), Held("c", 2)]

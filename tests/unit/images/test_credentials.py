@@ -59,6 +59,7 @@ def test_a_link_or_nothing_is_refused(tmp_path: Path) -> None:
             login_at(str(tmp_path / name), "reg.io")
 
 
+@pytest.mark.threat(1)
 @pytest.mark.parametrize(
     "secret",
     [

@@ -67,6 +67,7 @@ def test_takes_what_people_write(text: str, canonical: str) -> None:
     assert parse(text).canonical() == canonical
 
 
+@pytest.mark.threat(1)
 @pytest.mark.parametrize(("text", "problem"), REFUSED.items())
 def test_refuses_with_a_plain_sentence(text: str, problem: str) -> None:
     """What is no reference is refused, and the error says which part is wrong."""
@@ -76,6 +77,7 @@ def test_refuses_with_a_plain_sentence(text: str, problem: str) -> None:
     assert str(raised.value).isprintable()
 
 
+@pytest.mark.threat(1)
 @given(LIKELY | st.from_regex(r"(docker://)?[a-z.]{1,9}(:[0-9]{1,5})?[/#][a-z0-9._/-]{1,9}(:\w{1,9})?", fullmatch=True))
 @example("docker://docker://a")
 @example("0#0")

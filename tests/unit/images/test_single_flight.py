@@ -137,6 +137,7 @@ def test_a_definitive_failure_is_remembered(site: Site, monkeypatch: pytest.Monk
     assert raised.value.fields == {"image": "reg.io/a"}
 
 
+@pytest.mark.threat(15)
 def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry that was down is asked again by the next one."""
     asked = []

@@ -86,6 +86,7 @@ def test_one_namespace_that_fails_is_told(
     assert [event["step"] for event in entry_site.events("step.failed")] == ["store"]
 
 
+@pytest.mark.threat(24)
 def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
     entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ RIGHTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.threat(3, 9)
 @pytest.mark.parametrize(("rule", "refusal"), RIGHTS)
 def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> None:
     """What reads or publishes above the user scope rests on verified attributes (docs/threats.md, rows 3 and 9)."""

@@ -117,6 +117,7 @@ def test_groups_are_looked_up_once_and_last(policy_of: Make) -> None:
     assert calls == [1]
 
 
+@pytest.mark.threat(20)
 def test_reasons_are_ascii_whatever_a_user_wrote(policy_of: Make) -> None:
     """Free text in an account reaches no terminal raw (docs/threats.md, row 20)."""
     policy = policy_of("  - {name: a, match: {account: ml}}\n")
@@ -141,6 +142,7 @@ def test_later_rules_add_to_earlier_ones(policy_of: Make) -> None:
     assert (grant.scope, grant.reason) == ("site", "")
 
 
+@pytest.mark.threat(9)
 @pytest.mark.parametrize(
     ("rules", "job", "read", "publish"),
     [
@@ -180,6 +182,7 @@ def test_scopes(policy_of: Make, rules: str, job: Job, read: list[str], publish:
         assert max(ranks) <= order.index(grant.publish_scope.split("-")[0])
 
 
+@pytest.mark.threat(3)
 def test_a_claimed_account_is_no_scope(compiled_of: Compile) -> None:
     """A site that enforces no associations has no account scope, not even between site and user."""
     text = HEAD.replace("trust: {account: enforced}\n", "") + SITE
@@ -221,6 +224,7 @@ def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
     assert granted(policy, JOB).env == {}
 
 
+@pytest.mark.threat(14)
 @pytest.mark.parametrize(
     ("rules", "read", "publish"),
     [
@@ -259,6 +263,7 @@ def test_scope_keys_are_one_plain_name(policy_of: Make, account: str, key: str) 
     assert grant.read_scopes[0] == key
 
 
+@pytest.mark.threat(20)
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_two_accounts_have_two_scope_keys(one: str, other: str) -> None:
     """Escaping loses nothing."""
@@ -353,6 +358,7 @@ images:
 """
 
 
+@pytest.mark.threat(10)
 @pytest.mark.parametrize(
     ("repository", "groups", "partition", "name"),
     [

@@ -41,6 +41,7 @@ def test_a_file_that_others_can_write_is_refused(site: Site, name: str, mode: in
     assert str(error).startswith(f"{site.etc / name}: can be written")
 
 
+@pytest.mark.threat(19)
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
 @pytest.mark.parametrize("name", [".", "conf.d"])
 def test_a_directory_that_others_can_write_is_refused(site: Site, name: str, mode: int) -> None:

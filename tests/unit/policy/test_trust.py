@@ -23,6 +23,8 @@ from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant, combine, matching, private_repository
 from warmstart.policy.refresh import current
 
+pytestmark = pytest.mark.threat(36)
+
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml")
 PUBLISHER = JOB._replace(uid=1501, user="svc_ml")
 RULES = """\

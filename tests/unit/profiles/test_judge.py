@@ -19,6 +19,8 @@ from warmstart.profiles.defined import DefinedProfile
 from warmstart.profiles.entry_files import EntryFiles
 from warmstart.profiles.judge import judge
 
+pytestmark = pytest.mark.threat(7)
+
 
 def write_entry(stage: Path) -> dict[str, list[str]]:
     """Put a good Numba entry on the stage."""
@@ -45,6 +47,7 @@ def endless(_files: EntryFiles) -> None:
                 pass
 
 
+@pytest.mark.threat(30)
 def test_an_entry_that_takes_too_long_is_invalid(stage: Path, stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are still judged, and no timer is left."""
     entries = write_entry(stage)

@@ -59,6 +59,7 @@ def test_a_merged_bundle_has_bounds() -> None:
     assert maintenance.mergers(found, 3, 10) == []
 
 
+@pytest.mark.threat(24)
 def test_what_no_bundle_may_name_is_not_merged() -> None:
     """The merged bundle could not be published."""
     found = [listed(age, f"e{age}", size=age, weight=MOST_PER_BUNDLE // 3) for age in (1, 2, 3, 4)]

@@ -51,6 +51,7 @@ def week() -> str:
     return page(summarize(runs(sample_log.lines(500))), "2026-02-09T06:00:00Z")
 
 
+@pytest.mark.threat(20)
 def test_it_is_self_contained(week: str) -> None:
     """No script, no link, no image, no font, and a policy that forbids them."""
     checked = Checked(week)
@@ -77,6 +78,7 @@ def test_it_has_every_section(week: str) -> None:
     assert "Time saved counts image imports only" in week
 
 
+@pytest.mark.threat(20)
 def test_names_are_text() -> None:
     """Users choose image references, and so what is in them."""
     hostile = '"><script>alert(1)</script>'

@@ -172,6 +172,7 @@ def listing(copy: Copy) -> str:
     return copy.path.replace(".sqsh", ".files.json")
 
 
+@pytest.mark.threat(24)
 def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     """With all that describes it, which counts; no more than has to, and one of the last hour never."""
     offers = [node.publish(name, content=name.encode() * 10) for name in "abc"]
@@ -189,6 +190,7 @@ def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), 0, 0.0) == 0
 
 
+@pytest.mark.threat(27)
 def test_nobody_pushes_the_copies_of_others_out(node: Node) -> None:
     """Copies of the scope that has most go first, though others were not used for longer."""
     node.directory.mkdir(mode=0o700)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from warmstart.seed import overlay
 from warmstart.seed.overlay import Layer
 
 
+@pytest.mark.threat(8)
 @given(
     st.lists(st.sets(PATHS, min_size=1), min_size=1, max_size=5),
     st.sets(PATHS, max_size=3),
@@ -37,6 +39,7 @@ def test_an_entry_is_seen_as_one_bundle_has_it(
     assert merged([(n, bundles[n]) for n, _ in found], view.hidden) == expected
 
 
+@pytest.mark.threat(8)
 @given(st.lists(ODD_PATHS, min_size=2, max_size=4), st.lists(st.sampled_from(RULES), min_size=4))
 def test_bundles_that_disagree_on_entries_are_never_mixed(
     bundles: list[set[str]], rules: list[Callable[[str], str]]

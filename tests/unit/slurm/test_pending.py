@@ -10,6 +10,8 @@ import pytest
 from warmstart.slurm import pending
 from warmstart.slurm.pending import LONGEST_COMMENT, LONGEST_LINE, MOST, PendingJob, SubmitLine
 
+pytestmark = pytest.mark.threat(40)
+
 JOB = PendingJob(7, 2001, 2001, "c1", "main", "team", "high", "a100&nvme", "train", 0, "warmstart: image=a:1")
 # As 22.05 writes a job, and as 25.11 does; each has a hundred further keys.
 OLD = {

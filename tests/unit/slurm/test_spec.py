@@ -23,6 +23,8 @@ from warmstart.slurm import spec
 from warmstart.slurm.spec import Spec, SpecUnusable
 from warmstart.store.client import StoreClient
 
+pytestmark = pytest.mark.threat(14)
+
 JOB = a_job(cluster="c1", restarts=1)
 ME = Identity("me", os.getuid(), os.getgid())
 

@@ -181,6 +181,7 @@ def test_what_slurm_cannot_carry_is_refused(context: Context, name: str, value: 
 VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=60)
 
 
+@pytest.mark.threat(17)
 @given(value=VALUES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, tmp_path: Path, value: str) -> None:

@@ -18,6 +18,8 @@ from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull, WorkspaceUnusable
 
+pytestmark = pytest.mark.threat(34)
+
 OPTIONS = Options(("numba", "inductor"))
 JOB, GROUP = (64201, 64201) if os.getuid() == 0 else (os.getuid(), os.getgid())
 CALLS = ("mkdir", "chown", "fchmod", "open")
@@ -47,6 +49,7 @@ def short(tmp_path: Path) -> Iterator[tuple[Context, Path]]:
         yield context._replace(record=context.record._replace(workspace=base)), Path(base)
 
 
+@pytest.mark.threat(4)
 def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path]) -> None:
     """The layout of docs/architecture.md, On a node, and variables that point there; `seed` gives the cache away."""
     context = short[0]._replace(record=short[0].record._replace(uid=JOB, gid=GROUP))

@@ -21,6 +21,8 @@ from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
 from warmstart.store.manifest import ManifestUnreadable
 
+pytestmark = pytest.mark.threat(15)
+
 
 def offered(store: Path, *scopes: str) -> Offers:
     """Return the offers for a job that may read these scopes."""
@@ -55,6 +57,7 @@ def test_a_published_bundle_is_offered_and_fetched(tmp_path: Path) -> None:
     assert found == draft("a", "b").entries
 
 
+@pytest.mark.threat(8)
 def test_an_entry_comes_from_one_bundle_the_oldest(tmp_path: Path) -> None:
     """If two bundles have the same entry, the younger provides only what the older lacks."""
     publish(tmp_path, "a", "b", content=b"1")
@@ -64,6 +67,7 @@ def test_an_entry_comes_from_one_bundle_the_oldest(tmp_path: Path) -> None:
     assert [offer.whole for offer in found.offers] == [True, False]
 
 
+@pytest.mark.threat(8)
 def test_the_more_trusted_scope_goes_first_though_younger(tmp_path: Path) -> None:
     """Age decides only within a scope."""
     publish(tmp_path, "a", "b", scope="user-1", content=b"1")
@@ -108,6 +112,7 @@ def forged(**changes: object) -> bytes:
     return json.dumps({"format": 1, "bundles": [listed | {"replaces": []} | changes], "refused": {}}).encode()
 
 
+@pytest.mark.threat(6)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -228,6 +233,7 @@ def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: py
     assert opened == [blocked, os.path.join(namespace(tmp_path).path, index.NAME)]
 
 
+@pytest.mark.threat(16)
 def test_publishing_works_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks only save work (docs/architecture.md, rule 1): publishing works with a free, a held or no lock."""
     holder = locks.try_lock(str(tmp_path / "locks"), "x")

@@ -20,6 +20,8 @@ from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable
 from warmstart.store.rendezvous import Answer
 
+pytestmark = pytest.mark.threat(6)
+
 SHA = "ab" * 32
 BUNDLE = "20260101T000000.000000Z-abababababababab"
 AN_OFFER = Offer("user-1", BUNDLE, SHA, 1, ["a"], True)
@@ -75,6 +77,7 @@ def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: 
     assert client.remove(where, [str(made[0])], after(10)) == [made[0]]
 
 
+@pytest.mark.threat(24)
 def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClient) -> None:
     """Its process is killed; the run goes on with the next namespace, and no other host begins one."""
     assert client.lock(after(10))

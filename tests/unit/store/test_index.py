@@ -130,6 +130,7 @@ def test_a_changed_entry_takes_the_place_of_what_its_job_was_seeded_with(shop: S
     assert shop.known() == ["f", "g"]
 
 
+@pytest.mark.threat(8)
 def test_who_was_overtaken_takes_no_ones_place(shop: Shop) -> None:
     """If two jobs were seeded with the same version, the second one's is left out."""
     shop.publish(f="v1")
@@ -167,6 +168,7 @@ def test_a_late_version_in_a_bundle_covers_nobody(shop: Shop) -> None:
     assert shop.seen() == {"f": "v2", "g": "g2"}
 
 
+@pytest.mark.threat(8)
 def test_a_users_own_scope_supersedes_the_others_for_that_user_alone(shop: Shop) -> None:
     """A version or a removal in a user's scope hides the site's entry from this user, and from nobody else."""
     shop.publish(SITE, f="v1", g="g1", user="s")
@@ -185,6 +187,7 @@ def test_what_a_users_bundle_covers_it_provides(shop: Shop) -> None:
     assert shop.seen(SITE, OWN) == {"f": "mine", "e": "mine", "g": "mine", "h": "site"}
 
 
+@pytest.mark.threat(8)
 def test_a_shared_scope_supersedes_only_its_own(shop: Shop) -> None:
     """What a more trusted scope provides comes first for its readers, whatever a job of the account changed."""
     shop.publish(SITE, f="v1", user="s")
@@ -215,6 +218,7 @@ def test_removing_the_newest_leaves_its_entry_cold(shop: Shop) -> None:
     assert shop.seen() == {"g": "g1"}
 
 
+@pytest.mark.threat(8)
 def test_a_blocked_users_version_gives_way_to_the_one_before(shop: Shop) -> None:
     """An administrator blocks the user: then neither entries nor removals of that user count."""
     shop.publish(SITE, f="v1", g="g1")

@@ -40,6 +40,7 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
     }
 
 
+@pytest.mark.threat(24)
 def test_names_close_to_their_bound_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's least recently used bundles of that namespace go, before a harvest is refused."""
     monkeypatch.setattr(maintenance, "MOST_PER_USER", 100)
@@ -123,6 +124,7 @@ def emptied(store: Path, scope: str = "user-1") -> Path:
 LATER = time.time() + 2 * maintenance.DAY
 
 
+@pytest.mark.threat(32)
 def test_an_empty_namespace_goes_after_a_day(tmp_path: Path) -> None:
     """With its index, its locks, and directories above it that are empty then. A new publisher makes it again."""
     path = emptied(tmp_path)
@@ -138,6 +140,7 @@ def test_an_empty_namespace_goes_after_a_day(tmp_path: Path) -> None:
     assert maintenance.namespaces(str(tmp_path), "user-1") == [namespace(tmp_path)]
 
 
+@pytest.mark.threat(32)
 @pytest.mark.parametrize("content", ["bundle", ".tmp-n1-x", "quarantine/x.json"])
 def test_a_namespace_that_has_anything_stays(tmp_path: Path, content: str) -> None:
     """A bundle, a file that is being written, or evidence of damage."""
@@ -151,6 +154,7 @@ def test_a_namespace_that_has_anything_stays(tmp_path: Path, content: str) -> No
     assert (path / "locks").is_dir()
 
 
+@pytest.mark.threat(32)
 def test_a_publisher_that_comes_meanwhile_keeps_the_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory that is not empty any more stays, and its index is made again."""
     emptied(tmp_path)

@@ -35,6 +35,7 @@ def test_a_manifest_survives_being_written_down() -> None:
     assert manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)) == A_MANIFEST
 
 
+@pytest.mark.threat(24)
 def test_a_file_that_begins_as_its_entry_is_written_without() -> None:
     """As documented: `/` stands for the entry's name."""
     assert json.loads(manifest.encode(A_MANIFEST))["entries"] == {
@@ -64,6 +65,7 @@ def test_what_a_newer_release_added_is_ignored() -> None:
     assert manifest.decode(bundle, added) == manifest.decode(bundle, changed())
 
 
+@pytest.mark.threat(6)
 @pytest.mark.parametrize(
     "data",
     [

@@ -13,6 +13,8 @@ from warmstart.store import bundles, index, manifest
 from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.manifest import Draft, File
 
+pytestmark = pytest.mark.threat(24)
+
 
 def long_names(count: int, *, user: str = "a", mark: str = "") -> Draft:
     """Return a draft of entries whose names are almost as long as they may be, with one file each."""

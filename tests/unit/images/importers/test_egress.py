@@ -20,6 +20,8 @@ from warmstart.images.importers.egress import DestinationRefused, Destinations, 
 from warmstart.images.importers.egress import parse as parse_request
 from warmstart.images.reference import parse
 
+pytestmark = pytest.mark.threat(11)
+
 
 @pytest.mark.parametrize(
     "address",
@@ -42,6 +44,7 @@ def test_public(address: str) -> None:
     assert is_public(address)
 
 
+@pytest.mark.threat(35)
 @pytest.mark.parametrize(
     ("host", "port", "named"),
     [
@@ -68,6 +71,7 @@ def test_what_the_policy_names(host: str, port: int, named: bool) -> None:
     assert Destinations.of(parse("reg.io:5000/a:1"), reach).is_trusted(host, port) is named
 
 
+@pytest.mark.threat(35)
 @pytest.mark.parametrize(
     ("port", "named"), [(443, True), (80, True), (22, False), (5432, False), (6379, False), (8443, False)]
 )
@@ -76,6 +80,7 @@ def test_a_registry_without_a_port_is_its_default_ports(port: int, named: bool) 
     assert Destinations.of(parse("reg.io/a:1"), Reach()).is_trusted("reg.io", port) is named
 
 
+@pytest.mark.threat(35)
 def test_a_redirect_to_another_port_of_the_registry_connects_to_nothing() -> None:
     """Its host is the site's, and the service there trusts whoever is inside."""
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -30,6 +30,8 @@ from warmstart.images.importers.enroot import Enroot
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch, ScratchUnusable
 
+pytestmark = pytest.mark.threat(11)
+
 DIGEST = f"sha256:{'ab' * 32}"
 
 
@@ -257,6 +259,7 @@ def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch:
     assert seen == [False, False]
 
 
+@pytest.mark.threat(31)
 def test_the_login_is_gone_before_layers_are_unpacked(
     programs: Programs, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.reference import parse
 from warmstart.images.scratch import Caps, ImageTooLarge, Scratch, ScratchUnusable
 
+pytestmark = pytest.mark.threat(1)
+
 DIGEST = f"sha256:{'ab' * 32}"
 SCRATCH = Scratch("/scratch", -1, CAPS)
 IMPORTER = oci.Oci(Identity("warmstart-import", 64211, 64211), ("reg.io:5000",))

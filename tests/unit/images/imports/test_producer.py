@@ -23,6 +23,8 @@ from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.published import Producer
 
+pytestmark = pytest.mark.threat(11)
+
 
 @pytest.fixture
 def result_directory(tmp_path: Path) -> Iterator[int]:

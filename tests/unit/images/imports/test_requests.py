@@ -55,6 +55,7 @@ def age(queue: Queue, key: str, seconds: float) -> None:
     requests._write(queue.directory, request._replace(tried=request.tried - seconds))
 
 
+@pytest.mark.threat(39)
 def test_a_request_is_roots_alone_and_written_once(queue: Queue) -> None:
     """The hooks of a node that want the same image have the same request; the first one's stays."""
     request = asked_for("a")
@@ -80,6 +81,7 @@ def test_a_key_names_image_kind_store_and_node() -> None:
     assert not requests.is_key("../../etc/passwd")
 
 
+@pytest.mark.threat(38)
 def test_one_user_has_a_bounded_number(queue: Queue) -> None:
     """The next one is told why it waits; other users still get theirs in."""
     for number in range(MOST_PER_USER):
@@ -99,6 +101,7 @@ def test_as_many_start_as_there_are_slots(queue: Queue, started: list[str]) -> N
     assert len(started) == 2
 
 
+@pytest.mark.threat(38)
 def test_users_take_turns(queue: Queue, started: list[str]) -> None:
     """Whoever asks for many images lets those who come later go first with theirs."""
     for number, name in enumerate(("a1", "a2", "a3")):
@@ -190,6 +193,7 @@ def test_a_clock_that_steps_stops_nothing(
     assert request.is_expired(7200) == (step_s < 0)
 
 
+@pytest.mark.threat(38)
 def test_what_is_over_is_abandoned(queue: Queue) -> None:
     """Unless somebody works on it; a damaged request goes, too."""
     old, live, new = asked_for("old", ago_s=7300), asked_for("live", ago_s=7300), asked_for("new")

@@ -186,6 +186,7 @@ def test_takes_and_gives_back_and_never_unlinks(tmp_path: Path) -> None:
     assert path.stat().st_ino == inode
 
 
+@pytest.mark.threat(16)
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory", "hard link", "nowhere"])
 def test_what_is_no_plain_file_is_no_lock_and_no_hang(tmp_path: Path, kind: str) -> None:
     """A FIFO, a link, a directory, a second name, a missing directory: each is said, none is followed or waited for."""

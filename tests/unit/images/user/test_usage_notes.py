@@ -99,6 +99,7 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     assert len(worker.calls) == 1
 
 
+@pytest.mark.threat(29)
 def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
     """While the job runs maintenance makes the mark again; the lease of hooks' marks is longer."""
     week = 7 * uses.DAY
@@ -116,6 +117,7 @@ def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
     assert eviction.evict(str(store), NAME, week, "")
 
 
+@pytest.mark.threat(29)
 def test_the_notes_of_one_user_protect_so_many_images(store: Path, run: Path) -> None:
     """On all nodes together. Another user's notes and the hooks' own marks still count."""
     names = [f"{number:064x}.x86_64.oci1" for number in range(uses.MOST_SERVED + 10)]

@@ -48,6 +48,7 @@ def with_more_segments(library: bytes, count: int) -> bytes:
     return bytes(longer)
 
 
+@pytest.mark.threat(30)
 @pytest.mark.parametrize("count", [1, 6_000])
 def test_a_library_has_one_dynamic_segment(reason: Reason, count: int) -> None:
     """6,000 that all name the same 64 KiB kept the validator busy for seconds."""
