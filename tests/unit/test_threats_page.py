@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import threats
+from tools import threats
 
 TEXT = (threats.ROOT / threats.PAGE).read_text()
 ROWS = [int(row) for row in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)]
