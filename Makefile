@@ -74,7 +74,7 @@ shellcheck:
 		packaging/package/remove packaging/package/postrm \
 		packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
 		packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
-		tests/fakes/enroot tests/newer/build tests/newer/enter \
+		tests/fakes/enroot tests/newer/build tests/newer/enter tests/newer/with-slurm \
 		tests/packages/bare tests/packages/fresh .ci/run
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
