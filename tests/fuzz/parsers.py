@@ -6,10 +6,8 @@ the store's owner wrote, where a disk may have damaged it. tests/unit/test_forei
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
-import http.client
 import io
 import json
 import os
@@ -23,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn, cast
+from typing import NamedTuple
 
 from tests.support import cache_files
 from tests.support.bundles import draft
@@ -41,8 +39,7 @@ from warmstart.harvest.spool import Spooled
 from warmstart.host import ports, tar, wire, worker
 from warmstart.host.files import opened_dir
 from warmstart.images import credentials, reference, squashfs
-from warmstart.images.importers import egress, flatten, manifest, registry
-from warmstart.images.importers.egress import Destinations
+from warmstart.images.importers import egress, flatten, manifest
 from warmstart.images.imports import requests
 from warmstart.images.store import layout, published, requeued
 from warmstart.job import from_environment
@@ -179,23 +176,6 @@ def _head(data: bytes) -> object:
         other.shutdown(socket.SHUT_WR)
         head, _ = egress._read_head(one)
         return egress.parse(head)
-
-
-class _Unreachable:
-    """Destinations of which none is reached."""
-
-    def connect(self, host: str, port: int, seconds: float) -> NoReturn:
-        """Refuse."""
-        raise OSError(errno.ECONNREFUSED, f"{host}:{port} in {seconds} s")
-
-
-def _challenge(data: bytes) -> object:
-    """Read a registry's demand for a token, which names another server; nothing is asked."""
-    answer = registry._Answer(401, {"www-authenticate": data.decode("latin-1")}, b"")
-    peer = registry._Peer("reg.example.com", plain=False, seconds=1.0, allowed=cast("Destinations", _Unreachable()))
-    with suppress(OSError, http.client.HTTPException):
-        return registry._token(answer, peer)
-    return None
 
 
 def _layer(path: str) -> object:
@@ -442,12 +422,6 @@ PARSERS: dict[str, Parser] = {
         (b"CONNECT reg.example.com:443 HTTP/1.1\r\nHost: reg\r\n\r\n", b"GET http://a/b?c HTTP/1.0\r\n\r\n"),
     ),
     "record": Parser(partial(record.decode, "x"), _REFUSED, ("record.py:decode",), (record.encode(a_record()),)),
-    "registry-challenge": Parser(
-        _challenge,
-        (ValueError,),
-        ("images/importers/registry.py:_token",),
-        (b'Bearer realm="https://auth.example.com/token",service="reg",scope="pull"',),
-    ),
     "registry-manifest": Parser(
         _text(lambda text: manifest.read(text, "x86_64")),
         (),

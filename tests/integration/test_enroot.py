@@ -26,9 +26,8 @@ from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
 from warmstart.images import scratch, single_flight
 from warmstart.images.credentials import Login
+from warmstart.images.importers import oci
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
-from warmstart.images.importers.client import ImportUserClient
-from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.imports import producer, verify
 from warmstart.images.reference import Reference, parse
@@ -174,20 +173,23 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
         importer.resolve(place.image(), work, after(1))
 
 
-def test_the_endpoint_says_what_skopeo_says(place: Place) -> None:
-    """The registry's own answer, queried as the import account, for nodes with an old enroot and no skopeo."""
-    client = ImportUserClient(place.identity())
-    assert client.ask_endpoint(place.image(), plain=True, reach=Reach(), deadline=after(30)) == place.digest
-    with pytest.raises(ImageNotFound):
-        client.ask_endpoint(place.image("team/nope:1"), plain=True, reach=Reach(), deadline=after(30))
-
-
 def test_a_missing_enroot_is_said(place: Place) -> None:
     """A missing program does not look like a registry's outage."""
     importer = place.importer("4.1.2")._replace(program="/nonexistent/enroot")
     with (
         scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
-        pytest.raises(ImportFailed, match="/nonexistent/enroot"),
+        pytest.raises(ImportFailed, match="/nonexistent/enroot failed: it is not installed"),
+    ):
+        importer.import_image(place.image(), place.digest, work, after(30))
+
+
+def test_a_missing_skopeo_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it no tag can be resolved."""
+    monkeypatch.setattr(oci, "SKOPEO", "/nonexistent/skopeo")
+    importer = place.importer("4.1.2")
+    with (
+        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
+        pytest.raises(ImportFailed, match="/nonexistent/skopeo failed: it is not installed"),
     ):
         importer.resolve(place.image(), work, after(30))
 
@@ -219,7 +221,8 @@ def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.Monk
     marker.touch()
     marker.chmod(0o666)
     environment = _plant(place, marker)
-    bait = [str(place.program("4.1.2")), "digest", f"docker://{place.registry.url}#team/tool:1"]
+    output = ["--output", str(place.accounts[ALICE].home / "bait.sqsh")]
+    bait = [str(place.program("4.1.2")), "import", *output, f"docker://{place.registry.url}#team/tool:1"]
     processes.run_as(place.accounts[ALICE], bait, environment={**environment, "BASH_ENV": ""})
     assert f"uid={place.accounts[ALICE].uid}" in marker.read_text()  # the trap works for those who step into it
     marker.write_text("")
@@ -337,7 +340,7 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
     login = Login(private.registry, "carol", PASSWORD)
     importer = place.importer(version)._replace(insecure=(private.registry,), login=login)
     with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
-        digest = importer.resolve(private, work, after(30))  # 3.x: by skopeo
+        digest = importer.resolve(private, work, after(30))
         assert importer.import_image(private, digest, work, after(60)) in os.listdir(work.fd)
         assert [path.name for path in Path(work.path).rglob("*") if path.name in (".credentials", "auth.json")] == []
         wrong = importer._replace(login=login._replace(secret="wrong"))

@@ -48,7 +48,7 @@ class Store(NamedTuple):
         for name, store in self.stores():
             tags = store.tags(after(LISTING_S))
             for entry in store.inventory(lease, after(LISTING_S)):
-                found.append(entry._replace(private=name, tags=_tags(entry, tags)))
+                found.append(entry._replace(private=name, tags=tags.get(entry.digest, [])))
         return sorted(found, key=lambda entry: entry.last_use)
 
     def quarantined(self) -> list[QuarantinedImage]:
@@ -128,12 +128,6 @@ def changed(installation: Installation) -> Iterator[Store]:
 
 def _node() -> str:
     return os.uname().nodename.partition(".")[0]
-
-
-def _tags(entry: ImageEntry, tags: dict[str, list[str]]) -> list[str]:
-    """Return the references that mean an image: in general, and on machines of its kind."""
-    machine = entry.name.partition(".")[2].partition(".")[0]
-    return sorted([*tags.get(entry.digest, []), *tags.get(f"{entry.digest}~{machine}", [])])
 
 
 def _matches(entry: ImageEntry, text: str) -> bool:

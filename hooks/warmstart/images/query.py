@@ -103,12 +103,10 @@ class Obtained(NamedTuple):
 
 def query_by_rules(reference: Reference, rules: Images, recipe: str) -> ImageQuery:
     """Return the query for a reference on this node, now; `recipe` is the importer's (`choice.recipe`)."""
-    machine, name = os.uname().machine, key_of(reference.canonical())
-    # enroot resolves a tag to the manifest for this CPU, other importers to the list. No reference contains a "~".
-    key, kind = f"{name}~{machine}" if choice.is_per_machine(recipe) else name, f"{machine}.{recipe}"
+    key, kind = key_of(reference.canonical()), f"{os.uname().machine}.{recipe}"
     now = time.time()
     times = TagTimes(now - rules.tag_ttl, now - rules.remember_failures)
-    return ImageQuery(reference, kind, key, f"{name}.{kind}", times)
+    return ImageQuery(reference, kind, key, f"{key}.{kind}", times)
 
 
 def as_obtained(found: Found | None, how: str) -> Obtained | None:

@@ -269,7 +269,7 @@ class ImageStoreClient(NamedTuple):
         return self._run(deadline, eviction.inventory, self.path, lease)
 
     def tags(self, deadline: Deadline) -> dict[str, list[str]]:
-        """Return the references that have been resolved, by what they mean: `DIGEST`, or `DIGEST~MACHINE`."""
+        """Return the references that have been resolved, by the digest that each had last."""
         from warmstart.images.store import eviction
 
         return self._run(deadline, eviction.tags, self.path)

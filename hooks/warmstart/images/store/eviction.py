@@ -302,7 +302,7 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
 
 
 def tags(store: str) -> dict[str, list[str]]:
-    """Return the references by tag that have been resolved, by what they mean: `DIGEST`, or `DIGEST~MACHINE`."""
+    """Return the references by tag that have been resolved, by the digest that each had last."""
     folder = os.path.join(store, IMAGES, TAGS)
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(META) and not name.startswith("."))
@@ -310,14 +310,12 @@ def tags(store: str) -> dict[str, list[str]]:
         return {}
     found: dict[str, list[str]] = {}
     for name in names:
-        key, _, machine = name.removesuffix(META).partition("~")
         try:
             pointer = parse_pointer(read_small(os.path.join(folder, name), LONGEST_POINTER))
         except (FileNotFoundError, ValueError):  # replaced meanwhile, or not written by `published.point`
             continue
         if pointer is not None:
-            digest = f"{pointer.digest}~{machine}" if machine else pointer.digest
-            found.setdefault(digest, []).append(reference_of(key))
+            found.setdefault(pointer.digest, []).append(reference_of(name.removesuffix(META)))
     return found
 
 

@@ -4,7 +4,7 @@
         <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
         <hex64>.<machine>.<recipe>.json       what is known of it (published.py)
         adopted-<hex64>.<machine>.<recipe>.*  an image that another launcher made; <hex64> is its own SHA-256
-        tags/<key>[~<machine>].json           the digest that a tag had, and when (published.py)
+        tags/<key>.json                       the digest that a tag had, and when (published.py)
         used/<name>/<node>[~<uid>]            mtime: when a node last used it, to the day (uses.py)
         pinned/<name>                         never evicted (eviction.py)
         checked/<name>.json                   the last check of all its bytes (published.py)
