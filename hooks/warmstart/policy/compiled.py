@@ -71,8 +71,8 @@ class Keep(NamedTuple):
     low: int  # percent
     floor: int  # percent
     lease: int  # seconds
-    user: int  # bytes; 0: no quota
-    account: int  # bytes; 0: no quota
+    user: int | None  # bytes; None: no quota
+    account: int | None  # bytes; None: no quota
 
 
 class PrivateRepository(NamedTuple):
@@ -101,14 +101,14 @@ class Images(NamedTuple):
     remember_failures: int  # seconds
     verify: str
     lock: str
-    names: str  # a directory, or ""
+    names: str | None  # a directory
     adopt: tuple[Adopt, ...]
     keep: Keep
     credentials: Credentials | None
     max_size: int  # bytes
     max_files: int
     hosts: tuple[str, ...]
-    proxy: str  # "" if there is none
+    proxy: str | None
     import_deadline: int  # seconds
     parallel: int
     keep_layers: int  # bytes
@@ -166,7 +166,7 @@ class Slurmctld(NamedTuple):
     spec_directory: str
     user: Identity  # owner of the specs
     deadline: int  # seconds
-    conf: str  # path of slurm.conf, or ""
+    conf: str | None  # path of slurm.conf
     attributes: tuple[str, ...]  # those that rules match on and that nodes may have to read from a spec
 
 
@@ -188,8 +188,7 @@ class User(NamedTuple):
 class Rendezvous(NamedTuple):
     """Which ports a rule offers."""
 
-    low: int  # included
-    high: int  # included
+    ports: tuple[int, int]  # the first and the last one
     per_job: int
     per_user: int
     shared_nodes: bool
@@ -205,12 +204,12 @@ class Rule(NamedTuple):
     match: tuple[Condition, ...]
     images: tuple[str, ...]
     profiles: tuple[str, ...]
-    scope: str  # "" if the rule sets none
+    scope: str | None
     publishers: tuple[User, ...]
     env: dict[str, str]
     rendezvous: Rendezvous | None
     override: tuple[str, ...]
-    mode: str = ""  # observe | enforce; "" if the rule sets none
+    mode: str | None = None  # observe | enforce
 
 
 class Policy(NamedTuple):

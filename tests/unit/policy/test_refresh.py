@@ -155,7 +155,7 @@ def test_without_any_good_policy_the_error_is_raised(
         lambda path: path.write_text(path.read_text()[:-9]),
         lambda path: path.write_text("[]"),
         lambda path: path.write_text(path.read_text().replace(compiled.MADE_BY, "1 warmstart-0.0.1 python-3.9")),
-        lambda path: path.write_text(path.read_text().replace('"tag_ttl"', '"tag_age"')),
+        lambda path: path.write_text(path.read_text().replace('"Images"', '"Pictures"')),
         lambda path: path.write_text(path.read_text().replace("warmstart-import", "\\ud8")),
         lambda path: path.chmod(0o666),
         lambda path: path.unlink(),
