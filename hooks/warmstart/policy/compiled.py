@@ -1,6 +1,6 @@
 """The compiled policy that hooks read: NamedTuples, resolved for this node, stored as JSON. Hot path.
 
-`policy.refresh` keeps it in root's directory and checks with a few stat calls that the site's files have not changed.
+`policy.current` keeps it in root's directory and checks with a few stat calls that the site's files have not changed.
 It is valid only for the release of warmstart and the version of Python that wrote it, because its patterns are regular
 expressions of that Python.
 """
